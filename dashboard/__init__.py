@@ -1,0 +1,1 @@
+from eagle_eye import __version__ as __version__

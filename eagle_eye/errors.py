@@ -1,0 +1,82 @@
+"""Every error that Eagle Eye raises on purpose. A message names the input and says what to do.
+
+    EagleEyeError
+    ├── ConfigError            the configuration, or a command line, is not usable
+    ├── PluginError            a detector, collector, guard or action cannot be found, built or trusted
+    ├── WireError              bytes that are no record of ours
+    │   └── NewerVersion       a record of a newer version than this program reads
+    ├── StreamError            the stream refused or lost a request
+    │   ├── StreamAway         it does not answer: try again later, spool meanwhile
+    │   └── StreamFull         no room left under it
+    ├── RingError              a ring that cannot be read (torn, foreign, of another version)
+    ├── LedgerError            the ledger cannot be read or written
+    ├── ControlError           the control channel refused a request
+    │   └── Stale              an older term, epoch or plan than the one already seen
+    ├── LaunchError            a training command cannot be started
+    ├── TemporaryError         an action did not work yet; try again after `delay` seconds
+    └── PermanentError         an action cannot work; the next stronger one may
+"""
+
+
+class EagleEyeError(Exception):
+    """Root of the tree: catch this to catch everything that we raise on purpose."""
+
+
+class ConfigError(EagleEyeError):
+    """The configuration or a command line is not usable."""
+
+
+class PluginError(EagleEyeError):
+    """A plugin cannot be found, built or trusted."""
+
+
+class WireError(EagleEyeError):
+    """Bytes that are no record of ours."""
+
+
+class NewerVersion(WireError):
+    """A record of a newer schema version; it goes to the dead-letter topic and is counted."""
+
+
+class StreamError(EagleEyeError):
+    """The stream refused or lost a request."""
+
+
+class StreamAway(StreamError):
+    """The stream does not answer; the caller spools and tries again."""
+
+
+class StreamFull(StreamError):
+    """No room is left under the stream."""
+
+
+class RingError(EagleEyeError):
+    """A ring cannot be read."""
+
+
+class LedgerError(EagleEyeError):
+    """The ledger cannot be read or written."""
+
+
+class ControlError(EagleEyeError):
+    """The control channel refused a request."""
+
+
+class Stale(ControlError):
+    """A command of an older leader term, job epoch or plan than the highest one seen."""
+
+
+class LaunchError(EagleEyeError):
+    """A training command cannot be started."""
+
+
+class TemporaryError(EagleEyeError):
+    """An action did not work yet; `delay` is the number of seconds to wait before the next try."""
+
+    def __init__(self, message: str, delay: float = 1.0) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class PermanentError(EagleEyeError):
+    """An action cannot work here; escalate."""

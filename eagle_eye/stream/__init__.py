@@ -1,0 +1,79 @@
+"""The stream: an ordered log of records, shared by every process of a deployment.
+
+`Stream` is the protocol; `embedded.EmbeddedStream` is the default, one machine, no server.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+OBSERVATIONS = "eagle-eye.observations"
+FINDINGS = "eagle-eye.findings"
+INCIDENTS = "eagle-eye.incidents"
+OUTCOMES = "eagle-eye.outcomes"
+DEAD_LETTERS = "eagle-eye.dead-letters"
+
+
+class Message(NamedTuple):
+    """One record as the stream holds it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    value: bytes
+    time: float
+
+
+class Stream(Protocol):
+    """What every stream can do. Offsets rise within a partition; they need not be dense.
+
+    Every method may raise StreamAway (try again later) or StreamFull.
+    """
+
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
+        """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process."""
+        ...
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
+        """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        ...
+
+    def partition_of(self, topic: str, key: str) -> int:
+        """The partition that a key goes to."""
+        ...
+
+    def begin(self, topic: str, partition: int) -> int:
+        """Offset of the oldest message kept."""
+        ...
+
+    def end(self, topic: str, partition: int) -> int:
+        """Offset that the next message will have at least."""
+        ...
+
+    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
+        """Block until a message at or after `offset` is there, at most `timeout` seconds."""
+        ...
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember that a consumer group has done everything before `offset`."""
+        ...
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """The group's committed offset, None if it never committed."""
+        ...
+
+    def join(self, group: str, topic: str, member: str, lease: float) -> tuple[int, list[int]]:
+        """Join a consumer group or renew one's place in it: (generation, partitions that are mine now)."""
+        ...
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        """Leave the group, so that the others take over at once."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
