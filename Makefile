@@ -1,0 +1,46 @@
+# `make demo` and `make test` are the two commands; each sets up .venv by itself when it is missing or stale.
+PYTHON ?= python3
+RUN := .venv/bin/python
+ROOMS := eagle_eye collectors detectors remediation dashboard
+ARGS ?=
+
+.PHONY: demo test check unit scenarios services bench soak stubs clean help
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/.ready: pyproject.toml constraints.txt scripts/set-up
+	@PYTHON=$(PYTHON) scripts/set-up
+
+demo: .venv/.ready  ## a real training job, broken ten times and healed; ends with a table
+	@.venv/bin/eagle-eye demo $(ARGS)
+
+test: export EAGLE_EYE_REQUIRE_ALL := 1
+test: check unit scenarios services  ## everything that must hold before a change lands
+
+check: .venv/.ready  ## ruff, mypy, who may import whom, generated stubs
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache > .lint-imports.log 2>&1 || (cat .lint-imports.log; rm -f .lint-imports.log; exit 1); rm -f .lint-imports.log
+	@scripts/check-stubs
+
+unit: .venv/.ready  ## unit and contract tests: no network, a fake clock
+	@.venv/bin/pytest -q tests/unit tests/contract
+
+scenarios: .venv/.ready  ## real processes, killed for real
+	@.venv/bin/pytest -q tests/scenario
+
+services: .venv/.ready  ## real servers and streams
+	@.venv/bin/pytest -q tests/services
+
+bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md
+	@$(RUN) -m benchmarks
+
+soak: .venv/.ready  ## the long ones: a healthy run of ten minutes must raise nothing
+	@$(RUN) -m benchmarks.chain.soak $(ARGS)
+
+stubs: .venv/.ready  ## control.proto → Python
+	@$(RUN) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. eagle_eye/rpc/control.proto
+
+clean:  ## forget the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
