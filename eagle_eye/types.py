@@ -41,7 +41,7 @@ class Kind(StrEnum):
     JOB = "job"
 
 
-class Entity(Noun, kw_only=True):
+class Entity(Noun, frozen=True, kw_only=True):
     """A physical, lasting thing. A rank is no identity: it changes at every restart."""
 
     kind: Kind
@@ -52,7 +52,7 @@ class Entity(Noun, kw_only=True):
         return f"{self.kind} {self.name}"
 
 
-class Place(Noun, kw_only=True):
+class Place(Noun, frozen=True, kw_only=True):
     """One worker's place in a layout."""
 
     worker: str
@@ -66,7 +66,7 @@ class Place(Noun, kw_only=True):
     tp: int = 0
 
 
-class Layout(Noun, kw_only=True):
+class Layout(Noun, frozen=True, kw_only=True):
     """Which worker is which rank in an epoch of a job: a record in the stream at each transition."""
 
     job: str
@@ -110,7 +110,7 @@ class Layout(Noun, kw_only=True):
 # --- what was seen ---------------------------------------------------------------------------------------------
 
 
-class Reading(Noun, kw_only=True, eq=False):
+class Reading(Noun, frozen=True, kw_only=True, eq=False):
     """What a collector returns: one source's block of numbers. Rates, never raw counters."""
 
     source: str
@@ -123,7 +123,7 @@ class Reading(Noun, kw_only=True, eq=False):
     time: float
 
 
-class StepReading(Noun, kw_only=True, eq=False):
+class StepReading(Noun, frozen=True, kw_only=True, eq=False):
     """What the training collector returns beside its readings: the steps that its workers have completed."""
 
     source: str
@@ -139,7 +139,7 @@ class StepReading(Noun, kw_only=True, eq=False):
     """rows × workers × names."""
 
 
-class SchemaRecord(Noun, kw_only=True):
+class SchemaRecord(Noun, frozen=True, kw_only=True):
     """Names of the columns of a block; written to the stream before the first batch that uses it."""
 
     id: str
@@ -150,14 +150,14 @@ class SchemaRecord(Noun, kw_only=True):
     steps: bool = False
 
 
-class Block(Noun, kw_only=True, eq=False):
+class Block(Noun, frozen=True, kw_only=True, eq=False):
     """One source's part of a batch."""
 
     schema_id: str
     reading: Reading | StepReading
 
 
-class Batch(Noun, kw_only=True, eq=False):
+class Batch(Noun, frozen=True, kw_only=True, eq=False):
     """One record a second per node and job. Identity: (node, boot, job, number)."""
 
     node: str
@@ -169,7 +169,7 @@ class Batch(Noun, kw_only=True, eq=False):
     blocks: tuple[Block, ...]
 
 
-class Event(Noun, kw_only=True):
+class Event(Noun, frozen=True, kw_only=True):
     """Something that happened once, sent at once by who saw it. Identity: (node, boot, number)."""
 
     name: str
@@ -189,7 +189,7 @@ class Event(Noun, kw_only=True):
         return f"{self.node}/{self.boot}/{self.number}"
 
 
-class Baseline(Noun, kw_only=True):
+class Baseline(Noun, frozen=True, kw_only=True):
     """What a learner fitted: immutable, stored by digest, read by detectors as `frame.baselines[name]`."""
 
     name: str
@@ -201,14 +201,14 @@ class Baseline(Noun, kw_only=True):
     """msgpack; never pickle."""
 
 
-class ConfigChange(Noun, kw_only=True):
+class ConfigChange(Noun, frozen=True, kw_only=True):
     """A configuration takes effect everywhere at the tick after this record."""
 
     digest: str
     text: str
 
 
-class Mark(Noun, kw_only=True):
+class Mark(Noun, frozen=True, kw_only=True):
     """Written by the partition's owner: a tick each second, a cut as soon as an event was read."""
 
     mark: Literal["tick", "cut"]
@@ -225,7 +225,7 @@ Record = Batch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark
 # --- what detectors see ------------------------------------------------------------------------------------------
 
 
-class Step(Noun, kw_only=True, eq=False):
+class Step(Noun, frozen=True, kw_only=True, eq=False):
     """One step of a job, when all workers have reported it or three ticks after the first did."""
 
     number: int
@@ -237,7 +237,7 @@ class Step(Noun, kw_only=True, eq=False):
     """Name → one number per worker, NaN = not reported: step_s, forward_s, loss, tokens, ..."""
 
 
-class Topology(Noun, kw_only=True):
+class Topology(Noun, frozen=True, kw_only=True):
     """Which node hangs at which switch, which GPU in which node."""
 
     nodes: dict[str, str] = {}
@@ -252,7 +252,7 @@ class Topology(Noun, kw_only=True):
 # --- what is claimed ---------------------------------------------------------------------------------------------
 
 
-class Evidence(Noun, kw_only=True):
+class Evidence(Noun, frozen=True, kw_only=True):
     """One line of a finding's proof."""
 
     text: str
@@ -263,7 +263,7 @@ class Evidence(Noun, kw_only=True):
     threshold: float | None = None
 
 
-class Claim(Noun, kw_only=True):
+class Claim(Noun, frozen=True, kw_only=True):
     """What a detector yields: a finding before the runner gave it an id, a revision and a digest."""
 
     entity: Entity
@@ -277,7 +277,7 @@ class Claim(Noun, kw_only=True):
     """False withdraws the finding: it is over."""
 
 
-class Finding(Noun, kw_only=True):
+class Finding(Noun, frozen=True, kw_only=True):
     """A detector's claim. The same detector, entity and kind while open is a revision of the same finding."""
 
     id: str
@@ -308,14 +308,14 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-class Culprit(Noun, kw_only=True):
+class Culprit(Noun, frozen=True, kw_only=True):
     """Who did it, as far as we know."""
 
     entity: Entity
     confidence: float
 
 
-class Rival(Noun, kw_only=True):
+class Rival(Noun, frozen=True, kw_only=True):
     """Another explanation, and what would tell it apart."""
 
     cause: str
@@ -334,7 +334,7 @@ class IncidentState(StrEnum):
     CLOSED = "closed"
 
 
-class Incident(Noun, kw_only=True):
+class Incident(Noun, frozen=True, kw_only=True):
     """What the operator is told; revised as evidence comes."""
 
     id: str
@@ -368,7 +368,7 @@ class Mode(StrEnum):
     AUTO = "auto"
 
 
-class Target(Noun, kw_only=True):
+class Target(Noun, frozen=True, kw_only=True):
     """What a plan wants of one job."""
 
     job: str
@@ -382,14 +382,14 @@ class Target(Noun, kw_only=True):
     workers: tuple[str, ...] = ()
 
 
-class Alternative(Noun, kw_only=True):
+class Alternative(Noun, frozen=True, kw_only=True):
     """An action that lost, and why."""
 
     action: str
     why: str
 
 
-class Plan(Noun, kw_only=True):
+class Plan(Noun, frozen=True, kw_only=True):
     """One action against one incident."""
 
     id: str
@@ -413,7 +413,7 @@ class Plan(Noun, kw_only=True):
         return digest_of(self.action, self.targets)
 
 
-class Transition(Noun, kw_only=True):
+class Transition(Noun, frozen=True, kw_only=True):
     """A plan worked out for an elastic job: who recomputes what, who sends which layer to whom."""
 
     job: str
@@ -425,14 +425,14 @@ class Transition(Noun, kw_only=True):
     """(giver, taker, layer), in this order."""
 
 
-class Allow(Noun, kw_only=True):
+class Allow(Noun, frozen=True, kw_only=True):
     """A guard lets the plan pass."""
 
     guard: str
     reason: str = ""
 
 
-class Hold(Noun, kw_only=True):
+class Hold(Noun, frozen=True, kw_only=True):
     """A guard wants something first: a person's approval, or time."""
 
     guard: str
@@ -441,7 +441,7 @@ class Hold(Noun, kw_only=True):
     """Ask again after so long; 0 = when something changes."""
 
 
-class Refuse(Noun, kw_only=True):
+class Refuse(Noun, frozen=True, kw_only=True):
     """A guard says no."""
 
     guard: str
@@ -451,7 +451,7 @@ class Refuse(Noun, kw_only=True):
 Verdict = Allow | Hold | Refuse
 
 
-class Progress(Noun, kw_only=True):
+class Progress(Noun, frozen=True, kw_only=True):
     """One step of an action, before (`intended`) and after (`done`)."""
 
     step: str
@@ -460,7 +460,7 @@ class Progress(Noun, kw_only=True):
     detail: str = ""
 
 
-class Outcome(Noun, kw_only=True):
+class Outcome(Noun, frozen=True, kw_only=True):
     """What became of a plan."""
 
     plan: str
@@ -480,7 +480,7 @@ class Outcome(Noun, kw_only=True):
     detail: str = ""
 
 
-class Approval(Noun, kw_only=True):
+class Approval(Noun, frozen=True, kw_only=True):
     """A named person's word on one plan digest."""
 
     digest: str
@@ -490,7 +490,7 @@ class Approval(Noun, kw_only=True):
     expires: float
 
 
-class Notice(Noun, kw_only=True):
+class Notice(Noun, frozen=True, kw_only=True):
     """Something that the operator should know about Eagle Eye itself; never a finding, evicts nobody."""
 
     name: str
@@ -499,7 +499,7 @@ class Notice(Noun, kw_only=True):
     message: str
 
 
-class Situation(Noun, kw_only=True):
+class Situation(Noun, frozen=True, kw_only=True):
     """What a guard sees beside the plan."""
 
     mode: Mode

@@ -1,0 +1,45 @@
+import pytest
+
+from eagle_eye import config
+from eagle_eye.errors import ConfigError
+
+
+def test_defaults_when_there_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "SEARCHED", (tmp_path / "eagle-eye.toml",))
+    assert config.load().engine.mode == "observe"
+
+
+def test_the_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "eagle-eye.toml").write_text("state_dir = '/a'\n[engine]\nmode = 'recommend'\n")
+    loaded = config.load(state_dir="/b")
+    assert loaded.engine.mode == "recommend"
+    assert str(loaded.state) == "/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[server]\nlease_s = 'long'", "server.lease_s"),
+        ("[server]\nlistn = 'x:1'", "listn"),
+        ("[engine]\nmode = 'yolo'", "yolo"),
+        ("[stream]\npartitions = 0", "stream.partitions"),
+        ("[server]\nlisten = '7467'", "server.listen"),
+        ("nonsense = = 1", "TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_together_with_a_remedy(text, named):
+    with pytest.raises(ConfigError, match=r"mine\.toml") as caught:
+        config.parse(text, "mine.toml")
+    assert named in str(caught.value)
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path):
+    with pytest.raises(ConfigError, match="config init"):
+        config.load(tmp_path / "none.toml")
+
+
+def test_the_digest_follows_the_content():
+    assert config.parse("").digest == config.Config().digest
+    assert config.parse("[engine]\nmode = 'auto'").digest != config.Config().digest
