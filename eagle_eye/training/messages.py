@@ -1,0 +1,146 @@
+"""What crosses the sockets between trainer, zygote and launcher: one JSON object a line, `{"v": 1, "kind": ...}`.
+
+Three conversations, all on one machine, between processes of one user:
+
+worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or several; only `token` is answered)
+    hello(worker, pid, epoch)                       the probe runs and serves its own socket
+    exception(worker, pid, epoch, type, message, traceback, step)   raised and not caught; sent before the process dies
+    checkpoint(worker, epoch, step, path, finite)   a checkpoint became visible
+    finished(worker, pid, epoch)                    the script's last line was run
+
+anybody of the same uid → launcher
+    token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}
+
+anybody of the same uid → probe, unix socket EAGLE_EYE_PROBE_SOCKET
+    status() → {"ok": true, "step": ..., "phase": ..., "marks": ..., ...}    needs no token
+    drill(token, drill, arguments) → {"ok": true} and then the act, or {"ok": false, "error": ...}
+
+launcher ↔ zygote, inherited socket pair
+    fork(slot, argv, env, cwd, log, python) → forked(slot, pid) | failed(slot, error)
+    store(host)                                     → stored(host, port, pid) | failed(slot="store", error)
+    kill(pid, signal, group)                        answered by the `exited` of the process
+    exited(pid, status)                             for every child, at once; status as of waitpid
+    ready(pid, modules, seconds)                    first message of the zygote: its imports are done
+
+Tokens. The launcher gives each worker a secret (EAGLE_EYE_TOKEN); the n-th token is a keyed digest of n. The
+probe takes a token once, and none that is older than one it has taken: nothing but the secret is shared, no
+message has to keep the two in step, and a token that was seen on its way is worth nothing afterwards.
+"""
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle_eye.errors import NewerVersion, WireError
+
+VERSION = 1
+PHASES = ("other", "data", "forward", "backward", "communication", "optimizer", "evaluation", "checkpoint")
+"""What a training loop does at a moment; the ring and the metric `phase` hold the index."""
+
+DRILLS = ("hang", "hang-gil", "exception", "nan")
+LONGEST = 1 << 20
+"""Bytes of the longest line that is read: more is no message of ours."""
+TOKEN_WINDOW = 64
+"""How many tokens may be asked for and never used before the probe refuses newer ones."""
+
+Message = dict[str, Any]
+
+
+def encode(kind: str, **fields: Any) -> bytes:
+    """One message as a line."""
+    return json.dumps({"v": VERSION, "kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> Message:
+    """The message of a line. Raises WireError for what is none, NewerVersion for one of a later program."""
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise WireError(f"not a JSON line: {line[:80]!r}") from error
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise WireError(f"no message, it has no kind: {line[:80]!r}")
+    version = message.get("v")
+    if not isinstance(version, int) or version < 1:
+        raise WireError(f"no message, it has no version: {line[:80]!r}")
+    if version > VERSION:
+        raise NewerVersion(f"message {message['kind']!r} has version {version}, this program reads {VERSION}")
+    return message
+
+
+class Lines:
+    """Cuts a stream of bytes into lines; keeps the unfinished rest."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the whole lines so far. Raises WireError once a line is longer than LONGEST."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST:
+            raise WireError(f"a line of more than {LONGEST} bytes: the other end does not speak our protocol")
+        for line in whole:
+            if line.strip():
+                yield line
+
+
+def token(secret: str, number: int) -> str:
+    """The number-th one-time token under a worker's secret."""
+    return hashlib.blake2b(str(number).encode(), key=secret.encode()[:64], digest_size=16).hexdigest()
+
+
+class TokenGate:
+    """Takes each token once, in order; a gap of up to TOKEN_WINDOW unused ones is passed over."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._next = 0
+
+    def take(self, offered: object) -> bool:
+        """True, once, for a token that the launcher has handed out."""
+        if not self._secret or not isinstance(offered, str):
+            return False
+        for number in range(self._next, self._next + TOKEN_WINDOW):
+            if offered == token(self._secret, number):
+                self._next = number + 1
+                return True
+        return False
+
+
+def send(path: str | os.PathLike[str], message: bytes, timeout: float = 0.5) -> None:
+    """Send one message to a unix socket and close. Raises OSError when nobody listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        connection.connect(os.fspath(path))
+        connection.sendall(message)
+
+
+def ask(path: str | os.PathLike[str], message: bytes, timeout: float = 2.0) -> Message:
+    """Send one message to a unix socket and read the one reply. Raises OSError, WireError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        connection.connect(os.fspath(path))
+        connection.sendall(message)
+        return _reply(connection)
+
+
+def reply(ok: bool, **fields: Any) -> bytes:
+    """An answer, as a line."""
+    return encode("reply", ok=ok, **fields)
+
+
+def answer_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The reply itself, or WireError with the other end's own words if it refused."""
+    if not message.get("ok"):
+        raise WireError(str(message.get("error", "refused without a reason")))
+    return message
+
+
+def _reply(connection: socket.socket) -> Message:
+    lines = Lines()
+    while data := connection.recv(65536):
+        for line in lines.feed(data):
+            return decode(line)
+    raise WireError("the other end closed the connection without a reply")

@@ -1,0 +1,352 @@
+"""A ring of step records in shared memory, one file per worker and epoch.
+
+The writer is the training loop: it stores words into a mapped file and never waits, locks or calls the
+kernel. The reader is another process: it reads the file with `pread` (a file cut short under a mapping would
+kill it), at any time, also after the writer was killed with SIGKILL.
+
+    0      header    magic, version, sizes, pid, start time, epoch, clock offset, worker, names of the columns
+    4096   now       what the loop does at this moment: words that are each stored whole
+    8192   last      the exception that ended the loop: length, checksum, JSON
+    16384  slots     512 records of 512 bytes
+
+A record's checksum and ordinal are stored after its body: whatever the hardware makes of the order of stores,
+and wherever a SIGKILL strikes, a torn record does not pass for a whole one. Times inside are CLOCK_MONOTONIC
+nanoseconds, which all processes of a machine share; the header holds the offset to wall time, the reader
+returns wall seconds.
+"""
+
+import json
+import mmap
+import os
+import struct
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from eagle_eye.errors import RingError
+from .messages import PHASES
+
+MAGIC = b"EAGLEEYE"
+VERSION = 1
+COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
+NAMES = ("step_s", *COLUMNS, "loss", "tokens", "grad_norm")
+"""The first columns of every ring; what else a script logs is appended when it is first logged."""
+
+WIDTH = 58
+"""Columns of a record."""
+SLOTS = 512
+SLOT_BYTES = 512
+NOW = 4096
+LAST = 8192
+SLOTS_AT = 16384
+SIZE = SLOTS_AT + SLOTS * SLOT_BYTES
+
+_HEADER = struct.Struct("<8s8q")
+"""magic, version, slots, width, pid, start time, epoch, wall minus monotonic in ns, length of the worker's name"""
+_WORKER = 128
+"""Offset of the worker's name, up to 384 bytes."""
+_NAMES = 512
+"""Offset of the names: a count, then cells of 56 bytes."""
+_NAME_BYTES = 56
+_BODY = struct.Struct(f"<4q{WIDTH}d")
+"""step number, epoch, end in monotonic ns, bit mask of the columns that hold a value, values"""
+_MARK = struct.Struct("<2q")
+"""ordinal, checksum of the body and the ordinal"""
+_NOW = struct.Struct("<8q")
+_EMPTY = (0.0,) * WIDTH
+
+# words of the part `now`
+MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS = range(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """Who writes the ring."""
+
+    pid: int
+    start_time: int
+    """Field 22 of /proc/PID/stat: with the pid it names a process for good."""
+    epoch: int
+    worker: str
+    offset: float
+    """Wall time minus CLOCK_MONOTONIC, seconds."""
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What the loop does at this moment. Times are wall seconds; NaN if it did not happen yet."""
+
+    step: int
+    """Number of the step that was begun last, -1 before the first."""
+    step_began: float
+    last_mark: float
+    phase: str
+    marks: int
+    """Count of marks since the start: the order of progress."""
+    running: bool
+    """A loop over `monitor.steps` is under way."""
+    completed: int
+    """Steps completed since the start."""
+    faults: int
+    """Faults that the probe has swallowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A completed step. Times are wall seconds, durations seconds."""
+
+    number: int
+    epoch: int
+    end: float
+    values: dict[str, float]
+
+
+def start_time_of(pid: int) -> int:
+    """Start of a process in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is no such process."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(line.rpartition(")")[2].split()[19])
+
+
+class RingWriter:
+    """The training loop's end. `now` is a view of 64-bit words: MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, ..."""
+
+    def __init__(self, memory: mmap.mmap, epoch: int) -> None:
+        self._memory = memory
+        self._epoch = epoch
+        self._columns = {name: index for index, name in enumerate(NAMES)}
+        self._ordinal = 0
+        self.now = memoryview(memory)[NOW : NOW + _NOW.size].cast("q")
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        pid: int | None = None,
+        epoch: int = 0,
+        worker: str = "",
+        start_time: int | None = None,
+        offset_ns: int | None = None,
+    ) -> Self:
+        """Make a new ring; it becomes visible under `path` once it is whole.
+
+        Raises OSError, also when the file system has no room: the blocks are reserved, so that a later store
+        cannot fail.
+        """
+        pid = os.getpid() if pid is None else pid
+        start_time = start_time_of(pid) if start_time is None else start_time
+        offset_ns = time.time_ns() - time.monotonic_ns() if offset_ns is None else offset_ns
+        name = worker.encode()[: _NAMES - _WORKER]
+        unfinished = f"{os.fspath(path)}.{pid}.new"
+        file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, SIZE)
+            memory = mmap.mmap(file, SIZE)
+        finally:
+            os.close(file)
+        memory[_WORKER : _WORKER + len(name)] = name
+        _HEADER.pack_into(memory, 0, MAGIC, VERSION, SLOTS, WIDTH, pid, start_time, epoch, offset_ns, len(name))
+        writer = cls(memory, epoch)
+        for index, column in enumerate(NAMES):
+            writer._name(index, column)
+        writer.now[STEP] = -1
+        Path(unfinished).replace(path)
+        return writer
+
+    def column(self, name: str) -> int:
+        """Index of a column, appended if it is new; -1 if there is no room for another."""
+        index = self._columns.get(name)
+        if index is None:
+            index = len(self._columns)
+            if index >= WIDTH:
+                return -1
+            self._name(index, name)
+            self._columns[name] = index
+        return index
+
+    def append(self, number: int, end_ns: int, values: Mapping[int, float]) -> None:
+        """Store a completed step: column index → value. NaN is a value, a missing column is none."""
+        row = list(_EMPTY)
+        mask = 0
+        for column, value in values.items():
+            if column >= 0:
+                row[column] = value
+                mask |= 1 << column
+        ordinal = self._ordinal + 1
+        memory = self._memory
+        at = SLOTS_AT + (ordinal % SLOTS) * SLOT_BYTES
+        body = _BODY.pack(number, self._epoch, end_ns, mask, *row)
+        memory[at + 16 : at + 16 + len(body)] = body
+        _MARK.pack_into(memory, at, ordinal, zlib.crc32(body, ordinal & 0xFFFFFFFF))
+        self._ordinal = ordinal
+        self.now[DONE] = ordinal
+
+    def last(self, words: Mapping[str, Any]) -> None:
+        """Store what ended the loop, as JSON of at most 8 KiB; too long strings are cut by the caller."""
+        text = json.dumps(words).encode()[: SLOTS_AT - LAST - 16]
+        self._memory[LAST + 16 : LAST + 16 + len(text)] = text
+        _MARK.pack_into(self._memory, LAST, len(text), zlib.crc32(text))
+
+    def close(self) -> None:
+        """Unmap. The file stays for whoever reads it post mortem; the launcher removes it."""
+        self.now.release()
+        self._memory.close()
+
+    def _name(self, index: int, name: str) -> None:
+        text = name.encode()[:_NAME_BYTES]
+        at = _NAMES + 8 + index * _NAME_BYTES
+        self._memory[at : at + len(text)] = text
+        struct.pack_into("<q", self._memory, _NAMES, index + 1)
+
+
+class RingReader:
+    """Another process's end: reads at any time, waits for nobody."""
+
+    def __init__(self, file: int, path: str) -> None:
+        self._file = file
+        self._path = path
+        self._names: tuple[str, ...] = ()
+        self._header = self._read_header()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a ring. Raises RingError for a missing, foreign or truncated file and for another version."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise RingError(f"ring {os.fspath(path)}: {error.strerror}") from error
+        try:
+            return cls(file, os.fspath(path))
+        except RingError:
+            os.close(file)
+            raise
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def header(self) -> Header:
+        """Who writes; `names` grows when the script logs something new."""
+        names = self._read_names()
+        if names != self._header.names:
+            self._header = self._read_header()
+        return self._header
+
+    def alive(self) -> bool:
+        """The writer's process is the one that lives under its pid (a pid alone is reused)."""
+        return self._header.start_time > 0 and start_time_of(self._header.pid) == self._header.start_time
+
+    def now(self) -> Now:
+        """The words of the moment, read again while the writer is changing them.
+
+        A loop that never stops marking would never let two reads agree: after a few the last one counts,
+        each word of which was true within the same microsecond.
+        """
+        words = self._read(NOW, _NOW.size)
+        for _ in range(4):
+            again = self._read(NOW, _NOW.size)
+            if again == words:
+                break
+            words = again
+        marks, step, began, marked, phase, running, done, faults = _NOW.unpack(words)
+        return Now(
+            step=step,
+            step_began=self._wall(began),
+            last_mark=self._wall(marked),
+            phase=PHASES[phase] if 0 <= phase < len(PHASES) else PHASES[0],
+            marks=marks,
+            running=bool(running),
+            completed=done,
+            faults=faults,
+        )
+
+    def steps(self, after: int) -> list[StepRecord]:
+        """Completed steps with a number above `after`, oldest first; those overwritten or torn are left out."""
+        done = _NOW.unpack(self._read(NOW, _NOW.size))[DONE]
+        records: list[StepRecord] = []
+        for ordinal in range(done, max(0, done - SLOTS), -1):
+            record = self._slot(ordinal)
+            if record is None:
+                continue
+            if record.number <= after:
+                break
+            records.append(record)
+        records.reverse()
+        return records
+
+    def last(self) -> dict[str, Any] | None:
+        """What ended the loop (type, message, traceback, step), None if nothing did or it was torn."""
+        length, checksum = _MARK.unpack(self._read(LAST, _MARK.size))
+        if not 0 < length <= SLOTS_AT - LAST - 16:
+            return None
+        text = self._read(LAST + 16, length)
+        if zlib.crc32(text) != checksum:
+            return None
+        try:
+            words = json.loads(text)
+        except ValueError:  # cut off at the end of its place
+            return None
+        return words if isinstance(words, dict) else None
+
+    def _slot(self, ordinal: int) -> StepRecord | None:
+        at = SLOTS_AT + (ordinal % SLOTS) * SLOT_BYTES
+        data = self._read(at, 16 + _BODY.size)
+        stored, checksum = _MARK.unpack_from(data)
+        if stored != ordinal or zlib.crc32(data[16:], ordinal & 0xFFFFFFFF) != checksum:
+            return None
+        number, epoch, end, mask, *row = _BODY.unpack_from(data, 16)
+        names = self._names
+        if mask >> len(names):
+            names = self._read_names()
+        values = {name: row[column] for column, name in enumerate(names) if mask >> column & 1}
+        return StepRecord(number, epoch, self._wall(end), values)
+
+    def _wall(self, monotonic_ns: int) -> float:
+        return monotonic_ns / 1e9 + self._header.offset if monotonic_ns else float("nan")
+
+    def _read_header(self) -> Header:
+        size = os.fstat(self._file).st_size
+        head = os.pread(self._file, NOW, 0)
+        if len(head) < _HEADER.size or head[:8] != MAGIC:
+            raise RingError(f"{self._path} is no ring of Eagle Eye: point EAGLE_EYE_RING at another file")
+        _, version, slots, width, pid, start_time, epoch, offset, length = _HEADER.unpack_from(head)
+        if version != VERSION or (slots, width) != (SLOTS, WIDTH):
+            raise RingError(
+                f"ring {self._path} has version {version}, this program reads {VERSION}: "
+                "use the same eagle-eye in the trainer and on the node"
+            )
+        if size < SIZE:
+            raise RingError(f"ring {self._path} is cut short: {size} of {SIZE} bytes")
+        worker = head[_WORKER : _WORKER + max(0, min(length, _NAMES - _WORKER))].decode(errors="replace")
+        return Header(
+            pid=pid, start_time=start_time, epoch=epoch, worker=worker, offset=offset / 1e9, names=self._read_names()
+        )
+
+    def _read_names(self) -> tuple[str, ...]:
+        data = self._read(_NAMES, 8 + WIDTH * _NAME_BYTES)
+        count = max(0, min(struct.unpack_from("<q", data)[0], WIDTH))
+        if count != len(self._names):
+            cells = (data[8 + i * _NAME_BYTES : 8 + (i + 1) * _NAME_BYTES] for i in range(count))
+            self._names = tuple(cell.rstrip(b"\0").decode(errors="replace") for cell in cells)
+        return self._names
+
+    def _read(self, at: int, length: int) -> bytes:
+        data = os.pread(self._file, length, at)
+        if len(data) != length:
+            raise RingError(f"ring {self._path} is cut short at byte {at + len(data)}")
+        return data
