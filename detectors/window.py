@@ -1,0 +1,159 @@
+"""The one hot window of the runner: the last minutes of a job's tick frames, looked at by `frame.past`.
+
+It holds the frames' own arrays (they never change after they were made), so a number is in memory once however
+many detectors look at it. Columns follow `moved`: whatever joined or left, `past` answers in the columns of the
+newest frame.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Floats, Integers, Kind
+
+KEPT_SECONDS = 600.0
+"""How far `past` reaches back."""
+LIMIT_BYTES = 2 << 30
+"""A larger job keeps fewer seconds: 80,000 GPUs with 30 metrics fill 9.6 MB a tick, hence 220 ticks."""
+
+
+class _Row(NamedTuple):
+    """What one tick frame said about the entities of one kind."""
+
+    time: float
+    era: int
+    """Rows of one era have the same columns."""
+    metrics: Mapping[str, Floats]
+    bytes: int
+
+
+class _Rows:
+    """The rows of one kind, oldest first."""
+
+    def __init__(self) -> None:
+        self.rows: deque[_Row] = deque()
+        self.columns = 0
+        self._era = 0
+        self._origins: dict[int, Integers] = {}
+        """Era → for each present column its column then, −1 = was not there."""
+
+    def add(self, time: float, metrics: Mapping[str, Floats], moved: Integers) -> int:
+        """Take the next tick's arrays; returns how many bytes they hold."""
+        if len(moved) != self.columns or not np.array_equal(moved, np.arange(len(moved))):
+            self._turn(moved)
+        size = sum(values.nbytes for values in metrics.values())
+        self.rows.append(_Row(time, self._era, metrics, size))
+        return size
+
+    def drop_oldest(self) -> int:
+        """Forget one tick; returns how many bytes it held."""
+        row = self.rows.popleft()
+        if not self.rows or self.rows[0].era != row.era:
+            self._origins.pop(row.era, None)
+        return row.bytes
+
+    def past(self, name: str, after: float) -> Floats:
+        """ticks × present columns of the rows later than `after`."""
+        recent = [row for row in self.rows if row.time > after]
+        result = np.full((len(recent), self.columns), np.nan, dtype=np.float32)
+        begin = 0
+        for era, group in groupby(recent, key=lambda row: row.era):
+            rows = list(group)
+            self._fill(result[begin : begin + len(rows)], rows, name, self._origins.get(era))
+            begin += len(rows)
+        return result
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.metrics))
+
+    def _turn(self, moved: Integers) -> None:
+        """The columns changed: a new era begins, and the older ones learn where their columns went."""
+        if self.rows and self.rows[-1].era == self._era:
+            self._origins[self._era] = np.arange(self.columns, dtype=np.int64)
+        known = moved >= 0
+        for era, origin in self._origins.items():
+            turned = np.full(len(moved), -1, dtype=np.int64)
+            turned[known] = origin[moved[known]]
+            self._origins[era] = turned
+        self._era += 1
+        self.columns = len(moved)
+
+    def _fill(self, target: Floats, rows: list[_Row], name: str, origin: Integers | None) -> None:
+        for line, row in zip(target, rows, strict=True):
+            values = row.metrics.get(name)
+            if values is None:
+                continue
+            if origin is None:
+                line[:] = values
+            else:
+                present = origin >= 0
+                line[present] = values[origin[present]]
+
+
+class Window:
+    """The last `seconds` of one job's tick frames, at most `limit_bytes` of them."""
+
+    def __init__(self, seconds: float = KEPT_SECONDS, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._seconds = seconds
+        self._limit = limit_bytes
+        self._kinds: dict[Kind, _Rows] = {}
+        self._bytes = 0
+        self._newest: tuple[int, int] | None = None
+        self._time = float("-inf")
+
+    def remember(self, frame: Frame) -> Frame:
+        """Take a tick frame in; returns the same frame with a working `past`. A cut frame passes unchanged."""
+        if not frame.tick:
+            return frame
+        for kind, entities in frame.entities.items():
+            rows = self._kinds.setdefault(kind, _Rows())
+            moved = frame.moved.get(kind)
+            if moved is None:
+                moved = np.full(len(entities), -1, dtype=np.int64)
+            self._bytes += rows.add(frame.time, frame.metrics.get(kind, {}), moved)
+        self._newest = (frame.generation, frame.number)
+        self._time = frame.time
+        self._forget()
+        mine = self._newest
+
+        def past(kind: Kind, name: str, seconds: float) -> Floats:
+            if self._newest != mine:
+                raise LookupError("this frame is no longer the newest: ask for its past while it is judged")
+            return self.past(kind, name, seconds)
+
+        return replace(frame, past=past)
+
+    def past(self, kind: Kind, name: str, seconds: float) -> Floats:
+        """float32, ticks of the last `seconds` × present columns, oldest first; NaN where nothing was read."""
+        rows = self._kinds.get(kind)
+        if rows is None:
+            return np.empty((0, 0), dtype=np.float32)
+        return rows.past(name, self._time - seconds)
+
+    def history(self) -> dict[str, Floats]:
+        """Everything that is kept: "<kind>/<name>" → ticks × present columns. What a learner is fitted on."""
+        return {
+            f"{kind}/{name}": self.past(kind, name, self._seconds)
+            for kind, rows in self._kinds.items()
+            for name in rows.names()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of telemetry held."""
+        return self._bytes
+
+    def _forget(self) -> None:
+        for rows in self._kinds.values():
+            while rows.rows and rows.rows[0].time <= self._time - self._seconds:
+                self._bytes -= rows.drop_oldest()
+        while self._bytes > self._limit:
+            largest = max(self._kinds.values(), key=lambda rows: sum(row.bytes for row in rows.rows))
+            if len(largest.rows) <= 1:
+                return
+            self._bytes -= largest.drop_oldest()
