@@ -1,0 +1,42 @@
+"""`eagle-eye config init | check`."""
+
+import click
+
+from ... import config as configuration
+from ...errors import ConfigError
+
+
+@click.group(short_help="print or check a configuration")
+def command() -> None:
+    """Print a commented configuration, or check one as a whole."""
+
+
+@command.command(short_help="print every key with its default and meaning")
+def init() -> None:
+    """Print a configuration in which every field is explained.
+
+    \b
+    Example:
+      eagle-eye config init > eagle-eye.toml
+    """
+    from ..config_file import generate
+
+    click.echo(generate(), nl=False)
+
+
+@command.command(short_help="check a file: types, keys, plugins and their options")
+@click.argument("path", default="eagle-eye.toml")
+def check(path: str) -> None:
+    """Check PATH as the server would at its start. Prints the digest when it is fine.
+
+    \b
+    Example:
+      eagle-eye config check eagle-eye.toml
+    """
+    from ..parts import check_plugins
+
+    config = configuration.load(path)
+    problems = list(check_plugins(config))
+    if problems:
+        raise ConfigError(f"{path}: " + "; ".join(problems))
+    click.echo(f"{path} is fine (digest {config.digest}, mode {config.engine.mode})")

@@ -1,0 +1,157 @@
+"""`eagle-eye doctor`: what works here, what is missing, what to do."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from ...config import Config
+from ...errors import EagleEyeError
+from .. import options
+
+
+class Check(NamedTuple):
+    """One thing that was tried. `needed`: without it Eagle Eye does not work on this machine."""
+
+    name: str
+    works: bool
+    needed: bool
+    found: str
+    remedy: str
+
+
+@click.command(short_help="what works here, what is missing, what to do")
+@options.as_json
+@options.deployment
+def command(config: Config, json_lines: bool) -> None:
+    """Try everything that Eagle Eye builds on. Exits with 1 when something needed is missing.
+
+    \b
+    Examples:
+      eagle-eye doctor
+      eagle-eye doctor --json
+    """
+    checks = list(examine(config))
+    if json_lines:
+        for check in checks:
+            click.echo(msgspec.json.encode(check._asdict()).decode())
+    else:
+        _show(checks)
+    if any(check.needed and not check.works for check in checks):
+        raise SystemExit(1)
+
+
+def examine(config: Config) -> Iterator[Check]:
+    """Try every part in turn."""
+    yield Check("python", sys.version_info >= (3, 11), True, sys.version.split()[0], "install Python 3.11 or newer")
+    yield from (_module(name, needed, extra) for name, needed, extra in MODULES)
+    yield _directory("state directory", config.state)
+    yield _directory("run directory", config.run)
+    yield _stream(config)
+    yield _port(config.server.listen)
+    yield _pidfd()
+    yield _stacks()
+    yield _gpu()
+
+
+MODULES = (
+    ("numpy", True, "node"),
+    ("msgspec", True, "node"),
+    ("grpc", True, "node"),
+    ("psutil", True, "node"),
+    ("sqlalchemy", True, "server"),
+    ("alembic", True, "server"),
+    ("httpx", False, "server"),
+    ("sklearn", False, "ml"),
+    ("torch", False, "training"),
+    ("safetensors", False, "training"),
+)
+
+
+def _module(name: str, needed: bool, extra: str) -> Check:
+    there = importlib.util.find_spec(name) is not None
+    return Check(f"package {name}", there, needed, "found" if there else "not installed", f"pip install 'eagle-eye[{extra}]'")
+
+
+def _directory(name: str, path: Path) -> Check:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        return Check(name, False, True, f"{path}: {error.strerror}", f"make {path} writable, or choose another with --{name.split()[0]}-dir")
+    free = shutil.disk_usage(path).free
+    return Check(name, free > 1 << 30, False, f"{path}, {free / 2**30:.1f} GiB free", "free some space: the stream needs about 1 GiB")
+
+
+def _stream(config: Config) -> Check:
+    from ...clock import SystemClock
+    from ...stream.embedded import EmbeddedStream
+
+    with tempfile.TemporaryDirectory(dir=config.state if config.state.is_dir() else None) as folder:
+        try:
+            stream = EmbeddedStream(Path(folder), clock=SystemClock())
+            stream.append("doctor", [("key", b"value")])
+            read = stream.read("doctor", stream.partition_of("doctor", "key"), 0)
+            stream.close()
+        except EagleEyeError as error:
+            return Check("embedded stream", False, True, str(error), "use a local disk for --state-dir: SQLite's WAL does not work on network file systems")
+    return Check("embedded stream", [message.value for message in read] == [b"value"], True, "written and read back", "report a bug")
+
+
+def _port(listen: str) -> Check:
+    host, _, port = listen.rpartition(":")
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            return Check("control port", False, False, f"{listen}: {error.strerror}", "a server may be running already; else choose another server.listen")
+    return Check("control port", True, False, f"{listen} is free", "")
+
+
+def _pidfd() -> Check:
+    works = False
+    with contextlib.suppress(OSError, AttributeError):
+        os.close(os.pidfd_open(os.getpid()))
+        works = True
+    return Check("death notice (pidfd)", works, True, "works" if works else "missing", "Linux 5.3 or newer is needed")
+
+
+def _stacks() -> Check:
+    found = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    return Check("stacks of hung workers", found is not None, False, found or "py-spy not found", "pip install py-spy; in a container allow SYS_PTRACE")
+
+
+def _gpu() -> Check:
+    if importlib.util.find_spec("pynvml") is None:
+        return Check("GPU telemetry (NVML)", False, False, "pynvml not installed", "pip install 'eagle-eye[gpu]'")
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        return Check("GPU telemetry (NVML)", False, False, f"no usable driver: {error}", "nothing to do on a machine without NVIDIA GPUs; the rest works")
+    return Check("GPU telemetry (NVML)", True, False, f"{count} GPUs", "")
+
+
+def _show(checks: list[Check]) -> None:
+    table = Table(box=None, header_style="bold")
+    for column in ("", "what", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for check in checks:
+        sign = "[green]✓[/]" if check.works else "[red]✗[/]" if check.needed else "[yellow]–[/]"
+        table.add_row(sign, check.name, check.found, "" if check.works else check.remedy)
+    Console().print(table)

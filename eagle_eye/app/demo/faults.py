@@ -1,0 +1,33 @@
+"""What the demo breaks, in which order, and what a right answer is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One row of the demo."""
+
+    kind: str
+    """A drill of eagle_eye/app/drills.py."""
+    name: str
+    culprit: Literal["worker", "node", "nobody"]
+    causes: tuple[str, ...]
+    """Words of the diagnosis that are right; empty: there must be no incident that blames anybody."""
+    target: Literal["any", "coordinator", "other"] = "any"
+    """Which node it hits, where it hits a node."""
+
+
+FAULTS = (
+    Fault(kind="kill", name="worker killed (kill -9)", culprit="worker", causes=("worker killed",)),
+    Fault(kind="stop", name="worker stopped (SIGSTOP)", culprit="worker", causes=("worker stopped",)),
+    Fault(kind="hang", name="hang in Python, GIL free", culprit="worker", causes=("python hang",)),
+    Fault(kind="hang-gil", name="hang in Python, GIL held", culprit="worker", causes=("python hang",)),
+    Fault(kind="exception", name="CUDA-like error", culprit="worker", causes=("cuda error", "illegal memory access")),
+    Fault(kind="nan", name="NaN in a live parameter", culprit="worker", causes=("loss not finite",)),
+    Fault(kind="stream", name="stream stopped", culprit="nobody", causes=()),
+    Fault(kind="slow-node", name="node slowed down", culprit="node", causes=("slow node",)),
+    Fault(kind="node", name="node killed, not the coordinator's", culprit="node", causes=("node lost",), target="other"),
+    Fault(kind="node", name="node killed, the coordinator's", culprit="node", causes=("node lost",), target="coordinator"),
+)
+"""In this order: what costs a node comes last, since it has to be brought back each time."""

@@ -1,0 +1,103 @@
+"""The demo's live terminal view, and its final table."""
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ...types import Incident
+from .judge import Row
+from .trace import Trace
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def live(trace: Trace, incidents: Sequence[Incident], doing: str, now: float, began: float) -> RenderableType:
+    """What the job does at this moment."""
+    return Panel(Group(_job(trace, now), Text(), _incidents(incidents, now)), title=f"Eagle Eye  ·  {doing}", subtitle=f"{now - began:.0f} s", title_align="left")
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The verdict, one line a fault."""
+    shown = Table(title="What was broken, what Eagle Eye made of it", header_style="bold")
+    for column in ("fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"):
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(
+            row.fault.name,
+            _seconds(row.found_s),
+            _verdict(row.culprit, row.culprit_right),
+            _verdict(row.cause or "none", row.cause_right),
+            ", ".join(row.actions) or "none",
+            _seconds(row.training_s),
+            str(row.steps_lost),
+            "–" if math.isnan(row.loss_off) else f"{row.loss_off:.0e}",
+            "[red]no: " + "; ".join(row.wrongs) if row.wrongs else "[green]yes",
+        )
+    return shown
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same table for a README."""
+    lines = ["| fault | found after | culprit named | cause named | action | training again | steps lost | loss off by | healed |", "|---|---|---|---|---|---|---|---|---|"]
+    lines += [
+        f"| {row.fault.name} | {_seconds(row.found_s)} | {row.culprit} ({'right' if row.culprit_right else 'WRONG'}) | {row.cause or 'none'} ({'right' if row.cause_right else 'WRONG'}) "
+        f"| {', '.join(row.actions) or 'none'} | {_seconds(row.training_s)} | {row.steps_lost} | {'–' if math.isnan(row.loss_off) else f'{row.loss_off:.0e}'} | {'; '.join(row.wrongs) or 'yes'} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def say(console: Console, text: str) -> None:
+    """One line above the live view."""
+    console.print(text, highlight=False)
+
+
+def _job(trace: Trace, now: float) -> Table:
+    job = Table(box=None, show_header=False, pad_edge=False)
+    job.add_column(style="dim")
+    job.add_column()
+    layout = trace.layout
+    recent = trace.steps[-40:]
+    if layout is None or not recent:
+        job.add_row("job", f"{trace.job}: starting")
+        return job
+    last = recent[-1]
+    job.add_row("job", f"{trace.job}   epoch {layout.epoch} ({layout.reason})   coordinator {layout.coordinator}")
+    job.add_row("step", f"{last.number}   {now - last.end:.1f} s ago")
+    job.add_row("loss", f"{last.loss:.4f}   {_line([step.loss for step in recent])}")
+    job.add_row("step time", f"{last.seconds * 1000:.0f} ms   {_line([step.seconds for step in recent])}")
+    job.add_row("ranks", "   ".join(f"{place.rank}:{place.node}" for place in layout.places) + (f"   without {', '.join(layout.excluded)}" if layout.excluded else ""))
+    return job
+
+
+def _incidents(incidents: Sequence[Incident], now: float) -> Table:
+    shown = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("incident", "cause", "culprit", "severity", "age"):
+        shown.add_column(column)
+    for incident in sorted(incidents, key=lambda each: -each.time)[:6]:
+        culprit = ", ".join(str(culprit.entity) for culprit in incident.culprits) or "unknown"
+        shown.add_row(incident.id, incident.cause, culprit, incident.severity, f"{now - incident.time:.0f} s")
+    return shown
+
+
+def _line(values: Sequence[float]) -> str:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, high = min(finite), max(finite)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[int((value - low) * scale)] if math.isfinite(value) else "✗" for value in values)
+
+
+def _seconds(value: float) -> str:
+    if math.isnan(value):
+        return "never"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _verdict(word: str, right: bool) -> str:
+    return f"{word} [green]✓[/]" if right else f"[red]{word} ✗[/]"

@@ -1,0 +1,108 @@
+"""A cluster on one machine: a server, and nodes that each have an agent and a launcher, all real processes."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..clock import Clock
+from ..errors import LaunchError
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Node:
+    """The processes of one node."""
+
+    name: str
+    run_dir: Path
+    agent: subprocess.Popen[bytes]
+    launcher: subprocess.Popen[bytes]
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalCluster:
+    """Starts and ends the processes; everything they write lies under `folder`. Nothing outlives it."""
+
+    folder: Path
+    config_file: Path
+    clock: Clock
+    server: subprocess.Popen[bytes] | None = None
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def state_dir(self) -> Path:
+        return self.folder / "state"
+
+    def run_dir(self, node: str) -> Path:
+        return self.folder / "run" / node
+
+    def start_server(self) -> None:
+        self.server = self._start("server", ["server", "--run-dir", str(self.folder / "run" / "server")])
+
+    def start_node(self, name: str, launch: Sequence[str]) -> None:
+        """Start an agent and a launcher; `launch` is what follows `eagle-eye launch --node NAME`."""
+        run_dir = self.run_dir(name)
+        common = ["--node", name, "--run-dir", str(run_dir)]
+        agent = self._start(f"agent-{name}", ["agent", *common])
+        launcher = self._start(f"launcher-{name}", ["launch", *common, *launch])
+        self.nodes[name] = Node(name=name, run_dir=run_dir, agent=agent, launcher=launcher)
+
+    def pids(self, name: str) -> list[int]:
+        """Agent and launcher of a node."""
+        node = self.nodes[name]
+        return [node.agent.pid, node.launcher.pid]
+
+    def reap(self, name: str, seconds: float = 10.0) -> None:
+        """Wait until the processes of a killed node are gone."""
+        for process in (self.nodes[name].agent, self.nodes[name].launcher):
+            process.wait(seconds)
+
+    def check(self) -> None:
+        """Raise LaunchError with the last lines of the log when the server has ended by itself."""
+        if self.server is not None and self.server.poll() is not None:
+            raise LaunchError(f"the server ended with {self.server.returncode}:\n{self.tail('server')}")
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """Last lines that a process wrote."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self._log(name).read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def stop(self, grace: float = 10.0) -> None:
+        """End everything: launchers first, so that the workers end in order."""
+        running = [process for node in self.nodes.values() for process in (node.launcher, node.agent)]
+        running += [self.server] if self.server else []
+        for process in running:
+            _end(process, grace)
+
+    def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "eagle_eye.app.cli", *arguments[:1]]
+        command += ["--config", str(self.config_file), "--state-dir", str(self.state_dir), *arguments[1:]]
+        self._log(name).parent.mkdir(parents=True, exist_ok=True)
+        with self._log(name).open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509 -- one prctl; nothing is left behind when we are killed
+
+    def _log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end(process: subprocess.Popen[bytes], grace: float) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        try:
+            process.wait(grace)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
