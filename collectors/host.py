@@ -1,0 +1,147 @@
+"""This node's processors, memory, disks and network, read through psutil.
+
+Counters are returned as rates over the time since the last look: NaN the first time, and NaN when a counter went
+backwards (an interface was reset, a disk was taken out): never a negative or an invented number.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.types import Kind, Reading
+
+log = logging.getLogger(__name__)
+
+SHARES = ("cpu_percent", "cpu_iowait_percent", "cpu_steal_percent")
+"""Of all processors together: 100 = every one of them, all the time."""
+GAUGES = ("load_1", "memory_available_bytes", "memory_percent", "swap_percent")
+RATES = (
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "net_received_bytes_per_s",
+    "net_sent_bytes_per_s",
+    "net_errors_per_s",
+    "net_drops_per_s",
+    "context_switches_per_s",
+)
+"""The network without the loopback interface."""
+PRESSURES = ("cpu_pressure_percent", "memory_pressure_percent", "io_pressure_percent")
+"""Share of the time in which some task waited for it (/proc/pressure, Linux 4.20 and later)."""
+NAMES = SHARES + GAUGES + RATES + PRESSURES
+
+BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Guest time is contained in user time (man 5 proc_stat), so it is left out."""
+LOOPBACK = "lo"
+
+Counters = dict[str, float]
+
+
+@dataclass
+class HostCollector:
+    """Node metrics, one row."""
+
+    node: str = ""
+    """Name of this node; the agent fills it in."""
+    pressure: Path = Path("/proc/pressure")
+    """Where the kernel tells how long tasks waited."""
+    system: Any = None
+    """The module `psutil`, or a stand-in for it; None imports it when it is first needed."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    interval_s: ClassVar[float] = 1.0
+    timeout_s: ClassVar[float] = 3.0
+
+    def __post_init__(self) -> None:
+        self._before: Counters = {}
+        self._looked = math.nan
+        self._told: set[str] = set()
+
+    def collect(self) -> list[Reading]:
+        if self.system is None:
+            import psutil
+
+            self.system = psutil
+        values = self._gauges() | self._rates(self._counters())
+        row = np.array([[values.get(name, math.nan) for name in NAMES]], np.float32)
+        now = self.clock.now()
+        return [Reading(source="host", kind=Kind.NODE, entities=(self.node,), names=NAMES, matrix=row, time=now)]
+
+    def _gauges(self) -> Counters:
+        memory = self.system.virtual_memory()
+        swap = self._ask("swap", self.system.swap_memory)
+        return {
+            "load_1": self.system.getloadavg()[0],
+            "memory_available_bytes": memory.available,
+            "memory_percent": memory.percent,
+            "swap_percent": swap.percent if swap else math.nan,
+        }
+
+    def _counters(self) -> Counters:
+        """Everything that only rises, by the name of what it becomes."""
+        counters: Counters = dict(self.system.cpu_times()._asdict())
+        counters["context_switches_per_s"] = self.system.cpu_stats().ctx_switches
+        disk = self._ask("disks", lambda: self.system.disk_io_counters(nowrap=False))
+        if disk:
+            counters |= {"disk_read_bytes_per_s": disk.read_bytes, "disk_write_bytes_per_s": disk.write_bytes}
+        interfaces = self._ask("network", lambda: self.system.net_io_counters(pernic=True, nowrap=False)) or {}
+        cards = [counts for name, counts in interfaces.items() if name != LOOPBACK]
+        if cards:
+            counters |= {
+                "net_received_bytes_per_s": sum(card.bytes_recv for card in cards),
+                "net_sent_bytes_per_s": sum(card.bytes_sent for card in cards),
+                "net_errors_per_s": sum(card.errin + card.errout for card in cards),
+                "net_drops_per_s": sum(card.dropin + card.dropout for card in cards),
+            }
+        for name in PRESSURES:
+            waited = self._ask(name, partial(_waited, self.pressure / name.partition("_")[0]))
+            if waited is not None:
+                counters[name] = waited
+        return counters
+
+    def _rates(self, counters: Counters) -> Counters:
+        now = self.clock.monotonic()
+        elapsed, self._looked = now - self._looked, now
+        before, self._before = self._before, counters
+        if not elapsed > 0:
+            return {}
+        rise = {name: _rise(before.get(name, math.nan), count) for name, count in counters.items()}
+        rates = {name: rise.get(name, math.nan) / elapsed for name in RATES}
+        pressures = {name: rise.get(name, math.nan) / elapsed * 100 for name in PRESSURES}
+        return rates | pressures | _shares(rise)
+
+    def _ask(self, what: str, read: Callable[[], Any]) -> Any:
+        """A part that some machines do not have: None, told once, and the rest goes on."""
+        try:
+            return read()
+        except (OSError, RuntimeError, ValueError) as error:
+            if what not in self._told:
+                self._told.add(what)
+                log.info("this node gives no figures for %s: %s", what, error)
+            return None
+
+
+def _rise(before: float, now: float) -> float:
+    return now - before if now >= before else math.nan
+
+
+def _shares(rise: Counters) -> Counters:
+    busy = sum(rise.get(name, 0.0) for name in BUSY)
+    waiting = rise.get("iowait", 0.0)
+    total = busy + waiting + rise["idle"]
+    if not total > 0:
+        return {}
+    parts = {"cpu_percent": busy, "cpu_iowait_percent": waiting, "cpu_steal_percent": rise.get("steal", 0.0)}
+    return {name: 100 * part / total for name, part in parts.items()}
+
+
+def _waited(pressure: Path) -> float:
+    """Seconds in which some task waited, since boot: the first line ends with `total=MICROSECONDS`."""
+    with pressure.open() as lines:
+        return float(lines.readline().rpartition("total=")[2]) / 1e6

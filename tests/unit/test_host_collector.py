@@ -1,0 +1,127 @@
+"""The host collector over a stand-in for psutil: rates, first looks, resets and missing parts."""
+
+import math
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collectors.host import HostCollector
+from eagle_eye.clock import FakeClock
+
+Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest")
+
+
+class Machine:
+    """What psutil tells, as plain attributes."""
+
+    def __init__(self) -> None:
+        self.times = Times(100.0, 0.0, 50.0, 1000.0, 10.0, 0.0, 0.0, 0.0, 40.0)
+        self.disk: SimpleNamespace | None = SimpleNamespace(read_bytes=1000, write_bytes=2000)
+        self.cards = {"lo": card(received=10**9), "eth0": card(received=500, sent=700), "ib0": card(received=500)}
+        self.switches = 1000
+
+    def cpu_times(self) -> Times:
+        return self.times
+
+    def cpu_stats(self) -> SimpleNamespace:
+        return SimpleNamespace(ctx_switches=self.switches)
+
+    def virtual_memory(self) -> SimpleNamespace:
+        return SimpleNamespace(available=3e9, percent=70.0)
+
+    def swap_memory(self) -> SimpleNamespace:
+        return SimpleNamespace(percent=5.0)
+
+    def getloadavg(self) -> tuple[float, float, float]:
+        return 1.5, 1.0, 0.5
+
+    def disk_io_counters(self, nowrap: bool = True) -> SimpleNamespace | None:
+        return self.disk
+
+    def net_io_counters(self, pernic: bool = False, nowrap: bool = True) -> dict[str, SimpleNamespace]:
+        return self.cards
+
+
+def card(received: int = 0, sent: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(bytes_recv=received, bytes_sent=sent, errin=0, errout=0, dropin=0, dropout=0)
+
+
+@pytest.fixture
+def pressure(tmp_path: Path) -> Path:
+    for name in ("cpu", "memory", "io"):
+        (tmp_path / name).write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull total=7\n")
+    return tmp_path
+
+
+def look(collector: HostCollector) -> dict[str, float]:
+    (reading,) = collector.collect()
+    assert reading.matrix.shape == (1, len(reading.names))
+    return dict(zip(reading.names, reading.matrix[0].tolist(), strict=True))
+
+
+def test_first_look_has_gauges_and_no_rates(pressure: Path) -> None:
+    values = look(HostCollector(node="n1", system=Machine(), clock=FakeClock(), pressure=pressure))
+    assert values["load_1"] == 1.5
+    assert values["memory_available_bytes"] == pytest.approx(3e9)
+    rates = [name for name in values if name.endswith("_per_s") or name.startswith("cpu_") or "pressure" in name]
+    assert len(rates) == 13
+    assert all(math.isnan(values[name]) for name in rates)
+
+
+def test_counters_become_rates_over_the_time_that_passed(pressure: Path) -> None:
+    machine, clock = Machine(), FakeClock()
+    collector = HostCollector(node="n1", system=machine, clock=clock, pressure=pressure)
+    look(collector)
+    clock.advance(2.0)
+    machine.times = Times(102.0, 0.0, 51.0, 1000.5, 10.25, 0.0, 0.0, 0.25, 41.0)
+    machine.disk = SimpleNamespace(read_bytes=5000, write_bytes=2000)
+    machine.cards |= {"lo": card(received=2 * 10**9), "eth0": card(received=1500, sent=1700)}
+    machine.switches = 1600
+    (pressure / "cpu").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n")
+    values = look(collector)
+    assert values["cpu_percent"] == pytest.approx(100 * 3.25 / 4)
+    assert values["cpu_iowait_percent"] == pytest.approx(100 * 0.25 / 4)
+    assert values["cpu_steal_percent"] == pytest.approx(100 * 0.25 / 4)
+    assert values["disk_read_bytes_per_s"] == 2000
+    assert values["disk_write_bytes_per_s"] == 0
+    assert values["net_received_bytes_per_s"] == 500, "the loopback interface does not count"
+    assert values["net_sent_bytes_per_s"] == 500
+    assert values["context_switches_per_s"] == 300
+    assert values["cpu_pressure_percent"] == pytest.approx(25.0)
+
+
+def test_a_counter_that_goes_back_is_no_reading_and_the_next_one_is(pressure: Path) -> None:
+    machine, clock = Machine(), FakeClock()
+    collector = HostCollector(system=machine, clock=clock, pressure=pressure)
+    look(collector)
+    clock.advance(1.0)
+    del machine.cards["ib0"]
+    machine.switches = 10
+    values = look(collector)
+    assert math.isnan(values["net_received_bytes_per_s"])
+    assert math.isnan(values["context_switches_per_s"])
+    clock.advance(1.0)
+    machine.switches = 15
+    values = look(collector)
+    assert values["net_received_bytes_per_s"] == 0
+    assert values["context_switches_per_s"] == 5
+
+
+def test_a_machine_without_disks_or_pressure_files_gives_the_rest(tmp_path: Path) -> None:
+    machine, clock = Machine(), FakeClock()
+    machine.disk = None
+    collector = HostCollector(system=machine, clock=clock, pressure=tmp_path / "none")
+    look(collector)
+    clock.advance(1.0)
+    values = look(collector)
+    assert math.isnan(values["disk_read_bytes_per_s"])
+    assert math.isnan(values["io_pressure_percent"])
+    assert values["net_sent_bytes_per_s"] == 0
+
+
+def test_two_looks_at_the_same_moment_divide_by_nothing(pressure: Path) -> None:
+    collector = HostCollector(system=Machine(), clock=FakeClock(), pressure=pressure)
+    look(collector)
+    assert math.isnan(look(collector)["net_sent_bytes_per_s"])
