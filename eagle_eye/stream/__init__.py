@@ -27,7 +27,7 @@ class Message(NamedTuple):
 class Stream(Protocol):
     """What every stream can do. Offsets rise within a partition; they need not be dense.
 
-    Every method may raise StreamAway (try again later) or StreamFull.
+    Every method may raise StreamAway (try again later) or StreamFull; `append` also StreamRefused (never try again).
     """
 
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
@@ -58,8 +58,11 @@ class Stream(Protocol):
         """Block until a message at or after `offset` is there, at most `timeout` seconds."""
         ...
 
-    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """Remember that a consumer group has done everything before `offset`."""
+    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None = None) -> None:
+        """Remember that a consumer group has done everything before `offset`.
+
+        With the `generation` that `join` returned, StreamFenced once the group has another one.
+        """
         ...
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:

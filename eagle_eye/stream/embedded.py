@@ -1,0 +1,217 @@
+"""The stream of one machine: no server, a directory that its processes share.
+
+    <directory>/groups.sqlite                 consumer groups, committed offsets, topics
+    <directory>/<topic>/<partition>-0.sqlite  the records of a partition (a torn file begins the next number)
+
+Acknowledged means: survives kill -9 of any process. What survives a power cut is what was fsynced:
+everything older than `fsync_interval_s`. Make a stream after a fork, never before it.
+"""
+
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import StreamError, StreamRefused
+from eagle_eye.stream import Message
+from eagle_eye.stream.groups import Groups
+from eagle_eye.stream.partition import Limits, Partition
+
+MAX_RECORD_BYTES = 16 << 20
+POLL_S = 0.002
+"""How often a waiting reader looks: 8 µs each time."""
+_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_log = logging.getLogger(__name__)
+
+
+class EmbeddedStream:
+    """A `Stream` on the local disk. One per process is enough; it is safe for threads."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        retention_s: float = 7 * 86_400.0,
+        max_bytes: int = 1 << 30,
+        fsync_interval_s: float = 1.0,
+        busy_s: float = 2.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """Open or make the stream.
+
+        partitions: of a topic that does not exist yet (by name, or for all); an existing one keeps its own.
+        max_bytes: of each partition; the oldest records go first, and the newest one stays always.
+        fsync_interval_s: 0 = in every append; infinite = leave it to the operating system.
+        busy_s: how long an append waits for another process's write lock before it raises StreamAway.
+        """
+        self._directory = directory
+        self._wanted = partitions
+        self._interval = fsync_interval_s
+        self._clock = clock or SystemClock()
+        self._limits = Limits(retention_s, max_bytes, busy_s, fsync_interval_s == 0)
+        self._groups = Groups(directory / "groups.sqlite", busy_s, self._clock)
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._open: dict[tuple[str, int], Partition] = {}
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    # --- the records -------------------------------------------------------------------------------------------
+
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
+        """Append (key, value) pairs in order; one transaction per partition that they go to."""
+        shares: dict[int, list[tuple[str, bytes]]] = {}
+        for item in items:
+            _check_size(topic, item)
+            shares.setdefault(self.partition_of(topic, item[0]), []).append(item)
+        for partition, share in shares.items():
+            self._partition(topic, partition).append(share)
+        if self._keeper is None:
+            self._start_keeper()
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
+        """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
+        return self._partition(topic, partition).read(offset, limit)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        count = self._counts.get(topic)
+        if count is None:
+            if not _TOPIC.fullmatch(topic):
+                raise StreamRefused(f"{topic!r} cannot name a topic: use letters, digits, dots, hyphens, underscores")
+            wanted = self._wanted if isinstance(self._wanted, int) else self._wanted.get(topic, 1)
+            count = self._counts[topic] = self._groups.partitions(topic, max(1, wanted))
+        return count
+
+    def partition_of(self, topic: str, key: str) -> int:
+        """The partition that a key goes to: the same in every process and run."""
+        count = self.partitions(topic)
+        if count == 1:
+            return 0
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) % count
+
+    def begin(self, topic: str, partition: int) -> int:
+        """Offset of the oldest message kept."""
+        return self._partition(topic, partition).begin()
+
+    def end(self, topic: str, partition: int) -> int:
+        """Offset that the next message will have at least."""
+        return self._partition(topic, partition).end()
+
+    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
+        """Block until a message at or after `offset` is there, at most `timeout` seconds."""
+        records = self._partition(topic, partition)
+        deadline = self._clock.monotonic() + timeout
+        while not records.has(offset):
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(POLL_S)
+        return True
+
+    # --- consumer groups ---------------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None = None) -> None:
+        """Remember that a group has done everything before `offset`; StreamFenced from an older generation."""
+        self._groups.commit(group, topic, partition, offset, generation)
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """The group's committed offset, None if it never committed."""
+        return self._groups.committed(group, topic, partition)
+
+    def join(self, group: str, topic: str, member: str, lease: float) -> tuple[int, list[int]]:
+        """Join or renew: (generation, partitions that are mine now). Renew within `lease` seconds."""
+        return self._groups.join(group, topic, member, lease, self.partitions(topic))
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        """Leave the group, so that the others take over when they renew next."""
+        self._groups.leave(group, topic, member)
+
+    # --- keeping house -----------------------------------------------------------------------------------------
+
+    def trim(self) -> int:
+        """Remove what is older than the retention or beyond max_bytes, in every topic; returns how many records."""
+        return sum(
+            self._partition(topic, number).trim()
+            for topic, count in self._groups.topics().items()
+            for number in range(count)
+        )
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the write locks of all partitions: appends everywhere get StreamAway, reads still answer.
+
+        The outage drill stops the stream with it; the locks end with this process, however it ends.
+        """
+        with ExitStack() as held:
+            for topic, count in self._groups.topics().items():
+                for number in range(count):
+                    held.enter_context(self._partition(topic, number).hold())
+            yield
+
+    def close(self) -> None:
+        """Write everything through and release the files."""
+        self._stop.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        with self._lock:
+            for records in self._open.values():
+                records.sync()
+                records.close()
+            self._groups.close()
+
+    def __enter__(self) -> "EmbeddedStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_keeper(self) -> None:
+        with self._lock:
+            if self._keeper is None and not self._stop.is_set():
+                self._keeper = threading.Thread(target=self._keep_house, name="stream-keeper", daemon=True)
+                self._keeper.start()
+
+    def _keep_house(self) -> None:
+        """fsync and retention for the partitions that this process uses, beside its appends and never in them."""
+        sync = 0 < self._interval < float("inf")
+        while not self._stop.wait(self._interval if sync else 1.0):
+            with self._lock:
+                records = list(self._open.values())
+            for partition in records:
+                try:
+                    if sync:
+                        partition.sync()
+                    partition.trim()
+                except (StreamError, OSError) as error:
+                    _log.warning("keeping %s/%d in order: %s", partition.topic, partition.number, error)
+
+    def _partition(self, topic: str, number: int) -> Partition:
+        records = self._open.get((topic, number))
+        return records if records is not None else self._open_partition(topic, number)
+
+    def _open_partition(self, topic: str, number: int) -> Partition:
+        if not 0 <= number < self.partitions(topic):
+            raise StreamError(f"{topic} has no partition {number}: it has {self.partitions(topic)}, counted from 0")
+        with self._lock:
+            records = self._open.get((topic, number))
+            if records is None:
+                if self._stop.is_set():
+                    raise StreamError(f"the stream in {self._directory} was closed in this process; make a new one")
+                records = Partition(topic, self._directory / topic, number, self._limits, self._clock)
+                self._open[topic, number] = records
+        error, records.opening_error = records.opening_error, None
+        if error is not None:
+            raise error
+        return records
+
+
+def _check_size(topic: str, item: tuple[str, bytes]) -> None:
+    if len(item[1]) > MAX_RECORD_BYTES:
+        raise StreamRefused(
+            f"a record of {item[0]} for {topic} has {len(item[1])} bytes; the stream takes {MAX_RECORD_BYTES}: split it"
+        )

@@ -1,0 +1,170 @@
+"""Consumer groups, committed offsets and the number of partitions of each topic: one small SQLite file.
+
+A member's lease counts in `Clock.monotonic()`, which the processes of one machine share. After a
+reboot that clock begins again: a renewal that lies in the future is of another boot, and is over.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import StreamError, StreamFenced
+from eagle_eye.stream.database import Torn, check_identity, connect, identify, translated, writing
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, partitions INTEGER) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS committed (
+    team TEXT, topic TEXT, partition INTEGER, place INTEGER, PRIMARY KEY (team, topic, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members (
+    team TEXT, topic TEXT, member TEXT, renewed REAL, lease REAL, PRIMARY KEY (team, topic, member)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS generations (
+    team TEXT, topic TEXT, generation INTEGER, members TEXT, PRIMARY KEY (team, topic)
+) STRICT, WITHOUT ROWID;
+"""
+
+
+class Groups:
+    """Who reads what, and how far. Safe for threads and processes."""
+
+    def __init__(self, path: Path, busy_s: float, clock: Clock) -> None:
+        self._path = path
+        self._busy_s = busy_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connection = self._open()
+        except Torn as torn:
+            raise self._told(torn) from torn
+
+    def _open(self) -> sqlite3.Connection:
+        with translated(self._path):
+            connection = connect(self._path)
+            try:
+                with writing(connection, self._path, self._clock, self._busy_s):
+                    new = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+                    if new:
+                        identify(connection)
+                        for statement in _TABLES.split(";"):
+                            connection.execute(statement)
+                check_identity(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _told(self, torn: Torn) -> StreamError:
+        return StreamError(
+            f"{torn}: {self._path} is torn. End every Eagle Eye process on this machine and move the file away: the "
+            "records are in other files and stay; readers begin again at the oldest record"
+        )
+
+    @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._lock, translated(self._path):
+                yield self._connection
+        except Torn as torn:
+            raise self._told(torn) from torn
+
+    @contextmanager
+    def _changed(self) -> Iterator[sqlite3.Connection]:
+        with self._used() as connection, writing(connection, self._path, self._clock, self._busy_s):
+            yield connection
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def partitions(self, topic: str, wanted: int) -> int:
+        """How many partitions the topic has: what its first user wanted."""
+        query = "SELECT partitions FROM topics WHERE topic = ?"
+        with self._used() as connection:
+            row = connection.execute(query, (topic,)).fetchone()
+        if row is None:
+            with self._changed() as connection:
+                connection.execute("INSERT INTO topics VALUES (?, ?) ON CONFLICT DO NOTHING", (topic, wanted))
+                row = connection.execute(query, (topic,)).fetchone()
+        return int(row[0])
+
+    def topics(self) -> dict[str, int]:
+        """Every topic and its number of partitions."""
+        with self._used() as connection:
+            return dict(connection.execute("SELECT topic, partitions FROM topics").fetchall())
+
+    def join(self, group: str, topic: str, member: str, lease: float, partitions: int) -> tuple[int, list[int]]:
+        """Renew a member's lease: (generation, its partitions). The generation rises when the members change."""
+        with self._changed() as connection:
+            now = self._clock.monotonic()
+            connection.execute(
+                "INSERT INTO members VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET renewed = excluded.renewed, "
+                "lease = excluded.lease",
+                (group, topic, member, now, lease),
+            )
+            generation, members = self._settle(connection, group, topic)
+        mine = members.index(member)
+        return generation, [partition for partition in range(partitions) if partition % len(members) == mine]
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        """Give the place up."""
+        with self._changed() as connection:
+            connection.execute(
+                "DELETE FROM members WHERE team = ? AND topic = ? AND member = ?", (group, topic, member)
+            )
+            self._settle(connection, group, topic)
+
+    def _settle(self, connection: sqlite3.Connection, group: str, topic: str) -> tuple[int, list[str]]:
+        """Forget members whose lease is over, and raise the generation if the members are others than before."""
+        now = self._clock.monotonic()
+        connection.execute(
+            "DELETE FROM members WHERE team = ? AND topic = ? AND (renewed > ? OR renewed + lease <= ?)",
+            (group, topic, now, now),
+        )
+        members = [
+            member
+            for (member,) in connection.execute(
+                "SELECT member FROM members WHERE team = ? AND topic = ? ORDER BY member", (group, topic)
+            )
+        ]
+        generation, before = self._generation(connection, group, topic)
+        if members != before:
+            generation += 1
+            connection.execute(
+                "INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", (group, topic, generation, json.dumps(members))
+            )
+        return generation, members
+
+    @staticmethod
+    def _generation(connection: sqlite3.Connection, group: str, topic: str) -> tuple[int, list[str]]:
+        row = connection.execute(
+            "SELECT generation, members FROM generations WHERE team = ? AND topic = ?", (group, topic)
+        ).fetchone()
+        return (0, []) if row is None else (int(row[0]), json.loads(row[1]))
+
+    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None) -> None:
+        """Remember the offset; StreamFenced if the group has another generation than the given one."""
+        with self._changed() as connection:
+            current, _members = self._generation(connection, group, topic)
+            if generation is not None and generation != current:
+                raise StreamFenced(
+                    f"group {group} of {topic} is at generation {current}, this commit is of {generation}: join again, "
+                    "then read on from the committed offset of the partitions that are yours now"
+                )
+            connection.execute(
+                "INSERT INTO committed VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET place = excluded.place",
+                (group, topic, partition, offset),
+            )
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """The committed offset, None if there is none."""
+        with self._used() as connection:
+            row = connection.execute(
+                "SELECT place FROM committed WHERE team = ? AND topic = ? AND partition = ?", (group, topic, partition)
+            ).fetchone()
+        return None if row is None else int(row[0])
