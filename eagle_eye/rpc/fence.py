@@ -1,0 +1,170 @@
+"""What a launcher remembers on disk of its commanders, so that an old one cannot command it.
+
+The highest leader term, the highest epoch of each job, and the answers of the steps already done: a command that
+comes twice (its ack was lost, its commander was replaced) gets the first answer and is not done again.
+"""
+
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.errors import ControlError, Stale
+
+from .messages import Body, Command
+
+log = logging.getLogger(__name__)
+
+FILE = "fence.json"
+ANSWERS = 256
+"""Answers kept per job; the oldest go first."""
+ANSWER_BYTES = 64 * 1024
+"""A longer answer (a dump) is kept as the fact alone that the step was done."""
+
+
+class _Job(msgspec.Struct, kw_only=True):
+    epoch: int = 0
+    answers: dict[str, Body] = {}
+    """Step of a plan → its answer, oldest first."""
+
+
+class _Memory(msgspec.Struct, kw_only=True):
+    version: int = 1
+    term: int = 0
+    jobs: dict[str, _Job] = {}
+
+
+class Fence:
+    """One launcher's memory of terms, epochs and answers; one process per directory. Thread-safe.
+
+    Without a directory it lasts as long as the process (for an agent, which is never commanded to act).
+    """
+
+    def __init__(self, directory: Path | None = None, *, term: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._directory = directory
+        self._memory = _Memory() if directory is None else _read(directory / FILE)
+        self._memory.term = max(self._memory.term, term)
+
+    @property
+    def term(self) -> int:
+        """The highest leader term seen; 0 if none."""
+        return self._memory.term
+
+    def epoch(self, job: str) -> int:
+        """The highest epoch of a job seen; 0 if none."""
+        known = self._memory.jobs.get(job)
+        return known.epoch if known else 0
+
+    def admit_term(self, term: int) -> None:
+        """Remember a leader's term, on disk before this returns; Stale if a higher one was seen. 0 is no leader."""
+        with self._lock:
+            if self._check_term(term):
+                self._write()
+
+    def admit_epoch(self, job: str, epoch: int) -> None:
+        """Remember a job's epoch, on disk before this returns; Stale if a higher one was seen. 0 is no epoch."""
+        with self._lock:
+            if self._check_epoch(job, epoch):
+                self._write()
+
+    def admit(self, command: Command) -> Body | None:
+        """The recorded answer if this step is already done, else None: do it now. Stale from an old commander."""
+        with self._lock:
+            news = self._check_term(command.leader_term)
+            answer = self._answer(command)
+            if answer is None:
+                news = self._check_epoch(command.job, command.epoch) or news
+            if news:
+                self._write()
+            return answer
+
+    def record(self, command: Command, answer: Body) -> None:
+        """The step is done: remember its answer, on disk before this returns. Without a plan nothing is kept."""
+        if not command.plan:
+            return
+        short = answer if len(msgspec.json.encode(answer)) <= ANSWER_BYTES else {"done": True, "shortened": True}
+        with self._lock:
+            answers = self._job(command.job).answers
+            answers[_step(command)] = short
+            for oldest in list(answers)[:-ANSWERS]:
+                del answers[oldest]
+            self._write()
+
+    def forget(self, job: str) -> None:
+        """The job's run is over."""
+        with self._lock:
+            if self._memory.jobs.pop(job, None) is not None:
+                self._write()
+
+    def _check_term(self, term: int) -> bool:
+        """Whether the term is news."""
+        if term and term < self._memory.term:
+            raise Stale(
+                f"leader term {term} is older than term {self._memory.term}, which was seen before: another leader "
+                "was elected since; the old one must stop"
+            )
+        news = term > self._memory.term
+        self._memory.term = max(term, self._memory.term)
+        return news
+
+    def _check_epoch(self, job: str, epoch: int) -> bool:
+        """Whether the epoch is news."""
+        known = self.epoch(job)
+        if epoch and epoch < known:
+            raise Stale(f"epoch {epoch} of {job} is over: epoch {known} has begun; plan anew")
+        if epoch > known:
+            self._job(job).epoch = epoch
+        return epoch > known
+
+    def _answer(self, command: Command) -> Body | None:
+        known = self._memory.jobs.get(command.job)
+        return known.answers.get(_step(command)) if known and command.plan else None
+
+    def _job(self, job: str) -> _Job:
+        return self._memory.jobs.setdefault(job, _Job())
+
+    def _write(self) -> None:
+        if self._directory is not None:
+            write_whole(self._directory / FILE, msgspec.json.encode(self._memory))
+
+
+def _step(command: Command) -> str:
+    return f"{command.plan}/{command.step}"
+
+
+def _read(path: Path) -> _Memory:
+    """What is on disk. A file that cannot be read is moved aside: the term starts from the leader's welcome."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Memory)
+    except FileNotFoundError:
+        return _Memory()
+    except msgspec.MsgspecError as error:
+        aside = path.with_name(path.name + ".torn")
+        path.replace(aside)
+        log.warning("%s cannot be read (%s): moved to %s; the next leader's term counts as the highest", path, error, aside)
+        return _Memory()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file so that a reader, or a machine that lost its power, sees the old one or the new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise ControlError(
+            f"cannot write {path}: {error.strerror}; free space or make it writable: without it an old leader "
+            "could not be told from the new one"
+        ) from error

@@ -1,0 +1,155 @@
+"""What crosses the control channel, as plain frozen values: nobody outside this package sees protobuf."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
+
+Body = dict[str, Any]
+"""JSON: strings, numbers, lists, dicts and the nouns of types.py, which arrive as dicts (`msgspec.convert`)."""
+
+ErrorKind = Literal["stale", "temporary", "permanent", "control"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all values on the channel."""
+
+
+class Peer(Message, frozen=True, kw_only=True):
+    """The process at the other end of a session. `boot` tells one life of it from the next."""
+
+    role: str
+    """launcher or agent."""
+    node: str
+    job: str = ""
+    boot: str = ""
+    """Empty in a question: whichever process it is now."""
+    pid: int = 0
+    address: str = ""
+    """host:port of its own control channel; empty if it serves none."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Who it is, whatever its life."""
+        return (self.role, self.node, self.job)
+
+    def __str__(self) -> str:
+        of = f" of {self.job}" if self.job else ""
+        return f"{self.role} on {self.node}{of}"
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """The first word of a session, from below."""
+
+    peer: Peer
+    term: int = 0
+    """The highest leader term it has seen."""
+
+
+class Rhythm(Message, frozen=True, kw_only=True):
+    """How often to send a beat, and how long a silence ends the session. Seconds."""
+
+    beat_s: float
+    lease_s: float
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """The first word from above."""
+
+    term: int
+    """0: the commander is no leader, but a job's coordinator."""
+    rhythm: Rhythm
+
+
+class Command(Message, frozen=True, kw_only=True):
+    """An order from above; idempotent by (job, plan, step) if it has a plan."""
+
+    action: str
+    job: str = ""
+    leader_term: int = 0
+    """0: no leader asked for it (the job heals itself)."""
+    epoch: int = 0
+    """The job's epoch that the order was made for; 0: any."""
+    plan: str = ""
+    step: str = ""
+    arguments: Body = {}
+    id: int = 0
+    """Given by the server that sends it; unique in a session."""
+
+
+class Request(Message, frozen=True, kw_only=True):
+    """A question from below."""
+
+    id: int
+    kind: str
+    body: Body
+
+
+class Failure(Message, frozen=True, kw_only=True):
+    """Why a command or a request was not done."""
+
+    kind: ErrorKind
+    error: str
+    delay_s: float = 0.0
+
+    @classmethod
+    def of(cls, error: EagleEyeError) -> "Failure":
+        """The words for one of our errors."""
+        if isinstance(error, TemporaryError):
+            return cls(kind="temporary", error=str(error), delay_s=error.delay)
+        kind: ErrorKind = (
+            "stale" if isinstance(error, Stale) else "permanent" if isinstance(error, PermanentError) else "control"
+        )
+        return cls(kind=kind, error=str(error))
+
+    def exception(self) -> EagleEyeError:
+        """The error that these words stand for; an unknown kind (of a newer version) is a ControlError."""
+        if self.kind == "temporary":
+            return TemporaryError(self.error, self.delay_s or 1.0)
+        errors = {"stale": Stale, "permanent": PermanentError}
+        return errors.get(self.kind, ControlError)(self.error)
+
+
+class Result(Message, frozen=True, kw_only=True):
+    """What became of a command (ack) or of a request (reply)."""
+
+    id: int = 0
+    body: Body = {}
+    failure: Failure | None = None
+
+    def unwrap(self) -> Body:
+        """The body, or the failure raised as the error that it stands for."""
+        if self.failure is not None:
+            raise self.failure.exception()
+        return self.body
+
+
+class Decision(Message, frozen=True, kw_only=True):
+    """A person's word on a plan that waits for approval."""
+
+    plan: str
+    """Id of the plan or of its incident."""
+    person: str
+    digest: str = ""
+    """Of the plan that the person saw; empty: the one that waits now."""
+    valid_s: float = 0.0
+    """How long the word holds; 0: as long as the server's configuration says."""
+    note: str = ""
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """A person lets a cordoned node take part again."""
+
+    node: str
+    person: str
+
+
+class Connection(Message, frozen=True, kw_only=True):
+    """What a client tells its owner when its session begins or ends."""
+
+    connected: bool
+    address: str
+    term: int = 0
+    reason: str = ""
+    """Why it ended or could not begin."""
