@@ -47,6 +47,7 @@ class Fence:
         self._lock = threading.Lock()
         self._directory = directory
         self._memory = _Memory() if directory is None else _read(directory / FILE)
+        self._unwritten = term > self._memory.term
         self._memory.term = max(self._memory.term, term)
 
     @property
@@ -62,24 +63,23 @@ class Fence:
     def admit_term(self, term: int) -> None:
         """Remember a leader's term, on disk before this returns; Stale if a higher one was seen. 0 is no leader."""
         with self._lock:
-            if self._check_term(term):
-                self._write()
+            self._check_term(term)
+            self._keep()
 
     def admit_epoch(self, job: str, epoch: int) -> None:
         """Remember a job's epoch, on disk before this returns; Stale if a higher one was seen. 0 is no epoch."""
         with self._lock:
-            if self._check_epoch(job, epoch):
-                self._write()
+            self._check_epoch(job, epoch)
+            self._keep()
 
     def admit(self, command: Command) -> Body | None:
         """The recorded answer if this step is already done, else None: do it now. Stale from an old commander."""
         with self._lock:
-            news = self._check_term(command.leader_term)
+            self._check_term(command.leader_term)
             answer = self._answer(command)
             if answer is None:
-                news = self._check_epoch(command.job, command.epoch) or news
-            if news:
-                self._write()
+                self._check_epoch(command.job, command.epoch)
+            self._keep()
             return answer
 
     def record(self, command: Command, answer: Body) -> None:
@@ -92,33 +92,33 @@ class Fence:
             answers[_step(command)] = short
             for oldest in list(answers)[:-ANSWERS]:
                 del answers[oldest]
-            self._write()
+            self._unwritten = True
+            self._keep()
 
     def forget(self, job: str) -> None:
         """The job's run is over."""
         with self._lock:
-            if self._memory.jobs.pop(job, None) is not None:
-                self._write()
+            self._unwritten = self._memory.jobs.pop(job, None) is not None or self._unwritten
+            self._keep()
 
-    def _check_term(self, term: int) -> bool:
-        """Whether the term is news."""
-        if term and term < self._memory.term:
+    def _check_term(self, term: int) -> None:
+        known = self._memory.term
+        if term and term < known:
             raise Stale(
-                f"leader term {term} is older than term {self._memory.term}, which was seen before: another leader "
-                "was elected since; the old one must stop"
+                f"leader term {term} is older than term {known}, which was seen before: another leader was elected "
+                "since; the old one must stop"
             )
-        news = term > self._memory.term
-        self._memory.term = max(term, self._memory.term)
-        return news
+        if term > known:
+            self._memory.term = term
+            self._unwritten = True
 
-    def _check_epoch(self, job: str, epoch: int) -> bool:
-        """Whether the epoch is news."""
+    def _check_epoch(self, job: str, epoch: int) -> None:
         known = self.epoch(job)
         if epoch and epoch < known:
             raise Stale(f"epoch {epoch} of {job} is over: epoch {known} has begun; plan anew")
         if epoch > known:
             self._job(job).epoch = epoch
-        return epoch > known
+            self._unwritten = True
 
     def _answer(self, command: Command) -> Body | None:
         known = self._memory.jobs.get(command.job)
@@ -127,13 +127,15 @@ class Fence:
     def _job(self, job: str) -> _Job:
         return self._memory.jobs.setdefault(job, _Job())
 
-    def _write(self) -> None:
-        if self._directory is not None:
+    def _keep(self) -> None:
+        """Write what is new; after a failure it stays new, so that nothing is admitted that is not on disk."""
+        if self._unwritten and self._directory is not None:
             write_whole(self._directory / FILE, msgspec.json.encode(self._memory))
+        self._unwritten = False
 
 
 def _step(command: Command) -> str:
-    return f"{command.plan}/{command.step}"
+    return msgspec.json.encode((command.plan, command.step)).decode()
 
 
 def _read(path: Path) -> _Memory:
@@ -142,6 +144,8 @@ def _read(path: Path) -> _Memory:
         return msgspec.json.decode(path.read_bytes(), type=_Memory)
     except FileNotFoundError:
         return _Memory()
+    except OSError as error:
+        raise ControlError(f"cannot read {path}: {error.strerror}; make it readable, or choose another --state-dir") from error
     except msgspec.MsgspecError as error:
         aside = path.with_name(path.name + ".torn")
         path.replace(aside)
@@ -153,18 +157,26 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replace a file so that a reader, or a machine that lost its power, sees the old one or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _replace(path, data)
     except OSError as error:
         raise ControlError(
             f"cannot write {path}: {error.strerror}; free space or make it writable: without it an old leader "
             "could not be told from the new one"
         ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except OSError:
+            Path(file.name).unlink()
+            raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name itself
+    finally:
+        os.close(directory)
