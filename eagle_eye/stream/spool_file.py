@@ -1,0 +1,169 @@
+"""Records that wait on disk while the stream is away: one append-only file per writer.
+
+    header   8 bytes magic, 8 bytes: where the oldest record that still waits begins (little endian)
+    frame    length, CRC-32 of the rest, time, lengths of topic and key | topic | key | value
+
+What was written survives kill -9 of the writer. A frame that was being written then is cut off when
+the file is opened again. After the position only whole frames count; at least once is promised, no more:
+a kill between an append to the stream and the new position repeats that one batch.
+"""
+
+import fcntl
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from eagle_eye.errors import StreamError
+
+_MAGIC = b"EESPOOL1"
+_HEADER = struct.Struct("<8sQ")
+_FRAME = struct.Struct("<II")
+_BODY = struct.Struct("<dHI")
+_LARGEST_FRAME = 32 << 20
+
+
+class SpooledRecord(NamedTuple):
+    """One record that waits."""
+
+    topic: str
+    key: str
+    value: bytes
+    time: float
+    """When it was written."""
+
+
+class SpoolFile:
+    """An append-only queue on disk. One process, one thread at a time; OSError when the disk refuses."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file; StreamError if another process uses it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # a POSIX lock: unlike flock's it does not live on in forked children of a killed owner
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise StreamError(f"another process spools into {path}: give each agent and launcher its own") from error
+        self.cut = 0
+        """Bytes of a torn tail that were cut off when the file was opened."""
+        self.count = 0
+        """Records that wait."""
+        self.lost = 0
+        """Records behind a frame that a damaged disk gave back wrong: they cannot be found again."""
+        self.oldest: float | None = None
+        """Time of the first one that waits."""
+        self._begin = self._end = _HEADER.size
+        self._recover()
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Bytes that wait, with their frames."""
+        return self._end - self._begin
+
+    def append(self, records: list[SpooledRecord]) -> None:
+        """Write all of the records, or none and raise OSError."""
+        data = b"".join(_framed(record) for record in records)
+        try:
+            if self._end == _HEADER.size:
+                self._write(_HEADER.pack(_MAGIC, _HEADER.size), 0)
+            self._write(data, self._end)
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end += len(data)
+        self.count += len(records)
+        if self.oldest is None:
+            self.oldest = records[0].time
+
+    def peek(self, records: int, limit: int) -> tuple[list[SpooledRecord], int]:
+        """The oldest records, at most so many and so many bytes (but one at least), and the position after them."""
+        found: list[SpooledRecord] = []
+        position, stop = self._begin, self._begin + limit
+        while len(found) < records and position < self._end and (not found or position < stop):
+            frame = self._frame(position, self._end)
+            if frame is None:
+                self._cut(position)
+                break
+            record, position = frame
+            found.append(record)
+        return found, position
+
+    def drop(self, count: int, position: int) -> None:
+        """Forget the oldest records: the stream has them."""
+        self.count -= count
+        if position >= self._end:
+            self.lost, self.count = self.lost + self.count, 0
+            self._begin = self._end = _HEADER.size
+            os.ftruncate(self._descriptor, _HEADER.size)
+        else:
+            self._begin = position
+        self._write(_HEADER.pack(_MAGIC, self._begin), 0)
+        following = self._frame(self._begin, self._end)
+        self.oldest = following[0].time if following else None
+
+    def close(self) -> None:
+        """Release the file; an empty one is removed."""
+        if self._begin == self._end:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+    def _write(self, data: bytes, position: int) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, position)
+            view, position = view[written:], position + written
+
+    def _recover(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        begin = _HEADER.size
+        if len(header) == _HEADER.size:
+            magic, begin = _HEADER.unpack(header)
+            if magic != _MAGIC or not _HEADER.size <= begin <= size:
+                begin = _HEADER.size
+        self._begin = self._end = position = begin
+        while (frame := self._frame(position, size)) is not None:
+            record, position = frame
+            self.count += 1
+            self.oldest = record.time if self.oldest is None else self.oldest
+        self._end = position
+        if size > position:
+            self._cut(position)
+            self.cut = size - position
+
+    def _cut(self, position: int) -> None:
+        self._end = position
+        os.ftruncate(self._descriptor, position)
+
+    def _frame(self, position: int, end: int) -> tuple[SpooledRecord, int] | None:
+        """The record at a position and the position after it; None if there is no whole one."""
+        head = os.pread(self._descriptor, _FRAME.size, position)
+        if len(head) < _FRAME.size:
+            return None
+        length, checksum = _FRAME.unpack(head)
+        after = position + _FRAME.size + length
+        if not _BODY.size <= length <= _LARGEST_FRAME or after > end:
+            return None
+        body = os.pread(self._descriptor, length, position + _FRAME.size)
+        if zlib.crc32(body) != checksum:
+            return None
+        time, topic, key = _BODY.unpack_from(body)
+        value = _BODY.size + topic + key
+        return SpooledRecord(
+            body[_BODY.size : _BODY.size + topic].decode(), body[_BODY.size + topic : value].decode(), body[value:], time
+        ), after
+
+
+def _framed(record: SpooledRecord) -> bytes:
+    topic, key = record.topic.encode(), record.key.encode()
+    body = _BODY.pack(record.time, len(topic), len(key)) + topic + key + record.value
+    return _FRAME.pack(len(body), zlib.crc32(body)) + body
+
+
+def size_of(record: SpooledRecord) -> int:
+    """Bytes that a record takes in the file, within a few."""
+    return _FRAME.size + _BODY.size + len(record.topic) + len(record.key) + len(record.value)
