@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eagle_eye.errors import RingError
+
 from .messages import PHASES
 
 MAGIC = b"EAGLEEYE"
@@ -35,7 +36,7 @@ COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 NAMES = ("step_s", *COLUMNS, "loss", "tokens", "grad_norm")
 """The first columns of every ring; what else a script logs is appended when it is first logged."""
 
-WIDTH = 58
+WIDTH = 57
 """Columns of a record."""
 SLOTS = 512
 SLOT_BYTES = 512
@@ -51,12 +52,11 @@ _WORKER = 128
 _NAMES = 512
 """Offset of the names: a count, then cells of 56 bytes."""
 _NAME_BYTES = 56
-_BODY = struct.Struct(f"<4q{WIDTH}d")
-"""step number, epoch, end in monotonic ns, bit mask of the columns that hold a value, values"""
+_BODIES = tuple(struct.Struct(f"<5q{width}d") for width in range(WIDTH + 1))
+"""step number, epoch, end in monotonic ns, bit mask of the columns that hold a value, number of values, values"""
 _MARK = struct.Struct("<2q")
 """ordinal, checksum of the body and the ordinal"""
 _NOW = struct.Struct("<8q")
-_EMPTY = (0.0,) * WIDTH
 
 # words of the part `now`
 MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS = range(8)
@@ -172,17 +172,17 @@ class RingWriter:
         return index
 
     def append(self, number: int, end_ns: int, values: Mapping[int, float]) -> None:
-        """Store a completed step: column index → value. NaN is a value, a missing column is none."""
-        row = list(_EMPTY)
+        """Store a completed step: column index (of `column`) → value. NaN is a value, a missing column is none."""
+        width = len(self._columns)
+        row = [0.0] * width
         mask = 0
         for column, value in values.items():
-            if column >= 0:
-                row[column] = value
-                mask |= 1 << column
+            row[column] = value
+            mask |= 1 << column
         ordinal = self._ordinal + 1
         memory = self._memory
         at = SLOTS_AT + (ordinal % SLOTS) * SLOT_BYTES
-        body = _BODY.pack(number, self._epoch, end_ns, mask, *row)
+        body = _BODIES[width].pack(number, self._epoch, end_ns, mask, width, *row)
         memory[at + 16 : at + 16 + len(body)] = body
         _MARK.pack_into(memory, at, ordinal, zlib.crc32(body, ordinal & 0xFFFFFFFF))
         self._ordinal = ordinal
@@ -305,15 +305,17 @@ class RingReader:
 
     def _slot(self, ordinal: int) -> StepRecord | None:
         at = SLOTS_AT + (ordinal % SLOTS) * SLOT_BYTES
-        data = self._read(at, 16 + _BODY.size)
+        data = self._read(at, SLOT_BYTES)
         stored, checksum = _MARK.unpack_from(data)
-        if stored != ordinal or zlib.crc32(data[16:], ordinal & 0xFFFFFFFF) != checksum:
+        number, epoch, end, mask, width = _BODIES[0].unpack_from(data, 16)
+        if stored != ordinal or not 0 <= width <= WIDTH:
             return None
-        number, epoch, end, mask, *row = _BODY.unpack_from(data, 16)
-        names = self._names
-        if mask >> len(names):
-            names = self._read_names()
-        values = {name: row[column] for column, name in enumerate(names) if mask >> column & 1}
+        body = _BODIES[width]
+        if zlib.crc32(data[16 : 16 + body.size], ordinal & 0xFFFFFFFF) != checksum:
+            return None
+        row = body.unpack_from(data, 16)[5:]
+        names = self._names if width <= len(self._names) else self._read_names()
+        values = {names[column]: row[column] for column in range(width) if mask >> column & 1}
         return StepRecord(number, epoch, self._wall(end), values)
 
     def _wall(self, monotonic_ns: int) -> float:

@@ -1,0 +1,102 @@
+"""Faults that can only be made inside a trainer, brought in from outside for a fire drill.
+
+Nothing of this lies in the script or in the hot path: the probe's thread queues a call that the interpreter runs
+in the main thread between two instructions of the script, as it runs signal handlers.
+"""
+
+import ctypes
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from eagle_eye.errors import EagleEyeError
+
+from .messages import DRILLS
+
+ILLEGAL_ACCESS = (
+    "CUDA error: an illegal memory access was encountered\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+    "incorrect.\n(eagle-eye drill)"
+)
+_PENDING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_LONG_S = 1 << 30
+_alive: list[object] = []
+"""Callbacks that the interpreter holds as bare addresses: they must outlive their call."""
+
+
+class AcceleratorError(RuntimeError):
+    """Looks like the error that torch raises after an illegal memory access on a GPU."""
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*(words or (ILLEGAL_ACCESS,)))
+
+
+AcceleratorError.__module__ = "torch"
+
+
+def prepare(name: str) -> Callable[[], None]:
+    """The act of a drill, to be called once the answer is out. Raises EagleEyeError if it cannot be done here."""
+    if name == "hang":
+        return lambda: _in_main_thread(_sleep)
+    if name == "hang-gil":
+        return lambda: _in_main_thread(_sleep_with_gil)
+    if name == "exception":
+        return _raise_in_main_thread
+    if name == "nan":
+        parameter = _biggest_parameter()
+        return lambda: _spoil(parameter)
+    raise EagleEyeError(f"unknown drill {name!r}: one of {', '.join(DRILLS)}")
+
+
+def _in_main_thread(act: Callable[[], None]) -> None:
+    """Let the main thread call `act` as soon as it runs Python again."""
+
+    def call(_: int) -> int:
+        act()
+        return 0
+
+    callback = _PENDING(call)
+    _alive.append(callback)
+    ctypes.pythonapi.Py_AddPendingCall(callback, None)
+
+
+def _sleep() -> None:
+    """Sleep for ever; other threads run."""
+    while True:
+        threading.Event().wait(_LONG_S / 1000)
+
+
+def _sleep_with_gil() -> None:
+    """Sit in a C call that does not release the GIL: no thread runs Python any more."""
+    sleep = ctypes.PyDLL(None).sleep
+    while True:
+        sleep(_LONG_S)  # a signal cuts it short
+
+
+def _raise_in_main_thread() -> None:
+    main = threading.main_thread().ident
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main or 0), ctypes.py_object(AcceleratorError))
+
+
+def _biggest_parameter() -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise EagleEyeError("this worker has not imported torch: there is no parameter to spoil")
+    found = None
+    for thing in gc.get_objects():
+        # by type, not isinstance: that would wake up every lazy proxy on the heap
+        if issubclass(type(thing), torch.nn.Parameter) and (found is None or thing.numel() > found.numel()):
+            found = thing
+    if found is None or found.dim() == 0:
+        raise EagleEyeError("this worker holds no torch parameter yet")
+    return found
+
+
+def _spoil(parameter: Any) -> None:
+    """Write NaN into one column, so that a table of which a step reads few rows is hit as well.
+
+    Through `.data`: autograd must not notice, it would raise instead of computing with the NaN.
+    """
+    parameter.data[..., 0] = float("nan")

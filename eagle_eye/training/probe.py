@@ -1,0 +1,307 @@
+"""The probe: what a training loop tells, in two lines, at less than half a microsecond a mark.
+
+    monitor = eagle_eye.monitor()
+    for batch in monitor.steps(loader):
+        with monitor.phase("forward"):
+            loss = model(batch)
+        monitor.log(loss=loss, tokens=batch.numel())
+
+It writes into a ring in shared memory (ring.py) and nowhere else. It never raises into the loop, never blocks
+it and never waits for a device; a fault of its own is counted (`Now.faults`) and swallowed. Without a launcher
+it writes nothing.
+"""
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from . import endpoint, flight_recorder, messages, report
+from .device import Late
+from .ring import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
+
+Item = TypeVar("Item")
+_log = logging.getLogger("eagle_eye.probe")
+_INDEX = {name: index for index, name in enumerate(messages.PHASES)}
+_DATA = _INDEX["data"]
+_OTHER = _INDEX["other"]
+_STEP_S = NAMES.index("step_s")
+_FIRST_PHASE = NAMES.index(f"{messages.PHASES[0]}_s")
+_PRIVATE = ("EAGLE_EYE_RING", "EAGLE_EYE_PROBE_SOCKET", "EAGLE_EYE_TOKEN")
+"""Ours alone: taken out of the environment, so that no child of the script takes itself for the worker."""
+
+
+class Monitor:
+    """A training loop's voice. All methods may be called in any order, from the thread of the loop."""
+
+    def __init__(
+        self,
+        ring: RingWriter | None,
+        *,
+        skip: frozenset[int] = frozenset(),
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._ring = ring
+        self._skip = skip
+        self._clock = clock_ns
+        self._words = memoryview(bytearray(64)).cast("q") if ring is None else ring.now
+        self._columns: dict[str, int] = {}
+        self._values: dict[int, float] = {}
+        self._late = Late()
+        self._held: tuple[int, int, dict[int, float]] | None = None
+        self._spent = [0] * len(messages.PHASES)
+        self._phase = _OTHER
+        self._marked = clock_ns()
+        self._began = self._marked
+        self._marks = 0
+        self._step = -1
+        self._words[STEP] = -1
+        if ring is None:  # nobody listens: cost nothing
+            self.mark = self._ignore  # type: ignore[method-assign]
+
+    # --- what a script calls --------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Number of the step that was begun last, -1 before the first."""
+        return self._step
+
+    def steps(self, loader: Iterable[Item], start: int = 0) -> Iterator[Item]:
+        """Yield the batches of `loader`; each is a step, numbered from `start`.
+
+        A step begins when its batch is asked for (phase `data`) and ends when the next one is asked for, or the
+        loader is at its end; one that is left by `break` is not recorded. Steps that the launcher lists to be
+        skipped are drawn and thrown away. Whatever the loader raises passes through.
+        """
+        number = start
+        batches = iter(loader)
+        try:
+            while True:
+                self.begin(number)
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                if number not in self._skip:
+                    self.mark("other")
+                    yield batch
+                    self.end()
+                number += 1
+        finally:
+            self.stop()
+
+    def begin(self, number: int) -> None:
+        """Begin step `number` in phase `data`: for loops that cannot use `steps`."""
+        try:
+            self._step = number
+            self._values.clear()
+            spent = self._spent
+            for index in range(len(spent)):
+                spent[index] = 0
+            words = self._words
+            self._began = self._marked = now = self._clock()
+            self._phase = _DATA
+            self._marks += 1
+            words[BEGAN] = now
+            words[MARKED] = now
+            words[PHASE] = _DATA
+            words[STEP] = number
+            words[RUNNING] = 1
+            words[MARKS] = self._marks
+        except Exception:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault()
+
+    def end(self) -> None:
+        """End the step and store its record."""
+        if self._ring is None:
+            return
+        try:
+            now = self._clock()
+            spent = self._spent
+            spent[self._phase] += now - self._marked
+            self._marked = now
+            values = dict(self._values)
+            values[_STEP_S] = (now - self._began) / 1e9
+            for column, nanoseconds in enumerate(spent, _FIRST_PHASE):
+                if nanoseconds:
+                    values[column] = nanoseconds / 1e9
+            if self._held is not None or self._late:
+                self._settle()
+                if not self._late.ready(self._step):
+                    self._held = (self._step, now, values)
+                    return
+                values |= self._late.take(self._step)
+            self._ring.append(self._step, now, values)
+        except Exception:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault()
+
+    def stop(self) -> None:
+        """The loop is over: standing still is no stall from here on."""
+        try:
+            self._words[RUNNING] = 0
+            self._settle()
+        except Exception:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault()
+
+    def mark(self, phase: str) -> None:
+        """From here on the loop is in `phase` (one of messages.PHASES), until the next mark."""
+        try:
+            index = _INDEX[phase]
+            now = self._clock()
+            self._spent[self._phase] += now - self._marked
+            self._phase = index
+            self._marked = now
+            self._marks = marks = self._marks + 1
+            words = self._words
+            words[MARKED] = now
+            words[PHASE] = index
+            words[MARKS] = marks
+        except Exception:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault()
+
+    def phase(self, name: str) -> "Phase":
+        """`with monitor.phase("forward"):` marks `name`, and at its end the phase that was before."""
+        return Phase(self, name)
+
+    def log(self, **values: Any) -> None:
+        """Numbers of this step: floats, integers, tensors of one element; the last value of a name counts.
+
+        A tensor on a device is copied to pinned memory without waiting and read when the step is over, at the
+        latest when the next one is; if the device has not got there by then, the value is dropped.
+        """
+        if self._ring is None:
+            return
+        try:
+            columns = self._columns
+            for name, value in values.items():
+                column = columns.get(name)
+                if column is None:
+                    columns[name] = column = self._ring.column(name)
+                if column < 0:
+                    self._fault()  # more names than a record has columns
+                elif type(value) is float:
+                    self._values[column] = value
+                else:
+                    self._put(column, value)
+        except Exception:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault()
+
+    # --- what our own room calls ------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What the probe's socket answers."""
+        words = self._words
+        return {
+            "pid": os.getpid(),
+            "step": words[STEP],
+            "phase": messages.PHASES[words[PHASE]],
+            "marks": words[MARKS],
+            "running": bool(words[RUNNING]),
+            "completed": words[DONE],
+            "faults": words[FAULTS],
+        }
+
+    def store_last(self, words: Mapping[str, Any]) -> None:
+        """Store what ends the process in the ring, for whoever looks post mortem."""
+        if self._ring is not None:
+            self._ring.last(words)
+
+    def silence(self) -> None:
+        """Write nothing from now on: we are a forked child, and the ring is the parent's."""
+        self._ring = None
+        self._words = memoryview(bytearray(64)).cast("q")
+        self.mark = self._ignore  # type: ignore[method-assign]
+
+    def _ignore(self, phase: str) -> None:
+        """A mark that nobody reads."""
+
+    def _put(self, column: int, value: Any) -> None:
+        if getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
+            self._values[column] = float(value)
+        else:
+            self._values.pop(column, None)
+            self._late.keep(self._step, column, value)
+
+    def _settle(self) -> None:
+        """Store the record that was held back for the device, with what has come by now."""
+        if self._held is None or self._ring is None:
+            return
+        number, end, values = self._held
+        self._held = None
+        self._ring.append(number, end, values | self._late.take(number))
+
+    def _fault(self) -> None:
+        self._words[FAULTS] += 1
+        _log.debug("a fault of the probe was swallowed", exc_info=True)
+
+
+class Phase:
+    """A part of a step, as a context."""
+
+    __slots__ = ("_before", "_monitor", "_name")
+
+    def __init__(self, monitor: Monitor, name: str) -> None:
+        self._monitor = monitor
+        self._name = name
+        self._before = messages.PHASES[monitor._phase]
+
+    def __enter__(self) -> None:
+        self._monitor.mark(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._monitor.mark(self._before)
+
+
+# --- one per process ------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def monitor() -> Monitor:
+    """The process's monitor; made from the environment when it is first asked for. Never raises.
+
+    With it come the probe's socket, the flight recorder's and the hooks for exceptions that nobody catches.
+    """
+    environment = dict(os.environ)
+    for name in _PRIVATE:
+        os.environ.pop(name, None)
+    made = Monitor(_ring(environment), skip=_steps(environment.get("EAGLE_EYE_SKIP_STEPS", "")))
+    try:
+        _connect(made, environment)
+    except Exception as error:  # noqa: BLE001 - training goes on without being watched
+        _log.warning("eagle-eye: this worker's probe is not connected to its launcher: %r", error)
+    return made
+
+
+def _ring(environment: Mapping[str, str]) -> RingWriter | None:
+    path = environment.get("EAGLE_EYE_RING", "")
+    if not path:
+        _log.debug("no launcher (EAGLE_EYE_RING is not set): nothing is written")
+        return None
+    try:
+        return RingWriter.create(
+            path, epoch=int(environment.get("EAGLE_EYE_EPOCH", "0")), worker=environment.get("EAGLE_EYE_WORKER", "")
+        )
+    except (OSError, ValueError) as error:
+        _log.warning("eagle-eye: no ring at %s, this worker is not watched from inside: %r", path, error)
+        return None
+
+
+def _steps(text: str) -> frozenset[int]:
+    return frozenset(int(word) for word in text.split(",") if word.strip().isdigit())
+
+
+def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
+    os.register_at_fork(after_in_child=made.silence)
+    launcher = environment.get("EAGLE_EYE_SOCKET", "")
+    worker = environment.get("EAGLE_EYE_WORKER", "")
+    epoch = int(environment.get("EAGLE_EYE_EPOCH", "0") or 0)
+    if launcher:
+        report.install(report.Reporter(made, launcher, worker, epoch))
+    path = environment.get("EAGLE_EYE_PROBE_SOCKET", "")
+    if path:
+        flight_recorder.serve(flight_recorder.path_beside(path))
+        endpoint.serve(path, made, messages.TokenGate(environment.get("EAGLE_EYE_TOKEN", "")))
+    if launcher:
+        messages.send(launcher, messages.encode("hello", worker=worker, pid=os.getpid(), epoch=epoch))
