@@ -1,12 +1,31 @@
-"""Records → frames: what lies between two marks of one job, aligned over all its nodes."""
+"""Records → frames: what lies between two marks of one job, aligned over all its nodes.
 
+`FrameBuilder` is fed the sealed records of one job in the order of the stream; `tick` and `cut` close a frame.
+It has no clock and makes no choice by chance: the same records and marks give the same frames.
+"""
+
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
 
-from .types import Baseline, Event, Floats, Integers, Kind, Layout, Step, Topology
+import numpy as np
+
+from .columns import Columns, Rows
+from .errors import WireError
+from .identity import Writers
+from .steps import EPOCHS_KEPT, StepAssembly
+from .topology import with_layout
+from .types import Baseline, Event, Floats, Integers, Kind, Layout, Mark, SchemaRecord, Step, Topology
+from .wire import BatchHeader, Schemas, Sealed, SealedBatch, Shape, schema_for, step_arrays
 
 Past = Callable[[Kind, str, float], Floats]
 """(kind, name, seconds) → float32 array of ticks × present columns, oldest first; NaN where nothing was read."""
+
+WAITING_KEPT = 4096
+"""Batches kept until their schema comes; the oldest are dropped (and counted) beyond."""
+PLANS_SPARE = 4096
 
 
 def _no_past(kind: Kind, name: str, seconds: float) -> Floats:
@@ -39,3 +58,264 @@ class Frame:
     reporting: Mapping[str, float] = field(default_factory=dict)
     """Node → time of its newest batch of this job (kept while the job lasts, so silence can be seen)."""
     past: Past = _no_past
+
+
+@dataclass
+class Counts:
+    """What a builder did not put into frames, and why."""
+
+    duplicates: int = 0
+    late: int = 0
+    """Readings older than what a frame already held of their source; they count for the history alone."""
+    waiting: int = 0
+    """Batches that had to wait for a schema."""
+    dropped: int = 0
+    """Batches that waited for a schema in vain, or whose schema does not fit."""
+
+
+class _Part(NamedTuple):
+    """One block of a shape, resolved: what it holds and where that goes."""
+
+    schema: SchemaRecord
+    places: Integers
+    """Readings: columns of the kind; steps: ids of the workers."""
+    begin: int = 0
+    end: int = 0
+    """Of readings: within the body."""
+
+
+class _Plan(NamedTuple):
+    """What to do with every batch of one shape."""
+
+    shape: Shape
+    """Held, so that its id stays its own."""
+    readings: tuple[_Part, ...]
+    steps: tuple[_Part, ...]
+
+
+def _older(header: BatchHeader, than: BatchHeader) -> bool:
+    """Within a boot numbers decide (clocks may be set back), between boots times."""
+    return header.number < than.number if header.boot == than.boot else header.time < than.time
+
+
+class _Node:
+    """What the builder knows about one node."""
+
+    __slots__ = ("batches", "used")
+
+    def __init__(self) -> None:
+        self.batches = Writers()
+        self.used: dict[str, BatchHeader] = {}
+        """Schema id → the newest batch whose readings are in a frame."""
+
+
+class FrameBuilder:
+    """Builds the frames of one job."""
+
+    def __init__(self, job: str, schemas: Schemas, topology: Topology | None = None) -> None:
+        self.job = job
+        self.counts = Counts()
+        self.layout: Layout | None = None
+        self.baselines: dict[str, Baseline] = {}
+        self._schemas = schemas
+        self._switches = topology or Topology()
+        self._topology = self._switches
+        self._layouts: dict[int, Layout] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._writers: dict[str, Writers] = {}
+        self._reporting: dict[str, float] = {}
+        self._columns: dict[Kind, Columns] = {}
+        self._plans: dict[int, _Plan] = {}
+        self._pending: list[tuple[float, SealedBatch]] = []
+        self._waiting: deque[SealedBatch] = deque()
+        self._events: list[Event] = []
+        self._steps = StepAssembly()
+        self._ticks = 0
+
+    def feed(self, record: Sealed) -> None:
+        """Take one record of this job in (or a schema). Raises nothing: what cannot be used is counted."""
+        if isinstance(record, SealedBatch):
+            self._feed_batch(record)
+        elif isinstance(record, Event):
+            self._feed_event(record)
+        elif isinstance(record, Layout):
+            self._feed_layout(record)
+        elif isinstance(record, Baseline):
+            standing = self.baselines.get(record.name)
+            if standing is None or record.fitted >= standing.fitted:
+                self.baselines = {**self.baselines, record.name: record}
+        elif isinstance(record, SchemaRecord):
+            self._schemas.add(record)
+
+    def cut(self, mark: Mark) -> Frame:
+        """The events since the last mark, and nothing else."""
+        return Frame(
+            job=self.job,
+            number=mark.number,
+            generation=mark.generation,
+            time=mark.time,
+            tick=False,
+            events=self._take_events(),
+            layout=self.layout,
+            topology=self._topology,
+            baselines=self.baselines,
+            reporting=self._reporting.copy(),
+        )
+
+    def tick(self, mark: Mark) -> Frame:
+        """Everything since the last tick, and the events since the last mark."""
+        self._ticks += 1
+        self._let_leave()
+        batches = self._take_batches()
+        for columns in self._columns.values():
+            columns.settle()
+        self._report_steps(batches)
+        rows = self._rows_of(batches)
+        metrics = {
+            kind: columns.metrics(self._ticks, rows.get(kind, {}).values()) for kind, columns in self._columns.items()
+        }
+        return Frame(
+            job=self.job,
+            number=mark.number,
+            generation=mark.generation,
+            time=mark.time,
+            tick=True,
+            entities={kind: columns.entities for kind, columns in self._columns.items()},
+            metrics=metrics,
+            moved={kind: columns.moved() for kind, columns in self._columns.items()},
+            steps=self._steps.due(self._ticks, self._layouts),
+            events=self._take_events(),
+            layout=self.layout,
+            topology=self._topology,
+            baselines=self.baselines,
+            reporting=self._reporting.copy(),
+        )
+
+    # --- taking records in ---------------------------------------------------------------------------------------
+
+    def _feed_batch(self, batch: SealedBatch) -> None:
+        header = batch.header
+        node = self._nodes.get(header.node)
+        if node is None:
+            node = self._nodes[header.node] = _Node()
+        if not node.batches.first_time(header.boot, header.number):
+            self.counts.duplicates += 1
+            return
+        if header.time > self._reporting.get(header.node, float("-inf")):
+            self._reporting[header.node] = header.time
+        if id(batch.shape) in self._plans or self._can_plan(batch.shape):
+            self._pending.append((header.time, batch))
+            return
+        self.counts.waiting += 1
+        self._waiting.append(batch)
+        if len(self._waiting) > WAITING_KEPT:
+            self._waiting.popleft()
+            self.counts.dropped += 1
+
+    def _feed_event(self, event: Event) -> None:
+        if self._writers.setdefault(event.node, Writers()).first_time(event.boot, event.number):
+            self._events.append(event)
+        else:
+            self.counts.duplicates += 1
+
+    def _feed_layout(self, layout: Layout) -> None:
+        """An older epoch may come late: steps of it are still judged by its own workers."""
+        self._layouts[layout.epoch] = layout
+        while len(self._layouts) > EPOCHS_KEPT:
+            del self._layouts[min(self._layouts)]
+        if self.layout is None or (layout.epoch, layout.time) >= (self.layout.epoch, self.layout.time):
+            self.layout = layout
+            self._topology = with_layout(self._switches, layout)
+
+    # --- closing a tick ------------------------------------------------------------------------------------------
+
+    def _take_events(self) -> tuple[Event, ...]:
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+    def _let_leave(self) -> None:
+        left = [columns.leave(self._ticks) for columns in self._columns.values()]
+        if any(left) or len(self._plans) > 2 * len(self._nodes) + PLANS_SPARE:
+            self._plans.clear()
+
+    def _take_batches(self) -> list[tuple[BatchHeader, SealedBatch, _Plan]]:
+        """All batches since the last tick, by their own time, with what to do with them."""
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            if self._can_plan(batch.shape):
+                self._pending.append((batch.header.time, batch))
+            else:
+                self._waiting.append(batch)
+        pending, self._pending = self._pending, []
+        pending.sort(key=itemgetter(0))
+        batches = []
+        for _, batch in pending:
+            plan = self._plans.get(id(batch.shape)) or self._plan(batch.shape)
+            if plan is None:
+                self.counts.dropped += 1
+            else:
+                batches.append((batch.header, batch, plan))
+        return batches
+
+    def _can_plan(self, shape: Shape) -> bool:
+        return all(block.schema_id in self._schemas for block in shape.blocks)
+
+    def _plan(self, shape: Shape) -> _Plan | None:
+        """None if a schema does not fit its block."""
+        try:
+            schemas = [schema_for(block, self._schemas) for block in shape.blocks]
+        except WireError:
+            return None
+        by_id = {schema.id: schema for schema in schemas}
+        readings = []
+        for block, begin, end in shape.readings:
+            schema = by_id[block.schema_id]
+            columns = self._columns.setdefault(schema.kind, Columns()).place(block.entities, self._ticks)
+            readings.append(_Part(schema, columns, begin, end))
+        steps = [_Part(by_id[block.schema_id], self._steps.ids_of(block.entities)) for block in shape.steps]
+        plan = self._plans[id(shape)] = _Plan(shape, tuple(readings), tuple(steps))
+        return plan
+
+    def _rows_of(self, batches: list[tuple[BatchHeader, SealedBatch, _Plan]]) -> dict[Kind, dict[str, Rows]]:
+        """All readings that count, by kind and schema: one buffer and one reshape for each."""
+        columns: dict[str, list[Integers]] = {}
+        data: dict[str, list[bytes]] = {}
+        schemas: dict[str, SchemaRecord] = {}
+        used: list[tuple[dict[str, BatchHeader], str, BatchHeader]] = []
+        for header, batch, plan in batches:
+            standing = self._nodes[header.node].used
+            for schema, places, begin, end in plan.readings:
+                before = standing.get(schema.id)
+                if before is not None and _older(header, before):
+                    self.counts.late += 1
+                    continue
+                if schema.id not in schemas:
+                    schemas[schema.id], columns[schema.id], data[schema.id] = schema, [], []
+                columns[schema.id].append(places)
+                data[schema.id].append(batch.payload[batch.begin + begin : batch.begin + end])
+                used.append((standing, schema.id, header))
+        for standing, schema_id, header in used:
+            standing[schema_id] = header
+        rows: dict[Kind, dict[str, Rows]] = {}
+        for schema in schemas.values():
+            values = np.frombuffer(b"".join(data[schema.id]), dtype="<f4").reshape(-1, len(schema.names))
+            group = Rows(schema.names, np.concatenate(columns[schema.id]), values)
+            rows.setdefault(schema.kind, {})[schema.id] = group
+        return rows
+
+    def _report_steps(self, batches: list[tuple[BatchHeader, SealedBatch, _Plan]]) -> None:
+        """Hand step blocks over, those of equal extent together."""
+        groups: dict[tuple[str, int, int], tuple[SchemaRecord, list[Integers], list[bytes]]] = {}
+        for header, batch, plan in batches:
+            if not any(header.rows):
+                continue
+            for part, (_, rows, data) in zip(plan.steps, batch.step_blocks(), strict=True):
+                if rows and len(part.places):
+                    key = (part.schema.id, rows, len(part.places))
+                    group = groups.setdefault(key, (part.schema, [], []))
+                    group[1].append(part.places)
+                    group[2].append(data)
+        for (_, rows, workers), (schema, places, blocks) in groups.items():
+            arrays = step_arrays(b"".join(blocks), rows, workers, len(schema.names), len(blocks))
+            self._steps.report(self._ticks, np.stack(places), schema.names, *arrays)

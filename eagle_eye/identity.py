@@ -1,0 +1,74 @@
+"""At least once becomes once: which numbers of one writer have been seen."""
+
+from bisect import bisect_right
+
+KEPT_GAPS = 256
+"""Gaps remembered per writer; the oldest one counts as seen beyond."""
+
+
+class Seen:
+    """The numbers seen so far, as closed intervals: two integers for a writer that misses nothing.
+
+    >>> seen = Seen()
+    >>> [seen.first_time(number) for number in (1, 2, 5, 2, 4, 5, 3)]
+    [True, True, True, False, True, False, True]
+    """
+
+    __slots__ = ("_highs", "_lows")
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+
+    def first_time(self, number: int) -> bool:
+        """True once for each number."""
+        highs = self._highs
+        if highs and number == highs[-1] + 1:
+            highs[-1] = number
+            return True
+        return self._insert(number)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._lows, number) - 1
+        return at >= 0 and number <= self._highs[at]
+
+    def _insert(self, number: int) -> bool:
+        if number in self:
+            return False
+        at = bisect_right(self._lows, number)
+        joins_left = at > 0 and self._highs[at - 1] == number - 1
+        joins_right = at < len(self._lows) and self._lows[at] == number + 1
+        if joins_left and joins_right:
+            self._highs[at - 1] = self._highs.pop(at)
+            self._lows.pop(at)
+        elif joins_left:
+            self._highs[at - 1] = number
+        elif joins_right:
+            self._lows[at] = number
+        else:
+            self._lows.insert(at, number)
+            self._highs.insert(at, number)
+        if len(self._lows) > KEPT_GAPS:
+            self._lows.pop(1)
+            self._highs.pop(0)
+        return True
+
+
+class Writers:
+    """What was seen of each boot of one writer; the boots of long ago are forgotten."""
+
+    __slots__ = ("_boots",)
+
+    BOOTS_KEPT = 8
+
+    def __init__(self) -> None:
+        self._boots: dict[str, Seen] = {}
+
+    def first_time(self, boot: str, number: int) -> bool:
+        """True once for each (boot, number)."""
+        seen = self._boots.get(boot)
+        if seen is None:
+            if len(self._boots) >= self.BOOTS_KEPT:
+                self._boots.pop(next(iter(self._boots)))
+            seen = self._boots[boot] = Seen()
+        return seen.first_time(number)

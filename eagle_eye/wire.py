@@ -1,0 +1,394 @@
+"""Records on the wire: bytes ↔ the nouns of the topic of observations. The format is described in docs/wire.md.
+
+Every record is a prefix of four bytes (magic, schema version, kind of record) and a body. The body of a batch is a
+small msgpack header and raw little-endian blocks, of every other record one msgpack map. Nothing that came over a
+wire is evaluated or unpickled; what is no record of ours raises WireError, naming what is wrong with it.
+
+>>> schemas = Schemas()
+>>> change = ConfigChange(digest="d1", text="[server]")
+>>> decode(encode(change), schemas) == change
+True
+"""
+
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from .errors import NewerVersion, WireError
+from .types import (
+    SCHEMA,
+    Baseline,
+    Batch,
+    Block,
+    ConfigChange,
+    Event,
+    Kind,
+    Layout,
+    Mark,
+    Reading,
+    Record,
+    SchemaRecord,
+    StepReading,
+    digest_of,
+)
+
+MAGIC = b"EE"
+_PREFIX = struct.Struct("<2sBB")
+_LENGTH = struct.Struct("<I")
+_HEADER_AT = _PREFIX.size + _LENGTH.size
+
+_BATCH = 1
+_OTHERS: dict[int, type[msgspec.Struct]] = {
+    2: Event,
+    3: Layout,
+    4: SchemaRecord,
+    5: Baseline,
+    6: ConfigChange,
+    7: Mark,
+}
+_CODES = {noun: code for code, noun in _OTHERS.items()}
+_DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun in _OTHERS.items()}
+_ENCODER = msgspec.msgpack.Encoder()
+
+SCHEMAS_KEPT = 16_384
+"""The oldest schema is forgotten beyond so many: a node that invents names cannot fill the memory."""
+SHAPES_KEPT = 65_536
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+_Width = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+
+
+class BlockShape(msgspec.Struct, array_like=True, frozen=True):
+    """What stays the same about a block from batch to batch."""
+
+    schema_id: str
+    steps: bool
+    width: _Width
+    """How many names its schema has."""
+    entities: tuple[str, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: an entity's metrics, or a step of all workers (number, epoch, ends, values)."""
+        if self.steps:
+            return 16 + 8 * len(self.entities) * (1 + self.width)
+        return 4 * self.width
+
+
+class Shape(NamedTuple):
+    """The blocks of a batch, readings before steps, and where the readings begin."""
+
+    blocks: tuple[BlockShape, ...]
+    readings: tuple[tuple[BlockShape, int, int], ...]
+    """(block, begin, end) within the body."""
+    steps: tuple[BlockShape, ...]
+    steps_at: int
+    """Where the step blocks begin: after all readings."""
+
+
+class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The header of a batch: what changes every second, and the shape, which hardly ever does."""
+
+    node: str
+    boot: str
+    job: str
+    number: _Count
+    time: float
+    shape: bytes
+    """msgpack of its BlockShapes: compared as bytes, decoded once."""
+    times: tuple[float, ...]
+    """Of the readings, in order."""
+    rows: tuple[_Count, ...]
+    """How many steps each step block has, in order."""
+
+
+class SealedBatch(NamedTuple):
+    """A batch whose header was read and whose lengths were checked; the numbers are still bytes."""
+
+    header: BatchHeader
+    shape: Shape
+    payload: bytes
+    begin: int
+    """Where the body begins in the payload."""
+
+    def step_blocks(self) -> Iterator[tuple[BlockShape, int, bytes]]:
+        """(block, rows, its bytes) for each step block."""
+        begin = self.begin + self.shape.steps_at
+        for block, rows in zip(self.shape.steps, self.header.rows, strict=True):
+            end = begin + rows * block.row_bytes
+            yield block, rows, self.payload[begin:end]
+            begin = end
+
+
+Sealed = SealedBatch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark
+"""What a reader of the topic works with: batches stay sealed, because nobody wants 2.4 million objects."""
+
+
+class Schemas:
+    """Names of the columns of blocks, by the digest of what they are."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, SchemaRecord] = OrderedDict()
+        self._known: dict[tuple[str, Kind, tuple[str, ...], bool], SchemaRecord] = {}
+
+    def schema_of(self, reading: Reading | StepReading) -> SchemaRecord:
+        """The schema of a reading; its id is the same on every machine."""
+        steps = isinstance(reading, StepReading)
+        kind = Kind.WORKER if isinstance(reading, StepReading) else reading.kind
+        key = (reading.source, kind, reading.names, steps)
+        record = self._known.get(key)
+        if record is None:
+            record = SchemaRecord(
+                id=digest_of(*key), source=reading.source, kind=kind, names=reading.names, steps=steps
+            )
+            self.add(record)
+        return record
+
+    def add(self, record: SchemaRecord) -> bool:
+        """Learn a schema; False if it was known."""
+        if record.id in self._records:
+            return False
+        self._records[record.id] = record
+        self._known[record.source, record.kind, record.names, record.steps] = record
+        while len(self._records) > SCHEMAS_KEPT:
+            _, oldest = self._records.popitem(last=False)
+            self._known.pop((oldest.source, oldest.kind, oldest.names, oldest.steps), None)
+        return True
+
+    def get(self, schema_id: str) -> SchemaRecord:
+        """Raises WireError if the schema has not come yet: it stands in the stream's next snapshot."""
+        try:
+            return self._records[schema_id]
+        except KeyError:
+            raise WireError(
+                f"schema {schema_id!r} is not known yet: it comes with the next snapshot of the stream"
+            ) from None
+
+    def __contains__(self, schema_id: str) -> bool:
+        return schema_id in self._records
+
+    def __iter__(self) -> Iterator[SchemaRecord]:
+        return iter(self._records.values())
+
+
+def encode(record: Record) -> bytes:
+    """Bytes of a record. Raises WireError if the arrays of a batch do not fit its entities and names."""
+    if isinstance(record, Batch):
+        return _encode_batch(record)
+    return _PREFIX.pack(MAGIC, SCHEMA, _CODES[type(record)]) + _ENCODER.encode(record)
+
+
+def decode(payload: bytes, schemas: Schemas) -> Record:
+    """The record in the bytes, batches with their arrays.
+
+    Raises NewerVersion for a record of a newer schema version, WireError for anything else that is no record of
+    ours, and for a batch whose schema `schemas` does not know.
+    """
+    record = Reader().read(payload)
+    return unseal(record, schemas) if isinstance(record, SealedBatch) else record
+
+
+class Reader:
+    """Reads records and leaves batches sealed; remembers the shapes that it has seen."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[bytes, Shape] = {}
+
+    def read(self, payload: bytes) -> Sealed:
+        """Raises NewerVersion or WireError, as `decode` does."""
+        code = _kind_of(payload)
+        try:
+            if code == _BATCH:
+                return self._seal(payload)
+            record: Sealed = _DECODERS[code].decode(memoryview(payload)[_PREFIX.size :])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise WireError(f"the body of a record of kind {code} cannot be read: {error}") from error
+        return record
+
+    def _seal(self, payload: bytes) -> SealedBatch:
+        if len(payload) < _HEADER_AT:
+            raise WireError(f"a batch of {len(payload)} bytes ends before its header")
+        begin = _HEADER_AT + _LENGTH.unpack_from(payload, _PREFIX.size)[0]
+        if begin > len(payload):
+            raise WireError(f"the header of a batch should end at byte {begin}, but only {len(payload)} came")
+        header = _HEADER_DECODER.decode(memoryview(payload)[_HEADER_AT:begin])
+        shape = self._shapes.get(header.shape) or self._learn(header.shape)
+        _check(header, shape, len(payload) - begin)
+        return SealedBatch(header, shape, payload, begin)
+
+    def _learn(self, data: bytes) -> Shape:
+        if len(self._shapes) >= SHAPES_KEPT:
+            self._shapes.clear()
+        shape = self._shapes[data] = _shape_of(_SHAPE_DECODER.decode(data))
+        return shape
+
+
+_HEADER_DECODER = msgspec.msgpack.Decoder(BatchHeader)
+_SHAPE_DECODER = msgspec.msgpack.Decoder(tuple[BlockShape, ...])
+
+
+def unseal(batch: SealedBatch, schemas: Schemas) -> Batch:
+    """The batch with its arrays. Raises WireError if a schema is unknown or has another number of names."""
+    header, shape = batch.header, batch.shape
+    blocks = [
+        _unseal_reading(batch, block, begin, end, time, schemas)
+        for (block, begin, end), time in zip(shape.readings, header.times, strict=True)
+    ]
+    blocks += [_unseal_steps(block, rows, data, schemas) for block, rows, data in batch.step_blocks()]
+    return Batch(
+        node=header.node,
+        boot=header.boot,
+        job=header.job,
+        number=header.number,
+        time=header.time,
+        blocks=tuple(blocks),
+    )
+
+
+def schema_for(block: BlockShape, schemas: Schemas) -> SchemaRecord:
+    """The schema of a block. Raises WireError if it is unknown or does not fit the block."""
+    schema = schemas.get(block.schema_id)
+    if len(schema.names) != block.width or schema.steps != block.steps:
+        raise WireError(
+            f"a block of schema {schema.id!r} has {block.width} columns, but the schema has {len(schema.names)} names"
+            + ("" if schema.steps == block.steps else ", and one is of steps, the other not")
+        )
+    return schema
+
+
+def step_arrays(data: bytes, rows: int, workers: int, width: int, count: int = 1) -> tuple[np.ndarray, ...]:
+    """Step blocks of equal extent, one after the other: (numbers, epochs, ends, values), first axis the blocks.
+
+    numbers, epochs: count × rows int64; ends: count × rows × workers, values: count × rows × workers × width float64.
+    """
+    layout = np.dtype(
+        [
+            ("numbers", "<i8", (rows,)),
+            ("epochs", "<i8", (rows,)),
+            ("ends", "<f8", (rows, workers)),
+            ("values", "<f8", (rows, workers, width)),
+        ]
+    )
+    blocks = np.frombuffer(data, dtype=layout, count=count)
+    return blocks["numbers"], blocks["epochs"], blocks["ends"], blocks["values"]
+
+
+def _kind_of(payload: bytes) -> int:
+    if len(payload) < _PREFIX.size:
+        raise WireError(f"a record has at least {_PREFIX.size} bytes; {len(payload)} came")
+    magic, version, code = _PREFIX.unpack_from(payload)
+    if magic != MAGIC:
+        raise WireError(f"a record of ours begins with {MAGIC!r}, this one with {bytes(magic)!r}")
+    if version > SCHEMA:
+        raise NewerVersion(f"the record has schema version {version}; this program reads up to {SCHEMA}: update it")
+    if version < SCHEMA - 1:
+        raise WireError(f"the record has schema version {version}; this program reads {SCHEMA - 1} and {SCHEMA}")
+    if code != _BATCH and code not in _OTHERS:
+        raise WireError(f"record kind {code} is unknown; this program reads the kinds {_BATCH} to {max(_OTHERS)}")
+    return int(code)
+
+
+def _check(header: BatchHeader, shape: Shape, length: int) -> None:
+    """Raises WireError unless times, row counts and the body's length are those that the shape asks for."""
+    if not math.isfinite(header.time):
+        raise WireError(f"a batch of node {header.node!r} has the time {header.time}")
+    if len(header.times) != len(shape.readings) or len(header.rows) != len(shape.steps):
+        raise WireError(
+            f"a batch has {len(shape.readings)} readings and {len(shape.steps)} step blocks, "
+            f"but {len(header.times)} times and {len(header.rows)} row counts"
+        )
+    expected = shape.steps_at
+    for block, rows in zip(shape.steps, header.rows, strict=True):
+        expected += rows * block.row_bytes
+    if expected != length:
+        raise WireError(f"the body of a batch should have {expected} bytes, it has {length}")
+
+
+def _shape_of(blocks: tuple[BlockShape, ...]) -> Shape:
+    readings = []
+    begin = 0
+    for block in blocks:
+        if not block.steps:
+            end = begin + block.row_bytes * len(block.entities)
+            readings.append((block, begin, end))
+            begin = end
+    steps = tuple(block for block in blocks if block.steps)
+    return Shape(blocks, tuple(readings), steps, begin)
+
+
+def _encode_batch(batch: Batch) -> bytes:
+    readings = [(block.schema_id, block.reading) for block in batch.blocks if isinstance(block.reading, Reading)]
+    steps = [(block.schema_id, block.reading) for block in batch.blocks if isinstance(block.reading, StepReading)]
+    shape = [BlockShape(name, False, len(each.names), each.entities) for name, each in readings]
+    shape += [BlockShape(name, True, len(each.names), each.workers) for name, each in steps]
+    header = _ENCODER.encode(
+        BatchHeader(
+            node=batch.node,
+            boot=batch.boot,
+            job=batch.job,
+            number=batch.number,
+            time=batch.time,
+            shape=_ENCODER.encode(shape),
+            times=tuple(each.time for _, each in readings),
+            rows=tuple(len(each.numbers) for _, each in steps),
+        )
+    )
+    body = [_reading_bytes(each) for _, each in readings] + [_step_bytes(each) for _, each in steps]
+    return b"".join((_PREFIX.pack(MAGIC, SCHEMA, _BATCH), _LENGTH.pack(len(header)), header, *body))
+
+
+def _reading_bytes(reading: Reading) -> bytes:
+    expected = (len(reading.entities), len(reading.names))
+    if reading.matrix.shape != expected or not reading.names:
+        raise WireError(f"the matrix of {reading.source!r} has shape {reading.matrix.shape}, not {expected}")
+    return reading.matrix.astype("<f4", copy=False).tobytes()
+
+
+def _step_bytes(reading: StepReading) -> bytes:
+    rows, workers, names = len(reading.numbers), len(reading.workers), len(reading.names)
+    parts = (
+        (reading.numbers, "<i8", (rows,)),
+        (reading.epochs, "<i8", (rows,)),
+        (reading.ends, "<f8", (rows, workers)),
+        (reading.values, "<f8", (rows, workers, names)),
+    )
+    for array, _, expected in parts:
+        if array.shape != expected or not names:
+            raise WireError(f"a step array of {reading.source!r} has shape {array.shape}, not {expected}")
+    return b"".join(array.astype(dtype, copy=False).tobytes() for array, dtype, _ in parts)
+
+
+def _unseal_reading(
+    batch: SealedBatch, block: BlockShape, begin: int, end: int, time: float, schemas: Schemas
+) -> Block:
+    schema = schema_for(block, schemas)
+    matrix = np.frombuffer(batch.payload[batch.begin + begin : batch.begin + end], dtype="<f4")
+    reading = Reading(
+        source=schema.source,
+        kind=schema.kind,
+        entities=block.entities,
+        names=schema.names,
+        matrix=matrix.reshape(len(block.entities), block.width),
+        time=time,
+    )
+    return Block(schema_id=block.schema_id, reading=reading)
+
+
+def _unseal_steps(block: BlockShape, rows: int, data: bytes, schemas: Schemas) -> Block:
+    schema = schema_for(block, schemas)
+    numbers, epochs, ends, values = (array[0] for array in step_arrays(data, rows, len(block.entities), block.width))
+    reading = StepReading(
+        source=schema.source,
+        workers=block.entities,
+        names=schema.names,
+        numbers=numbers,
+        epochs=epochs,
+        ends=ends,
+        values=values,
+    )
+    return Block(schema_id=block.schema_id, reading=reading)
