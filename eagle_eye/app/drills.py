@@ -201,3 +201,12 @@ def explain(kind: str) -> str:
         return lines[kind]
     except KeyError:
         raise EagleEyeError(f"no drill is called {kind!r}; there are {', '.join(KINDS)}") from None
+
+
+def agents(run_dir: Path) -> list[int]:
+    """Pids of the agent of a node, empty when none runs."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, start = (int(word) for word in (run_dir / "agent.pid").read_text().split())
+        if start_time_of(pid) == start:
+            return [pid]
+    return []

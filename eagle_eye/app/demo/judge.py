@@ -56,10 +56,11 @@ class Evidence:
 def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: float, reference: Mapping[int, float]) -> Row:
     """One row. `healthy`: tokens per second and worker before the first fault; `reference`: step → loss."""
     accused = [incident for incident in seen.latest if incident.culprits]
-    incident = _chosen(fault, truth, accused)
+    incident = min(accused, key=lambda each: each.time, default=None)
     before = trace.highest(truth.time)
     span = [step for step in trace.after(truth.time) if step.end <= seen.until]
-    after = [step for step in span if step.number > before]
+    healed = max((step.epoch for step in span), default=0)
+    after = [step for step in span if step.number > before and step.epoch == healed]
     training = span[0].end - truth.time if span and fault.culprit == "nobody" else _back(span, after, trace, truth)
     found = _found(fault, truth, seen, incident)
     throughput = trace.throughput_per_worker(after[:STEPS_AFTER]) / healthy if after else math.nan
@@ -81,12 +82,6 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
         wrongs=(),
     )
     return _with_wrongs(row, after, trace)
-
-
-def _chosen(fault: Fault, truth: Truth, accused: Sequence[Incident]) -> Incident | None:
-    """The incident about this fault: the first that blames somebody; a wrong one before a right one counts against us."""
-    del fault, truth
-    return min(accused, key=lambda incident: incident.time, default=None)
 
 
 def _found(fault: Fault, truth: Truth, seen: Evidence, incident: Incident | None) -> float:

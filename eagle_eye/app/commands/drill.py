@@ -1,0 +1,80 @@
+"""`eagle-eye drill KIND`."""
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from ...clock import SystemClock
+from ...config import Config
+from ...errors import EagleEyeError
+from ...stream.embedded import EmbeddedStream
+from .. import drills, options
+
+
+@click.command(short_help="break a job of yours on purpose, after asking")
+@click.argument("kind", type=click.Choice(drills.KINDS))
+@click.option("--job", default="", help="tenant/name/run. Default: the only one that runs here.")
+@click.option("--rank", type=int, default=0, show_default=True, help="Which worker, for a fault of one worker.")
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="How long a slow-down or a stopped stream lasts.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.deployment
+def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes: bool) -> None:
+    """Do to a job what the demo does to its own: kill, stop, hang, ... It asks first.
+
+    Works on the workers of this node (--run-dir), with the uid that they run under.
+
+    \b
+    Examples:
+      eagle-eye drill kill --job team/gpt/7 --rank 3
+      eagle-eye drill slow-node --seconds 60
+    """
+    clock = SystemClock()
+    if kind in drills.ON_STREAM:
+        _ask(f"This will {drills.explain(kind)} for {seconds:.0f} s, under {config.state / 'stream'}.", yes)
+        struck = drills.stream(EmbeddedStream(config.state / "stream", clock=clock), clock)
+        return _last(struck, seconds)
+    listed = drills.workers([config.run], job)
+    jobs = {worker.name.split("/")[0] for worker in listed}
+    if len(jobs) > 1:
+        raise EagleEyeError(f"several jobs run here ({', '.join(sorted(jobs))}): name one with --job")
+    if kind in drills.ON_NODE:
+        return _on_node(kind, config.run, listed, seconds, yes)
+    worker = next((worker for worker in listed if worker.rank == rank), None)
+    if worker is None:
+        raise EagleEyeError(f"no worker of rank {rank} on this node; there are {', '.join(str(worker.rank) for worker in listed)}")
+    _ask(f"This will {drills.explain(kind)}: rank {rank}, {worker.name}, pid {worker.pid}.", yes)
+    drills.ON_WORKER[kind](worker, clock)
+    click.echo("done; watch it with `eagle-eye incidents`")
+    return None
+
+
+def _on_node(kind: str, run_dir: Path, listed: list[drills.Worker], seconds: float, yes: bool) -> None:
+    node = listed[0].node
+    _ask(f"This will {drills.explain(kind)}: {node}, {len(listed)} workers" + (f", for {seconds:.0f} s." if kind == "slow-node" else "."), yes)
+    clock = SystemClock()
+    if kind == "slow-node":
+        return _last(drills.slow(node, run_dir, clock), seconds)
+    drills.node(node, [*drills.agents(run_dir), *{worker.launcher_pid for worker in listed}, *(worker.pid for worker in listed)], clock)
+    click.echo("done; watch it with `eagle-eye incidents`")
+    return None
+
+
+def _ask(what: str, yes: bool) -> None:
+    click.echo(what)
+    if not yes:
+        click.confirm("Really?", abort=True)
+
+
+def _last(struck: drills.Struck, seconds: float) -> None:
+    """Keep a lasting fault up for a while; Ctrl-C ends it early and cleanly."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        over.wait(seconds)
+    except KeyboardInterrupt:
+        click.echo("ending the drill")
+    finally:
+        struck.end()
+    click.echo("over")

@@ -1,0 +1,32 @@
+"""`eagle-eye incidents [ID]`."""
+
+import click
+from rich.console import Console
+
+from ...config import Config
+from .. import options
+from ..reading import open_ledger, print_incident, print_incidents
+
+
+@click.command(short_help="what happened, why, and what was done")
+@click.argument("incident", default="")
+@click.option("--open", "open_only", is_flag=True, help="Only those that are not over.")
+@click.option("--job", default="", help="Only those of one job.")
+@click.option("--limit", default=50, show_default=True, help="At most so many, the newest first.")
+@options.as_json
+@options.deployment
+def command(config: Config, incident: str, open_only: bool, job: str, limit: int, json_lines: bool) -> None:
+    """List incidents, or show one with its evidence, rivals and timeline.
+
+    \b
+    Examples:
+      eagle-eye incidents
+      eagle-eye incidents --open --json
+      eagle-eye incidents 4f1c9a02
+    """
+    ledger = open_ledger(config)
+    console = Console()
+    if incident:
+        print_incident(console, ledger, incident, json_lines)
+    else:
+        print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines)

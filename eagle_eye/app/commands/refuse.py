@@ -1,0 +1,29 @@
+"""`eagle-eye refuse`."""
+
+import getpass
+
+import click
+
+from ...config import Config
+from ...rpc.client import call
+from ...rpc.messages import Decision
+from .. import options
+
+
+@click.command(short_help="refuse a plan that waits for a person")
+@click.argument("plan")
+@click.option("--as", "person", default=getpass.getuser, help="Who decides. Default: your login.")
+@click.option("--note", default="", help="Why; kept in the ledger.")
+@click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
+@options.deployment
+def command(config: Config, plan: str, person: str, note: str, server: str) -> None:
+    """Refuse PLAN, the id of a plan or of its incident. The word counts for exactly what the plan says now: if action
+    or targets change, it is asked for again.
+
+    \b
+    Examples:
+      eagle-eye refuse 4f1c9a02
+      eagle-eye refuse 4f1c9a02 --note "talked to the team"
+    """
+    answer = call(server or config.server.listen, "refuse", Decision(plan=plan, person=person, note=note))
+    click.echo(answer.get("message", "refused"))

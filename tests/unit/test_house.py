@@ -1,0 +1,68 @@
+"""The house itself: what is loaded by an import, how large files are, what every command explains."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from eagle_eye.app.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("eagle_eye", "collectors", "detectors", "remediation", "dashboard")
+HEAVY = ("torch", "numpy", "msgspec", "grpc", "google.protobuf", "sqlalchemy", "alembic", "sklearn", "httpx", "click", "rich", "psutil", "pynvml")
+SERVER_ROOMS = ("eagle_eye.rpc", "eagle_eye.ledger", "eagle_eye.stream", "eagle_eye.app", *ROOMS[1:])
+
+
+@pytest.mark.parametrize("module", ["eagle_eye", "eagle_eye.training", "eagle_eye.training.probe", "eagle_eye.training.zygote"])
+def test_what_a_trainer_imports_loads_neither_torch_nor_a_part_of_the_server(module):
+    code = f"import sys, {module}; import eagle_eye; eagle_eye.monitor; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    unwanted = [name for name in loaded for heavy in (*HEAVY, *SERVER_ROOMS) if name == heavy or name.startswith(heavy + ".")]
+    assert unwanted == []
+
+
+def test_what_a_trainer_imports_works_in_an_environment_without_any_package():
+    code = "import eagle_eye; m = eagle_eye.monitor(); print(sum(1 for _ in m.steps([1, 2, 3])))"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "3"
+
+
+def sources() -> list[Path]:
+    return [path for room in (*ROOMS, "tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py") if "_pb2" not in path.name]
+
+
+def test_no_file_is_longer_than_a_sitting():
+    assert [f"{path.relative_to(ROOT)}" for path in sources() if len(path.read_text().splitlines()) > 500] == []
+
+
+def test_no_function_is_longer_than_a_screen():
+    long = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno and node.end_lineno - node.lineno > 60:
+                long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert long == []
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    context = click.Context(main)
+    found = []
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        members = command.commands.items() if isinstance(command, click.Group) else [("", command)]
+        found += [(f"{name} {member}".strip(), each) for member, each in members]
+    return found
+
+
+def test_every_command_explains_itself_with_an_example():
+    without = [name for name, command in commands() if name != "version" and "Example" not in (command.help or "")]
+    assert without == []
+
+
+def test_every_promised_command_is_there():
+    promised = "server agent launch run demo drill incidents approve refuse release replay doctor version".split()
+    names = {name for name, _ in commands()}
+    assert set(promised) | {"config init", "config check"} <= names
