@@ -1,0 +1,222 @@
+"""Finds, configures and builds plugins: one module of a room = one plugin = one public dataclass with the room's verb.
+
+    cls = load("detectors", "liveness")            # or out-of-tree: "pkg.mod:Name"
+    detector = build(cls, {"lease_s": 2.0}, {})    # its fields are its configuration
+
+Fields of plain data come from the options; any other field is a service and comes from whoever builds the plugin.
+"""
+
+import ast
+import dataclasses
+import enum
+import importlib
+import inspect
+import pkgutil
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from . import __version__
+from .errors import PluginError
+
+VERBS = {
+    "detectors": "update",
+    "collectors": "collect",
+    "remediation.guards": "__call__",
+    "remediation.actions": "run",
+}
+"""Room → the method that makes a dataclass a plugin of it."""
+
+_PLAIN = (bool, int, float, str, bytes, type(None), Path)
+_CONTAINERS = (list, tuple, dict, set, frozenset, typing.Union, types.UnionType)
+
+
+class Option(NamedTuple):
+    """One field of a plugin's configuration."""
+
+    name: str
+    type: str
+    default: Any
+    """None if there is none."""
+    text: str
+    """What stands below the field in the class."""
+
+
+def available(room: str) -> tuple[str, ...]:
+    """Names of the plugins in a room, sorted. Raises PluginError if the room's package is not ours."""
+    package = _ours(room)
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    return tuple(name for name in names if list(_candidates(_module(f"{room}.{name}"), VERBS[room])))
+
+
+def load(room: str, name: str, verb: str = "") -> type:
+    """The class of a plugin: `name` is a module of the room, or "pkg.mod:Name" for one from elsewhere.
+
+    `verb` asks for another method than the room's, e.g. "fit" for the learner beside a detector. Raises PluginError.
+    """
+    verb = verb or VERBS[room]
+    if ":" in name:
+        return _from_elsewhere(name, verb)
+    package = _ours(room)
+    if name not in {module.name for module in pkgutil.iter_modules(package.__path__)}:
+        known = ", ".join(available(room)) or "none"
+        raise PluginError(f'no plugin {name!r} in {room}; there are: {known}; your own is named "pkg.mod:Name"')
+    found = list(_candidates(_module(f"{room}.{name}"), verb))
+    if len(found) != 1:
+        names = ", ".join(cls.__name__ for cls in found) or "none"
+        raise PluginError(f"{room}.{name} must hold one public dataclass with {verb}(), it holds: {names}")
+    return found[0]
+
+
+def build(cls: type, options: Mapping[str, Any], services: Mapping[str, Any]) -> Any:
+    """An instance of a plugin; services are handed in by the name of the field.
+
+    Raises PluginError for an unknown option, a wrong type, a refused value or a missing service.
+    """
+    arguments = configure(cls, options)
+    for field in _init_fields(cls):
+        if field.name in arguments:
+            continue
+        if field.name in services:
+            arguments[field.name] = services[field.name]
+        elif _required(field):
+            raise PluginError(f"{_name(cls)} needs {field.name!r}: set it as an option, or use it where one is at hand")
+    try:
+        return cls(**arguments)
+    except (ValueError, TypeError) as error:
+        raise PluginError(f"{_name(cls)} refuses its options {dict(options)}: {error}") from error
+
+
+def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a plugin, checked and converted; builds nothing. Raises PluginError, as `build` does."""
+    accepted = {option.name: option for option in describe(cls)}
+    hints = typing.get_type_hints(cls)
+    converted = {}
+    for name, value in options.items():
+        if name not in accepted:
+            raise PluginError(f"{_name(cls)} has no option {name!r}; it accepts: {', '.join(accepted) or 'none'}")
+        try:
+            converted[name] = msgspec.convert(value, hints[name], dec_hook=_path)
+        except (msgspec.ValidationError, TypeError) as error:
+            option = accepted[name]
+            raise PluginError(
+                f"option {name!r} of {_name(cls)} is {value!r}: {error}; it accepts {option.type}, e.g. {option.default!r}"
+            ) from error
+    return converted
+
+
+def describe(cls: type) -> tuple[Option, ...]:
+    """The configuration of a plugin, in the order of its fields; services are left out."""
+    hints = typing.get_type_hints(cls)
+    texts = {name: text for parent in reversed(cls.__mro__) for name, text in _texts(parent).items()}
+    return tuple(
+        Option(field.name, _type_name(hints[field.name]), _default(field), texts.get(field.name, ""))
+        for field in _init_fields(cls)
+        if _is_plain(hints[field.name])
+    )
+
+
+# --- finding -----------------------------------------------------------------------------------------------------
+
+
+def _ours(room: str) -> types.ModuleType:
+    """The room's package. A stranger's package of the same name is refused: it would run as ours."""
+    if room not in VERBS:
+        raise PluginError(f"there is no room {room!r} for plugins; there are: {', '.join(VERBS)}")
+    root = _module(room.partition(".")[0])
+    if getattr(root, "__version__", None) is not __version__:
+        path = root.__file__ or ", ".join(root.__path__)
+        raise PluginError(
+            f"the package {root.__name__!r} at {path} is not Eagle Eye's: run the services in an environment of their own,"
+            " and not from a folder that has one of that name"
+        )
+    return _module(room)
+
+
+def _module(name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise PluginError(f"cannot import {name}: {error}; install what it needs, or correct the name") from error
+
+
+def _candidates(module: types.ModuleType, verb: str) -> Iterator[type]:
+    for name, value in vars(module).items():
+        if not inspect.isclass(value) or value.__module__ != module.__name__ or name.startswith("_"):
+            continue
+        if dataclasses.is_dataclass(value) and verb in dir(value):
+            yield typing.cast(type, value)
+
+
+def _from_elsewhere(name: str, verb: str) -> type:
+    path, _, attribute = name.partition(":")
+    cls = getattr(_module(path), attribute, None)
+    if not inspect.isclass(cls) or not dataclasses.is_dataclass(cls) or verb not in dir(cls):
+        raise PluginError(f"{name} is no dataclass with {verb}()")
+    return cls
+
+
+# --- fields ------------------------------------------------------------------------------------------------------
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _init_fields(cls: type) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _is_plain(hint: Any) -> bool:
+    """True for what a configuration file can say."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return True
+    if origin is typing.Annotated:
+        return _is_plain(typing.get_args(hint)[0])
+    if origin in _CONTAINERS:
+        return all(argument is Ellipsis or _is_plain(argument) for argument in typing.get_args(hint))
+    return hint in _PLAIN or (inspect.isclass(hint) and issubclass(hint, (enum.Enum, msgspec.Struct)))
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if inspect.isclass(hint) and typing.get_origin(hint) is None else str(hint)
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+
+
+def _texts(cls: type) -> dict[str, str]:
+    """Field → the string literal that stands below it in the source of the class."""
+    if cls is object:
+        return {}
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return {}  # made at run time: there is no source to read
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for statement, below in zip(body.body, body.body[1:], strict=False):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            texts[statement.target.id] = inspect.cleandoc(below.value.value)
+    return texts
