@@ -76,8 +76,8 @@ class SpooledWriter:
         self._overflow: deque[SpooledRecord] = deque()  # behind the spool file, when its disk is full
         self._overflow_bytes = 0
         self._dropped = 0
-        self._retry_at = 0.0
-        self._told_dropped = self._told_failing = self._away = self._closing = False
+        self._retry_at = self._retry_disk_at = 0.0
+        self._told_dropped = self._told_failing = self._away = self._closing = self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"spool-{name}", daemon=True)
         if self._file.cut:
             self._tell("spool.torn", f"{self._file.path}: a torn tail of {self._file.cut} bytes was cut off")
@@ -119,7 +119,8 @@ class SpooledWriter:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout)
-        if not self._thread.is_alive():
+        if not self._thread.is_alive() and not self._closed:
+            self._closed = True
             self._file.close()
 
     def _empty(self) -> bool:
@@ -213,33 +214,27 @@ class SpooledWriter:
             with self._changed:
                 self._overflow.append(record)
                 self._overflow_bytes += size
-        if self._overflow:
+        if self._overflow and (self._closing or self._clock.monotonic() >= self._retry_disk_at):
             self._save_overflow()
+        self._shed()
 
     def _save_overflow(self) -> None:
         """Move what is in memory to the disk; if the disk refuses, keep the oldest in memory within its bound."""
         try:
             self._file.append(list(self._overflow))
         except OSError as error:
-            self._shed(error)
+            self._tell_failing(error)
         else:
             with self._changed:
                 self._overflow.clear()
                 self._overflow_bytes = 0
             self._told_failing = False
 
-    def _shed(self, error: OSError) -> None:
+    def _shed(self) -> None:
         with self._changed:
             while self._overflow_bytes > self._memory_bytes:
                 self._overflow_bytes -= size_of(self._overflow.pop())
                 self._dropped += 1
-        if not self._told_failing:
-            self._told_failing = True
-            self._tell(
-                "spool.failing",
-                f"{self._file.path} cannot be written ({error}): records wait in memory, at most "
-                f"{self._memory_bytes >> 20} MiB; free space on its disk",
-            )
 
     def _drain(self) -> None:
         """Hand on what waits, oldest first, until the stream refuses or nothing is left."""
@@ -269,6 +264,16 @@ class SpooledWriter:
             self._away = False
             self._told_dropped = False
             self._tell("stream.back", f"the stream takes records again; {self._file.count} wait to go first")
+
+    def _tell_failing(self, error: OSError) -> None:
+        self._retry_disk_at = self._clock.monotonic() + self._retry_s
+        if not self._told_failing:
+            self._told_failing = True
+            self._tell(
+                "spool.failing",
+                f"{self._file.path} cannot be written ({error}): records wait in memory, at most "
+                f"{self._memory_bytes >> 20} MiB; free space on its disk",
+            )
 
     def _tell_dropped(self) -> None:
         if self._dropped and self._away and not self._told_dropped:

@@ -1,0 +1,335 @@
+"""What every stream must do. A new kind of stream is one more entry in FACTORIES."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.clock import FakeClock, SystemClock
+from eagle_eye.errors import StreamAway, StreamError, StreamFenced, StreamRefused
+from eagle_eye.stream import Stream
+from eagle_eye.stream.embedded import MAX_RECORD_BYTES, EmbeddedStream
+
+TOPIC = "observations"
+Open = Callable[[], Stream]
+
+
+def _embedded(directory: Path) -> Open:
+    return lambda: EmbeddedStream(directory, partitions=4, busy_s=0.2)
+
+
+FACTORIES = {"embedded": _embedded}
+"""Name → function of a directory that returns a function which opens the stream (again, or in another process)."""
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def reopen(name: str, tmp_path: Path) -> Open:
+    return FACTORIES[name](tmp_path / "stream")
+
+
+@pytest.fixture
+def stream(reopen: Open) -> Iterator[Stream]:
+    with closing(reopen()) as stream:
+        yield stream
+
+
+def values(stream: Stream, partition: int, topic: str = TOPIC) -> list[bytes]:
+    offset, found = stream.begin(topic, partition), []
+    while messages := stream.read(topic, partition, offset, 100):
+        found += [message.value for message in messages]
+        offset = messages[-1].offset + 1
+    return found
+
+
+def everything(stream: Stream, topic: str = TOPIC) -> list[bytes]:
+    return [value for partition in range(stream.partitions(topic)) for value in values(stream, partition, topic)]
+
+
+def key_of(stream: Stream, partition: int) -> str:
+    return next(key for key in map(str, range(1000)) if stream.partition_of(TOPIC, key) == partition)
+
+
+# --- records ---------------------------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_as_it_was_written(stream: Stream) -> None:
+    stream.append(TOPIC, [("tenant/name/rün", b"\x00\xff" * 100)])
+    partition = stream.partition_of(TOPIC, "tenant/name/rün")
+    (message,) = stream.read(TOPIC, partition, 0)
+    assert (message.topic, message.partition, message.key, message.value) == (
+        TOPIC,
+        partition,
+        "tenant/name/rün",
+        b"\x00\xff" * 100,
+    )
+    assert abs(message.time - SystemClock().now()) < 60
+
+
+def test_records_of_a_key_stay_in_order_over_appends_of_many_keys(stream: Stream) -> None:
+    for step in range(50):
+        stream.append(TOPIC, [(f"job-{job}", f"{job}:{step}".encode()) for job in range(10)])
+    for job in range(10):
+        found = values(stream, stream.partition_of(TOPIC, f"job-{job}"))
+        assert [v for v in found if v.startswith(b"%d:" % job)] == [f"{job}:{step}".encode() for step in range(50)]
+
+
+def test_keys_spread_over_all_partitions_and_offsets_rise(stream: Stream) -> None:
+    stream.append(TOPIC, [(str(i), b"x") for i in range(200)])
+    for partition in range(stream.partitions(TOPIC)):
+        messages = stream.read(TOPIC, partition, 0, 1000)
+        assert messages
+        offsets = [message.offset for message in messages]
+        assert offsets == sorted(set(offsets))
+        assert stream.begin(TOPIC, partition) <= offsets[0]
+        assert stream.end(TOPIC, partition) == offsets[-1] + 1
+
+
+def test_a_key_goes_to_the_same_partition_in_another_process(stream: Stream, name: str, tmp_path: Path) -> None:
+    mine = [stream.partition_of(TOPIC, f"job-{i}") for i in range(50)]
+    assert json.loads(finish(start_child("partitions", name, tmp_path / "stream"))) == mine
+
+
+def test_topics_do_not_mix(stream: Stream) -> None:
+    stream.append("one", [("k", b"1")])
+    stream.append("two", [("k", b"2")])
+    assert everything(stream, "one") == [b"1"]
+    assert everything(stream, "two") == [b"2"]
+
+
+def test_an_empty_topic_reads_as_empty(stream: Stream) -> None:
+    assert stream.read(TOPIC, 0, 0) == []
+    assert stream.begin(TOPIC, 0) == stream.end(TOPIC, 0)
+    stream.append(TOPIC, [])
+
+
+def test_what_can_never_be_taken_is_refused_for_good(stream: Stream) -> None:
+    with pytest.raises(StreamRefused, match="name a topic"):
+        stream.append("../outside", [("k", b"v")])
+    with pytest.raises(StreamRefused, match="split it"):
+        stream.append(TOPIC, [("k", bytes(MAX_RECORD_BYTES + 1))])
+
+
+def test_a_partition_that_is_not_there_is_named(stream: Stream) -> None:
+    with pytest.raises(StreamError, match="no partition 99: it has 4"):
+        stream.read(TOPIC, 99, 0)
+
+
+def test_records_and_commits_are_there_after_reopening(reopen: Open) -> None:
+    with closing(reopen()) as stream:
+        stream.append(TOPIC, [("k", b"%d" % i) for i in range(10)])
+        partition = stream.partition_of(TOPIC, "k")
+        end = stream.end(TOPIC, partition)
+        stream.commit("engine", TOPIC, partition, end)
+    with closing(reopen()) as stream:
+        assert everything(stream) == [b"%d" % i for i in range(10)]
+        assert stream.committed("engine", TOPIC, partition) == end
+        stream.append(TOPIC, [("k", b"next")])
+        assert [message.value for message in stream.read(TOPIC, partition, end)] == [b"next"]
+
+
+def test_closed_means_closed(reopen: Open) -> None:
+    stream = reopen()
+    stream.append(TOPIC, [("k", b"v")])
+    stream.close()
+    with pytest.raises(StreamError, match="closed"):
+        stream.append(TOPIC, [("k", b"v")])
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------
+
+
+def test_wait_returns_when_another_process_appends(stream: Stream, name: str, tmp_path: Path) -> None:
+    partition = stream.partition_of(TOPIC, "0:0")
+    assert not stream.wait(TOPIC, partition, 0, 0.0)
+    child = start_child("append", name, tmp_path / "stream", 0, 1)
+    assert stream.wait(TOPIC, partition, 0, 30.0)
+    assert values(stream, partition) == [b"0:0"]
+    finish(child)
+
+
+def test_wait_for_a_later_offset_does_not_return_for_an_earlier_record(stream: Stream) -> None:
+    stream.append(TOPIC, [("k", b"v")])
+    partition = stream.partition_of(TOPIC, "k")
+    end = stream.end(TOPIC, partition)
+    assert stream.wait(TOPIC, partition, end - 1, 5.0)
+    assert not stream.wait(TOPIC, partition, end, 0.01)
+
+
+# --- groups ----------------------------------------------------------------------------------------------------
+
+
+def test_members_share_the_partitions_and_every_change_raises_the_generation(stream: Stream) -> None:
+    first, all_ = stream.join("engine", TOPIC, "a", 30.0)
+    assert all_ == [0, 1, 2, 3]
+    assert stream.join("engine", TOPIC, "a", 30.0) == (first, all_)
+    second, of_b = stream.join("engine", TOPIC, "b", 30.0)
+    again, of_a = stream.join("engine", TOPIC, "a", 30.0)
+    assert second == again > first
+    assert sorted(of_a + of_b) == all_
+    assert of_a
+    assert of_b
+    stream.leave("engine", TOPIC, "b")
+    third, of_a = stream.join("engine", TOPIC, "a", 30.0)
+    assert third > second
+    assert of_a == all_
+
+
+def test_more_members_than_partitions_leaves_some_idle(stream: Stream) -> None:
+    for member in "abcdef":
+        stream.join("engine", TOPIC, member, 30.0)
+    shares = [stream.join("engine", TOPIC, member, 30.0)[1] for member in "abcdef"]
+    assert sorted(partition for share in shares for partition in share) == [0, 1, 2, 3]
+
+
+def test_a_commit_of_an_older_generation_is_refused(stream: Stream) -> None:
+    old, _ = stream.join("engine", TOPIC, "a", 30.0)
+    stream.commit("engine", TOPIC, 0, 5, old)
+    new, _ = stream.join("engine", TOPIC, "b", 30.0)
+    with pytest.raises(StreamFenced, match="join again"):
+        stream.commit("engine", TOPIC, 0, 9, old)
+    assert stream.committed("engine", TOPIC, 0) == 5
+    stream.commit("engine", TOPIC, 0, 7, new)
+    assert stream.committed("engine", TOPIC, 0) == 7
+
+
+def test_groups_do_not_see_each_others_commits(stream: Stream) -> None:
+    stream.commit("engine", TOPIC, 0, 5)
+    assert stream.committed("history", TOPIC, 0) is None
+    assert stream.committed("engine", TOPIC, 1) is None
+
+
+# --- several processes and threads -----------------------------------------------------------------------------
+
+
+def test_processes_append_side_by_side_and_nothing_is_lost_or_doubled(
+    stream: Stream, name: str, tmp_path: Path
+) -> None:
+    children = [start_child("append", name, tmp_path / "stream", writer, 300) for writer in range(2)]
+    for child in children:
+        finish(child)
+    found = everything(stream)
+    for writer in range(2):
+        assert [v for v in found if v.startswith(b"%d:" % writer)] == [b"%d:%d" % (writer, i) for i in range(300)]
+    assert len(found) == 600
+
+
+def test_threads_share_one_stream(stream: Stream) -> None:
+    def work(writer: int) -> None:
+        for i in range(100):
+            stream.append(TOPIC, [("k", b"%d:%d" % (writer, i))])
+            stream.read(TOPIC, 0, 0, 10)
+
+    threads = [threading.Thread(target=work, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = everything(stream)
+    assert len(found) == 400
+    for writer in range(4):
+        assert [v for v in found if v.startswith(b"%d:" % writer)] == [b"%d:%d" % (writer, i) for i in range(100)]
+
+
+# --- what only the embedded one promises -----------------------------------------------------------------------
+
+
+def test_while_the_stream_is_held_appends_are_away_and_reads_answer(stream: Stream, reopen: Open) -> None:
+    assert isinstance(stream, EmbeddedStream)
+    stream.append(TOPIC, [("k", b"before")])
+    with closing(reopen()) as other:
+        with stream.hold():
+            with pytest.raises(StreamAway, match="held the write lock"):
+                other.append(TOPIC, [("k", b"meanwhile")])
+            assert everything(other) == [b"before"]
+        other.append(TOPIC, [("k", b"after")])
+        assert everything(other) == [b"before", b"after"]
+
+
+def test_records_beyond_the_retention_go_and_begin_moves(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with EmbeddedStream(tmp_path, retention_s=60.0, clock=clock) as stream:
+        stream.append(TOPIC, [("k", b"old")] * 300)
+        clock.advance(61.0)
+        stream.append(TOPIC, [("k", b"new")])
+        stream.trim()
+        assert everything(stream) == [b"new"]
+        assert stream.begin(TOPIC, 0) == 300
+        assert stream.end(TOPIC, 0) == 301
+
+
+def test_records_beyond_max_bytes_go_and_offsets_go_on(tmp_path: Path) -> None:
+    with EmbeddedStream(tmp_path, max_bytes=1 << 20) as stream:
+        for i in range(600):
+            stream.append(TOPIC, [("k", b"%05d" % i + bytes(4000))])
+        stream.trim()
+        found = values(stream, 0)
+        assert 50 <= len(found) <= 300
+        assert found[-1].startswith(b"00599")
+        assert stream.end(TOPIC, 0) == 600
+
+
+def test_the_newest_record_outlives_every_limit_so_that_offsets_never_fall(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with EmbeddedStream(tmp_path, retention_s=1.0, clock=clock) as stream:
+        stream.append(TOPIC, [("k", b"1"), ("k", b"2")])
+        clock.advance(100.0)
+        stream.trim()
+        assert values(stream, 0) == [b"2"]
+    with EmbeddedStream(tmp_path, clock=clock) as stream:
+        assert stream.end(TOPIC, 0) == 2
+
+
+def test_a_member_that_stops_renewing_loses_its_partitions(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with EmbeddedStream(tmp_path, partitions=2, clock=clock) as stream:
+        stream.join("engine", TOPIC, "a", 10.0)
+        generation, _ = stream.join("engine", TOPIC, "b", 10.0)
+        clock.advance(6.0)
+        assert stream.join("engine", TOPIC, "b", 10.0)[0] == generation
+        clock.advance(6.0)
+        assert stream.join("engine", TOPIC, "b", 10.0) == (generation + 1, [0, 1])
+
+
+def test_an_existing_topic_keeps_its_number_of_partitions(tmp_path: Path) -> None:
+    with EmbeddedStream(tmp_path, partitions={"a": 3}) as stream:
+        assert (stream.partitions("a"), stream.partitions("b")) == (3, 1)
+    with EmbeddedStream(tmp_path, partitions=8) as stream:
+        assert (stream.partitions("a"), stream.partitions("b"), stream.partitions("c")) == (3, 1, 8)
+
+
+# --- other processes: this file, run as a program ---------------------------------------------------------------
+
+
+def start_child(command: str, name: str, directory: Path, *arguments: object) -> "subprocess.Popen[str]":
+    line = [sys.executable, __file__, command, name, str(directory), *map(str, arguments)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+
+
+def finish(child: "subprocess.Popen[str]") -> str:
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == 0
+    return output
+
+
+def _as_child(command: str, name: str, directory: str, *arguments: str) -> None:
+    with closing(FACTORIES[name](Path(directory))()) as stream:
+        if command == "partitions":
+            sys.stdout.write(json.dumps([stream.partition_of(TOPIC, f"job-{i}") for i in range(50)]))
+        else:
+            writer, count = map(int, arguments)
+            for i in range(count):
+                stream.append(TOPIC, [(f"{writer}:0", b"%d:%d" % (writer, i))])
+
+
+if __name__ == "__main__":
+    _as_child(*sys.argv[1:])
