@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from .errors import ConfigError
-from .types import Mode, digest_of
+from .types import digest_of
 
 SEARCHED = (Path("eagle-eye.toml"), Path("/etc/eagle-eye/config.toml"))
 Options = dict[str, Any]
@@ -58,34 +58,6 @@ class AgentConfig(Section, frozen=True, kw_only=True):
     """True: this node has no job and should report as idle."""
 
 
-class EngineConfig(Section, frozen=True, kw_only=True):
-    """What may be done, and how the outcome is judged."""
-
-    mode: Mode = Mode.OBSERVE
-    """observe: write down what should be done; recommend: ask a person; auto: do it within the guards."""
-    settle_s: float = 1.0
-    """Seconds after the last new cause before anybody is isolated or blamed."""
-    settle_max_s: float = 5.0
-    """Seconds after which an incident counts as settled whatever comes."""
-    verify_s: float = 30.0
-    """Seconds within which steps and throughput must be back after an action."""
-    relapse_s: float = 60.0
-    """Seconds within which the same fault counts as not healed, so that the next stronger action follows."""
-    horizon_s: float = 3600.0
-    """Seconds of expected further running time that a slow-down is weighed against."""
-    approve_always: tuple[str, ...] = ()
-    """Actions that a person must approve even in auto mode."""
-
-
-class NotifyConfig(Section, frozen=True, kw_only=True):
-    """A webhook that is told of incidents."""
-
-    url: str = ""
-    """Where to POST; empty tells nobody."""
-    secret_file: str = ""
-    """File with the secret that signs each message (HMAC-SHA256); else the variable EAGLE_EYE_WEBHOOK_SECRET."""
-
-
 class Config(Section, frozen=True, kw_only=True):
     """A deployment."""
 
@@ -96,8 +68,8 @@ class Config(Section, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     stream: StreamConfig = StreamConfig()
     agent: AgentConfig = AgentConfig()
-    engine: EngineConfig = EngineConfig()
-    notify: NotifyConfig = NotifyConfig()
+    engine: Options = {}
+    """What may be done and how the outcome is judged: remediation/policy.py."""
     collectors: dict[str, Options] = {}
     """One table per collector, [collectors.NAME]; `enabled = false` leaves it out."""
     detectors: dict[str, Options] = {}
@@ -144,8 +116,8 @@ def load(path: str | os.PathLike[str] | None = None, **overrides: str) -> Config
 def parse(text: str, name: str = "eagle-eye.toml") -> Config:
     """Check a file's text as a whole. Raises ConfigError naming the key that is wrong.
 
-    >>> parse("[engine]\\nmode = 'auto'").engine.mode
-    <Mode.AUTO: 'auto'>
+    >>> parse("[agent]\\nidle = true").agent.idle
+    True
     """
     try:
         config = msgspec.toml.decode(text, type=Config)
@@ -163,7 +135,6 @@ def _check(config: Config, name: str) -> None:
         "stream.partitions": config.stream.partitions,
         "stream.retention_s": config.stream.retention_s,
         "agent.batch_s": config.agent.batch_s,
-        "engine.verify_s": config.engine.verify_s,
     }
     for key, value in positive.items():
         if value <= 0:

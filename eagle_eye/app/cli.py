@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ..errors import EagleEyeError
+from eagle_eye.errors import EagleEyeError
+
 from . import commands
 
 

@@ -1,6 +1,5 @@
 """Writes the commented configuration file: every field with its type's default and what it means."""
 
-import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
@@ -8,47 +7,39 @@ from typing import Any
 
 import msgspec
 
-from .. import plugins
-from ..config import Config, Section
+from eagle_eye import plugins
+from eagle_eye.config import Config, Section
+from remediation.policy import Policy
 
-ROOMS = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
+TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
 
 
 def generate(config: Config = Config()) -> str:  # noqa: B008 -- frozen
     """The whole file as text; it parses back to `config`."""
     lines = ["# Eagle Eye: one file, one deployment. Every key with its default; delete what you do not change."]
     sections: list[tuple[str, Section]] = []
-    for field, text in field_texts(Config).items():
+    for field, text in plugins.field_texts(Config).items():
         value = getattr(config, field)
         if isinstance(value, Section):
             sections.append((field, value))
-        elif field not in ROOMS:
+        elif field not in TABLES and field != "engine":
             lines += ["", *_comment(text), f"{field} = {_toml(value)}"]
     for name, section in sections:
         lines += ["", "", *_comment(inspect.getdoc(type(section)) or ""), f"[{name}]"]
-        for field, text in field_texts(type(section)).items():
+        for field, text in plugins.field_texts(type(section)).items():
             lines += [*_comment(text), f"{field} = {_toml(getattr(section, field))}"]
-    for table, room in ROOMS.items():
+    lines += _plugin("engine", Policy, config.engine)
+    for table, room in TABLES.items():
         for name in plugins.available(room):
-            lines += _plugin(table, name, plugins.load(room, name), getattr(config, table).get(name, {}))
+            chosen = {"enabled": True, **getattr(config, table).get(name, {})}
+            lines += _plugin(f"{table}.{name}", plugins.load(room, name), chosen)
     return "\n".join(lines) + "\n"
 
 
-def field_texts(cls: type) -> dict[str, str]:
-    """Field → the text written below it in the class, in order."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for statement, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            follows = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            texts[statement.target.id] = inspect.cleandoc(str(after.value.value)) if follows else ""  # type: ignore[union-attr]
-    return texts
-
-
-def _plugin(table: str, name: str, cls: type, chosen: dict[str, Any]) -> Iterator[str]:
-    yield from ("", "", *_comment((inspect.getdoc(cls) or "").split("\n\n")[0]), f"[{table}.{name}]")
-    yield f"enabled = {_toml(chosen.get('enabled', True))}"
+def _plugin(table: str, cls: type, chosen: dict[str, Any]) -> Iterator[str]:
+    yield from ("", "", *_comment((inspect.getdoc(cls) or "").split("\n\n")[0]), f"[{table}]")
+    if "enabled" in chosen:
+        yield f"enabled = {_toml(chosen['enabled'])}"
     for option in plugins.describe(cls):
         yield from _comment(option.text)
         value = chosen.get(option.name, option.default)

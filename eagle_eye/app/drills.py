@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from ..clock import Clock
-from ..errors import EagleEyeError, LaunchError
-from ..stream.embedded import EmbeddedStream
-from ..training import messages
-from ..training.ring import start_time_of
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError, LaunchError
+from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.training import messages
+from eagle_eye.training.ring import start_time_of
 
 Nothing = Callable[[], None]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..clock import Clock
-from ..errors import LaunchError
+from eagle_eye.clock import Clock
+from eagle_eye.errors import LaunchError
 
 PR_SET_PDEATHSIG = 1
 

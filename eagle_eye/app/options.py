@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .. import config as configuration
+from eagle_eye import config as configuration
 
 Function = Callable[..., Any]
 

@@ -2,9 +2,9 @@
 
 import click
 
-from ...config import Config
-from .. import options
-from ..parts import run_agent
+from eagle_eye.app import options
+from eagle_eye.app.parts import run_agent
+from eagle_eye.config import Config
 
 
 @click.command(short_help="collect and send this node's numbers and events")

@@ -2,8 +2,8 @@
 
 import click
 
-from ... import config as configuration
-from ...errors import ConfigError
+from eagle_eye import config as configuration
+from eagle_eye.errors import ConfigError
 
 
 @click.group(short_help="print or check a configuration")
@@ -19,7 +19,7 @@ def init() -> None:
     Example:
       eagle-eye config init > eagle-eye.toml
     """
-    from ..config_file import generate
+    from eagle_eye.app.config_file import generate
 
     click.echo(generate(), nl=False)
 
@@ -33,10 +33,10 @@ def check(path: str) -> None:
     Example:
       eagle-eye config check eagle-eye.toml
     """
-    from ..parts import check_plugins
+    from eagle_eye.app.parts import check_plugins, policy
 
     config = configuration.load(path)
     problems = list(check_plugins(config))
     if problems:
         raise ConfigError(f"{path}: " + "; ".join(problems))
-    click.echo(f"{path} is fine (digest {config.digest}, mode {config.engine.mode})")
+    click.echo(f"{path} is fine (digest {config.digest}, mode {policy(config).mode})")

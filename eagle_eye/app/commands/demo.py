@@ -8,9 +8,9 @@ import click
 import msgspec
 from rich.console import Console
 
-from ...clock import SystemClock
-from ...errors import EagleEyeError
-from .. import options
+from eagle_eye.app import options
+from eagle_eye.clock import SystemClock
+from eagle_eye.errors import EagleEyeError
 
 
 @click.command(short_help="break a real job again and again, and watch it being healed")
@@ -28,9 +28,9 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
       eagle-eye demo
       eagle-eye demo --seed 7 --only kill --only node
     """
-    from ..demo import view
-    from ..demo.faults import FAULTS
-    from ..demo.run import Demo
+    from eagle_eye.app.demo import view
+    from eagle_eye.app.demo.faults import FAULTS
+    from eagle_eye.app.demo.run import Demo
 
     chosen = tuple(fault for fault in FAULTS if not only or fault.kind in only)
     if not chosen:

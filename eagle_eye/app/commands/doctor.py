@@ -16,9 +16,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ...config import Config
-from ...errors import EagleEyeError
-from .. import options
+from eagle_eye.app import options
+from eagle_eye.config import Config
+from eagle_eye.errors import EagleEyeError
 
 
 class Check(NamedTuple):
@@ -90,14 +90,14 @@ def _directory(name: str, path: Path) -> Check:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        return Check(name, False, True, f"{path}: {error.strerror}", f"make {path} writable, or choose another with --{name.split()[0]}-dir")
+        return Check(name, False, True, f"{path}: {error.strerror}", f"make {path} writable, or choose another with --{name.split(maxsplit=1)[0]}-dir")
     free = shutil.disk_usage(path).free
     return Check(name, free > 1 << 30, False, f"{path}, {free / 2**30:.1f} GiB free", "free some space: the stream needs about 1 GiB")
 
 
 def _stream(config: Config) -> Check:
-    from ...clock import SystemClock
-    from ...stream.embedded import EmbeddedStream
+    from eagle_eye.clock import SystemClock
+    from eagle_eye.stream.embedded import EmbeddedStream
 
     with tempfile.TemporaryDirectory(dir=config.state if config.state.is_dir() else None) as folder:
         try:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from ...clock import SystemClock
-from ...config import Config
-from ...errors import EagleEyeError
-from ...stream.embedded import EmbeddedStream
-from .. import drills, options
+from eagle_eye.app import drills, options
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.stream.embedded import EmbeddedStream
 
 
 @click.command(short_help="break a job of yours on purpose, after asking")

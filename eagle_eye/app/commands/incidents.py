@@ -3,9 +3,9 @@
 import click
 from rich.console import Console
 
-from ...config import Config
-from .. import options
-from ..reading import open_ledger, print_incident, print_incidents
+from eagle_eye.app import options
+from eagle_eye.app.reading import open_ledger, print_incident, print_incidents
+from eagle_eye.config import Config
 
 
 @click.command(short_help="what happened, why, and what was done")

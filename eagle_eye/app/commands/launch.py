@@ -4,9 +4,9 @@ import time
 
 import click
 
-from ...config import Config
-from .. import options
-from ..parts import launcher_settings, run_launcher
+from eagle_eye.app import options
+from eagle_eye.app.parts import launcher_settings, run_launcher
+from eagle_eye.config import Config
 
 
 @click.command(short_help="start, supervise and heal one job's workers on this node", context_settings={"ignore_unknown_options": True})

@@ -4,10 +4,10 @@ import getpass
 
 import click
 
-from ...config import Config
-from ...rpc.client import call
-from ...rpc.messages import Decision
-from .. import options
+from eagle_eye.app import options
+from eagle_eye.config import Config
+from eagle_eye.rpc.client import call
+from eagle_eye.rpc.messages import Decision
 
 
 @click.command(short_help="refuse a plan that waits for a person")

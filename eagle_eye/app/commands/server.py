@@ -2,9 +2,9 @@
 
 import click
 
-from ...config import Config
-from .. import options
-from ..server import serve
+from eagle_eye.app import options
+from eagle_eye.app.server import serve
+from eagle_eye.config import Config
 
 
 @click.command(short_help="detect, diagnose, decide and heal")

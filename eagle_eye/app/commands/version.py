@@ -2,8 +2,8 @@
 
 import click
 
-from ... import __version__
-from ...types import SCHEMA
+from eagle_eye import __version__
+from eagle_eye.types import SCHEMA
 
 
 @click.command(short_help="print the version")

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...types import Incident, Notice, Outcome
-from ..drills import Truth
+from eagle_eye.app.drills import Truth
+from eagle_eye.types import Incident, Notice, Outcome
+
 from .faults import Fault
 from .trace import Committed, Trace
 

@@ -26,11 +26,6 @@ JOB = "demo/gpt"
 MODEL = ("--micro-batches", "8", "--checkpoint-every", "10", "--evaluate-every", "50")
 
 
-def config_text(port: int) -> str:
-    """The configuration file."""
-    return CONFIG.format(port=port)
-
-
 def script() -> Path:
     """The training script: the file in examples/, unchanged. Raises FileNotFoundError."""
     here = Path(__file__).resolve().parents[3] / "examples" / "train_gpt.py"

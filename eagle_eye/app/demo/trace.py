@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...types import Batch, Event, Layout, Record, StepReading
+from eagle_eye.types import Batch, Event, Layout, Record, StepReading
 
 Done = dict[str, dict[str, float]]
 """Worker → its numbers for one step; `end` is the time at which it completed it."""

@@ -8,7 +8,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ...types import Incident
+from eagle_eye.types import Incident
+
 from .judge import Row
 from .trace import Trace
 
