@@ -31,28 +31,29 @@ class LocalCluster:
     """Starts and ends the processes; everything they write lies under `folder`. Nothing outlives it."""
 
     folder: Path
-    config_file: Path
+    """Of the runtime directories and logs."""
+    config_file: Path | None
+    """None: each process finds its own."""
     clock: Clock
+    state_dir: Path
     server: subprocess.Popen[bytes] | None = None
     nodes: dict[str, Node] = field(default_factory=dict)
-
-    @property
-    def state_dir(self) -> Path:
-        return self.folder / "state"
 
     def run_dir(self, node: str) -> Path:
         return self.folder / "run" / node
 
-    def start_server(self) -> None:
-        self.server = self._start("server", ["server", "--run-dir", str(self.folder / "run" / "server")])
+    def start_server(self, *arguments: str) -> None:
+        self.server = self._start("server", ["server", "--run-dir", str(self.run_dir("server")), *arguments])
+
+    def start_agent(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start the agent of a node, without a launcher."""
+        return self._start(f"agent-{name}", ["agent", "--node", name, "--run-dir", str(self.run_dir(name)), *arguments])
 
     def start_node(self, name: str, launch: Sequence[str]) -> None:
         """Start an agent and a launcher; `launch` is what follows `eagle-eye launch --node NAME`."""
-        run_dir = self.run_dir(name)
-        common = ["--node", name, "--run-dir", str(run_dir)]
-        agent = self._start(f"agent-{name}", ["agent", *common])
-        launcher = self._start(f"launcher-{name}", ["launch", *common, *launch])
-        self.nodes[name] = Node(name=name, run_dir=run_dir, agent=agent, launcher=launcher)
+        agent = self.start_agent(name)
+        launcher = self._start(f"launcher-{name}", ["launch", "--node", name, "--run-dir", str(self.run_dir(name)), *launch])
+        self.nodes[name] = Node(name=name, run_dir=self.run_dir(name), agent=agent, launcher=launcher)
 
     def pids(self, name: str) -> list[int]:
         """Agent and launcher of a node."""
@@ -80,11 +81,12 @@ class LocalCluster:
         running = [process for node in self.nodes.values() for process in (node.launcher, node.agent)]
         running += [self.server] if self.server else []
         for process in running:
-            _end(process, grace)
+            end(process, grace)
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "eagle_eye.app.cli", *arguments[:1]]
-        command += ["--config", str(self.config_file), "--state-dir", str(self.state_dir), *arguments[1:]]
+        command += ["--config", str(self.config_file)] if self.config_file else []
+        command += ["--state-dir", str(self.state_dir), *arguments[1:]]
         self._log(name).parent.mkdir(parents=True, exist_ok=True)
         with self._log(name).open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)  # noqa: PLW1509 -- one prctl; nothing is left behind when we are killed
@@ -97,7 +99,8 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _end(process: subprocess.Popen[bytes], grace: float) -> None:
+def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
+    """SIGTERM, and SIGKILL when that does not help in time."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)

@@ -8,8 +8,9 @@ from eagle_eye.config import Config
 
 
 @click.command(short_help="detect, diagnose, decide and heal")
+@click.option("--listen", default="", help="host:port. Default: server.listen of the configuration.")
 @options.deployment
-def command(config: Config) -> None:
+def command(config: Config, listen: str) -> None:
     """Run the server. A second one on the same ledger waits as standby and names the holder.
 
     \b
@@ -17,4 +18,4 @@ def command(config: Config) -> None:
       eagle-eye server
       eagle-eye server --config /etc/eagle-eye/config.toml
     """
-    serve(config)
+    serve(config, listen)

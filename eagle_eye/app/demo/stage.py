@@ -43,7 +43,7 @@ class Stage:
         self.server_address, self._meeting = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
         config_file = self.folder / "eagle-eye.toml"
         config_file.write_text(self.config.replace("{port}", str(port)))
-        self.cluster = LocalCluster(folder=self.folder, config_file=config_file, clock=self.clock)
+        self.cluster = LocalCluster(folder=self.folder, config_file=config_file, clock=self.clock, state_dir=self.folder / "state")
         self.record = Record.open(self.cluster.state_dir, f"{self.job}/run-1", self.clock)
         if self.served:
             self.cluster.start_server()
