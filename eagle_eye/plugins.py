@@ -113,7 +113,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 def describe(cls: type) -> tuple[Option, ...]:
     """The configuration of a plugin, in the order of its fields; services are left out."""
     hints = typing.get_type_hints(cls)
-    texts = {name: text for parent in reversed(cls.__mro__) for name, text in _texts(parent).items()}
+    texts = {name: text for parent in reversed(cls.__mro__) for name, text in field_texts(parent).items()}
     return tuple(
         Option(field.name, _type_name(hints[field.name]), _default(field), texts.get(field.name, ""))
         for field in _init_fields(cls)
@@ -199,13 +199,13 @@ def _type_name(hint: Any) -> str:
 
 
 def _path(kind: type, value: Any) -> Any:
-    if kind is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, str | Path):
         return Path(value)
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
-def _texts(cls: type) -> dict[str, str]:
-    """Field → the string literal that stands below it in the source of the class."""
+def field_texts(cls: type) -> dict[str, str]:
+    """Field → the text that stands below it in the source of the class."""
     if cls is object:
         return {}
     try:
