@@ -20,7 +20,7 @@ launcher ↔ zygote, inherited socket pair
     store(host)                                     → stored(host, port, pid) | failed(slot="store", error)
     kill(pid, signal, group)                        answered by the `exited` of the process
     exited(pid, status)                             for every child, at once; status as of waitpid
-    ready(pid, modules, seconds)                    first message of the zygote: its imports are done
+    import(modules) → ready(pid, modules, missing, unsafe, seconds)   first of all: what to import before any fork
 
 Tokens. The launcher gives each worker a secret (EAGLE_EYE_TOKEN); the n-th token is a keyed digest of n. The
 probe takes a token once, and none that is older than one it has taken: nothing but the secret is shared, no

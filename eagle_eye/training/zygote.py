@@ -32,6 +32,8 @@ from . import messages, probe, script
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_AFTER_PARENT_S = 1.0
+PREIMPORTED = ("torch", "torch.distributed", "torch._dynamo", "numpy", "safetensors.torch")
+"""What the launcher asks for. torch._dynamo because the first optimizer of a process imports it, in 1.5 s."""
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 
@@ -50,6 +52,7 @@ def main(arguments: list[str]) -> NoReturn:
     parser.add_argument("--fd", type=int, required=True, help="inherited socket to the launcher")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; several workers share the cores
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for GPUs must not initialise CUDA here
     with socket.socket(fileno=options.fd) as launcher:
         launcher.set_inheritable(False)
         Zygote(launcher).serve()
@@ -72,6 +75,8 @@ class Zygote:
 
     launcher: socket.socket
     children: dict[int, Child] = field(default_factory=dict)
+    unsafe: str = ""
+    """Why nothing may run in a fork of this process (it is exec'ed instead); empty as it should be."""
     _lines: messages.Lines = field(default_factory=messages.Lines)
     _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
     _wake: tuple[int, int] = (-1, -1)
@@ -135,16 +140,18 @@ class Zygote:
                 loaded.append(name)
             except Exception as error:  # noqa: BLE001 - a stranger's module; the script will meet the same error itself
                 missing[name] = f"{type(error).__name__}: {error}"
+        self.unsafe = _why_unsafe()
         gc.collect()
         gc.freeze()  # so that a collection in a worker does not copy every page of what was imported here
-        self._tell("ready", pid=os.getpid(), modules=loaded, missing=missing, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self._tell("ready", pid=os.getpid(), modules=loaded, missing=missing, unsafe=self.unsafe, seconds=seconds)
 
     # --- children ---------------------------------------------------------------------------------------------
 
     def _fork(self, message: Mapping[str, Any]) -> None:
         slot = str(message.get("slot", ""))
         try:
-            pid = self._spawn(lambda: _work(message))
+            pid = self._spawn(lambda: _work(message, not self.unsafe))
         except OSError as error:
             self._tell("failed", slot=slot, error=f"cannot fork: {error.strerror}")
             return
@@ -261,6 +268,16 @@ def _signal(pid: int, number: int, group: bool) -> None:
             os.kill(pid, number)  # also a child that has not yet left our group
 
 
+def _why_unsafe() -> str:
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads > 1:
+        return f"the imported modules started {threads - 1} threads"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "the imported modules initialised CUDA"
+    return ""
+
+
 def _descendants() -> list[int]:
     """Our children as the kernel knows them, adopted orphans included."""
     try:
@@ -279,7 +296,7 @@ def _die(code: int) -> NoReturn:
 # --- in the child ----------------------------------------------------------------------------------------------
 
 
-def _work(message: Mapping[str, Any]) -> int:
+def _work(message: Mapping[str, Any], forkable: bool) -> int:
     """A worker's whole life. Returns its exit code."""
     _redirect(message.get("log"))
     os.environ.clear()
@@ -287,7 +304,7 @@ def _work(message: Mapping[str, Any]) -> int:
     argv = [str(word) for word in message["argv"]]
     if message.get("cwd"):
         os.chdir(message["cwd"])
-    if not (message.get("python", True) and script.is_ours(argv)):
+    if not (forkable and message.get("python", True) and script.is_ours(argv)):
         return _execute(argv)
     _freshen()
     probe.monitor()

@@ -1,0 +1,218 @@
+"""Plain and correct checkpoints: visible only when whole, checksummed, written and read without pickle.
+
+    saved = checkpoint.load()
+    state, start = saved or ({}, 0)
+    ...
+    if rank == 0:
+        checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step + 1)
+
+The number of a checkpoint is that of the first step still to do. A directory holds, for each, a manifest
+`step-000000000012.json` and the tensors it names (safetensors). The manifest is renamed into place last: without
+it there is no checkpoint. It holds size and CRC-32 of the tensors, what is no tensor as JSON, and whether all
+floating tensors were finite.
+
+Only `save` and `load` need torch and safetensors; `entries` and `discard_after` are for the launcher.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import messages, tree
+
+VERSION = 1
+KEPT = 2
+"""Newest checkpoints that are kept, beside the newest finite one."""
+_DISCARDED = ".discarded"
+_log = logging.getLogger("eagle_eye.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A checkpoint whose manifest can be read; whether its tensors are whole is found when they are loaded."""
+
+    step: int
+    path: Path
+    """Of the manifest."""
+    data: Path
+    bytes: int
+    checksum: int
+    finite: bool
+    epoch: int
+
+
+def directory_of(directory: str | os.PathLike[str] | None = None) -> Path:
+    """The directory itself, else EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints."""
+    return Path(directory or os.environ.get("EAGLE_EYE_CHECKPOINT_DIR") or "checkpoints")
+
+
+def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path:
+    """Write `state` (tensors, numbers, texts, None, in dicts, lists and tuples) as the checkpoint of `step`.
+
+    One rank calls this. Returns the manifest's path. Raises TypeError for what cannot be stored without pickle,
+    OSError when there is no room; older checkpoints are untouched then.
+    """
+    import safetensors.torch
+    import torch
+
+    home = directory_of(directory)
+    home.mkdir(parents=True, exist_ok=True)
+    tensors, rest = tree.take_apart(state, lambda value: isinstance(value, torch.Tensor))
+    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    finite = all(bool(torch.isfinite(copy).all()) for copy in copies.values() if copy.is_floating_point())
+    data = safetensors.torch.save(copies)
+    epoch = int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
+    # a name of its own for each attempt: a worker of an older epoch that wakes up late cannot tear a newer one's
+    name = f"{_stem(step)}-{epoch}-{os.getpid()}-{time.monotonic_ns()}.safetensors"
+    _write(home / name, data)
+    manifest = {
+        "version": VERSION,
+        "step": step,
+        "epoch": epoch,
+        "data": name,
+        "bytes": len(data),
+        "crc32": zlib.crc32(data),
+        "finite": finite,
+        "saved": time.time(),
+        "rest": rest,
+    }
+    path = home / f"{_stem(step)}.json"
+    _write(path, json.dumps(manifest).encode())
+    _prune(home)
+    _tell_launcher(step, path, finite, epoch)
+    return path
+
+
+def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = None) -> tuple[dict[str, Any], int] | None:
+    """State and step of the newest whole, finite checkpoint; None if there is none.
+
+    `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit) is the highest number to take. One that is torn
+    or was changed on disk is named in a warning and passed over.
+    """
+    import safetensors.torch
+
+    limit = int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1) if at_most is None else at_most
+    for entry in reversed(entries(directory_of(directory))):
+        if 0 <= limit < entry.step:
+            continue
+        if not entry.finite:
+            _log.warning("checkpoint %s holds numbers that are not finite: passed over", entry.path)
+            continue
+        try:
+            data = _whole(entry)
+            rest = json.loads(entry.path.read_text())["rest"]
+            return tree.put_together(safetensors.torch.load(data), rest), entry.step
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("checkpoint %s cannot be used, an older one is tried: %s", entry.path, error)
+    return None
+
+
+def entries(directory: str | os.PathLike[str]) -> list[Entry]:
+    """The visible checkpoints of a directory, oldest first; manifests that cannot be read are left out."""
+    found = (_entry(path) for path in Path(directory).glob("step-*.json"))
+    return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.step)
+
+
+def discard_after(directory: str | os.PathLike[str], step: int) -> list[int]:
+    """Put aside all checkpoints above `step`, so that no later restart picks them; returns their numbers."""
+    aside = [entry for entry in entries(directory) if entry.step > step]
+    for entry in aside:
+        entry.path.replace(entry.path.with_name(entry.path.name + _DISCARDED))
+    return [entry.step for entry in aside]
+
+
+def _stem(step: int) -> str:
+    return f"step-{step:012d}"
+
+
+def _entry(path: Path) -> Entry | None:
+    try:
+        manifest = json.loads(path.read_text())
+        if manifest["version"] != VERSION:
+            raise ValueError(f"version {manifest['version']}, this program reads {VERSION}")
+        return Entry(
+            step=int(manifest["step"]),
+            path=path,
+            data=path.parent / Path(manifest["data"]).name,
+            bytes=int(manifest["bytes"]),
+            checksum=int(manifest["crc32"]),
+            finite=bool(manifest["finite"]),
+            epoch=int(manifest["epoch"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("checkpoint %s cannot be used: %s", path, error)
+        return None
+
+
+def _whole(entry: Entry) -> bytes:
+    data = entry.data.read_bytes()
+    if len(data) != entry.bytes:
+        raise ValueError(f"{entry.data.name} has {len(data)} of {entry.bytes} bytes")
+    if zlib.crc32(data) != entry.checksum:
+        raise ValueError(f"{entry.data.name} was changed since it was written (CRC-32)")
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write, force to disk, then rename into place."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    _force(path.parent)
+
+
+def _force(directory: Path) -> None:
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _prune(home: Path) -> None:
+    """Delete what is neither among the newest nor the newest finite one, then what no manifest names."""
+    found = entries(home)
+    kept = {entry.path for entry in found[-KEPT:]} | {entry.path for entry in [e for e in found if e.finite][-1:]}
+    for entry in found:
+        if entry.path not in kept:
+            entry.path.unlink(missing_ok=True)
+    for path in sorted(home.glob(f"step-*.json{_DISCARDED}"))[:-KEPT]:
+        path.unlink(missing_ok=True)
+    named = set(_data_names([*home.glob("step-*.json"), *home.glob(f"step-*.json{_DISCARDED}")]))
+    for path in home.glob("step-*.safetensors"):
+        if path.name not in named:
+            path.unlink(missing_ok=True)
+    for path in home.glob(".step-*.new"):
+        if not Path(f"/proc/{path.name.split('.')[-2]}").exists():  # its writer was killed half way
+            path.unlink(missing_ok=True)
+
+
+def _data_names(manifests: Iterable[Path]) -> Iterable[str]:
+    for path in manifests:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            yield str(json.loads(path.read_text())["data"])
+
+
+def _tell_launcher(step: int, path: Path, finite: bool, epoch: int) -> None:
+    launcher = os.environ.get("EAGLE_EYE_SOCKET")
+    if launcher:
+        worker = os.environ.get("EAGLE_EYE_WORKER", "")
+        with contextlib.suppress(OSError):  # the checkpoint is there whether or not somebody hears of it
+            messages.send(
+                launcher,
+                messages.encode("checkpoint", worker=worker, epoch=epoch, step=step, path=str(path), finite=finite),
+            )
