@@ -1,0 +1,44 @@
+"""What the user wants started: which interpreter, which script, and whether both are there."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.errors import LaunchError
+from eagle_eye.training import script
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A training command, checked."""
+
+    argv: tuple[str, ...]
+    interpreter: str
+    """Runs the zygote: the user's own Python, so that its modules are there before the fork."""
+    python: bool
+    """False: a program of another kind, which is exec'ed."""
+
+
+def parse_command(words: tuple[str, ...], cwd: Path, path: str | None = None) -> Command:
+    """Read and check a command. Raises LaunchError naming what is missing; `path`: where programs are searched."""
+    if not words:
+        raise LaunchError("no training command was given: put it after --, e.g. eagle-eye launch -- python train.py")
+    argv = (sys.executable, *words) if words[0].endswith(".py") else words
+    program = shutil.which(str(cwd / argv[0]) if "/" in argv[0] else argv[0], path=path)
+    interpreter = script.interpreter_of(argv)
+    if program is None and interpreter is None:
+        raise LaunchError(f"the command {argv[0]!r} does not exist or is not executable: check its path ({cwd})")
+    _check_script(argv, cwd)
+    return Command(argv=argv, interpreter=interpreter or sys.executable, python=interpreter is not None)
+
+
+def _check_script(argv: tuple[str, ...], cwd: Path) -> None:
+    """The first word after `python` and its simple options must be there if it is a file."""
+    if not Path(argv[0]).name.startswith("python"):
+        return
+    rest = [word for word in argv[1:] if word != "-u"]
+    if not rest:
+        raise LaunchError(f"{argv[0]} was given no script: name the training script, or -m and a module")
+    if not rest[0].startswith("-") and not (cwd / rest[0]).exists():
+        raise LaunchError(f"the training script {rest[0]!r} does not exist in {cwd}: check its path")

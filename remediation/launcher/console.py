@@ -1,0 +1,48 @@
+"""Prints what rank 0 writes, each line with its worker's name in front."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from .workers import Worker
+
+LOOK_S = 0.1
+CHUNK = 1 << 16
+
+
+class Console:
+    """Follows the log of whichever worker of this node is rank 0."""
+
+    def __init__(self, workers: Callable[[], tuple[Worker, ...]], out: TextIO) -> None:
+        self._workers = workers
+        self._out = out
+        self._at: dict[Path, int] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Print the whole lines that have come since."""
+        for worker in self._workers():
+            if worker.place.rank == 0:
+                self._follow(worker)
+
+    def _follow(self, worker: Worker) -> None:
+        at = self._at.setdefault(worker.log, worker.log_from)
+        try:
+            with worker.log.open("rb") as file:
+                file.seek(at)
+                text = file.read(CHUNK)
+        except OSError:
+            return
+        end = text.rfind(b"\n") + 1 or (len(text) if len(text) == CHUNK else 0)
+        self._at[worker.log] = at + end
+        prefix = f"[{worker.place.node}/{worker.place.local_rank}] "
+        for line in text[:end].decode(errors="replace").splitlines():
+            self._out.write(f"{prefix}{line}\n")
+        if end:
+            self._out.flush()

@@ -1,0 +1,176 @@
+"""A launcher that does not coordinate: it finds the coordinator, joins it, and notices when it is gone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.rpc.client import ControlClient
+from eagle_eye.rpc.fence import Fence
+from eagle_eye.rpc.messages import Body, Connection, Peer
+
+from .journal import Journal
+from .participant import Participant
+from .settings import LauncherSettings
+from .succession import StandStill, Succession
+from .terms import TermsFile
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.02
+RETRY_S = 0.1
+ASK_LEADER_S = 0.5
+
+
+class Following:
+    """`follow` returns when it is this launcher's turn to lead."""
+
+    def __init__(
+        self, settings: LauncherSettings, peer: Peer, participant: Participant, terms: TermsFile, journal: Journal,
+        fence: Fence, clock: Clock, *, marks: Callable[[], int | None], coordinator_of: Callable[[], Awaitable[str]],
+    ) -> None:  # fmt: skip
+        """`marks`: grows while the workers move; `coordinator_of`: what the leader knows, '' if nothing."""
+        self._settings = settings
+        self._peer = peer
+        self._participant = participant
+        self._terms = terms
+        self._journal = journal
+        self._fence = fence
+        self._marks = marks
+        self._coordinator_of = coordinator_of
+        self._clock = clock
+        self._client: ControlClient | None = None
+        self._changed = asyncio.Event()
+        self.address = ""
+        """Of the coordinator that we have joined; '' while there is none."""
+
+    async def close(self) -> None:
+        """Leave the coordinator."""
+        client, self._client, self.address = self._client, None, ""
+        if client is not None:
+            await client.stop()
+
+    async def report(self, kind: str, body: Body) -> None:
+        """Tell the coordinator of a death or of the end; tried until it knows or another epoch has begun."""
+        while self._terms.terms.promised <= int(body["epoch"]):
+            try:
+                if self._client is not None and self.address:
+                    await self._client.request(kind, body, self._settings.lease_s)
+                    return
+            except EagleEyeError as error:
+                log.info("the coordinator was not told of a %s: %s", kind, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def follow(self, address: str) -> tuple[str, ...]:
+        """Join the coordinator at `address` and the ones after it. Returns the lost nodes once it is our turn."""
+        while True:
+            if await self.join(address, self._settings.lease_s):
+                if await self._stay():
+                    address = self.address or address
+                    continue
+            elif self._terms.terms.last is None or self._terms.terms.over:
+                address = await self._coordinator_of() or address
+                await asyncio.sleep(RETRY_S)
+                continue
+            gone = await self._after_the_coordinator()
+            if isinstance(gone, tuple):
+                return gone
+            address = gone
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    async def join(self, address: str, timeout: float) -> bool:
+        """Ask whoever serves `address`, and those that it names, to let us take part; True once somebody does."""
+        began = self._clock.monotonic()
+        while (left := timeout - (self._clock.monotonic() - began)) > 0:
+            answer = await self._knock(address, left)
+            if answer.get("accepted"):
+                return True
+            address = str(answer.get("coordinator") or address)
+            await asyncio.sleep(min(RETRY_S, left))
+        return False
+
+    async def _knock(self, address: str, timeout: float) -> Body:
+        if address == self._peer.address:
+            return {}
+        await self.close()
+        self._changed.clear()
+        client = ControlClient(
+            address, self._peer, on_command=self._participant.obey, on_state=self._state, fence=self._fence,
+            clock=self._clock, welcome_s=timeout,
+        )  # fmt: skip
+        await client.start()
+        self._client = client
+        answer = await self._ask_in(client, timeout)
+        if answer.get("accepted"):
+            self.address = address
+        else:
+            await self.close()
+        return answer
+
+    async def _ask_in(self, client: ControlClient, timeout: float) -> Body:
+        terms = self._terms.terms
+        body: Body = {
+            "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc,
+            "boot": self._peer.boot, "promised": terms.promised, "last": None if terms.over else terms.last,
+        }  # fmt: skip
+        try:
+            return await client.request("join", body, timeout)
+        except EagleEyeError as error:
+            log.debug("not joined: %s", error)
+            return {}
+
+    def _state(self, _: Connection) -> None:
+        self._changed.set()
+
+    # --- losing --------------------------------------------------------------------------------------------------
+
+    async def _stay(self) -> bool:
+        """Until the coordinator is gone. True: its session broke and is back, join again."""
+        client = self._client
+        if client is None:
+            return True
+        while client.connected:
+            self._changed.clear()
+            if client.connected:
+                await self._changed.wait()
+        self._tell_lost()
+        still = StandStill(self._clock)
+        broke = self._clock.monotonic()
+        while not client.connected:
+            quiet = min(still.observe(self._marks()), self._clock.monotonic() - broke)
+            if self._participant.broken or quiet >= self._settings.lease_s:
+                return False
+            await asyncio.sleep(LOOK_S)
+        answer = await self._ask_in(client, self._settings.lease_s)
+        return bool(answer.get("accepted"))
+
+    def _tell_lost(self) -> None:
+        last = self._terms.terms.last
+        if last is not None:
+            message = f"the session to the coordinator on {last.coordinator} broke"
+            self._journal.of_node("peer.lost", last.coordinator, message, {"seen_by": self._settings.node})
+
+    async def _after_the_coordinator(self) -> str | tuple[str, ...]:
+        """The address of the next coordinator, or the lost nodes if it is our turn.
+
+        Our workers end first: the step stands still, and nothing of this side may write any more.
+        """
+        await self.close()
+        await self._participant.stop_workers()
+        last = self._terms.terms.last
+        while last is not None:
+            succession = Succession(last, self._settings.node, gone=(last.coordinator,))
+            while (node := succession.next()) and not succession.ours:
+                if await self.join(succession.address(node), 1.5 * self._settings.lease_s):
+                    return self.address
+                succession.unreachable(node)
+            if succession.ours:
+                return succession.gone
+            known = await self._coordinator_of() or last.launchers[last.coordinator]
+            if known != self._peer.address and await self.join(known, self._settings.lease_s):
+                return self.address
+        return ""
+
+

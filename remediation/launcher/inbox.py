@@ -1,0 +1,63 @@
+"""The unix socket to which the workers of a node talk, and anybody of the same user who wants a drill token."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.training import messages
+
+log = logging.getLogger(__name__)
+
+Receive = Callable[[messages.Message], bytes | None]
+"""Takes one message; what it returns is the answer."""
+
+
+class Inbox:
+    """Reads lines, hands messages on; a connection that speaks another language is closed."""
+
+    def __init__(self, path: Path, receive: Receive) -> None:
+        self._path = path
+        self._receive = receive
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. A socket that a killed launcher left behind is replaced."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=messages.LONGEST)
+        self._path.chmod(0o600)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if not same_user(writer.get_extra_info("socket")):
+                return
+            while line := await reader.readline():
+                answer = self._receive(messages.decode(line))
+                if answer is not None:
+                    writer.write(answer)
+                    await writer.drain()
+        except (OSError, ValueError, EagleEyeError) as error:
+            log.warning("a message on %s was not understood: %s", self._path, error)
+        except asyncio.CancelledError:  # the loop ends; the streams module would log it as an error
+            pass
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+                writer.close()
+
+
+def same_user(connection: socket.socket) -> bool:
+    """Whether the process at the other end of a unix socket belongs to our user."""
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(uid == os.getuid())

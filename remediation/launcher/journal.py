@@ -1,0 +1,46 @@
+"""What this launcher writes to the stream: events and layouts, each with its own number."""
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from eagle_eye import wire
+from eagle_eye.clock import Clock
+from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.types import Entity, Event, Kind, Layout
+
+Write = Callable[[str, str, bytes], None]
+"""(topic, key, value): returns at once, spools while the stream is away."""
+
+
+class Journal:
+    """One writer, one boot."""
+
+    def __init__(self, job: str, node: str, boot: str, clock: Clock, write: Write) -> None:
+        self._job, self._node, self._boot = job, node, boot
+        self._clock = clock
+        self._write = write
+        self._numbers = itertools.count(1)
+
+    def event(
+        self, name: str, entity: Entity, message: str = "", attributes: Mapping[str, str] | None = None
+    ) -> Event:
+        """Write an event; returns it with its id."""
+        event = Event(
+            name=name, job=self._job, entity=entity, time=self._clock.now(), node=self._node, boot=self._boot,
+            number=next(self._numbers), message=message, attributes=dict(attributes or {}),
+        )  # fmt: skip
+        self._write(OBSERVATIONS, self._job, wire.encode(event))
+        return event
+
+    def of_worker(self, name: str, worker: str, message: str, attributes: Mapping[str, str]) -> Event:
+        return self.event(name, Entity(kind=Kind.WORKER, name=worker), message, attributes)
+
+    def of_job(self, name: str, message: str, attributes: Mapping[str, str]) -> Event:
+        return self.event(name, Entity(kind=Kind.JOB, name=self._job), message, attributes)
+
+    def of_node(self, name: str, node: str, message: str, attributes: Mapping[str, str]) -> Event:
+        return self.event(name, Entity(kind=Kind.NODE, name=node), message, attributes)
+
+    def layout(self, layout: Layout) -> None:
+        """Write which worker is which rank now."""
+        self._write(OBSERVATIONS, self._job, wire.encode(layout))

@@ -1,0 +1,361 @@
+"""A launcher: one process per job and node. Starts, supervises and commands its workers, and may coordinate the job."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError, TemporaryError
+from eagle_eye.rpc.client import ControlClient
+from eagle_eye.rpc.fence import Fence
+from eagle_eye.rpc.messages import Body, Command, Connection, Peer
+from eagle_eye.rpc.server import ControlServer
+from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.stream.spool import SpooledWriter
+from eagle_eye.training import checkpoint
+
+from .command import parse_command
+from .console import Console
+from .coordination import Coordination
+from .coordinator import Coordinator, Rules
+from .environment import Store
+from .following import ASK_LEADER_S, Following
+from .healing import parse_heal
+from .inbox import Inbox
+from .journal import Journal, Write
+from .membership import voters
+from .participant import Participant
+from .presence import Presence
+from .settings import LauncherSettings
+from .succession import StandStill, Succession
+from .terms import TermsFile
+from .workers import Worker, Workers
+from .zygote_link import ZygoteLink
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+BEAT_SHARE = 0.2
+"""Of the lease: how often a beat is sent."""
+
+
+class Launcher:
+    """Puts the parts together; `run` lasts as long as the job."""
+
+    def __init__(self, settings: LauncherSettings, write: Write, clock: Clock) -> None:
+        """Raises LaunchError, ConfigError before anything is started."""
+        self._settings = settings
+        self._clock = clock
+        self._budget = parse_heal(settings.heal)
+        environment = dict(os.environ if settings.environment is None else settings.environment)
+        self._cwd = settings.working_dir or Path.cwd()
+        self._command = parse_command(settings.command, self._cwd, environment.get("PATH"))
+        self._environment = environment
+        self._boot = secrets.token_hex(8)
+        self._terms = TermsFile(settings.state_dir, settings.run, settings.node)
+        self._fence = Fence(settings.state_dir / "terms" / f"{settings.run}-{settings.node}")
+        self._journal = Journal(settings.job, settings.node, self._boot, clock, write)
+        self._presence = Presence(settings.run_dir, settings.job, settings.node, os.getpid())
+        self._workers = Workers(settings, self._command, environment, self._worker_ended)
+        self._workers.check_paths()
+        self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)
+        self._workers.zygote = self._zygote
+        self._participant = Participant(
+            settings, self._workers, self._terms, self._presence, self._journal, self._report
+        )
+        self._inbox = Inbox(settings.inbox, self._participant.receive)
+        self._server = ControlServer(
+            self, settings.address, term=0, beat_s=settings.lease_s * BEAT_SHARE, lease_s=settings.lease_s, clock=clock
+        )
+        self._console = Console(lambda: self._workers.all, sys.stdout)
+        self._leader: ControlClient | None = None
+        self._following: Following | None = None
+        self._coordination: Coordination | None = None
+        self._store_pid = 0
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Until the job is over or `stop` is set. Returns the exit code; raises LaunchError."""
+        tasks: list[asyncio.Task[None]] = []
+        code = 1
+        try:
+            await self._start()
+            tasks = [asyncio.create_task(work) for work in (
+                self._workers.supervise(), self._take_part(), self._stopped(stop), self._watch_suspects(),
+                *([self._console.run()] if self._settings.console else []),
+            )]  # fmt: skip
+            code = await self._outcome(tasks)
+        finally:
+            await self._finish(tasks, code)
+        return code
+
+    async def _outcome(self, tasks: list[asyncio.Task[None]]) -> int:
+        """The code that the coordinator gives at the end; what went wrong here, if that comes first."""
+        ended = self._participant.ended
+        while not ended.done():
+            awaited: list[asyncio.Future[Any]] = [ended, *(task for task in tasks if not task.done())]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
+        code, reason = ended.result()
+        if code == 1:
+            log.error("%s failed: %s", self._settings.job, reason)
+        return code
+
+    # --- start and end -------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        settings = self._settings
+        for directory in (settings.logs, settings.run_dir, settings.checkpoints):
+            directory.mkdir(parents=True, exist_ok=True)
+        await self._zygote.start(settings.preload, self._environment, str(self._cwd))
+        await self._inbox.start()
+        await self._server.start()
+        if settings.leader:
+            self._leader = ControlClient(
+                settings.leader, self._peer, on_command=self._obey_leader, on_state=self._leader_state,
+                fence=self._fence, clock=self._clock,
+            )  # fmt: skip
+            await self._leader.start()
+        self._following = Following(
+            settings, self._peer, self._participant, self._terms, self._journal, self._fence, self._clock,
+            marks=self._workers.marks, coordinator_of=self._known_coordinator,
+        )  # fmt: skip
+        await self._zygote.ready()
+
+    async def _finish(self, tasks: list[asyncio.Task[None]], code: int) -> None:
+        """Leave nothing behind: no process, socket, ring or job file."""
+        for task in (*tasks, *self._background):
+            task.cancel()
+        await asyncio.gather(*tasks, *self._background, return_exceptions=True)
+        with contextlib.suppress(ControlError):
+            await self._participant.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
+        if self._settings.console:
+            self._console.look()
+        if self._coordination is not None:
+            await self._coordination.close()
+        if self._following is not None:
+            await self._following.close()
+        if self._leader is not None:
+            await self._leader.stop()
+        await self._server.stop()
+        await self._zygote.close()
+        await self._inbox.stop()
+        self._workers.close()
+        self._presence.remove()
+        if self._participant.ended.done():
+            self._terms.end()
+
+    async def _stopped(self, stop: asyncio.Event) -> None:
+        """The user stops this launcher: the job if we coordinate it, else our part of it."""
+        await stop.wait()
+        if self._coordination is not None:
+            self._coordination.do(self._coordination.coordinator.stop())
+        else:
+            self._participant.ended.set_result((130, "stopped"))
+
+    # --- who coordinates -----------------------------------------------------------------------------------------
+
+    async def _take_part(self) -> None:
+        """Follow or lead, whichever it is, again and again."""
+        if self._following is None:
+            return
+        last = None if self._terms.terms.over else self._terms.terms.last
+        address = await self._known_coordinator()
+        if not address and last is None and self._is_rendezvous():
+            self._lead(())
+            return
+        if not address and last is not None:
+            address = await self._search(self._following)
+        while True:
+            lost = await self._following.follow(address or self._settings.rendezvous) if address != self._address else ()
+            self._lead(lost)
+            address = await self._while_candidate(self._following)
+
+    async def _search(self, following: Following) -> str:
+        """A launcher that was started again asks those that it knows; our own address: nobody before us is there."""
+        last = self._terms.terms.last
+        if last is None:
+            return ""
+        others = [node for node in last.launchers if node != self._settings.node]
+        for node in others:
+            if await following.join(last.launchers[node], self._settings.lease_s / 2):
+                return following.address
+        before = Succession(last, self._settings.node, gone=tuple(others))
+        return self._address if before.ours or len(voters(last)) > 1 else self._settings.rendezvous or self._address
+
+    def _lead(self, lost: tuple[str, ...]) -> None:
+        settings = self._settings
+        terms = self._terms.terms
+        last = None if terms.over else terms.last
+        if last is not None:
+            self._budget.spent = max(self._budget.spent, last.restarts)
+        rules = Rules(
+            job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
+            join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
+            patience_s=settings.patience_s if settings.leader else 0.0,
+        )  # fmt: skip
+        coordinator = Coordinator(rules, self._budget, self._clock, last, lost)
+        self._coordination = Coordination(
+            coordinator, self._server, self._participant.obey, self._journal,
+            leader=self._leader, make_store=self._make_store, roll_back=self._roll_back,
+        )  # fmt: skip
+        log.info("this launcher coordinates %s", settings.job)
+        self._coordination.join(
+            {"node": settings.node, "address": self._address, "slots": settings.nproc, "boot": self._boot,
+             "promised": terms.promised, "last": None}
+        )  # fmt: skip
+
+    async def _while_candidate(self, following: Following) -> str:
+        """Lead for good, unless another coordinator turns up before a majority has followed: then its address."""
+        while (leading := self._coordination) is not None:
+            await asyncio.sleep(ASK_LEADER_S)
+            last = leading.coordinator.last
+            if not leading.coordinator.candidate or last is None:
+                continue
+            others = [address for node, address in last.launchers.items() if node != self._settings.node]
+            for address in dict.fromkeys([await self._known_coordinator(), *others]):
+                if address and leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
+                    await leading.close()
+                    self._coordination = None
+                    return following.address
+        return ""
+
+    def _is_rendezvous(self) -> bool:
+        return self._settings.rendezvous in ("", self._settings.address, self._address)
+
+    async def _known_coordinator(self) -> str:
+        """Address of the coordinator that the leader knows to be alive; '' if that is nobody, or we."""
+        if self._leader is None:
+            return ""
+        try:
+            answer = await self._leader.request("coordinator_of", {"job": self._settings.job}, 1.0)
+        except EagleEyeError as error:
+            log.info("the server cannot be asked for a coordinator: %s", error)
+            return ""
+        return "" if answer.get("node") == self._settings.node else str(answer.get("address", ""))
+
+    async def _watch_suspects(self) -> None:
+        """Second witness of a lost launcher: no worker here has moved since its session broke."""
+        still = StandStill(self._clock)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            leading = self._coordination
+            if leading is None or not leading.coordinator.suspects:
+                still.reset()
+            elif still.observe(self._workers.marks()) >= self._settings.lease_s:
+                leading.do(leading.coordinator.standing_still())
+                still.reset()
+
+    # --- handler of our control channel ---------------------------------------------------------------------------
+
+    def opened(self, peer: Peer) -> None:
+        """Its request to join says the rest."""
+
+    def lost(self, peer: Peer, reason: str) -> None:
+        if self._coordination is not None and peer.role == "launcher":
+            log.info("the session of the %s ended: %s", peer, reason)
+            self._coordination.lost(peer.node)
+
+    async def request(self, peer: Peer, kind: str, body: Body) -> Body:
+        if peer.job != self._settings.job:
+            raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
+        leading = self._coordination
+        if kind == "join":
+            if leading is not None:
+                return leading.join(body)
+            return {"accepted": False, "coordinator": self._following.address if self._following else ""}
+        if leading is None:
+            raise TemporaryError("this launcher does not coordinate the job")
+        if kind not in {"death", "finished"}:
+            raise ControlError(f"a coordinator does not know the request {kind!r}")
+        leading.report(peer.node, kind, body)
+        return {}
+
+    # --- the leader --------------------------------------------------------------------------------------------------
+
+    async def _obey_leader(self, command: Command) -> Body:
+        if self._coordination is None:
+            raise TemporaryError(f"the launcher on {self._settings.node} does not coordinate {self._settings.job}")
+        return await self._coordination.command(command)
+
+    def _leader_state(self, connection: Connection) -> None:
+        if connection.connected and self._coordination is not None:
+            self._coordination.leader_is_back()
+
+    # --- facts of our own workers -------------------------------------------------------------------------------------
+
+    def _worker_ended(self, worker: Worker, status: int | None) -> None:
+        self._participant.worker_ended(worker, status)
+
+    def _report(self, kind: str, body: Body) -> None:
+        if self._coordination is not None:
+            self._coordination.report(self._settings.node, kind, body)
+        elif self._following is not None:
+            task = asyncio.create_task(self._following.report(kind, body))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    def _zygote_lost(self) -> None:
+        self._workers.zygote_lost()
+        if not self._participant.ended.done():
+            self._participant.ended.set_result((1, "the zygote is gone: workers can no longer be started here"))
+
+    # --- for the coordinator ---------------------------------------------------------------------------------------------
+
+    async def _make_store(self) -> Store:
+        """A new store for each epoch; the one before is ended."""
+        host = self._address.rpartition(":")[0].strip("[]")
+        old, self._store_pid = self._store_pid, 0
+        if old:
+            self._zygote.kill(old, 9)
+        if "torch" not in self._zygote.modules:
+            with socket.socket() as probe:
+                probe.bind((host, 0))
+                return Store(host=host, port=probe.getsockname()[1], served=False)
+        store, self._store_pid = await self._zygote.store(host)
+        return store
+
+    def _roll_back(self, step: int) -> None:
+        checkpoint.discard_after(self._settings.checkpoints, step)
+
+    @property
+    def _address(self) -> str:
+        host = self._settings.address.rpartition(":")[0]
+        return f"{host}:{self._server.port}"
+
+    @property
+    def _peer(self) -> Peer:
+        return Peer(
+            role="launcher", node=self._settings.node, job=self._settings.job, boot=self._boot, pid=os.getpid(),
+            address=self._address,
+        )  # fmt: skip
+
+
+async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
+    """Run one launcher: 0 the job has finished, 1 it has failed and was not healed, 130 it was stopped.
+
+    Call it from the main thread. Raises LaunchError and ConfigError, before anything was started where possible.
+    """
+    clock = SystemClock()
+    stream = EmbeddedStream(settings.state_dir / "stream")
+    name = f"launcher-{settings.run}-{settings.node}"
+    writer = SpooledWriter(stream, settings.state_dir / "spool", clock=clock, name=name)
+
+    def write(topic: str, key: str, value: bytes) -> None:
+        writer.write(topic, key, value, keep=True)
+
+    try:
+        return await Launcher(settings, write, clock).run(stop)
+    except TimeoutError as error:
+        raise LaunchError(str(error)) from error
+    finally:
+        writer.close()
+        stream.close()

@@ -1,0 +1,170 @@
+"""A launcher as a member of its job: obeys the coordinator, and reports what happens to its own workers."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from signal import SIGCONT
+from typing import Any
+
+import msgspec
+
+from eagle_eye.errors import ControlError, Stale
+from eagle_eye.rpc.messages import Body, Command
+from eagle_eye.training import messages
+from eagle_eye.types import Layout
+
+from .deaths import glimpse
+from .dump import dump_workers
+from .environment import Store
+from .exits import code_of, died_at_start, exit_attributes, exit_message
+from .journal import Journal
+from .presence import Presence
+from .redaction import redact
+from .settings import LauncherSettings
+from .terms import TermsFile
+from .workers import Worker, Workers
+from .zygote_link import kill_group
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[str, Body], None]
+"""Brings a fact to the coordinator, whoever that is: death or finished."""
+
+
+class Participant:
+    """The commands prepare, start, halt, end, reattempt and dump; the events exit, exception and checkpoint.saved."""
+
+    def __init__(
+        self, settings: LauncherSettings, workers: Workers, terms: TermsFile, presence: Presence, journal: Journal,
+        report: Report,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._workers = workers
+        self._terms = terms
+        self._presence = presence
+        self._journal = journal
+        self._report = report
+        self.broken = False
+        """A worker of the present epoch has died: whoever is lost, the step stands still."""
+        self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        """Code and reason, once the job is over."""
+
+    async def obey(self, command: Command) -> Body:
+        """Do what the coordinator asks. Raises ControlError for an action that we do not know."""
+        actions = {
+            "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
+            "reattempt": self._reattempt, "dump": self._dump,
+        }  # fmt: skip
+        action = actions.get(command.action)
+        if action is None:
+            raise ControlError(f"a launcher does not know the command {command.action!r}: is the coordinator newer?")
+        return await action(command.arguments)
+
+    async def stop_workers(self, grace_s: float = 0.0) -> None:
+        """End them; nothing of it is an event."""
+        try:
+            await self._workers.stop(grace_s)
+        except TimeoutError as error:
+            raise ControlError(str(error)) from error
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, arguments: dict[str, Any]) -> Body:
+        """The acknowledgement is a vote: given once per epoch, on disk before it is sent."""
+        layout = msgspec.convert(arguments["layout"], Layout)
+        promised = self._terms.terms.promised
+        stopping = asyncio.create_task(self.stop_workers())
+        vote = await asyncio.to_thread(self._terms.promise, layout.epoch)
+        await stopping
+        return {"vote": vote, "promised": promised}
+
+    async def _start(self, arguments: dict[str, Any]) -> Body:
+        layout = msgspec.convert(arguments["layout"], Layout)
+        if layout.epoch < self._terms.terms.promised:
+            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
+        saving = asyncio.create_task(asyncio.to_thread(self._terms.valid, layout))
+        self.broken = False
+        await self._workers.start(layout, msgspec.convert(arguments["store"], Store), int(arguments["max_restarts"]))
+        self._presence.write(layout.epoch, self._workers.all)
+        await saving
+        return {}
+
+    async def _halt(self, arguments: dict[str, Any]) -> Body:
+        log.warning("the workers are ended: %s", arguments.get("reason", ""))
+        await self.stop_workers()
+        return {}
+
+    async def _end(self, arguments: dict[str, Any]) -> Body:
+        if not self.ended.done():
+            self.ended.set_result((int(arguments["code"]), str(arguments["reason"])))
+        return {}
+
+    async def _reattempt(self, arguments: dict[str, Any]) -> Body:
+        """Continue workers that were stopped by a signal."""
+        continued = []
+        for worker in self._asked(arguments):
+            seen = glimpse(worker.pid)
+            if seen is not None and seen.state in "Tt":
+                kill_group(worker.pid, SIGCONT)
+                continued.append(worker.name)
+        return {"continued": continued}
+
+    async def _dump(self, arguments: dict[str, Any]) -> Body:
+        return await dump_workers(self._asked(arguments))
+
+    def _asked(self, arguments: dict[str, Any]) -> list[Worker]:
+        names = arguments.get("workers") or [worker.name for worker in self._workers.all]
+        return [worker for name in names if (worker := self._workers.find(name)) is not None and worker.running]
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def worker_ended(self, worker: Worker, status: int | None) -> None:
+        """A worker ended and nobody here had ordered it."""
+        code = code_of(status)
+        if code == 0:
+            if all(other.end == 0 for other in self._workers.all):
+                self._report("finished", {"epoch": worker.epoch})
+            return
+        self.broken = True
+        attributes = exit_attributes(worker, code, self._workers.step(worker))
+        event = self._journal.of_worker("exit", worker.name, exit_message(worker, code), attributes)
+        lived = asyncio.get_running_loop().time() - worker.began
+        early = died_at_start(code, self._workers.completed(), lived)
+        at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
+        self._report("death", {"epoch": worker.epoch, "cause": event.id, "at_start": at_start})
+        log.warning("%s", event.message)
+
+    # --- what the workers say --------------------------------------------------------------------------------------
+
+    def receive(self, message: messages.Message) -> bytes | None:
+        """One message of the unix socket."""
+        worker = self._workers.find(str(message.get("worker", "")))
+        kind = message["kind"]
+        if kind == "token":
+            if worker is None:
+                return messages.reply(False, error=f"no worker {message.get('worker')!r} runs on this node")
+            return messages.reply(True, token=self._workers.token(worker), socket=str(worker.socket))
+        if worker is None or int(message.get("epoch", worker.epoch)) != worker.epoch:
+            return None
+        if kind == "exception":
+            self._exception(worker, message)
+        elif kind == "checkpoint":
+            attributes = {name: str(message.get(name, "")) for name in ("step", "path", "finite")}
+            self._journal.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
+        return None
+
+    def _exception(self, worker: Worker, message: messages.Message) -> None:
+        worker.exception = str(message.get("type", ""))
+        attributes = {
+            "type": worker.exception,
+            "message": redact(str(message.get("message", ""))),
+            "traceback": redact(str(message.get("traceback", ""))),
+            "rank": str(worker.place.rank),
+            "epoch": str(worker.epoch),
+            "step": str(message.get("step", "")),
+            "pid": str(worker.pid),
+        }
+        text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
+        self._journal.of_worker("exception", worker.name, text, attributes)
+
+

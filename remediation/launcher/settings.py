@@ -1,0 +1,81 @@
+"""Everything that one launcher needs to know, handed in at its start."""
+
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.errors import ConfigError
+
+
+class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One launcher of one job on one node. Times in seconds."""
+
+    job: str
+    """tenant/name/run; the run must be unique per start."""
+    node: str
+    command: tuple[str, ...]
+    """The training command: `python train.py ...`, `train.py ...`, or any program."""
+    state_dir: Path
+    run_dir: Path
+    """Of this node alone: two nodes on one machine have two."""
+    nproc: int = 1
+    """Workers on this node."""
+    nnodes: tuple[int, int] = (1, 1)
+    """Fewest and most nodes that the job may run on."""
+    address: str = "127.0.0.1:0"
+    """host:port on which this launcher serves its control channel; port 0 takes a free one."""
+    rendezvous: str = ""
+    """host:port of the launcher that coordinates the job from its start; empty: this one."""
+    leader: str = ""
+    """host:port of the server; empty: the job lives without one."""
+    heal: str = "restart:3"
+    """What the job may do to itself: none, or restart:N."""
+    checkpoint_dir: Path | None = None
+    """Shared by all nodes. Default: state_dir/checkpoints/<job with / as _>."""
+    working_dir: Path | None = None
+    """Of the workers. Default: the launcher's own."""
+    environment: dict[str, str] | None = None
+    """Of the workers, before ours is added. Default: the launcher's own."""
+    preload: tuple[str, ...] = ("torch", "torch.distributed")
+    """Modules that are imported once, before the workers are forked. Without torch nobody serves the ranks' store."""
+    console: bool = True
+    """Print the log of rank 0, each line with its worker's name in front."""
+    lease_s: float = 2.0
+    """Silence after which a session counts as lost."""
+    join_timeout_s: float = 10.0
+    """At the start: how long more nodes than the fewest are waited for."""
+    stop_grace_s: float = 10.0
+    """Between SIGTERM and SIGKILL when the user stops the job."""
+    patience_s: float = 10.0
+    """How long a job whose own budget is spent waits for a command of the server, if it has one."""
+    wait_nodes_s: float = 600.0
+    """How long a job with too few nodes waits for more."""
+
+    def __post_init__(self) -> None:
+        if self.job.count("/") != 2 or not all(self.job.split("/")):
+            raise ConfigError(f"job {self.job!r} is not understood: use tenant/name/run")
+        if not self.node or "/" in self.node:
+            raise ConfigError(f"node {self.node!r} is not usable: give a name without a slash")
+        if self.nproc < 1:
+            raise ConfigError(f"--nproc-per-node {self.nproc} is not usable: start at least one worker")
+        if not 1 <= self.nnodes[0] <= self.nnodes[1]:
+            raise ConfigError(f"--nnodes {self.nnodes[0]}:{self.nnodes[1]} is not usable: use N or MIN:MAX, MIN ≥ 1")
+
+    @property
+    def run(self) -> str:
+        return self.job.rsplit("/", 1)[-1]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the job's checkpoints lie."""
+        return self.checkpoint_dir or self.state_dir / "checkpoints" / self.job.replace("/", "_")
+
+    @property
+    def logs(self) -> Path:
+        """Where the logs of this node's workers lie."""
+        return self.state_dir / "logs" / self.run / self.node
+
+    @property
+    def inbox(self) -> Path:
+        """The unix socket to which the workers talk."""
+        return self.run_dir / f"{self.run}-launcher.sock"

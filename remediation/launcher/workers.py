@@ -1,0 +1,263 @@
+"""The workers of one node: started, supervised, stopped. Each unexpected end is told once."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.errors import ConfigError, RingError
+from eagle_eye.training import messages
+from eagle_eye.training.ring import RingReader
+from eagle_eye.types import Layout, Place
+
+from .command import Command
+from .deaths import DeathWatch, glimpse
+from .environment import Paths, Store, worker_environment
+from .settings import LauncherSettings
+from .zygote_link import ZygoteLink, kill_group
+
+STATUS_S = 0.05
+"""How long an exit status is waited for where the kernel does not show it at once."""
+LONGEST_SOCKET = 103
+"""Bytes of the path of a unix socket."""
+
+
+class Worker(msgspec.Struct, kw_only=True):
+    """One process of one epoch."""
+
+    place: Place
+    epoch: int
+    pid: int
+    start_time: int
+    secret: str
+    tokens: int = 0
+    """Handed out so far."""
+    log: Path
+    log_from: int
+    """Length of the log when this process began."""
+    ring: Path
+    socket: Path
+    began: float
+    status: int | None = None
+    ordered: bool = False
+    """The launcher ended it itself."""
+    noticed: bool = False
+    """Its death was told, or needs not be."""
+    end: int | None = None
+    """Status with which its end was told; the kernel may still be at its teardown."""
+    exception: str = ""
+    """Type of the exception that it announced."""
+
+    @property
+    def running(self) -> bool:
+        return self.status is None and not self.noticed
+
+    @property
+    def name(self) -> str:
+        return self.place.worker
+
+
+OnEnd = Callable[[Worker, int | None], None]
+"""A worker ended by itself: status as of waitpid, None if it cannot be known."""
+
+
+class Workers:
+    """All workers of this node, of one epoch at a time."""
+
+    def __init__(self, settings: LauncherSettings, command: Command, environment: dict[str, str], on_end: OnEnd) -> None:
+        self._settings = settings
+        self._command = command
+        self._environment = environment
+        self._on_end = on_end
+        self._watch = DeathWatch(self._noticed)
+        self._by_pid: dict[int, Worker] = {}
+        self._ended = asyncio.Event()
+        self._readers: dict[int, RingReader] = {}
+        self._ring_dir = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else settings.run_dir  # noqa: S108 - shared memory, names are ours
+        self.zygote: ZygoteLink | None = None
+        self.ready_at = 0.0
+
+    @property
+    def all(self) -> tuple[Worker, ...]:
+        """The workers of the present epoch, by slot."""
+        return tuple(self._by_pid.values())
+
+    def find(self, name: str) -> Worker | None:
+        return next((worker for worker in self._by_pid.values() if worker.name == name), None)
+
+    async def supervise(self) -> None:
+        """Watch for deaths until cancelled."""
+        await self._watch.run()
+
+    # --- start -------------------------------------------------------------------------------------------------
+
+    async def start(self, layout: Layout, store: Store, max_restarts: int) -> None:
+        """Fork this node's workers of a layout. Raises LaunchError."""
+        self._by_pid.clear()
+        self._close_readers()
+        for place in layout.places:
+            if place.node == self._settings.node:
+                await self._fork(layout, place, store, max_restarts)
+        self._sweep(layout.epoch - 1)
+
+    async def _fork(self, layout: Layout, place: Place, store: Store, max_restarts: int) -> None:
+        if self.zygote is None:
+            raise RuntimeError("workers are started after the zygote")
+        settings = self._settings
+        ring, probe = self._ring_of(place.local_rank, layout.epoch), self._socket_of(place.local_rank, layout.epoch)
+        log_file = settings.logs / f"{place.local_rank}.log"
+        secret = secrets.token_hex(16)
+        paths = Paths(inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints))
+        environment = worker_environment(self._environment, layout, place, store, paths, secret, max_restarts)
+        length = log_file.stat().st_size if log_file.exists() else 0
+        cwd = str(settings.working_dir or Path.cwd())
+        pid = await self.zygote.fork(
+            str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
+        )
+        seen = glimpse(pid)
+        self._by_pid[pid] = Worker(
+            place=place, epoch=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
+            log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
+        )  # fmt: skip
+        self._watch.watch(pid)
+
+    # --- stop --------------------------------------------------------------------------------------------------
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left."""
+        for worker in self._by_pid.values():
+            worker.ordered = True
+        if grace_s > 0:
+            self._signal(signal.SIGTERM)
+            if await self._all_gone(grace_s):
+                return
+        self._signal(signal.SIGKILL)
+        if not await self._all_gone(5.0):
+            stuck = ", ".join(str(worker.pid) for worker in self._by_pid.values() if worker.status is None)
+            raise TimeoutError(f"processes {stuck} do not end though killed: the kernel holds them (a dead disk or GPU?)")
+
+    def _signal(self, number: int) -> None:
+        for worker in self._by_pid.values():
+            if worker.status is None and self.zygote is not None:
+                self.zygote.kill(worker.pid, number)
+
+    async def _all_gone(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(worker.status is None for worker in self._by_pid.values()):
+                    self._ended.clear()
+                    await self._ended.wait()
+                return True
+        return False
+
+    # --- ends --------------------------------------------------------------------------------------------------
+
+    def exited(self, pid: int, status: int) -> None:
+        """The zygote reaped a process."""
+        worker = self._by_pid.get(pid)
+        if worker is None:
+            return
+        worker.status = status
+        self._watch.forget(pid)
+        self._ended.set()
+        self._tell(worker, status)
+
+    def zygote_lost(self) -> None:
+        """The zygote is gone: the kernel has killed the workers, what they had started is ours to end."""
+        for worker in self._by_pid.values():
+            kill_group(worker.pid, signal.SIGKILL)
+            if worker.status is None:
+                self.exited(worker.pid, int(signal.SIGKILL))
+
+    def _noticed(self, pid: int, status: int | None) -> None:
+        worker = self._by_pid.get(pid)
+        if worker is None:
+            return
+        if status is not None:
+            self._tell(worker, status)
+        else:
+            asyncio.get_running_loop().call_later(STATUS_S, self._tell, worker, None)
+
+    def _tell(self, worker: Worker, status: int | None) -> None:
+        """One death is told once, and none that was ordered."""
+        if worker.noticed:
+            return
+        worker.noticed = True
+        worker.end = status if status is not None else worker.status
+        if not worker.ordered:
+            self._on_end(worker, worker.end)
+
+    # --- progress ----------------------------------------------------------------------------------------------
+
+    def reader(self, worker: Worker) -> RingReader | None:
+        """The ring of a worker, None while it has none."""
+        if worker.pid not in self._readers:
+            try:
+                self._readers[worker.pid] = RingReader.open(worker.ring)
+            except RingError:
+                return None
+        return self._readers[worker.pid]
+
+    def step(self, worker: Worker) -> str:
+        """The last step that it began, '' if unknown."""
+        with contextlib.suppress(RingError):
+            reader = self.reader(worker)
+            if reader is not None and (step := reader.now().step) >= 0:
+                return str(step)
+        return ""
+
+    def completed(self) -> int | None:
+        """Steps completed in this epoch by whoever has done most; None if no worker has a ring."""
+        counts = [reader.now().completed for worker in self.all if (reader := self.reader(worker)) is not None]
+        return max(counts, default=None)
+
+    def marks(self) -> int | None:
+        """A number that grows while any worker of this node moves; None if no worker has a ring."""
+        counts = [reader.now().marks for worker in self.all if (reader := self.reader(worker)) is not None]
+        return sum(counts) if counts else None
+
+    # --- tokens and files --------------------------------------------------------------------------------------
+
+    def token(self, worker: Worker) -> str:
+        """The next one-time token for drills in a worker."""
+        worker.tokens += 1
+        return messages.token(worker.secret, worker.tokens - 1)
+
+    def close(self) -> None:
+        """Forget everything and remove the rings and the sockets of the probes."""
+        self._watch.close()
+        self._close_readers()
+        self._sweep(None)
+
+    def _close_readers(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _ring_of(self, slot: int, epoch: int) -> Path:
+        settings = self._settings
+        return self._ring_dir / f"eagle-eye-{os.getuid()}-{settings.run}-{settings.node}-{slot}-{epoch}.ring"
+
+    def _socket_of(self, slot: int, epoch: int) -> Path:
+        return self._settings.run_dir / f"{self._settings.run}-{slot}-{epoch}.sock"
+
+    def check_paths(self) -> None:
+        """Raises ConfigError if a socket's path is too long for the kernel."""
+        for path in (self._settings.inbox, self._socket_of(self._settings.nproc, 10**6)):
+            if len(os.fsencode(path)) > LONGEST_SOCKET:
+                raise ConfigError(f"{path} is too long for a unix socket: choose a shorter --run-dir or run name")
+
+    def _sweep(self, keep_from: int | None) -> None:
+        """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read."""
+        settings = self._settings
+        prefix = f"eagle-eye-{os.getuid()}-{settings.run}-{settings.node}-"
+        found = [*self._ring_dir.glob(f"{prefix}*.ring*"), *settings.run_dir.glob(f"{settings.run}-*-*.sock")]
+        for path in found:
+            epoch = path.name.partition(".")[0].rpartition("-")[2]
+            if keep_from is None or (epoch.isdecimal() and int(epoch) < keep_from):
+                path.unlink(missing_ok=True)
