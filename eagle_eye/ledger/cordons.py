@@ -1,0 +1,34 @@
+"""Nodes that are kept out, by which plan, and who let them in again."""
+
+import msgspec
+from sqlalchemy import insert, select, update
+
+from .store import Store, words
+from .tables import cordons
+from .values import Cordon
+
+
+class Cordons(Store):
+    """Cordoned nodes. All cordons ever made are kept."""
+
+    def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool:
+        """Keep a node out; False if it is out already (the first plan stays its reason)."""
+        cordon = Cordon(node=node, job=job, plan=plan, reason=reason, since=time)
+        with self._writing() as connection:
+            out = (cordons.c.node == node, cordons.c.released.is_(None))
+            if connection.execute(select(cordons.c.number).where(*out)).first() is not None:
+                return False
+            connection.execute(insert(cordons).values(node=node, since=time, body=words(cordon)))
+            return True
+
+    def release(self, node: str, person: str, time: float) -> bool:
+        """Let a node take part again; False if it was not out."""
+        out = (cordons.c.node == node, cordons.c.released.is_(None))
+        with self._writing() as connection:
+            return connection.execute(update(cordons).where(*out).values(released=time, person=person)).rowcount > 0
+
+    def cordoned(self) -> tuple[Cordon, ...]:
+        """Nodes that are out now, oldest first."""
+        query = select(cordons.c.body).where(cordons.c.released.is_(None)).order_by(cordons.c.number)
+        with self._reading() as connection:
+            return tuple(msgspec.json.decode(body, type=Cordon) for body in connection.execute(query).scalars())

@@ -1,0 +1,54 @@
+"""Jobs as their coordinators told, and the epochs that were granted to one half of a job."""
+
+import msgspec
+from sqlalchemy import func, insert, select
+
+from eagle_eye.types import Layout, digest_of
+
+from .store import Store, put, words
+from .tables import epochs, jobs
+from .values import JobFacts
+
+
+class Epochs(Store):
+    """The last layout of each job, and who was granted which epoch."""
+
+    def grant_epoch(self, job: str, epoch: int, layout: Layout) -> bool:
+        """True once for each epoch, and again only for the very same layout: two halves never both get it.
+
+        An epoch that is not above all that were granted or reported valid before is refused.
+        """
+        digest = digest_of(msgspec.structs.replace(layout, time=0.0))
+        with self._writing() as connection:
+            granted = connection.execute(
+                select(epochs.c.digest).where(epochs.c.job == job, epochs.c.epoch == epoch)
+            ).scalar()
+            if granted is not None:
+                return bool(granted == digest)
+            highest = connection.execute(select(func.max(epochs.c.epoch)).where(epochs.c.job == job)).scalar()
+            valid = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
+            if epoch <= max(highest or 0, valid or 0):
+                return False
+            connection.execute(insert(epochs).values(job=job, epoch=epoch, digest=digest, body=words(layout)))
+            return True
+
+    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int) -> bool:
+        """Keep what the coordinator told after a valid epoch; False, and nothing kept, for an epoch that is over."""
+        facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left)
+        with self._writing() as connection:
+            known = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
+            if known is not None and known > layout.epoch:
+                return False
+            put(connection, jobs, {"job": job}, {"epoch": layout.epoch, "body": words(facts)})
+            return True
+
+    def jobs(self) -> dict[str, JobFacts]:
+        """All jobs that were ever told of and not forgotten."""
+        with self._reading() as connection:
+            rows = connection.execute(select(jobs.c.job, jobs.c.body).order_by(jobs.c.job)).all()
+            return {row.job: msgspec.json.decode(row.body, type=JobFacts) for row in rows}
+
+    def forget_job(self, job: str) -> None:
+        """The run is over: the next leader need not look for it. Its granted epochs stay."""
+        with self._writing() as connection:
+            connection.execute(jobs.delete().where(jobs.c.job == job))

@@ -1,0 +1,52 @@
+"""Who leads: one holder at a time, and a term that rises with each change of the holder."""
+
+from sqlalchemy import Row, select, update
+
+from .store import Store, put
+from .tables import leases
+from .values import Holder, Lease
+
+
+class Leases(Store):
+    """Leases by name, e.g. `leader`. The caller's `now` is wall time; all holders share the ledger's machine."""
+
+    def acquire(self, name: str, holder: Holder, seconds: float, now: float, *, above: int = 0) -> int | None:
+        """The term, if the lease was free, run out or ours; None while another has it: `holder_of` names it.
+
+        `above`: the new term is higher than this too (a peer has seen it from a ledger that was lost).
+        """
+        with self._writing(fenced=False) as connection:
+            last = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).one_or_none()
+            ours = last is not None and _lease(last).holder == holder
+            if last is not None and last.until > now and not ours:
+                return None
+            term: int = last.term if last is not None else 0
+            if not ours or term <= above:
+                term = max(term, above) + 1
+            values = {"term": term, "host": holder.host, "pid": holder.pid, "boot": holder.boot, "until": now + seconds}
+            since = {} if ours else {"since": now}
+            put(connection, leases, {"name": name}, values | since)
+            return term
+
+    def renew(self, name: str, holder: Holder, term: int, seconds: float, now: float) -> bool:
+        """Hold it for so long from now; False if another has taken it: stop acting at once."""
+        mine = (leases.c.name == name, leases.c.term == term, leases.c.boot == holder.boot)
+        with self._writing(fenced=False) as connection:
+            return connection.execute(update(leases).where(*mine).values(until=now + seconds)).rowcount == 1
+
+    def resign(self, name: str, holder: Holder, now: float) -> None:
+        """Give it up, so that the next one need not wait; nothing happens if it is another's."""
+        mine = (leases.c.name == name, leases.c.boot == holder.boot, leases.c.until > now)
+        with self._writing(fenced=False) as connection:
+            connection.execute(update(leases).where(*mine).values(until=now))
+
+    def holder_of(self, name: str) -> Lease | None:
+        """The last one who had it; whether still, `until` tells. None if nobody ever did."""
+        with self._reading() as connection:
+            row = connection.execute(select(leases).where(leases.c.name == name)).one_or_none()
+        return _lease(row) if row is not None else None
+
+
+def _lease(row: Row[tuple[object, ...]]) -> Lease:
+    holder = Holder(host=row.host, pid=row.pid, boot=row.boot)
+    return Lease(name=row.name, term=row.term, holder=holder, since=row.since, until=row.until)

@@ -1,0 +1,56 @@
+"""The story of one incident: everything that the ledger holds about it, in the order of time."""
+
+from collections.abc import Iterator
+
+from eagle_eye.types import Incident
+
+from .findings import Findings
+from .incidents import Incidents
+from .plans import Plans
+from .values import Moment
+
+
+class Timeline(Incidents, Findings, Plans):
+    """Joins incidents, findings and plans."""
+
+    def timeline(self, incident: str) -> tuple[Moment, ...]:
+        """Everything about an incident, oldest first; nothing if there is no such incident."""
+        revisions = self.incident(incident)
+        if not revisions:
+            return ()
+        moments = [*self._told_by_diagnosis(revisions), *self._told_by_plans(incident)]
+        moments += [Moment(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
+        return tuple(sorted(dict.fromkeys(moments), key=lambda moment: moment.time))
+
+    def _told_by_diagnosis(self, revisions: tuple[Incident, ...]) -> Iterator[Moment]:
+        last = revisions[-1]
+        yield Moment(time=last.since, what="fault", text="the fault began")
+        for finding in self.findings_of(last.findings):
+            proof = finding.evidence[0].text if finding.evidence else ""
+            text = f"{finding.kind} at {finding.entity}, by {finding.detector} (score {finding.score:.2f}): {proof}"
+            yield Moment(time=finding.time, what="finding", text=text)
+        for revision in revisions:
+            yield Moment(time=revision.time, what="incident", text=_told(revision))
+
+    def _told_by_plans(self, incident: str) -> Iterator[Moment]:
+        for plan in reversed(self.plans(incident=incident, limit=1000)):
+            own = ", which the job allowed itself" if plan.own else ""
+            yield Moment(time=plan.made, what="plan", text=f"{plan.action}{own}: {plan.reason}")
+            for step in self.progress(plan.id):
+                detail = f": {step.detail}" if step.detail else ""
+                yield Moment(time=step.time, what="step", text=f"{step.step} {step.state}{detail}")
+            for word in self.approvals(digest=plan.digest):
+                said = "approved" if word.approved else "refused"
+                yield Moment(time=word.time, what="approval", text=f"{word.person} {said} {plan.action}")
+        for kept in self.verdicts(incident=incident):
+            said = type(kept.verdict).__name__.lower()
+            yield Moment(time=kept.time, what="verdict", text=f"{kept.verdict.guard}: {said}, {kept.verdict.reason}")
+        for outcome in self.outcomes(incident=incident, limit=1000):
+            detail = f": {outcome.detail}" if outcome.detail else ""
+            yield Moment(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
+
+
+def _told(revision: Incident) -> str:
+    culprits = ", ".join(str(culprit.entity) for culprit in revision.culprits) or "nobody named"
+    over = "" if revision.active else "; over"
+    return f"revision {revision.revision}: {revision.cause}, {culprits} ({revision.severity}){over}"

@@ -1,0 +1,99 @@
+"""What the ledger returns beside the nouns of types.py. Times are seconds since 1970."""
+
+import msgspec
+
+from eagle_eye.types import Incident, IncidentState, Layout, Verdict
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A plain frozen value."""
+
+
+class Holder(Value, frozen=True, kw_only=True):
+    """A process that may hold a lease."""
+
+    host: str
+    pid: int
+    boot: str
+    """Random id of this life of the process."""
+
+
+class Lease(Value, frozen=True, kw_only=True):
+    """Who holds what, and until when."""
+
+    name: str
+    term: int
+    """Rises each time that the holder changes."""
+    holder: Holder
+    since: float
+    until: float
+
+    def __str__(self) -> str:
+        return f"process {self.holder.pid} on {self.holder.host} (term {self.term})"
+
+
+class IncidentRecord(Value, frozen=True, kw_only=True):
+    """The last revision of an incident and where it stands."""
+
+    incident: Incident
+    state: IncidentState
+    opened: float
+    changed: float
+    """When it came into this state."""
+
+
+class StateChange(Value, frozen=True, kw_only=True):
+    """One step in the life of an incident."""
+
+    state: IncidentState
+    time: float
+
+
+class KeptVerdict(Value, frozen=True, kw_only=True):
+    """What a guard said about a plan."""
+
+    plan: str
+    incident: str
+    verdict: Verdict
+    time: float
+
+
+class JobFacts(Value, frozen=True, kw_only=True):
+    """What a job's coordinator has told the leader."""
+
+    layout: Layout
+    address: str
+    """host:port of the coordinator's control channel."""
+    heal: str
+    budget_left: int
+
+
+class Cordon(Value, frozen=True, kw_only=True):
+    """A node that must not take part until a person, or the plan that undoes it, releases it."""
+
+    node: str
+    job: str
+    plan: str
+    reason: str
+    since: float
+
+
+class Letter(Value, frozen=True, kw_only=True):
+    """A webhook call that is to be made."""
+
+    id: int
+    name: str
+    """Of the webhook in the configuration; its address is not kept here."""
+    body: str
+    made: float
+    attempts: int
+    next_try: float
+
+
+class Moment(Value, frozen=True, kw_only=True):
+    """One line of an incident's story."""
+
+    time: float
+    what: str
+    """fault, finding, incident, state, plan, verdict, approval, step or outcome."""
+    text: str
