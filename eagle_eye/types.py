@@ -261,6 +261,8 @@ class Evidence(Noun, frozen=True, kw_only=True):
     metric: str = ""
     value: float | None = None
     threshold: float | None = None
+    status: str = ""
+    """What the table of statuses calls it (detectors/statuses.py), if it is in the table."""
 
 
 class Claim(Noun, frozen=True, kw_only=True):
@@ -355,6 +357,8 @@ class Incident(Noun, frozen=True, kw_only=True):
     bill_gpu_hours: float = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
+    parts: tuple[Finding, ...] = ()
+    """The newest revision of its findings, so that diagnosis keeps nothing of its own; at most 256, movers first."""
 
 
 # --- what is done ------------------------------------------------------------------------------------------------

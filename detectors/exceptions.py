@@ -1,0 +1,55 @@
+"""A worker raised an exception that nobody caught; it is told before the process dies."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Event, Evidence
+
+from .standing import Standing, ends_epoch, whole_number
+from .statuses import classify
+
+
+@dataclass
+class Exceptions:
+    """The first exception of each worker in an epoch (worker.exception), named by the table of statuses.
+
+    The claim is over when a new epoch begins.
+    """
+
+    traceback_lines: int = 3
+    """Last lines of the traceback that are kept as evidence."""
+    symptom_score: float = 0.5
+    """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if event.name == "exception":
+                yield from self._raised(event)
+            elif why := ends_epoch(event):
+                self._epoch = max(self._epoch, whole_number(event, "epoch"))
+                yield from self._standing.withdraw_all(event.time, why)
+
+    def _raised(self, event: Event) -> Iterator[Claim]:
+        if 0 <= whole_number(event, "epoch") < self._epoch:
+            return
+        said = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
+        status = classify(said)
+        step = event.attributes.get("step", "")
+        proof = Evidence(
+            text=f"worker {event.entity.name} raised {said[:300]}{f' in step {step}' if step else ''}",
+            event=event.id,
+            status=status.name,
+        )
+        kept = event.attributes.get("traceback", "").strip().splitlines()[-self.traceback_lines :]
+        lines = tuple(Evidence(text=line.strip(), event=event.id) for line in kept if self.traceback_lines)
+        claim = Claim(
+            entity=event.entity,
+            kind="worker.exception",
+            score=self.symptom_score if status.symptom else 1.0,
+            since=event.time,
+            evidence=(proof, *lines),
+        )
+        yield from self._standing.tell(claim, again=False)

@@ -1,0 +1,74 @@
+"""A worker's process has ended although nobody told it to."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Event, Evidence
+
+from .standing import Standing, ends_epoch, whole_number
+from .statuses import BY_NAME, Status, classify
+
+_RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
+"""The line of a traceback that names the exception; other output is not read for causes."""
+
+
+@dataclass
+class Exits:
+    """One death, one claim (worker.exited), from the launcher's `exit` events; exit code 0 is no death.
+
+    The claim is over when a new epoch begins: then the worker lives again, or is no part of the job.
+    """
+
+    lines: int = 5
+    """Last lines of the worker's output that are kept as evidence."""
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if event.name == "exit":
+                yield from self._exited(event)
+            elif why := ends_epoch(event):
+                self._epoch = max(self._epoch, whole_number(event, "epoch"))
+                yield from self._standing.withdraw_all(event.time, why)
+
+    def _exited(self, event: Event) -> Iterator[Claim]:
+        code = whole_number(event, "code")
+        signal = event.attributes.get("signal", "")
+        stale = 0 <= whole_number(event, "epoch") < self._epoch
+        if stale or (code == 0 and not signal) or event.attributes.get("expected") == "1":
+            return
+        status = _status(event, signal)
+        how = f"was ended by {signal}" if signal else f"exited with code {code}"
+        proof = Evidence(
+            text=f"worker {event.entity.name} {how}{_where(event)}",
+            event=event.id,
+            metric="exit_code",
+            value=float(code),
+            status=status.name,
+        )
+        last = event.attributes.get("last_lines", "").strip().splitlines()[-self.lines :] if self.lines else []
+        words = tuple(Evidence(text=f"its last words: {line.strip()}", event=event.id) for line in last)
+        claim = Claim(
+            entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof, *words)
+        )
+        yield from self._standing.tell(claim, again=False)
+
+
+def _status(event: Event, signal: str) -> Status:
+    """SIGKILL comes from outside; otherwise the last words may tell that it was a victim."""
+    if signal.removeprefix("SIG") == "KILL":
+        return BY_NAME["killed"]
+    last = event.attributes.get("last_lines", "").splitlines()
+    said = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
+    told = classify("\n".join(said))
+    return told if told.name != "other software error" else BY_NAME["exited abnormally"]
+
+
+def _where(event: Event) -> str:
+    rank, step = event.attributes.get("rank", ""), event.attributes.get("step", "")
+    parts = [f"rank {rank}" if rank else "", f"in step {step}" if step else ""]
+    told = ", ".join(part for part in parts if part)
+    return f" ({told})" if told else ""

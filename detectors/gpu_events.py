@@ -1,0 +1,94 @@
+"""What the GPU driver reports: Xid codes, and GPUs that are gone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
+
+from .standing import Standing, ends_epoch, whole_number
+from .statuses import xid
+
+_SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.INFO: 0.3}
+
+
+@dataclass
+class GpuEvents:
+    """Claims gpu.xid with the vendor's advice, and gpu.lost.
+
+    A code that asks for a restart of the application is over with the next epoch; one that asks for more stands
+    until `forget_s` have passed without another, for the driver never says that a GPU is well again. A lost GPU
+    is back when it is read again.
+    """
+
+    forget_s: float = 3600.0
+    """An Xid is over so long after the last one of its GPU."""
+    _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _lasting: set[str] = field(default_factory=set, init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if event.name == "gpu.xid":
+                yield from self._xid(event)
+            elif event.name == "gpu.lost":
+                yield from self._lost(event)
+            elif why := ends_epoch(event):
+                yield from self._application_restarted(event.time, why)
+        yield from self._forget(frame)
+
+    def _xid(self, event: Event) -> Iterator[Claim]:
+        row = xid(whole_number(event, "code"))
+        gpu = event.entity.name
+        self._newest[gpu] = event.time
+        if row.severity is Severity.SEV1:
+            self._lasting.add(gpu)
+        proof = Evidence(
+            text=f"GPU {gpu} on {event.node}: Xid {row.code}, {row.name}; the vendor advises: {row.advice}",
+            event=event.id,
+            metric="xid",
+            value=float(row.code),
+            status=f"xid {row.code}",
+        )
+        told = self._standing.claims.get((event.entity, "gpu.xid"))
+        evidence = tuple(dict.fromkeys((*(told.evidence if told else ()), proof)))[-8:]
+        score = max(_SCORES[row.severity], told.score if told else 0.0)
+        since = told.since if told else event.time
+        yield from self._standing.tell(
+            Claim(entity=event.entity, kind="gpu.xid", score=score, since=since, evidence=evidence)
+        )
+
+    def _lost(self, event: Event) -> Iterator[Claim]:
+        reason = event.attributes.get("reason", "no reason told")
+        proof = Evidence(text=f"GPU {event.entity.name} on {event.node} is gone: {reason}", event=event.id)
+        claim = Claim(entity=event.entity, kind="gpu.lost", score=1.0, since=event.time, evidence=(proof,))
+        yield from self._standing.tell(claim, again=False)
+
+    def _application_restarted(self, time: float, why: str) -> Iterator[Claim]:
+        for entity, kind in list(self._standing.claims):
+            if kind == "gpu.xid" and entity.name not in self._lasting:
+                yield from self._standing.withdraw(entity, kind, time, why)
+
+    def _forget(self, frame: Frame) -> Iterator[Claim]:
+        if not frame.tick or not self._standing.claims:
+            return
+        read = _gpus_read(frame)
+        for entity, kind in list(self._standing.claims):
+            if kind == "gpu.lost" and entity.name in read:
+                yield from self._standing.withdraw(entity, kind, frame.time, "it is read again")
+            elif kind == "gpu.xid" and frame.time - self._newest.get(entity.name, 0.0) > self.forget_s:
+                self._lasting.discard(entity.name)
+                self._newest.pop(entity.name, None)
+                yield from self._standing.withdraw(entity, kind, frame.time, f"no other for {self.forget_s:.0f} s")
+
+
+def _gpus_read(frame: Frame) -> set[str]:
+    """GPUs with at least one reading since the last tick."""
+    names = frame.entities.get(Kind.GPU, ())
+    columns = frame.metrics.get(Kind.GPU, {})
+    if not names or not columns:
+        return set()
+    present = np.any([np.isfinite(values) for values in columns.values()], axis=0)
+    return {name for name, here in zip(names, present.tolist(), strict=True) if here}

@@ -1,0 +1,94 @@
+"""The job's iterations take longer than they did: slow above 1.1 times, very slow above 3 times (Unicron, 4.1)."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
+
+from .standing import Standing, ends_epoch
+from .step_time import iteration_time
+
+_NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution / its median absolute deviation."""
+
+
+@dataclass
+class IterationTime:
+    """Claims job.slow and job.very_slow; both inform, for a slow job has no culprit yet.
+
+    The measure is the median of the steps before, without those that were slow themselves; data, evaluation,
+    checkpoint and the first step of an epoch are no part of it.
+    """
+
+    slow: float = 1.1
+    """Times the median: slow ..."""
+    very_slow: float = 3.0
+    """... and very slow."""
+    noise: float = 4.0
+    """And above the median by so many (robust) standard deviations: a noisy job is not called slow each minute."""
+    sustained: int = 5
+    """So many steps in succession."""
+    very_sustained: int = 3
+    """The same for very slow."""
+    window: int = 50
+    """Steps whose median is the measure; judged from a fifth of it on."""
+    _times: deque[float] = field(default_factory=deque, init=False, repr=False)
+    _last: deque[float] = field(default_factory=deque, init=False, repr=False)
+    _skipped: int = field(default=-1, init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if why := ends_epoch(event):
+                self._times.clear()
+                self._last.clear()
+                yield from self._standing.withdraw_all(event.time, why)
+        for step in frame.steps:
+            if step.epoch > self._skipped:  # the first step of an epoch compiles and fills caches
+                self._skipped = step.epoch
+            elif step.epoch == self._skipped:
+                yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
+
+    def _judge(self, step: Step, job: Entity) -> Iterator[Claim]:
+        time = iteration_time(step)
+        if not np.isfinite(time):
+            return
+        if len(self._times) < max(self.window // 5, 2):
+            self._times.append(time)
+            return
+        median = float(np.median(self._times))
+        spread = _NORMAL_MAD * float(np.median(np.abs(np.array(self._times) - median)))
+        bar = max(self.slow * median, median + self.noise * spread)
+        self._last.append(time)
+        if len(self._last) > self.sustained:
+            self._remember(self._last.popleft(), bar)
+        yield from self._tell(step, job, "job.slow", bar, median, self.sustained)
+        yield from self._tell(step, job, "job.very_slow", self.very_slow * median, median, self.very_sustained)
+
+    def _remember(self, time: float, bar: float) -> None:
+        """Only what was not slow counts for the measure, so that a slow hour does not become the normal."""
+        if time <= bar:
+            self._times.append(time)
+            while len(self._times) > self.window:
+                self._times.popleft()
+
+    def _tell(
+        self, step: Step, job: Entity, kind: str, bar: float, median: float, needed: int
+    ) -> Iterator[Claim]:
+        last = np.array(self._last)[-needed:]
+        if len(last) < needed:
+            return
+        if (last > bar).all() and (job, kind) not in self._standing:
+            ratio = float(np.median(last)) / max(median, 1e-9)
+            text = f"{needed} steps up to {step.number} took {ratio:.2f} times the usual {median:.3f} s"
+            proof = Evidence(text=text, metric="iteration_ratio", value=ratio, threshold=bar / max(median, 1e-9))
+            since = step.end - float(last.sum())
+            yield from self._standing.tell(
+                Claim(entity=job, kind=kind, score=0.7, since=since, evidence=(proof,)), again=False
+            )
+        elif (last <= bar).all():
+            yield from self._standing.withdraw(job, kind, step.end, "its steps take their usual time again")

@@ -1,0 +1,234 @@
+"""A node is lost when three witnesses agree; a launcher when its session alone is gone.
+
+The witnesses against a node: its batches stopped, its sessions on the control channel are gone, and its job stands
+still or a peer saw the connection to it die. A restarted server, a stream that was away, a dead agent or one late
+batch convince one of them at most.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
+
+from .standing import Standing, node_of
+from .statuses import classify
+
+ROLES = ("agent", "launcher")
+
+
+@dataclass(slots=True)
+class _Node:
+    """What the witnesses said about one node."""
+
+    lost: dict[str, Event] = field(default_factory=dict)
+    """Role → the event that its session is gone; taken out when it opens again."""
+    counts: bool = True
+    """False: it vanished together with many others, so its sessions prove nothing."""
+    seen_dying: Event | None = None
+    """A peer saw the connection to it break."""
+    had_launcher: bool = False
+
+
+@dataclass
+class Liveness:
+    """Claims node.lost and launcher.lost; withdrawn when the node reports, or the session opens, again."""
+
+    silence_s: float = 1.5
+    """Batches come each second; a node is silent when its newest is older."""
+    still_s: float = 2.0
+    """The job stands still when no worker made progress for so long."""
+    lease_s: float = 3.0
+    """Lease of a session: nodes that vanish within it vanish together."""
+    crowd_share: float = 0.1
+    """When more than this share of the nodes, and at least `crowd_nodes`, vanish together, sessions stop counting."""
+    crowd_nodes: int = 3
+    """See `crowd_share`: a dead switch or server must not look like many dead nodes."""
+    _nodes: dict[str, _Node] = field(default_factory=dict, init=False, repr=False)
+    _off: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _vanished: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _broken: Event | None = field(default=None, init=False, repr=False)
+    _progress: float = field(default=-1.0, init=False, repr=False)
+    _moved: float = field(default=float("inf"), init=False, repr=False)
+    _over: bool = field(default=False, init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            yield from self._hear(event)
+        if frame.layout is not None:
+            for name in self._nodes.keys() & frame.layout.launchers.keys():
+                self._nodes[name].had_launcher = True
+        if frame.tick:
+            self._watch_clocks(frame)
+            self._watch_progress(frame)
+        self._discount_crowds(frame)
+        if not self._over:
+            for name, node in self._nodes.items():
+                yield from self._judge(name, node, frame)
+        yield from self._returned(frame)
+
+    # --- hearing the witnesses
+
+    def _hear(self, event: Event) -> Iterator[Claim]:
+        name = event.entity.name
+        if event.name == "session.lost":
+            node = self._nodes.setdefault(name, _Node())
+            node.lost[event.attributes.get("role", "agent")] = event
+            self._vanished.setdefault(name, event.time)
+        elif event.name == "session.opened":
+            yield from self._opened(name, event)
+        elif event.name == "peer.lost":
+            self._nodes.setdefault(name, _Node()).seen_dying = event
+        elif event.name == "exception" and classify(event.attributes.get("message", "")).symptom:
+            self._broken = event
+        elif event.name in ("job.finished", "job.failed"):
+            self._over = True
+        elif event.name in ("job.started", "epoch.begun"):
+            self._over = False
+
+    def _opened(self, name: str, event: Event) -> Iterator[Claim]:
+        role = event.attributes.get("role", "agent")
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        node.lost.pop(role, None)
+        if role == "launcher":
+            node.seen_dying = None
+            yield from self._standing.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
+        else:
+            yield from self._standing.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
+        if not node.lost:
+            self._nodes.pop(name)
+            self._vanished.pop(name, None)
+
+    def _watch_clocks(self, frame: Frame) -> None:
+        """The youngest that a node's newest batch ever was at a tick: above a batch's second, its clock is behind."""
+        known = self._off
+        time = frame.time
+        self._off = {name: min(known.get(name, time - newest), time - newest) for name, newest in frame.reporting.items()}
+
+    def _watch_progress(self, frame: Frame) -> None:
+        columns = frame.metrics.get(Kind.WORKER, {})
+        known = [columns[name] for name in ("step", "marks") if name in columns]
+        here = [float(np.nanmax(values)) for values in known if np.isfinite(values).any()]
+        if here and sum(here) != self._progress:
+            self._progress, self._moved = sum(here), frame.time
+
+    def _discount_crowds(self, frame: Frame) -> None:
+        """Many nodes within one lease time: a switch, a server, a partition; anything but so many dead nodes."""
+        if len(self._vanished) < self.crowd_nodes:
+            return
+        known = len(set(frame.reporting) | set(frame.layout.nodes if frame.layout else ()) | set(self._vanished))
+        needed = max(self.crowd_nodes, int(known * self.crowd_share) + 1)
+        times = sorted(self._vanished.items(), key=lambda item: (item[1], item[0]))
+        for first in range(len(times) - needed + 1):
+            if times[first + needed - 1][1] - times[first][1] <= self.lease_s:
+                for name, _ in times[first : first + needed]:
+                    self._nodes[name].counts = False
+
+    # --- judging
+
+    def _judge(self, name: str, node: _Node, frame: Frame) -> Iterator[Claim]:
+        if not node.lost:
+            return
+        silent = self._silence(name, frame)
+        if silent is not None and self._gone(node, frame, silent):
+            third = self._third_witness(name, node, frame)
+            if third is not None:
+                yield from self._lose_node(name, node, silent, third)
+        elif silent is None and self._launcher_alone(name, node, frame):
+            event = node.lost["launcher"]
+            proofs = (
+                Evidence(text=f"the session of the launcher on {name} is gone", event=event.id),
+                Evidence(text=f"the agent on {name} still reports"),
+            )
+            claim = Claim(
+                entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
+            )
+            yield from self._standing.tell(claim, again=False)
+
+    def _silence(self, name: str, frame: Frame) -> Evidence | None:
+        age = self._age(name, frame)
+        if age is None or age <= self.silence_s:
+            return None
+        text = f"no batch of {name} for {age:.1f} s"
+        return Evidence(text=text, metric="batch_age_s", value=age, threshold=self.silence_s)
+
+    def _age(self, name: str, frame: Frame) -> float | None:
+        """Age of a node's newest batch by our clock: its own may be seconds off."""
+        newest = frame.reporting.get(name)
+        if newest is None:
+            return None
+        off = self._off.get(name, 0.0)
+        return frame.time - newest - (off if off < 0 else max(0.0, off - 1.0))
+
+    def _gone(self, node: _Node, frame: Frame, silent: Evidence) -> bool:
+        """All sessions that the node should have are gone; a node without a job waits two lease times more."""
+        if frame.job.startswith("idle/"):
+            return "agent" in node.lost and (silent.value or 0.0) > self.silence_s + 2 * self.lease_s
+        needed = ROLES if node.had_launcher or "launcher" in node.lost else ("agent",)
+        return all(role in node.lost for role in needed)
+
+    def _third_witness(self, name: str, node: _Node, frame: Frame) -> Evidence | None:
+        if node.seen_dying is not None and self._together(node, node.seen_dying):
+            by = node.seen_dying.attributes.get("seen_by", node.seen_dying.node)
+            return Evidence(text=f"{by} saw its connection to {name} die", event=node.seen_dying.id)
+        if not node.counts:
+            return None
+        if frame.job.startswith("idle/"):
+            return Evidence(text=f"no job on {name} could bear witness; waited two lease times more")
+        broken = self._broken
+        if broken is not None and node_of(broken.entity.name) != name and self._together(node, broken):
+            return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
+        still = frame.time - self._moved
+        if still >= self.still_s:
+            text = f"the job stands still for {still:.1f} s"
+            return Evidence(text=text, metric="still_s", value=still, threshold=self.still_s)
+        return None
+
+    def _together(self, node: _Node, event: Event) -> bool:
+        """An event happened when the sessions went, not minutes before."""
+        return any(abs(lost.time - event.time) <= 2 * self.lease_s for lost in node.lost.values())
+
+    def _launcher_alone(self, name: str, node: _Node, frame: Frame) -> bool:
+        """The agent has reported after the launcher's session went, and its own session is open."""
+        event = node.lost.get("launcher")
+        if event is None or "agent" in node.lost or not node.counts:
+            return False
+        return frame.layout is not None and name in frame.layout.nodes and frame.reporting[name] > event.time
+
+    def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence) -> Iterator[Claim]:
+        entity = _entity(name)
+        if (entity, "node.lost") in self._standing:
+            return
+        lost = sorted(node.lost.values(), key=lambda event: event.time)
+        sessions = tuple(
+            Evidence(text=f"the session of the {event.attributes.get('role', 'agent')} on {name} is gone", event=event.id)
+            for event in lost
+        )
+        seen = node.seen_dying if node.seen_dying is not None and self._together(node, node.seen_dying) else None
+        times = [event.time for event in (*lost, seen) if event is not None]
+        score = 0.9 if seen is None else 0.99
+        yield from self._standing.withdraw(entity, "launcher.lost", max(times), "the whole node is lost")
+        yield from self._standing.tell(
+            Claim(entity=entity, kind="node.lost", score=score, since=min(times), evidence=(silent, *sessions, third))
+        )
+
+    def _returned(self, frame: Frame) -> Iterator[Claim]:
+        for entity, kind in list(self._standing.claims):
+            claim = self._standing.claims[entity, kind]
+            age = self._age(entity.name, frame)
+            silent = age is None or age > self.silence_s
+            if kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
+                yield from self._standing.withdraw(entity, kind, frame.time, "it reports again")
+            elif kind == "launcher.lost" and self._over:
+                yield from self._standing.withdraw(entity, kind, frame.time, "the job is over")
+
+
+def _entity(node: str) -> Entity:
+    return Entity(kind=Kind.NODE, name=node)
+
+

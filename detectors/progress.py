@@ -1,0 +1,280 @@
+"""The job stands still; and if the positions of its workers tell, who they all wait for.
+
+A worker's position is its step and the marks it set since the start. Where one stands still, those that wait for it
+in communication are victims; the culprit is the one behind them all that waits for nobody. A process that was stopped
+by a signal is the culprit in whatever phase. When everybody waits at the same place, nobody is accused.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle_eye.frames import Frame
+from eagle_eye.training.messages import PHASES
+from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind
+
+from .standing import Standing, ends_epoch, number, whole_number
+from .step_time import iteration_time
+
+COLUMNS = ("step", "marks", "phase", "state", "running", "progress_age_s")
+STEP, MARKS, PHASE, STATE, RUNNING, AGE = range(len(COLUMNS))
+COMMUNICATION, DATA = float(PHASES.index("communication")), float(PHASES.index("data"))
+PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
+STOPPED = float(ord("T"))
+
+Truths = NDArray[np.bool_]
+
+
+class _Positions(NamedTuple):
+    """Where the workers of the layout are."""
+
+    workers: tuple[str, ...]
+    table: Doubles
+    """workers × COLUMNS; NaN = not known."""
+    told: Truths
+    """Their node has said, with a `stall` event, that they stand still."""
+
+    def line(self, index: int) -> str:
+        """One worker's position in words."""
+        row = self.table[index]
+        phase = PHASES[int(row[PHASE])] if np.isfinite(row[PHASE]) else "an unknown phase"
+        state = chr(int(row[STATE])) if np.isfinite(row[STATE]) else "?"
+        step = f"step {row[STEP]:.0f}, mark {row[MARKS]:.0f}" if np.isfinite(row[STEP]) else "an unknown step"
+        age = f" for {row[AGE]:.1f} s" if np.isfinite(row[AGE]) else ""
+        return f"worker {self.workers[index]} stands in {phase} of {step}{age}, process state {state}"
+
+
+@dataclass
+class Progress:
+    """Claims worker.stopped, job.stalled, worker.stalled and input.stalled; all over when the job moves again.
+
+    What the nodes' `stall` events say is judged once all workers of the layout are told of, at the latest at the
+    next tick.
+    """
+
+    stall_s: float = 2.0
+    """At a tick, without an event: a worker whose marks stood for so long stands still ..."""
+    iterations: float = 3.0
+    """... or for so many times the median iteration, whichever is more (Unicron: 3)."""
+    data_patience_s: float = 60.0
+    """Waiting for input is no fault of the job for so long; then the job is stalled, still without a culprit."""
+    pause_patience_s: float = 600.0
+    """The same for evaluation and checkpoints."""
+    late_ticks: int = 3
+    """A worker's last reading holds for so many ticks when its batch is late; then its place is unknown."""
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _stepped: bool = field(default=False, init=False, repr=False)
+    _dead: bool = field(default=False, init=False, repr=False)
+    _told: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
+    _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _table: Doubles | None = field(default=None, init=False, repr=False)
+    _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            yield from self._hear(event)
+        if frame.tick:
+            self._look(frame)
+        yield from self._judge(frame)
+
+    # --- what is known
+
+    def _hear(self, event: Event) -> Iterator[Claim]:
+        if why := ends_epoch(event):
+            self._epoch = max(self._epoch, whole_number(event, "epoch"))
+            self._forget()
+            yield from self._standing.withdraw_all(event.time, why)
+        elif 0 <= whole_number(event, "epoch") < self._epoch:
+            return
+        elif event.name == "stall":
+            self._told[event.entity.name] = event
+        elif event.name == "resumed":
+            self._told.pop(event.entity.name, None)
+            for kind in ("worker.stopped", "worker.stalled"):
+                yield from self._standing.withdraw(event.entity, kind, event.time, "it moves again")
+        elif event.name in ("exit", "exception"):
+            self._dead = True  # the survivors stand because of that; whoever died is told elsewhere
+
+    def _forget(self) -> None:
+        self._told.clear()
+        self._iterations.clear()
+        self._stepped = self._dead = False
+        self._workers, self._table = (), None
+
+    def _look(self, frame: Frame) -> None:
+        for step in frame.steps:
+            if step.epoch >= self._epoch:
+                if self._stepped:  # the first one compiled and filled caches
+                    self._iterations.append(iteration_time(step))
+                self._stepped = True
+        names = frame.entities.get(Kind.WORKER, ())
+        columns = frame.metrics.get(Kind.WORKER, {})
+        nothing = np.full(len(names), np.nan)
+        self._workers = names
+        table = np.stack([np.asarray(columns.get(name, nothing), dtype=np.float64) for name in COLUMNS], axis=1)
+        self._keep_late(table, frame.moved.get(Kind.WORKER))
+        if self._told:
+            self._drop_moved()
+
+    def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
+        """Where a batch is late, what the ticks before said holds on for a while."""
+        before, missed = self._table, self._missed
+        self._table, self._missed = table, np.zeros(len(table), dtype=np.int64)
+        silent = np.isnan(table).all(axis=1)
+        if before is None or moved is None or not silent.any():
+            return
+        rows = np.flatnonzero(silent & (moved >= 0))
+        rows = rows[missed[moved[rows]] < self.late_ticks]
+        table[rows] = before[moved[rows]]
+        self._missed[rows] = missed[moved[rows]] + 1
+
+    def _drop_moved(self) -> None:
+        """A worker whose marks moved since its `stall` event has resumed, even if nobody said so."""
+        assert self._table is not None
+        rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._told}
+        for name, row in rows.items():
+            if np.isfinite(row[MARKS]) and row[MARKS] > whole_number(self._told[name], "marks") >= 0:
+                del self._told[name]
+
+    def _positions(self, frame: Frame) -> _Positions:
+        """What the last tick said, and the newer events on top."""
+        workers = frame.layout.workers if frame.layout is not None else self._workers
+        table = np.full((len(workers), len(COLUMNS)), np.nan)
+        if workers == self._workers and self._table is not None:
+            table = self._table.copy()
+        elif self._table is not None:
+            column = {name: index for index, name in enumerate(self._workers)}
+            known = [(row, column[name]) for row, name in enumerate(workers) if name in column]
+            for row, index in known:
+                table[row] = self._table[index]
+        told = np.array([name in self._told for name in workers], dtype=bool)
+        for index in np.flatnonzero(told).tolist():
+            table[index] = _row(self._told[workers[index]], frame.time)
+        return _Positions(workers, table, told)
+
+    # --- judging
+
+    def _judge(self, frame: Frame) -> Iterator[Claim]:
+        if not self._told and not (frame.tick and self._may_stand()):
+            yield from self._standing.withdraw_all(frame.time, "the job moves again")
+            return
+        at = self._positions(frame)
+        stopped = self._stands(at) & (at.table[:, STATE] == STOPPED)
+        for index in np.flatnonzero(stopped).tolist():
+            yield from self._worker("worker.stopped", at, index, frame, 1.0)
+        if self._dead or not at.workers or not (frame.tick or at.told.all()):
+            return
+        known = at.told | np.isfinite(at.table[:, AGE])
+        if not (self._stands(at, share=0.5) | ~known).all():
+            if not self._told and not stopped.any():
+                yield from self._standing.withdraw_all(frame.time, "the job moves again")
+        elif stopped.any():
+            yield from self._job(frame, "job.stalled", at, np.flatnonzero(stopped), 1.0)
+        elif known.all():
+            yield from self._blame(at, frame)
+        else:
+            yield from self._job(frame, "job.stalled", at, np.flatnonzero(~known), 0.5)
+
+    def _limit(self) -> float:
+        times = [time for time in self._iterations if np.isfinite(time)]
+        return max(self.stall_s, self.iterations * float(np.median(times)) if times else 0.0)
+
+    def _may_stand(self) -> bool:
+        """Without any event: some worker's marks stand longer than the limit. Before the first step none does."""
+        if self._table is None or not self._stepped or not len(self._table):
+            return False
+        return bool((self._table[:, AGE] >= self._limit()).any())
+
+    def _stands(self, at: _Positions, share: float = 1.0) -> Truths:
+        old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
+        stands: Truths = at.told | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
+        return stands
+
+    def _blame(self, at: _Positions, frame: Frame) -> Iterator[Claim]:
+        """All workers stand: who keeps them waiting?"""
+        table = at.table
+        behind = table[:, STEP] == np.min(table[:, STEP], where=np.isfinite(table[:, STEP]), initial=np.inf)
+        pausing = behind & np.isin(table[:, PHASE], PAUSES)
+        if pausing.any() and self._patient(table[pausing]):
+            if (table[pausing, PHASE] == DATA).any():
+                yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
+            return
+        culprits = np.zeros_like(behind) if pausing.any() else _culprits(table, behind)
+        yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
+        score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
+        for entity, kind in list(self._standing.claims):
+            if kind == "worker.stalled" and entity.name not in {at.workers[index] for index in np.flatnonzero(culprits)}:
+                yield from self._standing.withdraw(entity, kind, frame.time, "another worker is behind it")
+        for index in np.flatnonzero(culprits).tolist():
+            yield from self._worker("worker.stalled", at, index, frame, score)
+
+    def _patient(self, rows: Doubles) -> bool:
+        patience = np.where(rows[:, PHASE] == DATA, self.data_patience_s, self.pause_patience_s)
+        return bool((np.nan_to_num(rows[:, AGE]) < patience).all())
+
+    # --- telling
+
+    def _worker(self, kind: str, at: _Positions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
+        entity = Entity(kind=Kind.WORKER, name=at.workers[index])
+        event = self._told.get(entity.name)
+        age = float(np.nan_to_num(at.table[index, AGE]))
+        proof = Evidence(
+            text=at.line(index),
+            event=event.id if event else "",
+            metric="progress_age_s",
+            value=age,
+            threshold=self._limit(),
+            status="task hang",
+        )
+        others = _waiting(at, index)
+        claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *others))
+        yield from self._standing.tell(claim, again=False)
+
+    def _job(
+        self, frame: Frame, kind: str, at: _Positions, shown: Iterable[int], score: float
+    ) -> Iterator[Claim]:
+        ages = at.table[:, AGE]
+        age = float(np.nanmin(ages)) if np.isfinite(ages).any() else 0.0
+        lines = [Evidence(text=at.line(index)) for index in list(shown)[:4]]
+        if not lines:
+            lines = [Evidence(text=f"all {len(at.workers)} workers wait at the same place; {at.line(0)}")]
+        claim = Claim(
+            entity=Entity(kind=Kind.JOB, name=frame.job),
+            kind=kind,
+            score=score,
+            since=frame.time - age,
+            evidence=tuple(lines),
+        )
+        yield from self._standing.tell(claim, again=False)
+
+
+def _culprits(table: Doubles, behind: Truths) -> Truths:
+    """Those in the lowest step that wait for nobody, the least marks first; nobody if that is everybody."""
+    busy = behind & (table[:, PHASE] != COMMUNICATION) & (table[:, RUNNING] != 0.0)
+    # if they all wait: the others have left the step whose communication these never came out of
+    found: Truths = busy & (table[:, MARKS] == np.nanmin(table[busy, MARKS])) if busy.any() else behind
+    return np.zeros_like(found) if found.all() else found
+
+
+def _row(event: Event, now: float) -> list[float]:
+    """A `stall` event as a row of COLUMNS; the phase may be told by name or index."""
+    phase = event.attributes.get("phase", "")
+    index = PHASES.index(phase) if phase in PHASES else whole_number(event, "phase")
+    known = event.attributes.get("marks", "") != ""
+    state = event.attributes.get("state", "") or "?"
+    age = number(event, "age_s") + max(0.0, now - event.time)
+    step, marks = (whole_number(event, "step"), whole_number(event, "marks")) if known else (np.nan, np.nan)
+    return [step, marks, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age]
+
+
+def _waiting(at: _Positions, index: int) -> Iterator[Evidence]:
+    """How many wait in communication for this one."""
+    waits = (at.table[:, PHASE] == COMMUNICATION) & (np.arange(len(at.workers)) != index)
+    if waits.any():
+        yield Evidence(text=f"{int(waits.sum())} others wait in communication", metric="waiting", value=float(waits.sum()))

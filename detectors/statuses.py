@@ -1,0 +1,179 @@
+"""What an error is called and how severe it is: tables, no logic beyond looking up.
+
+`STATUSES` is Unicron's table 1 (arXiv 2401.00134): error status → the in-band method that finds it → the weakest
+repair that can help. We added the patterns that recognise a status in an exception's text, and the rows marked so.
+
+`XIDS` maps the GPU driver's Xid codes to the vendor's advice: the column "Resolution Bucket (Immediate Action)" of
+NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, as of
+October 2025). Severity follows from the bucket: restart the application → SEV2; reset the GPU, restart the machine
+or follow a workflow that ends in either → SEV1, since workers must leave the GPU first; ignore → informs.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eagle_eye.types import Severity
+
+
+class Method(StrEnum):
+    """Unicron's four in-band methods; the last one is ours."""
+
+    NODE_HEALTH = "node health monitoring"
+    PROCESS = "process supervision"
+    EXCEPTION = "exception propagation"
+    STATISTICS = "online statistical monitoring"
+    DRIVER = "driver's log"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One row of the table."""
+
+    name: str
+    method: Method
+    severity: Severity
+    pattern: str = ""
+    """Regular expression, case ignored, over "type: message"; '' = not told by an exception's text."""
+    symptom: bool = False
+    """Also what a healthy worker sees when a peer dies or hangs: whoever reports it is no culprit by that."""
+
+
+STATUSES = (
+    Status("lost connection", Method.NODE_HEALTH, Severity.SEV1),
+    Status("exited abnormally", Method.PROCESS, Severity.SEV2),
+    Status("killed", Method.PROCESS, Severity.SEV2),  # ours: by SIGKILL, from outside or by the kernel
+    Status(
+        "connection refused or reset",
+        Method.PROCESS,
+        Severity.SEV3,
+        r"connection (was |is )?(likely )?(closed|reset|refused|aborted)|broken ?pipe|reseterror|refusederror"
+        r"|remote process exited|ncclremoteerror|remote server shutdown|failed to recv|connectfullmesh"
+        r"|communicator (was|is) aborted|process group (was|is) aborted|distnetworkerror",
+        symptom=True,
+    ),
+    Status(
+        "nccl timeout",
+        Method.STATISTICS,
+        Severity.SEV3,
+        r"collective operation timeout|timed out waiting \d+ ?ms|operation timed out|wait timeout|watchdog"
+        r"|failed to pass monitoredbarrier|application timeout|timeout\(ms\)=|store.*timeout|distStoreError",
+        symptom=True,
+    ),
+    Status("ecc error", Method.EXCEPTION, Severity.SEV1, r"\becc error|uncorrectable (ecc|memory)|double.bit ecc"),
+    Status("nvlink error", Method.EXCEPTION, Severity.SEV1, r"nvlink|nvswitch"),
+    Status("invalid dma mapping", Method.EXCEPTION, Severity.SEV1, r"iommu fault|dma map"),
+    Status(
+        "gpu driver error",
+        Method.EXCEPTION,
+        Severity.SEV1,
+        r"driver shutting down|driver/library version mismatch|driver version is insufficient|display driver / cuda"
+        r"|no cuda-capable device|gpu is lost|fallen off the bus|system not yet initialized|device handle for"
+        r"|driver not loaded|driver error: (?!out of memory|an illegal|invalid)",
+    ),
+    Status("illegal memory access", Method.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
+    # ours: Unicron's "other software errors", told apart because a restart alone repeats it
+    Status("out of memory", Method.EXCEPTION, Severity.SEV2, r"out ?of ?memory|memoryerror|cannot allocate memory"),
+    Status(
+        "cuda error",
+        Method.EXCEPTION,
+        Severity.SEV2,
+        r"cuda (runtime )?error|cudaerror|acceleratorerror|cublas_status|cudnn_status|device-side assert"
+        r"|unspecified launch failure",
+    ),
+    Status(
+        "other network error",
+        Method.EXCEPTION,
+        Severity.SEV3,
+        r"no route to host|network is (unreachable|down)|host is (unreachable|down)|name or service not known"
+        r"|temporary failure in name resolution|\bibv_|infiniband|socket ?timeout|ncclsystemerror|ncclinternalerror",
+        symptom=True,
+    ),
+    Status("link flapping", Method.STATISTICS, Severity.SEV3),
+    Status("task hang", Method.STATISTICS, Severity.SEV2),
+    Status("other software error", Method.EXCEPTION, Severity.SEV2, r""),
+)
+
+BY_NAME = {status.name: status for status in STATUSES}
+_ORDERED = tuple((re.compile(status.pattern, re.IGNORECASE), status) for status in STATUSES if status.pattern)
+# what the hardware says is stronger than what the network says afterwards
+_BY_STRENGTH = sorted(_ORDERED, key=lambda pair: (pair[1].severity, pair[1].symptom))
+
+
+def classify(text: str) -> Status:
+    """The status that an exception's "type: message" tells; "other software error" if it tells none.
+
+    >>> classify("RuntimeError: CUDA error: uncorrectable ECC error encountered").name
+    'ecc error'
+    >>> classify("ValueError: too many values").severity
+    <Severity.SEV2: 'sev2'>
+    """
+    for pattern, status in _BY_STRENGTH:
+        if pattern.search(text):
+            return status
+    return BY_NAME["other software error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """What the vendor advises on one code."""
+
+    code: int
+    name: str
+    advice: str
+    severity: Severity
+
+
+_RESTART = "restart the application"
+_RESET = "reset the GPU once no process uses it"
+_NOTHING = "none at once; watch for others"
+_NVLINK = "follow the NVLink workflow: check both ends of the link, reset both GPUs"
+
+XIDS = {
+    xid.code: xid
+    for xid in (
+        Xid(8, "GPU stopped processing", _RESTART, Severity.SEV2),
+        Xid(11, "invalid or corrupted push buffer", _RESTART, Severity.SEV2),
+        Xid(13, "graphics engine exception", _RESTART, Severity.SEV2),
+        Xid(31, "GPU memory page fault", _RESTART, Severity.SEV2),
+        Xid(32, "invalid or corrupted push buffer", _RESTART, Severity.SEV2),
+        Xid(33, "unused on Ampere and newer", "contact support", Severity.INFO),
+        Xid(38, "driver firmware error", _NOTHING, Severity.INFO),
+        Xid(39, "copy engine exception", _RESTART, Severity.SEV2),
+        Xid(43, "GPU stopped processing a faulty channel", _NOTHING, Severity.INFO),
+        Xid(45, "cleanup after an earlier error or an ended process", "follow the Xid before it", Severity.INFO),
+        Xid(46, "GPU stopped processing", _RESET, Severity.SEV1),
+        Xid(48, "double-bit ECC error", "drain, then reset the GPU; run the field diagnosis", Severity.SEV1),
+        Xid(54, "auxiliary power is not connected", "check cables and power", Severity.SEV1),
+        Xid(61, "micro-controller breakpoint; unused on Ampere and newer", "contact support", Severity.INFO),
+        Xid(62, "micro-controller halt", _RESET, Severity.SEV1),
+        Xid(63, "memory row remapped", _NOTHING, Severity.INFO),
+        Xid(64, "memory row could not be remapped", _RESET, Severity.SEV1),
+        Xid(69, "graphics engine class error", _RESTART, Severity.SEV2),
+        Xid(74, "NVLink error", _NVLINK, Severity.SEV1),
+        Xid(79, "GPU has fallen off the bus", "restart the machine", Severity.SEV1),
+        Xid(92, "many single-bit ECC errors", _NOTHING, Severity.INFO),
+        Xid(94, "contained memory error", _RESTART, Severity.SEV2),
+        Xid(95, "uncontained memory error", _RESET, Severity.SEV1),
+        Xid(109, "context switch timed out", _RESET, Severity.SEV1),
+        Xid(110, "security fault", _RESET, Severity.SEV1),
+        Xid(119, "GSP firmware does not answer", _RESET, Severity.SEV1),
+        Xid(120, "GSP firmware error", _RESET, Severity.SEV1),
+        Xid(121, "chip-to-chip link error", _NOTHING, Severity.INFO),
+        Xid(136, "link training failed", _RESET, Severity.SEV1),
+        Xid(137, "NVLink privilege error", _NOTHING, Severity.INFO),
+        Xid(140, "unrecovered ECC error", _RESET, Severity.SEV1),
+        Xid(143, "GPU initialisation error", _RESET, Severity.SEV1),
+        Xid(145, "NVLink RLW error", _NVLINK, Severity.SEV1),
+        Xid(149, "NVLink NETIR error", _NVLINK, Severity.SEV1),
+        Xid(151, "key rotation error", "restart the virtual machine", Severity.SEV1),
+        Xid(154, "recovery action changed", "follow the Xid before it", Severity.INFO),
+        Xid(155, "NVLink error told by software", _RESET, Severity.SEV1),
+        Xid(158, "GPU fatal timeout", _RESET, Severity.SEV1),
+    )
+}
+
+
+def xid(code: int) -> Xid:
+    """The row of a code. A code that the table lacks informs only: on what we do not know we evict nobody."""
+    return XIDS.get(code, Xid(code, "not in the table", "look it up in the vendor's catalog", Severity.INFO))
