@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.types import Entity, Event, Kind, Reading
+from eagle_eye.types import Event, Kind, Reading
+
+from .events import unsigned
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +122,7 @@ class GpuCollector:
                     raise
                 device.lost = True
                 words = f"GPU {device.index} ({device.name}) is gone: {error}"
-                found.append(_event("gpu.lost", device, now, words, reason=str(error)))
+                found.append(_event("gpu.lost", device, now, words, reason=error))
         names = tuple(device.name for device in self._devices)
         found.append(Reading(source="gpu", kind=Kind.GPU, entities=names, names=NAMES, matrix=matrix, time=now))
         return found
@@ -224,7 +226,7 @@ class GpuCollector:
                 return
             if data.eventType & nvml.nvmlEventTypeXidCriticalError:
                 device = self._whose(data.device)
-                code = str(int(data.eventData))
+                code = int(data.eventData)
                 yield _event("gpu.xid", device, now, f"Xid {code} on GPU {device.index} ({device.name})", code=code)
 
     def _resubscribe(self, error: Exception) -> None:
@@ -247,13 +249,9 @@ class GpuCollector:
         return error.value in {getattr(self.nvml, code) for code in codes}
 
 
-def _event(name: str, device: _Device, now: float, message: str, **attributes: str) -> Event:
-    """An event of a GPU; the agent fills in job, node, boot and number."""
-    entity = Entity(kind=Kind.GPU, name=device.name)
-    attributes["index"] = str(device.index)
-    return Event(
-        name=name, job="", entity=entity, time=now, node="", boot="", number=0, message=message, attributes=attributes
-    )
+def _event(name: str, device: _Device, now: float, message: str, **attributes: object) -> Event:
+    attributes["index"] = device.index
+    return unsigned(name, Kind.GPU, device.name, now, message, "", **attributes)
 
 
 def _text(name: str | bytes) -> str:

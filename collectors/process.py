@@ -1,0 +1,102 @@
+"""Processes that no launcher owns: workers whose launcher was killed, and those that the user names.
+
+A launcher tells the deaths of its own workers, with exit code and last words. This is for what it can no longer
+tell: one death, one event.
+"""
+
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.types import Event, Kind
+
+from .events import unsigned
+from .jobs import JobDirectory
+from .procfs import DEAD, Process
+
+
+class _Owner(NamedTuple):
+    """Whose process it is."""
+
+    entity: str
+    job: str = ""
+    run: str = ""
+    """Empty: the user named it."""
+    rank: str = ""
+    epoch: str = ""
+
+
+@dataclass
+class ProcessCollector:
+    """`exit` events of orphaned workers and of the processes in `pids`."""
+
+    run_dir: Path = Path("/run/eagle-eye")
+    """Where the launchers write down their jobs; the agent fills it in."""
+    node: str = ""
+    pids: tuple[int, ...] = ()
+    """Further processes whose end should be told."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    interval_s: ClassVar[float] = 0.5
+    timeout_s: ClassVar[float] = 3.0
+
+    def __post_init__(self) -> None:
+        self._jobs = JobDirectory(Path(self.run_dir))
+        self._watched: dict[tuple[str, int, int, int], tuple[_Owner, Process]] = {}
+        for pid in self.pids:
+            self._watch((str(pid), 0, pid, 0), _Owner(f"{self.node}/pid-{pid}"))
+
+    def collect(self) -> list[Event]:
+        jobs = {job.run: job for job in self._jobs.look() if not job.stopped}
+        for job in jobs.values():
+            for worker in job.workers:
+                owner = _Owner(worker.worker, job.job, job.run, str(worker.rank), str(worker.epoch))
+                self._watch(worker.life, owner)
+        listed = {worker.life for job in jobs.values() for worker in job.workers}
+        launched = {run for run, job in jobs.items() if job.launched}
+        ended = []
+        for life, (owner, process) in list(self._watched.items()):
+            if owner.run and life not in listed:  # its launcher has struck it off, and tells what it has to tell
+                self._forget(life)
+                continue
+            look = process.look()
+            if look is None or look.state in DEAD:
+                self._forget(life)
+                if owner.run not in launched:
+                    ended.append(self._exit(owner, process.pid, look.status if look else None))
+        return ended
+
+    def _watch(self, life: tuple[str, int, int, int], owner: _Owner) -> None:
+        if life not in self._watched:
+            process = Process.open(life[2], life[3])
+            if process is not None:
+                self._watched[life] = owner, process
+
+    def _forget(self, life: tuple[str, int, int, int]) -> None:
+        self._watched.pop(life)[1].close()
+
+    def _exit(self, owner: _Owner, pid: int, status: int | None) -> Event:
+        """Who is no parent learns the status only if it looks before the parent does."""
+        code = "" if status is None else str(os.waitstatus_to_exitcode(status))
+        name = signal.Signals(-int(code)).name if code.startswith("-") else ""
+        how = name or (f"code {code}" if code else "in an unknown way")
+        of = "whose launcher is dead" if owner.run else "that no launcher owns"
+        return unsigned(
+            "exit",
+            Kind.WORKER,
+            owner.entity,
+            self.clock.now(),
+            f"process {pid}, {of}, ended: {how}",
+            owner.job,
+            pid=pid,
+            code=code,
+            signal=name,
+            rank=owner.rank,
+            epoch=owner.epoch,
+            step="",
+            last_lines="",
+            exception="",
+        )

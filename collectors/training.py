@@ -1,0 +1,252 @@
+"""Workers of the jobs on this node: what their rings and /proc say, who stands still, which steps are done.
+
+It reads what the workers write anyway; nothing here can block or slow a trainer. Called several times a second it
+looks for stalls, which is cheap; once a second it returns the now-metrics and the steps completed since.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import RingError
+from eagle_eye.training.ring import StepRecord
+from eagle_eye.types import Event, Kind, Reading, StepReading
+
+from .events import unsigned
+from .jobs import Job, JobDirectory
+from .progress import Limits
+from .sweep import sweep
+from .watched_worker import NAMES, WatchedWorker
+
+log = logging.getLogger(__name__)
+
+Found = Reading | StepReading | Event
+LEAD_S = 0.1
+"""The look that is this close before a full second is the one that is read out: it goes into that second's batch."""
+SWEEP_S = 30.0
+
+
+@dataclass
+class TrainingCollector:
+    """Progress, phases and steps of each worker; `stall` and `resumed` events."""
+
+    run_dir: Path = Path("/run/eagle-eye")
+    """Where the launchers write down their jobs; the agent fills it in."""
+    node: str = ""
+    reading_s: float = 1.0
+    """Seconds between two readings; looks for stalls in between return events alone."""
+    stall_s: float = Limits.stall_s
+    """A worker stands still when its marks have not moved for so long ..."""
+    iterations: float = Limits.iterations
+    """... or for so many of its mean iteration times, whichever is more."""
+    data_s: float = Limits.data_s
+    """While it waits for data."""
+    evaluation_s: float = Limits.evaluation_s
+    checkpoint_s: float = Limits.checkpoint_s
+    first_step_s: float = Limits.first_step_s
+    """Before the first step of its epoch is completed."""
+    stopped_s: float = Limits.stopped_s
+    """A process in the state T (stopped) is reported after so long, whatever the phase."""
+    gap_s: float = Limits.gap_s
+    """Two looks further apart than this count as this far: what the agent did not watch is no stall."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    interval_s: ClassVar[float] = 0.2
+    timeout_s: ClassVar[float] = 5.0
+
+    def __post_init__(self) -> None:
+        self._jobs = JobDirectory(Path(self.run_dir))
+        self._workers: dict[tuple[str, int, int, int], WatchedWorker] = {}
+        self._buried: set[tuple[str, int, int, int]] = set()
+        self._names: dict[str, list[str]] = {}
+        self._read_out = -1
+        self._swept = -math.inf
+        self._limits = Limits(
+            stall_s=self.stall_s,
+            iterations=self.iterations,
+            data_s=self.data_s,
+            evaluation_s=self.evaluation_s,
+            checkpoint_s=self.checkpoint_s,
+            first_step_s=self.first_step_s,
+            stopped_s=self.stopped_s,
+            gap_s=self.gap_s,
+        )
+
+    def collect(self) -> list[Found]:
+        wall, monotonic = self.clock.now(), self.clock.monotonic()
+        jobs = self._jobs.look()
+        listed = {worker.life: (job, worker) for job in jobs if not job.stopped for worker in job.workers}
+        for life, (job, worker) in listed.items():
+            if life not in self._workers and life not in self._buried:
+                self._workers[life] = WatchedWorker(job.job, job.run, worker, self._limits)
+        second = math.floor((wall + LEAD_S) / self.reading_s)
+        due, self._read_out = second != self._read_out, second
+        found: list[Found] = list(self._look(wall, monotonic, rings=due))
+        gone = [watched for life, watched in self._workers.items() if life not in listed or not watched.alive]
+        if due or gone:
+            found += self._steps(wall)
+        if due:
+            found += self._readings(wall, monotonic)
+            self._sweep(jobs, monotonic)
+        self._bury(gone, listed.keys())
+        return found
+
+    # --- stalls
+
+    def _look(self, wall: float, monotonic: float, *, rings: bool) -> Iterator[Event]:
+        for watched in self._workers.values():
+            if rings or watched.look is None:
+                yield from self._failing(watched.open_ring(), wall)
+            try:
+                resumed = watched.watch(wall, monotonic)
+            except RingError as error:
+                yield from self._failing(watched.give_up_ring(error), wall)
+                continue
+            if resumed:
+                yield self._event("resumed", watched, wall, "moves again")
+            if not watched.alive:  # it may have made its ring and died since the look before
+                yield from self._failing(watched.open_ring(), wall)
+        for job in {watched.job: None for watched in self._workers.values()}:
+            yield from self._stalls([each for each in self._workers.values() if each.job == job and each.alive], wall)
+
+    def _stalls(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
+        """Tell each worker that stands still, once; where one does, the others are measured more strictly.
+
+        So the detector gets the positions of all that wait for one another in the same round, to compare.
+        """
+        standing = [each for each in workers if each.progress.stalled or each.progress.stands()]
+        if not standing:
+            return
+        for each in workers:
+            if not each.progress.stalled and each.progress.stands(beside_a_stall=True):
+                each.progress.stalled = True
+                yield self._stall(each, wall)
+
+    def _stall(self, watched: WatchedWorker, wall: float) -> Event:
+        now, look, progress = watched.now, watched.look, watched.progress
+        state = look.state if look else ""
+        phase = now.phase if now else ""
+        where = f"in {phase} of step {now.step}" if now else "at an unknown place (it has no ring)"
+        age_s = progress.age_s if now else progress.stopped_s
+        return self._event(
+            "stall",
+            watched,
+            wall,
+            f"stands still {where} for {age_s:.1f} s, process state {state}",
+            marks=now.marks if now else "",
+            phase=phase,
+            age_s=f"{age_s:.3f}",
+            state=state,
+        )
+
+    def _event(self, name: str, watched: WatchedWorker, wall: float, words: str, **attributes: object) -> Event:
+        worker, now = watched.worker, watched.now
+        return unsigned(
+            name,
+            Kind.WORKER,
+            worker.worker,
+            wall,
+            f"rank {worker.rank} {words}",
+            watched.job,
+            step=now.step if now else "",
+            epoch=worker.epoch,
+            rank=worker.rank,
+            pid=worker.pid,
+            **attributes,
+        )
+
+    def _failing(self, reason: str, wall: float) -> Iterator[Event]:
+        if reason:
+            log.warning("%s", reason)
+            yield unsigned(
+                "collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason
+            )
+
+    # --- numbers
+
+    def _readings(self, wall: float, monotonic: float) -> Iterator[Reading]:
+        for workers in self._by_job():
+            matrix = np.array([each.row(wall, monotonic) for each in workers], np.float32)
+            names = tuple(each.worker.worker for each in workers)
+            yield Reading(source="training", kind=Kind.WORKER, entities=names, names=NAMES, matrix=matrix, time=wall)
+
+    def _steps(self, wall: float) -> Iterator[StepReading | Event]:
+        """The steps completed since the last call, one block for each job and epoch."""
+        for workers in self._by_job():
+            done: dict[int, dict[str, list[StepRecord]]] = {}
+            for each in workers:
+                try:
+                    steps = each.steps()
+                except RingError as error:
+                    yield from self._failing(each.give_up_ring(error), wall)
+                    continue
+                for step in steps:
+                    done.setdefault(step.epoch, {}).setdefault(each.worker.worker, []).append(step)
+            names = self._names_of(workers[0].job, done.values())
+            yield from (_aligned(epoch, steps_of, names) for epoch, steps_of in sorted(done.items()))
+
+    def _names_of(self, job: str, done: Iterable[dict[str, list[StepRecord]]]) -> tuple[str, ...]:
+        """Every name that a job's workers have logged so far, in the order of appearance: schemas change seldom."""
+        names = self._names.setdefault(job, [])
+        known = set(names)
+        for steps_of in done:
+            for steps in steps_of.values():
+                for step in steps:
+                    fresh = [name for name in step.values if name not in known]
+                    names += fresh
+                    known.update(fresh)
+        return tuple(names)
+
+    def _by_job(self) -> list[list[WatchedWorker]]:
+        jobs: dict[str, list[WatchedWorker]] = {}
+        for watched in self._workers.values():
+            jobs.setdefault(watched.job, []).append(watched)
+        return list(jobs.values())
+
+    # --- the end
+
+    def _bury(self, gone: list[WatchedWorker], listed: Iterable[tuple[str, int, int, int]]) -> None:
+        """Forget processes that are dead, or no longer listed, now that their last steps were read."""
+        for watched in gone:
+            watched.close()
+            del self._workers[watched.worker.life]
+            self._buried.add(watched.worker.life)
+        self._buried &= set(listed)
+        jobs = {watched.job for watched in self._workers.values()}
+        self._names = {job: names for job, names in self._names.items() if job in jobs}
+
+    def _sweep(self, jobs: Iterable[Job], monotonic: float) -> None:
+        if monotonic - self._swept >= SWEEP_S:
+            self._swept = monotonic
+            sweep(Path(self.run_dir), tuple(jobs), self.clock.now(), self.node)
+
+
+def _aligned(epoch: int, steps_of: dict[str, list[StepRecord]], names: tuple[str, ...]) -> StepReading:
+    """The steps of several workers side by side, a row for each step number."""
+    workers = tuple(steps_of)
+    numbers = sorted({step.number for steps in steps_of.values() for step in steps})
+    row_of = {number: row for row, number in enumerate(numbers)}
+    column_of = {name: column for column, name in enumerate(names)}
+    ends = np.full((len(numbers), len(workers)), np.nan)
+    values = np.full((len(numbers), len(workers), len(names)), np.nan)
+    for index, worker in enumerate(workers):
+        for step in steps_of[worker]:
+            row = row_of[step.number]
+            ends[row, index] = step.end
+            for name, value in step.values.items():
+                values[row, index, column_of[name]] = value
+    return StepReading(
+        source="training",
+        workers=workers,
+        names=names,
+        numbers=np.array(numbers, np.int64),
+        epochs=np.full(len(numbers), epoch, np.int64),
+        ends=ends,
+        values=values,
+    )
