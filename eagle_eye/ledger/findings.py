@@ -1,13 +1,14 @@
 """Findings, the last revision of each; and notices about Eagle Eye itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 
 from eagle_eye.types import Finding, Notice
 
-from .store import Store, put, words
+from .store import Store, words
 from .tables import findings, notices
 
 
@@ -16,19 +17,19 @@ class Findings(Store):
 
     def save_findings(self, news: Iterable[Finding]) -> None:
         """Keep the last revision of each; older ones that come late are dropped."""
+        last: dict[str, Finding] = {}
+        for finding in news:
+            known = last.get(finding.id)
+            if known is None or known.revision < finding.revision:
+                last[finding.id] = finding
         with self._writing() as connection:
-            for finding in news:
-                where = findings.c.id == finding.id
-                known = connection.execute(select(findings.c.revision).where(where)).scalar()
-                if known is not None and known >= finding.revision:
-                    continue
-                values = {"job": finding.job, "kind": finding.kind, "active": finding.active, "time": finding.time}
-                put(
-                    connection,
-                    findings,
-                    {"id": finding.id},
-                    {"revision": finding.revision, "body": words(finding), **values},
-                )
+            for ids in _portions(list(last)):
+                kept = connection.execute(select(findings.c.id, findings.c.revision).where(findings.c.id.in_(ids)))
+                known_revisions: dict[str, int] = {row.id: row.revision for row in kept}
+                rows = [_row(last[key]) for key in ids if last[key].revision > known_revisions.get(key, -1)]
+                if rows:
+                    connection.execute(delete(findings).where(findings.c.id.in_([row["id"] for row in rows])))
+                    connection.execute(insert(findings), rows)
 
     def findings(self, *, active_only: bool = False, job: str = "", limit: int = 1000) -> tuple[Finding, ...]:
         """Newest first."""
@@ -42,9 +43,11 @@ class Findings(Store):
 
     def findings_of(self, ids: Sequence[str]) -> tuple[Finding, ...]:
         """Those of these ids that are kept, by their beginning."""
-        query = select(findings.c.body).where(findings.c.id.in_(ids))
+        kept: list[Finding] = []
         with self._reading() as connection:
-            kept = [msgspec.json.decode(body, type=Finding) for body in connection.execute(query).scalars()]
+            for portion in _portions(ids):
+                bodies = connection.execute(select(findings.c.body).where(findings.c.id.in_(portion))).scalars()
+                kept += [msgspec.json.decode(body, type=Finding) for body in bodies]
         return tuple(sorted(kept, key=lambda finding: (finding.since, finding.id)))
 
     def save_notice(self, notice: Notice) -> None:
@@ -58,3 +61,21 @@ class Findings(Store):
         query = select(notices.c.body).where(notices.c.time >= since).order_by(*order).limit(limit)
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Notice) for body in connection.execute(query).scalars())
+
+
+def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Databases bound the number of parameters of one statement."""
+    for start in range(0, len(ids), 500):
+        yield ids[start : start + 500]
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "revision": finding.revision,
+        "job": finding.job,
+        "kind": finding.kind,
+        "active": finding.active,
+        "time": finding.time,
+        "body": words(finding),
+    }

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient, call
 from eagle_eye.rpc.fence import Fence
@@ -288,6 +289,32 @@ def test_a_stopped_client_is_lost_after_the_lease_and_comes_back(
             assert office.told[-1] == ("lost", "node-a", "silent for longer than 1 s")
             os.kill(process.pid, signal.SIGCONT)
             await until(lambda: office.count("opened") == 2, 10)
+
+    run(test())
+
+
+def test_a_server_that_overslept_calls_nobody_silent() -> None:
+    async def test() -> None:
+        office, clock = Office(), FakeClock()
+        async with served(office, clock=clock) as server, joined(at(server)) as client:
+            clock.advance(600)  # as if it had been stopped: the lease is 1 s
+            watched = asyncio.get_running_loop().time() + 0.5  # several of its ticks
+            await until(lambda: asyncio.get_running_loop().time() > watched)
+            assert client.connected
+            assert office.count("lost") == 0
+
+    run(test())
+
+
+def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
+    async def test() -> None:
+        hands, clock = Hands(), FakeClock()
+        async with served(Office()) as server, joined(at(server), hands, clock=clock):
+            server._take = lambda session, up: None  # type: ignore[method-assign]  # deaf: no beat is answered
+            while all(state.connected for state in hands.states):
+                clock.advance(0.1)
+                await asyncio.sleep(0.05)
+            assert "the server was silent for longer than 1 s" in hands.states[1].reason
 
     run(test())
 

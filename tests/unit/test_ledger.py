@@ -344,6 +344,12 @@ def test_of_a_finding_the_last_revision_counts(ledger: Ledger) -> None:
     assert ledger.findings_of(["finding-1", "finding-2"]) == ledger.findings()
 
 
+def test_a_storm_of_findings_is_kept_whole(ledger: Ledger) -> None:
+    storm = [a_finding(id=f"finding-{number:04}", since=float(number)) for number in range(1200)]
+    ledger.save_findings(storm)
+    assert list(ledger.findings_of([finding.id for finding in storm])) == storm
+
+
 def test_notices_are_read_newest_first(ledger: Ledger) -> None:
     first, second = (Notice(name=name, time=time, message="m") for name, time in [("stream.away", 1.0), ("stream.back", 2.0)])
     ledger.save_notice(first)
