@@ -13,10 +13,11 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamAway, StreamError, StreamFull
 
 PAGE_BYTES = 16_384
-"""A record of 4 KiB fits into a page three times: no overflow chains (measured: 1.5 × the rate of 4 KiB pages)."""
-CHECKPOINT_PAGES = 1_024
-"""The WAL is copied into the file when it has so many pages (16 MiB)."""
-WAL_BYTES = PAGE_BYTES * CHECKPOINT_PAGES
+"""A record of 4 KiB fits into a page three times, without overflow chains: 2.4 × the rate of pages of 4 KiB."""
+WAL_BYTES = 16 << 20
+"""The keeper copies the WAL into the file when it is longer than this: a checkpoint fsyncs, an append should not."""
+CHECKPOINT_PAGES = 4 * WAL_BYTES // PAGE_BYTES
+"""An append copies the WAL itself when it is so long: the keeper does not keep up."""
 APPLICATION = 0x45455945  # "EEYE"
 VERSION = 1
 BUSY_PAUSE_S = 0.001
@@ -28,14 +29,14 @@ class Torn(Exception):
     """The file's pages contradict each other: it is to be set aside."""
 
 
-def connect(path: Path, *, synchronous: str = "NORMAL") -> sqlite3.Connection:
+def connect(path: Path, *, synchronous: str = "NORMAL", checkpoint: int = CHECKPOINT_PAGES) -> sqlite3.Connection:
     """Open a file in WAL mode, usable from every thread that holds the caller's lock."""
     connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {checkpoint}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         connection.execute("PRAGMA cache_size = -4096")
     except BaseException:
@@ -98,6 +99,13 @@ def busy(path: Path, seconds: float) -> StreamAway:
 def begin_writing(connection: sqlite3.Connection, path: Path, clock: Clock, seconds: float) -> None:
     """Take the write lock, trying each millisecond: SQLite's own waiting backs off to 100 ms and starves."""
     connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        _try_until(connection, path, clock, seconds)
+    finally:
+        connection.execute("PRAGMA busy_timeout = 2000")  # for reads while another process recovers the WAL
+
+
+def _try_until(connection: sqlite3.Connection, path: Path, clock: Clock, seconds: float) -> None:
     deadline = clock.monotonic() + seconds
     while True:
         try:

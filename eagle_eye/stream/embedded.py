@@ -143,7 +143,7 @@ class EmbeddedStream:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the write locks of all partitions: appends everywhere get StreamAway, reads still answer.
+        """Keep the write locks of all partitions of all topics that exist: appends everywhere get StreamAway, reads still answer.
 
         The outage drill stops the stream with it; the locks end with this process, however it ends.
         """

@@ -4,6 +4,7 @@ A member's lease counts in `Clock.monotonic()`, which the processes of one machi
 reboot that clock begins again: a renewal that lies in the future is of another boot, and is over.
 """
 
+import fcntl
 import json
 import sqlite3
 import threading
@@ -15,6 +16,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamFenced
 from eagle_eye.stream.database import Torn, check_identity, connect, identify, translated, writing
 
+_CHECKPOINT_PAGES = 64
 _TABLES = """
 CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, partitions INTEGER) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS committed (
@@ -44,8 +46,8 @@ class Groups:
             raise self._told(torn) from torn
 
     def _open(self) -> sqlite3.Connection:
-        with translated(self._path):
-            connection = connect(self._path)
+        with self._alone(), translated(self._path):
+            connection = connect(self._path, checkpoint=_CHECKPOINT_PAGES)
             try:
                 with writing(connection, self._path, self._clock, self._busy_s):
                     new = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
@@ -58,6 +60,13 @@ class Groups:
                 connection.close()
                 raise
         return connection
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time opens the file: SQLite does not wait when two switch a new file to WAL mode at once."""
+        with self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _told(self, torn: Torn) -> StreamError:
         return StreamError(

@@ -143,15 +143,18 @@ class Partition:
                 size = os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
-            if size > 2 * WAL_BYTES:
-                self._shorten()
+            if size > WAL_BYTES:
+                self._shorten(size)
         self._synced = appended
 
-    def _shorten(self) -> None:
-        """Readers that overlap keep the WAL growing: wait for a gap between them, but not for long."""
-        with self._writing(), suppress(sqlite3.OperationalError):
-            self._now.writer.execute("PRAGMA busy_timeout = 50")
-            self._now.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def _shorten(self, size: int) -> None:
+        """Copy the WAL into the file beside the writers; if it is long by now, stop them for the rest of it."""
+        path = self._now.path
+        with suppress(sqlite3.DatabaseError), closing(connect(path)) as connection:
+            connection.execute("PRAGMA busy_timeout = 50")
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if size > 4 * WAL_BYTES:
+                connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     @contextmanager
     def hold(self) -> Iterator[None]:

@@ -223,6 +223,14 @@ def test_processes_append_side_by_side_and_nothing_is_lost_or_doubled(
     assert len(found) == 600
 
 
+def test_processes_that_start_at_once_make_one_stream_together(reopen: Open, name: str, tmp_path: Path) -> None:
+    children = [start_child("append", name, tmp_path / "stream", writer, 5) for writer in range(6)]
+    for child in children:
+        finish(child)
+    with closing(reopen()) as stream:
+        assert len(everything(stream)) == 30
+
+
 def test_threads_share_one_stream(stream: Stream) -> None:
     def work(writer: int) -> None:
         for i in range(100):
