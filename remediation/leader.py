@@ -14,6 +14,7 @@ import msgspec
 from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.ledger import JobFacts, Ledger
 from eagle_eye.rpc.messages import Body, Command, Decision, Peer, Release
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Entity, Event, Kind, Layout, Plan
@@ -21,27 +22,10 @@ from eagle_eye.types import Entity, Event, Kind, Layout, Plan
 log = logging.getLogger(__name__)
 
 
-class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job's coordinator has told the leader."""
-
-    layout: Layout
-    address: str
-    """host:port of the coordinator's control channel."""
-    heal: str
-    budget_left: int
-
-
-class Memory(Protocol):
-    """What the leader keeps in the ledger."""
-
-    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int) -> None: ...
-    def jobs(self) -> dict[str, JobFacts]: ...
-    def grant_epoch(self, job: str, epoch: int, layout: Layout) -> bool: ...
-
-
 class Operator(Protocol):
     """What the engine answers to a person."""
 
+    def declare(self, job: str, *, budget_left: int, nodes_min: int = 1) -> None: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
@@ -57,11 +41,11 @@ class Leader:
     """Handler of the control server; `term` fences everything it says."""
 
     def __init__(
-        self, *, term: int, lease_s: float, memory: Memory, operator: Operator, write: Write, clock: Clock, boot: str, node: str = "server"
+        self, *, term: int, lease_s: float, ledger: Ledger, operator: Operator, write: Write, clock: Clock, boot: str, node: str = "server"
     ) -> None:
         self.term = term
         self._lease_s = lease_s
-        self._memory = memory
+        self._ledger = ledger
         self._operator = operator
         self._write = write
         self._clock = clock
@@ -70,7 +54,7 @@ class Leader:
         self._began = clock.monotonic()
         self._written = 0
         self._peers: dict[tuple[str, str, str], Peer] = {}
-        self._jobs: dict[str, JobFacts] = memory.jobs()
+        self._jobs: dict[str, JobFacts] = ledger.jobs()
         self._inherited = set(self._jobs)
         """Jobs of the leader before: whoever of them has not come back in time was lost between the two."""
 
@@ -163,8 +147,9 @@ class Leader:
         if known is not None and known.layout.epoch > layout.epoch:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
         facts = JobFacts(layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)))
-        self._memory.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left)
+        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left)
         self._jobs[layout.job] = facts
+        self._operator.declare(layout.job, budget_left=facts.budget_left, nodes_min=int(body.get("nodes_min", 1)))
         return {}
 
     def _grant(self, peer: Peer, body: Body) -> Body:
@@ -175,7 +160,7 @@ class Leader:
             return {"granted": False, "reason": f"{', '.join(alive)} still has a session to the leader"}
         if not self.old_enough:
             return {"granted": False, "reason": "the leader has just begun and waits for the others to come back"}
-        granted = self._memory.grant_epoch(layout.job, int(body["epoch"]), layout)
+        granted = self._ledger.grant_epoch(layout.job, int(body["epoch"]), layout)
         log.info("epoch %s of %s %s the %s", body["epoch"], layout.job, "granted to" if granted else "refused to", peer)
         return {"granted": granted, "reason": "" if granted else f"epoch {body['epoch']} was granted to others"}
 
@@ -195,17 +180,22 @@ class Leader:
 class SessionCommander:
     """Brings the engine's commands, from any thread, to the coordinator of a job over its session."""
 
-    def __init__(self, leader: Leader, command: Commanding, loop: asyncio.AbstractEventLoop) -> None:
-        self._leader = leader
-        self._command = command
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._bound: tuple[Leader, Commanding] | None = None
 
-    def command(self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float) -> dict[str, Any]:
+    def bind(self, leader: Leader, command: Commanding) -> None:
+        """Whom to ask for coordinators, and what sends (ControlServer.command)."""
+        self._bound = leader, command
+
+    def command(
+        self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float
+    ) -> dict[str, Any]:
         """Send and wait for the answer. Raises TemporaryError, PermanentError, Stale or ControlError."""
-        peer = self._leader.coordinator(job)
-        order = Command(
-            action=action, job=job, leader_term=self._leader.term, epoch=epoch, plan=plan.id, step=step, arguments=arguments
-        )
-        future = asyncio.run_coroutine_threadsafe(self._command(peer, order, timeout), self._loop)
+        if self._bound is None:
+            raise TemporaryError("the control channel is not open yet", delay=0.5)
+        leader, send = self._bound
+        order = Command(action=action, job=job, leader_term=leader.term, epoch=epoch, plan=plan.id, step=step, arguments=arguments)
+        future = asyncio.run_coroutine_threadsafe(send(leader.coordinator(job), order, timeout), self._loop)
         answer: dict[str, Any] = future.result(timeout + 1.0)
         return answer

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -52,9 +52,13 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def say(console: Console, text: str) -> None:
-    """One line above the live view."""
-    console.print(text, highlight=False)
+def plain(row: Row) -> dict[str, object]:
+    """A row for JSON."""
+    return {
+        "fault": row.fault.kind, "target": row.fault.target, "found_s": row.found_s, "culprit": row.culprit, "culprit_right": row.culprit_right,
+        "cause": row.cause, "cause_right": row.cause_right, "actions": row.actions, "training_s": row.training_s, "steps_lost": row.steps_lost,
+        "throughput": row.throughput, "loss_off": row.loss_off, "wrongs": row.wrongs,
+    }  # fmt: skip
 
 
 def _job(trace: Trace, now: float) -> Table:

@@ -1,0 +1,84 @@
+"""Prints what the ledger knows, for people and as JSON."""
+
+import time
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from eagle_eye.config import Config
+from eagle_eye.errors import LedgerError
+from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.types import Incident
+
+
+def open_ledger(config: Config) -> Ledger:
+    """The deployment's ledger, to read. Raises LedgerError where there is none."""
+    path = config.state / "ledger.sqlite"
+    if not path.exists():
+        raise LedgerError(f"there is no ledger at {path}: no server ran with this --state-dir")
+    return Ledger.open(path, read_only=True)
+
+
+def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool) -> None:
+    """The list, the newest first."""
+    kept = ledger.incidents(open_only=open_only, job=job, limit=limit)
+    if json_lines:
+        for each in kept:
+            click.echo(msgspec.json.encode(each.incident).decode())
+        return
+    if not kept:
+        console.print("no incident" + (" is open" if open_only else " so far"))
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("id", "opened", "job", "cause", "culprit", "severity", "state"):
+        table.add_column(column, overflow="fold")
+    for each in kept:
+        incident = each.incident
+        table.add_row(incident.id, _clock(each.opened), incident.job, incident.cause, culprits(incident), incident.severity.upper(), each.state)
+    console.print(table)
+
+
+def print_incident(console: Console, ledger: Ledger, name: str, json_lines: bool) -> None:
+    """One incident: what, who, why we think so, what else it could be, and what was done. A prefix of the id will do."""
+    kept = find(ledger, name)
+    if json_lines:
+        for revision in ledger.incident(kept.incident.id):
+            click.echo(msgspec.json.encode(revision).decode())
+        for outcome in ledger.outcomes(incident=kept.incident.id):
+            click.echo(msgspec.json.encode(outcome).decode())
+        return
+    incident = kept.incident
+    console.print(f"[bold]{incident.cause}[/]  {culprits(incident)}   {incident.severity.upper()}, {kept.state}")
+    console.print(f"job {incident.job}   began {_clock(incident.since)}   found {kept.opened - incident.since:.2f} s later   cost so far {incident.bill_gpu_hours:.4f} GPU-hours\n")
+    console.print("[bold]evidence[/]")
+    for line in incident.evidence:
+        console.print(f"  {line.text}", highlight=False, markup=False)
+    if incident.rivals:
+        console.print("[bold]it could also be[/]")
+        for rival in incident.rivals:
+            console.print(f"  {rival.cause}: {rival.apart}", highlight=False, markup=False)
+    console.print("[bold]timeline[/]")
+    for moment in ledger.timeline(incident.id):
+        console.print(f"  {moment.time - incident.since:+9.3f} s  {moment.what:<9} {moment.text}", highlight=False, markup=False)
+
+
+def find(ledger: Ledger, name: str) -> IncidentRecord:
+    """An incident by its id or the beginning of it. Raises LedgerError when there is none, or more than one."""
+    exact = ledger.incident_record(name)
+    if exact is not None:
+        return exact
+    matching = [kept for kept in ledger.incidents(limit=10_000) if kept.incident.id.startswith(name)]
+    if len(matching) != 1:
+        raise LedgerError(f"{len(matching) or 'no'} incidents begin with {name!r}; `eagle-eye incidents` lists them")
+    return matching[0]
+
+
+def culprits(incident: Incident) -> str:
+    """Who did it, with how sure we are."""
+    return ", ".join(f"{culprit.entity} ({culprit.confidence:.0%})" for culprit in incident.culprits) or "unknown"
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

@@ -1,0 +1,189 @@
+"""The server: one leader at a time, which detects, diagnoses, decides and commands.
+
+Three threads beside the event loop of the control channel: the runner reads the stream, the engine decides, and
+each action runs in one of its own.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from detectors.diagnosis import Diagnosis
+from detectors.runner import Runner
+from eagle_eye.app import parts
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import Config
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.frames import Frame
+from eagle_eye.ledger import Holder, Ledger
+from eagle_eye.rpc.server import ControlServer
+from eagle_eye.stream.spool import SpooledWriter
+from eagle_eye.types import Incident, Notice
+from remediation.engine import Engine
+from remediation.leader import Leader, SessionCommander
+
+log = logging.getLogger(__name__)
+
+LEASE = "leader"
+ENGINE_PERIOD_S = 0.05
+LEASE_FACTOR = 2.0
+"""The lease in the ledger lasts so many session leases: a leader outlives a short pause of its machine."""
+
+
+def serve(config: Config, listen: str = "") -> None:
+    """Run until Ctrl-C, SIGTERM or the loss of the lease. Raises an EagleEyeError for what cannot be started."""
+    parts.log_to_stderr()
+    for problem in parts.check_plugins(config):
+        raise EagleEyeError(problem)
+    asyncio.run(Server(config, listen or config.server.listen, SystemClock()).run())
+
+
+class Server:
+    """One process of the server."""
+
+    def __init__(self, config: Config, listen: str, clock: Clock) -> None:
+        self._config = config
+        self._listen = listen
+        self._clock = clock
+        self._holder = Holder(host=socket.gethostname(), pid=os.getpid(), boot=secrets.token_hex(6))
+        self._lease_s = config.server.lease_s * LEASE_FACTOR
+        self._stop = threading.Event()
+        self._leads = False
+        self._failed: BaseException | None = None
+
+    async def run(self) -> None:
+        """Wait for the lease, lead, give it back."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        self._config.state.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger.open(self._config.state / "ledger.sqlite")
+        try:
+            term = await self._stand_by(ledger)
+            if term is not None:
+                await self._lead(ledger, term)
+        finally:
+            ledger.resign(LEASE, self._holder, self._clock.now())
+            ledger.close()
+        if self._failed is not None:
+            raise EagleEyeError(f"the server had to stop: {self._failed}") from self._failed
+
+    # --- the lease -----------------------------------------------------------------------------------------------------
+
+    async def _stand_by(self, ledger: Ledger) -> int | None:
+        """The term, once the lease is ours; None if we are told to stop before."""
+        named = ""
+        while not self._stop.is_set():
+            term = ledger.acquire(LEASE, self._holder, self._lease_s, self._clock.now())
+            if term is not None:
+                ledger.write_as(LEASE, term)
+                return term
+            holder = str(ledger.holder_of(LEASE))
+            if holder != named:
+                named = holder
+                log.warning("standing by: %s leads on this ledger; taking over when it ends", holder)
+            await asyncio.sleep(self._lease_s / 8)
+        return None
+
+    async def _keep_lease(self, ledger: Ledger, term: int) -> None:
+        """Renew it until told to stop; a leader that cannot stops acting at once."""
+        while not self._stop.is_set():
+            await asyncio.sleep(self._lease_s / 4)
+            try:
+                self._leads = await asyncio.to_thread(ledger.renew, LEASE, self._holder, term, self._lease_s, self._clock.now())
+            except EagleEyeError as error:
+                log.warning("the lease could not be renewed: %s", error)
+                self._leads = False
+            if not self._leads:
+                self._fail(EagleEyeError(f"the lease of term {term} was lost"))
+
+    # --- leading -------------------------------------------------------------------------------------------------------
+
+    async def _lead(self, ledger: Ledger, term: int) -> None:
+        self._leads = True
+        stream = parts.open_stream(self._config, self._clock)
+        writer = SpooledWriter(stream, self._config.state / "spool", clock=self._clock, name="leader", on_notice=ledger.save_notice)
+        commander = SessionCommander(asyncio.get_running_loop())
+        services = {"commander": commander, "ledger": ledger, "clock": self._clock}
+        engine = Engine(
+            ledger=ledger, actions=parts.actions(self._config, services), guards=parts.guards(self._config), clock=self._clock,
+            policy=parts.policy(self._config), leads=lambda: self._leads,
+        )  # fmt: skip
+        engine.resume()
+        leader = Leader(
+            term=term, lease_s=self._config.server.lease_s, ledger=ledger, operator=engine,
+            write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=self._clock, boot=self._holder.boot,
+        )  # fmt: skip
+        control = ControlServer(
+            leader, self._listen, term=term, beat_s=self._config.server.lease_s / 4, lease_s=self._config.server.lease_s,
+            clock=self._clock, insecure=self._config.server.insecure,
+        )  # fmt: skip
+        commander.bind(leader, control.command)
+        queue: Inbox = SimpleQueue()
+        runner = self._runner(stream, ledger, queue, term)
+        await control.start()
+        log.info("leading in term %d, control channel on %s", term, self._listen)
+        ledger.save_notice(Notice(name="leader.began", time=self._clock.now(), message=f"{self._holder.host} leads in term {term}"))
+        threads = [
+            self._thread("runner", lambda: runner.run(self._stop)),
+            self._thread("engine", lambda: drive(engine, queue, self._stop)),
+        ]
+        keeper = asyncio.create_task(self._keep_lease(ledger, term))
+        try:
+            while not self._stop.is_set():
+                leader.settle()
+                await asyncio.sleep(0.1)
+        finally:
+            keeper.cancel()
+            await control.stop()
+            for thread in threads:
+                await asyncio.to_thread(thread.join, 5.0)
+            writer.close()
+            stream.close()
+
+    def _runner(self, stream: "parts.EmbeddedStream", ledger: Ledger, queue: "Inbox", term: int) -> Runner:
+        return Runner(
+            stream, 0, parts.detectors(self._config), Diagnosis(), clock=self._clock, generation=term, on_frame=queue.put,
+            on_incidents=queue.put, on_notice=ledger.save_notice,
+        )  # fmt: skip
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 -- a thread that died in silence would be a server that watches nothing
+                log.exception("the %s failed", name)
+                self._fail(error)
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = self._failed or error
+        self._stop.set()
+
+
+Inbox = SimpleQueue[Frame | Sequence[Incident]]
+"""What the runner hands to the engine, in order."""
+
+
+def drive(engine: Engine, inbox: Inbox, stop: threading.Event) -> None:
+    """The engine's loop: whatever the runner hands over at once, and its own clock about twenty times a second."""
+    while not stop.is_set():
+        try:
+            item = inbox.get(timeout=ENGINE_PERIOD_S)
+            while True:
+                if isinstance(item, Frame):
+                    engine.follow(item)
+                else:
+                    engine.consider(item)
+                item = inbox.get_nowait()
+        except Empty:
+            pass
+        engine.tick()
