@@ -234,7 +234,8 @@ class Coordination:
             self._go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
 
     def _words(self, layout: Layout, budget_left: int) -> Body:
-        return {"layout": layout, "heal": self.coordinator.budget.heal, "budget_left": budget_left}
+        rules, budget = self.coordinator.rules, self.coordinator.budget
+        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": rules.min_nodes}
 
     async def _ask(self, effect: AskGrant) -> None:
         granted, reason = False, "no server is known: start the launchers with --server"

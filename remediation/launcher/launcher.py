@@ -159,7 +159,7 @@ class Launcher:
         if self._coordination is not None:
             self._coordination.do(self._coordination.coordinator.stop())
         else:
-            self._participant.ended.set_result((130, "stopped"))
+            self._participant.end(130, "stopped")
 
     # --- who coordinates -----------------------------------------------------------------------------------------
 
@@ -305,8 +305,7 @@ class Launcher:
 
     def _zygote_lost(self) -> None:
         self._workers.zygote_lost()
-        if not self._participant.ended.done():
-            self._participant.ended.set_result((1, "the zygote is gone: workers can no longer be started here"))
+        self._participant.end(1, "the zygote is gone: workers can no longer be started here")
 
     # --- for the coordinator ---------------------------------------------------------------------------------------------
 

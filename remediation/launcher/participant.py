@@ -27,6 +27,8 @@ from .zygote_link import kill_group
 
 log = logging.getLogger(__name__)
 
+END_S = 0.05
+
 Report = Callable[[str, Body], None]
 """Brings a fact to the coordinator, whoever that is: death or finished."""
 
@@ -95,9 +97,14 @@ class Participant:
         return {}
 
     async def _end(self, arguments: dict[str, Any]) -> Body:
-        if not self.ended.done():
-            self.ended.set_result((int(arguments["code"]), str(arguments["reason"])))
+        """The launcher ends a moment later, so that the coordinator still hears the acknowledgement."""
+        asyncio.get_running_loop().call_later(END_S, self.end, int(arguments["code"]), str(arguments["reason"]))
         return {}
+
+    def end(self, code: int, reason: str) -> None:
+        """The job is over for this launcher."""
+        if not self.ended.done():
+            self.ended.set_result((code, reason))
 
     async def _reattempt(self, arguments: dict[str, Any]) -> Body:
         """Continue workers that were stopped by a signal."""
@@ -146,7 +153,7 @@ class Participant:
             return messages.reply(True, token=self._workers.token(worker), socket=str(worker.socket))
         if worker is None or int(message.get("epoch", worker.epoch)) != worker.epoch:
             return None
-        if kind == "exception":
+        if kind == "exception" and not worker.ordered:  # else it is our own doing: its peers were ended before it
             self._exception(worker, message)
         elif kind == "checkpoint":
             attributes = {name: str(message.get(name, "")) for name in ("step", "path", "finite")}

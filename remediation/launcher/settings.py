@@ -36,8 +36,9 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the workers. Default: the launcher's own."""
     environment: dict[str, str] | None = None
     """Of the workers, before ours is added. Default: the launcher's own."""
-    preload: tuple[str, ...] = ("torch", "torch.distributed")
-    """Modules that are imported once, before the workers are forked. Without torch nobody serves the ranks' store."""
+    preload: tuple[str, ...] = ("torch", "torch.distributed", "torch._dynamo", "eagle_eye.training.checkpoint")
+    """Modules that are imported once, before the workers are forked. The default holds what
+    every optimizer of torch imports at its first use (a second of work). Without torch nobody serves the ranks' store."""
     console: bool = True
     """Print the log of rank 0, each line with its worker's name in front."""
     lease_s: float = 2.0
