@@ -60,7 +60,8 @@ class _Session:
         self.peer = peer
         self.line = line
         self.heard = heard
-        self.requests: set[asyncio.Task[None]] = set()
+        self.requests = 0
+        """How many of its requests are under way."""
 
 
 class ControlServer(stubs.ControlServicer):
@@ -68,7 +69,7 @@ class ControlServer(stubs.ControlServicer):
 
     A session is lost at once when its TCP connection closes, or after a silence of `lease_s`. The time during
     which this process itself was stopped counts as nobody's silence. Requests of one session begin in their
-    order but do not wait for one another.
+    order but do not wait for one another; one that is under way when its session ends is done to its end.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ControlServer(stubs.ControlServicer):
         self._sessions: dict[tuple[str, str, str], _Session] = {}
         self._server: Any = None
         self._watching: asyncio.Task[None] | None = None
+        self._requests: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -122,10 +124,10 @@ class ControlServer(stubs.ControlServicer):
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """End every session; the handler is not told that they were lost, since nobody was."""
+        """End every session and request; the handler is not told that they were lost, since nobody was."""
         self._stopping = True
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in [*self._requests, *([self._watching] if self._watching else [])]:
+            task.cancel()
         for session in list(self._sessions.values()):
             session.line.end("the server stops")
         if self._server is not None:
@@ -210,8 +212,6 @@ class ControlServer(stubs.ControlServicer):
         return session
 
     def _leave(self, session: _Session, reason: str) -> None:
-        for task in session.requests:
-            task.cancel()
         if self._sessions.get(session.peer.key) is not session:
             return  # a newer session has its place, and whoever had to know was told then
         del self._sessions[session.peer.key]
@@ -234,8 +234,8 @@ class ControlServer(stubs.ControlServicer):
             session.line.settle(wire.ack_of(up.ack))
         elif kind == "request":
             task = asyncio.create_task(self._answer(session, up.request))
-            session.requests.add(task)
-            task.add_done_callback(session.requests.discard)
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
 
     async def _watch(self) -> None:
         """End the sessions whose silence is longer than the lease."""
@@ -264,11 +264,15 @@ class ControlServer(stubs.ControlServicer):
             log.exception("handling the lost session of the %s failed", peer)
 
     async def _answer(self, session: _Session, words: Any) -> None:
-        if len(session.requests) > REQUESTS_PER_SESSION:
-            failure = Failure(kind="temporary", error=f"{len(session.requests)} requests are under way", delay_s=1.0)
-            result = Result(id=words.id, failure=failure)
-        else:
-            result = await self._asked(session.peer, words)
+        session.requests += 1
+        try:
+            if session.requests > REQUESTS_PER_SESSION:
+                failure = Failure(kind="temporary", error=f"{session.requests} requests are under way", delay_s=1.0)
+                result = Result(id=words.id, failure=failure)
+            else:
+                result = await self._asked(session.peer, words)
+        finally:
+            session.requests -= 1
         session.line.send(wire.reply_down(result))
 
     async def _asked(self, peer: Peer, words: Any) -> Result:

@@ -17,7 +17,7 @@ from eagle_eye.errors import ControlError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient, call
 from eagle_eye.rpc.fence import Fence
 from eagle_eye.rpc.messages import Body, Command, Connection, Decision, Peer, Release
-from eagle_eye.rpc.server import ControlServer
+from eagle_eye.rpc.server import REQUESTS_PER_SESSION, ControlServer
 
 JOB = "tenant/gpt/run1"
 LAUNCHER = Peer(role="launcher", node="node-a", job=JOB, boot="first")
@@ -52,6 +52,7 @@ class Office:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if kind == "wait":
             await self.never.wait()
+            self.told.append(("waited", peer.node, peer.boot))
         if kind == "later":
             raise TemporaryError("not everybody is there", delay=0.25)
         if kind == "bug":
@@ -252,6 +253,34 @@ def test_a_command_under_way_when_its_session_breaks_is_done_once(tmp_path: Path
     run(test())
 
 
+def test_a_request_under_way_when_its_session_breaks_is_done_to_its_end() -> None:
+    async def test() -> None:
+        office = Office()
+        async with served(office) as server:
+            async with joined(at(server)) as client:
+                with pytest.raises(TemporaryError, match="did not answer"):
+                    await client.request("wait", {}, timeout=0.1)
+            await until(lambda: office.count("lost"))
+            office.never.set()
+            await until(lambda: office.count("waited"))
+
+    run(test())
+
+
+def test_a_peer_that_asks_too_much_is_told_to_come_again() -> None:
+    async def test() -> None:
+        office = Office()
+        async with served(office) as server, joined(at(server)) as client:
+            many = [asyncio.create_task(client.request("wait", {}, timeout=20)) for _ in range(REQUESTS_PER_SESSION)]
+            await asyncio.sleep(0)  # they are sent first
+            with pytest.raises(TemporaryError, match="257 requests are under way"):
+                await client.request("join", {})
+            office.never.set()
+            await asyncio.gather(*many)
+
+    run(test())
+
+
 def test_a_clean_close_is_a_loss_at_once() -> None:
     async def test() -> None:
         office = Office()
@@ -435,8 +464,12 @@ def test_a_client_follows_an_address_that_changes() -> None:
 def test_a_port_in_use_is_named_with_the_remedy() -> None:
     async def test() -> None:
         async with served(Office()) as server:
-            with pytest.raises(ControlError, match=rf"cannot listen on {at(server)}: it is in use.*another port"):
-                await ControlServer(Office(), at(server), term=2).start()
+            intruder = ControlServer(Office(), at(server), term=2)
+            try:
+                with pytest.raises(ControlError, match=rf"cannot listen on {at(server)}: it is in use.*another port"):
+                    await intruder.start()
+            finally:
+                await intruder.stop()
 
     run(test())
 
