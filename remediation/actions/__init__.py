@@ -1,0 +1,1 @@
+"""Actions: one file = one repair. Each yields its progress, intended before done."""

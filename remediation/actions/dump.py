@@ -1,0 +1,61 @@
+"""Keep what a restart would destroy: the stacks of all workers and their flight recorders."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Plan, Progress
+from remediation.commander import Commander
+from remediation.orders import done, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dump:
+    """Asks the coordinator for the stacks; the answer is kept as the detail of the step that is done."""
+
+    commander: Commander
+    clock: Clock
+    timeout_s: float = 2.0
+    longest: int = 64 * 1024
+    """Characters kept of all stacks together, and of all flight recorders."""
+    flight_recorder: bool = True
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        """Raises TemporaryError, PermanentError or Stale."""
+        for target in plan.targets:
+            step = f"dump {target.job}"
+            yield told(step, ", ".join(target.workers) or "all workers", self.clock)
+            answer = self.commander.command(
+                target.job, "dump", {"workers": list(target.workers)},
+                plan=plan, step=step, epoch=target.epoch, timeout=self.timeout_s,
+            )
+            yield done(step, self._kept(answer), self.clock)
+
+    def _kept(self, answer: Mapping[str, Any]) -> str:
+        """JSON: the stacks with the workers that stand there, rare ones first (the one that differs tells most)."""
+        stands: dict[str, list[str]] = {}
+        for worker, found in answer.items():
+            stands.setdefault(str((found or {}).get("stack") or "no stack")[: self.longest], []).append(worker)
+        stacks: list[dict[str, Any]] = []
+        left = self.longest
+        for stack, workers in sorted(stands.items(), key=lambda item: len(item[1])):
+            stacks.append({"workers": sorted(workers), "stack": stack[:left]})
+            left = max(0, left - len(stack))
+        kept: dict[str, Any] = {"stacks": stacks}
+        if self.flight_recorder:
+            kept["flight_recorders"] = self._recorders(answer)
+        return msgspec.json.encode(kept).decode()
+
+    def _recorders(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        left = self.longest
+        for worker in sorted(answer):
+            recorder = (answer[worker] or {}).get("flight_recorder")
+            size = len(msgspec.json.encode(recorder))
+            if recorder is not None and size <= left:
+                found[worker] = recorder
+                left -= size
+        return found

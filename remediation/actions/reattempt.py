@@ -1,0 +1,26 @@
+"""SEV3: let stopped workers go on where they are (SIGCONT, sent by their launchers)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Plan, Progress
+from remediation.commander import Commander
+from remediation.orders import order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reattempt:
+    """Continues the workers of each target; costs nothing if it does not help."""
+
+    commander: Commander
+    clock: Clock
+    timeout_s: float = 2.0
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        """Raises TemporaryError, PermanentError or Stale."""
+        for target in plan.targets:
+            arguments = {"workers": list(target.workers)}
+            yield from order(
+                plan, target, "reattempt", arguments, commander=self.commander, clock=self.clock, timeout=self.timeout_s
+            )

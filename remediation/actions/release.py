@@ -1,0 +1,29 @@
+"""Let a node take part again, as a person has decided."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Plan, Progress
+from remediation.commander import Commander
+from remediation.orders import RESTART_TIMEOUT_S, done, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """`exclude` of each target names the nodes; the coordinator takes them back when there is room."""
+
+    commander: Commander
+    clock: Clock
+    timeout_s: float = RESTART_TIMEOUT_S
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        """Raises TemporaryError or PermanentError; epoch 0 of a target means whatever epoch the job is in."""
+        for target in plan.targets:
+            for node in target.exclude:
+                step = f"release {node} {target.job}"
+                yield told(step, plan.reason, self.clock)
+                self.commander.command(
+                    target.job, "release", {"node": node}, plan=plan, step=step, epoch=target.epoch, timeout=self.timeout_s
+                )
+                yield done(step, plan.reason, self.clock)

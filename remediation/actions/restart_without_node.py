@@ -1,0 +1,29 @@
+"""SEV1: go on without a node, which stays out until a person releases it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Plan, Progress
+from remediation.commander import Commander
+from remediation.orders import RESTART_TIMEOUT_S, Cordons, done, restart, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartWithoutNode:
+    """Restarts the job on the nodes that are left, then writes down who is out."""
+
+    commander: Commander
+    ledger: Cordons
+    clock: Clock
+    timeout_s: float = RESTART_TIMEOUT_S
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        """Raises TemporaryError, PermanentError (too few nodes would be left) or Stale."""
+        yield from restart(plan, commander=self.commander, clock=self.clock, timeout=self.timeout_s)
+        for target in plan.targets:
+            for node in target.exclude:
+                step = f"cordon {node}"
+                yield told(step, target.job, self.clock)
+                self.ledger.cordon(node, target.job, plan.id, self.clock.now(), plan.reason)
+                yield done(step, target.job, self.clock)

@@ -1,0 +1,63 @@
+"""What the actions share: one command to each target's coordinator, told before and after."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Plan, Progress, Target
+
+from .commander import Arguments, Commander
+
+RESTART_TIMEOUT_S = 15.0
+"""A coordinator answers once the new epoch is valid."""
+
+
+class Cordons(Protocol):
+    """Where it is written which nodes are out."""
+
+    def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool: ...
+
+
+def told(step: str, detail: str, clock: Clock) -> Progress:
+    """A step that is about to be done."""
+    return Progress(step=step, state="intended", time=clock.now(), detail=detail)
+
+
+def done(step: str, detail: str, clock: Clock) -> Progress:
+    """A step that was done."""
+    return Progress(step=step, state="done", time=clock.now(), detail=detail)
+
+
+def order(
+    plan: Plan, target: Target, action: str, arguments: Arguments, *, commander: Commander, clock: Clock, timeout: float
+) -> Iterator[Progress]:
+    """One command: intended, sent, done with the coordinator's answer.
+
+    Raises what the commander raises; whoever runs the action writes the failure down.
+    """
+    step = f"{action} {target.job}"
+    yield told(step, _text(arguments), clock)
+    answer = commander.command(
+        target.job, action, arguments, plan=plan, step=step, epoch=target.epoch, timeout=timeout
+    )
+    yield done(step, _text(answer), clock)
+
+
+def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
+    """All workers of each target under a new epoch, as the target says."""
+    for target in plan.targets:
+        arguments: Arguments = {
+            "exclude": list(target.exclude),
+            "resume_step": target.resume_step,
+            "skip": list(target.skip),
+            "reason": "command",
+            "own": plan.own,
+            "release": [],
+        }
+        yield from order(plan, target, "restart", arguments, commander=commander, clock=clock, timeout=timeout)
+
+
+def _text(value: dict[str, Any]) -> str:
+    return msgspec.json.encode(value).decode()
