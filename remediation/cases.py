@@ -1,0 +1,63 @@
+"""An incident as the engine treats it: where it stands, what was tried, what is being tried."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from eagle_eye.types import Incident, IncidentState, Plan
+
+from .ladder import Treatment, treatment_of
+from .settle import Settling
+
+
+class Phase(StrEnum):
+    """What a case waits for."""
+
+    CONTAINED_BY_JOB = "the job's coordinator, which heals this by itself"
+    SETTLING = "the incident to settle"
+    HELD = "a person, or a guard's time"
+    RETRYING = "the next try of an action"
+    RUNNING = "an action to end"
+    TRYING = "steps and throughput to come back"
+    PARKED = "a person: nothing more is done"
+    ENDED = "nothing"
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """One incident under treatment."""
+
+    incident: Incident
+    state: IncidentState
+    phase: Phase
+    opened: float
+    """When the incident was opened, by the stream's clock (first revision)."""
+    settling: Settling
+    epoch: int
+    """Of the job, in which the fault happened."""
+    plan: Plan | None = None
+    """The plan that is held, runs or is tried."""
+    rung: str = ""
+    """The repair that the plan stands for, by its name on the ladder."""
+    prepared: set[str] = field(default_factory=set)
+    """Actions that kept evidence and need not run again."""
+    due: float = 0.0
+    """Phases that wait for a time: when to go on."""
+    alone: bool = True
+    """False: the job's own restart was refused, so that a repair is beyond its permission."""
+
+    @property
+    def job(self) -> str:
+        return self.incident.job
+
+    @property
+    def treatment(self) -> Treatment:
+        return treatment_of(self.incident.cause, self.incident.severity)
+
+    @property
+    def culprits(self) -> frozenset[str]:
+        return frozenset(str(culprit.entity) for culprit in self.incident.culprits)
+
+    @property
+    def open(self) -> bool:
+        """Something is still to be done, or being judged."""
+        return self.phase not in (Phase.PARKED, Phase.ENDED)

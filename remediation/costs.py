@@ -1,0 +1,63 @@
+"""What the alternatives against a slow-down cost, in GPU-seconds over the expected further running time.
+
+The cost of a choice is the work that is not done: workers × (time lost + horizon × share of throughput lost);
+Unicron's objective (PAPERS: G = F·D_running - F·D_transition) with equal weights and one task.
+"""
+
+import math
+from dataclasses import dataclass
+
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """A job that runs on, slower than it did."""
+
+    workers: int
+    now: float
+    """Throughput, tokens or steps per second."""
+    healthy: float
+    """The same, of all workers before the fault."""
+    without: float
+    """The same, expected of the workers that are left without the culprit's node; NaN if it cannot be left out."""
+    downtime_s: float
+    horizon_s: float
+    restart_hope: float
+    """Share of slow-downs that a restart ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An alternative and its price."""
+
+    action: str
+    cost: float
+    """GPU-seconds."""
+    why: str
+
+
+def weigh(slow: Slowdown, tried: frozenset[str]) -> list[Choice]:
+    """All alternatives that are left, the cheapest first. `tried`: actions that did not help.
+
+    Empty if no throughput is known: nothing can be weighed then.
+    """
+    if not (math.isfinite(slow.now) and math.isfinite(slow.healthy)) or slow.healthy <= 0:
+        return []
+    nothing = slow.workers * slow.horizon_s * _share_lost(slow.now, slow.healthy)
+    choices = [Choice(action=NOTHING, cost=nothing, why=f"runs at {slow.now / slow.healthy:.0%} of its throughput")]
+    stop = slow.workers * slow.downtime_s
+    if math.isfinite(slow.without) and "restart_without_node" not in tried:
+        leave = stop + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
+        why = f"{slow.downtime_s:.1f} s of standstill, then {slow.without / slow.healthy:.0%} of the throughput"
+        choices.append(Choice(action="restart_without_node", cost=leave, why=why))
+    if "restart_worker" not in tried:
+        otherwise = min(choice.cost for choice in choices)
+        restart = stop + (1 - slow.restart_hope) * otherwise
+        why = f"{slow.downtime_s:.1f} s of standstill; {slow.restart_hope:.0%} of slow-downs end with it"
+        choices.append(Choice(action="restart_worker", cost=restart, why=why))
+    return sorted(choices, key=lambda choice: choice.cost)
+
+
+def _share_lost(throughput: float, healthy: float) -> float:
+    return max(0.0, 1.0 - throughput / healthy)

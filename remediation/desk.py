@@ -1,0 +1,94 @@
+"""What lies on the engine's desk: jobs, cases and trials, and the few things that all of its parts do with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
+from eagle_eye.protocols import Guard
+from eagle_eye.types import Incident, IncidentState, Outcome, Plan, Progress, Situation
+
+from .cases import Case, Phase
+from .execution import Execution
+from .jobs import Job
+from .memory import Memory
+from .policy import Policy
+from .trials import Trial
+
+OutcomeState = Literal["intended", "done", "failed", "stale"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """Shared by the engine's parts; whoever touches it holds the engine's lock."""
+
+    ledger: Ledger
+    clock: Clock
+    policy: Policy
+    guards: Sequence[Guard]
+    execution: Execution
+    jobs: dict[str, Job] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """Incident → what is being judged."""
+    memory: Memory = field(default_factory=Memory)
+
+    def job(self, name: str) -> Job:
+        """What is known of a job; a new one is added."""
+        return self.jobs.setdefault(name, Job(name=name))
+
+    def cases_of(self, job: str) -> list[Case]:
+        """Cases of a job under which something is still to be done."""
+        return [case for case in self.cases.values() if case.job == job and case.open]
+
+    def move(self, case: Case, phase: Phase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
+        """The case waits for something else now; a new state is written down."""
+        case.phase, case.due = phase, due
+        if state is IncidentState.CONTAINED and case.state is IncidentState.FAILED:
+            state = IncidentState.HEALING  # something helps after all; whether it holds is not known yet
+        if state is not None and state is not case.state:
+            case.state = state
+            self.ledger.move_incident(case.incident.id, state, self.clock.now())
+
+    def note(self, outcome: Outcome) -> None:
+        """Write an outcome down. While it is `intended`, its plan is under way: the next leader goes on with it."""
+        self.memory.outcome(outcome)
+        self.ledger.save_outcome(outcome)
+
+    def note_plan(
+        self, plan: Plan, state: OutcomeState, detail: str = "", progress: tuple[Progress, ...] = ()
+    ) -> None:
+        """The outcome of a plan that has no figures (yet)."""
+        self.note(
+            Outcome(
+                plan=plan.id,
+                incident=plan.incident,
+                action=plan.action,
+                state=state,
+                time=self.clock.now(),
+                detail=detail,
+                progress=progress,
+            )
+        )
+
+    def keep(self, plan: Plan) -> None:
+        """Write a plan down."""
+        self.memory.plan(plan)
+        self.ledger.save_plan(plan)
+
+    def situation(self, incident: Incident, plan: Plan) -> Situation:
+        """What a guard sees. A plan of the same incident that is only being judged does not stand in its own way."""
+        judged = tuple(trial.plan for trial in self.trials.values() if trial.incident != incident.id)
+        nodes = {node for job in self.jobs.values() if job.layout is not None for node in job.layout.launchers}
+        return Situation(
+            mode=self.policy.mode,
+            incident=incident,
+            open=tuple(case.incident for case in self.cases.values() if case.open),
+            outcomes=self.memory.outcomes(),
+            running=(*self.execution.running, *judged),
+            plans=self.memory.plans,
+            approvals=self.ledger.approvals(digest=plan.digest, now=self.clock.now()),
+            nodes=len(nodes),
+            now=self.clock.now(),
+        )

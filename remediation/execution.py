@@ -1,0 +1,152 @@
+"""Carries plans out: one thread per job at a time, every step in the ledger before and after."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Literal, Protocol
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError, PermanentError, Stale
+from eagle_eye.protocols import Action
+from eagle_eye.types import Plan, Progress
+
+log = logging.getLogger(__name__)
+
+Ending = Literal["done", "retry", "refused", "stale", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a run of an action ended."""
+
+    plan: Plan
+    ending: Ending
+    progress: tuple[Progress, ...]
+    detail: str = ""
+    delay: float = 0.0
+    """When to try again, for `retry`."""
+
+
+class ProgressBook(Protocol):
+    """Where progress is written; it is on disk when the call returns."""
+
+    def intend(self, plan: Plan, step: Progress) -> None: ...
+    def did(self, plan: Plan, step: Progress) -> None: ...
+
+
+Start = Callable[[str, Callable[[], None]], None]
+"""(name, work): have the work done, without waiting for it."""
+
+
+def in_thread(name: str, work: Callable[[], None]) -> None:
+    """In a thread of its own."""
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+def at_once(_name: str, work: Callable[[], None]) -> None:
+    """Here and now: for tests."""
+    work()
+
+
+class Execution:
+    """Runs actions and collects their reports. `leads`: False as soon as this leader's lease is over."""
+
+    def __init__(
+        self,
+        *,
+        actions: Mapping[str, Action],
+        book: ProgressBook,
+        clock: Clock,
+        leads: Callable[[], bool] = lambda: True,
+        start: Start = in_thread,
+    ) -> None:
+        self._actions = actions
+        self._book = book
+        self._clock = clock
+        self._leads = leads
+        self._start = start
+        self._running: dict[str, Plan] = {}
+        """Job → what is being carried out."""
+        self._reports: SimpleQueue[Report] = SimpleQueue()
+
+    def busy(self, job: str) -> bool:
+        """Whether an action for this job is under way."""
+        return job in self._running
+
+    @property
+    def running(self) -> tuple[Plan, ...]:
+        return tuple(self._running.values())
+
+    def begin(self, plan: Plan) -> None:
+        """Carry a plan out; its report comes with `reports`. The caller has asked `busy`."""
+        self._running[plan.targets[0].job] = plan
+        self._start(f"{plan.action} {plan.id}", lambda: self._reports.put(self._run(plan)))
+
+    def here(self, action: Action, plan: Plan) -> None:
+        """Carry out what takes no time, beside whatever is under way."""
+        for step in action.run(plan):
+            self._write(plan, step)
+
+    def reports(self) -> list[Report]:
+        """Reports that have come in since the last call."""
+        found = []
+        while not self._reports.empty():
+            report = self._reports.get()
+            self._running.pop(report.plan.targets[0].job, None)
+            found.append(report)
+        return found
+
+    # --- in the action's thread ----------------------------------------------------------------------------------
+
+    def _run(self, plan: Plan) -> Report:
+        progress: list[Progress] = []
+        try:
+            ended = self._steps(plan, progress)
+            return Report(plan=plan, ending="done" if ended else "stopped", progress=tuple(progress))
+        except Stale as error:
+            return self._failed(plan, progress, "stale", error)
+        except PermanentError as error:
+            return self._failed(plan, progress, "refused", error)
+        except (EagleEyeError, TimeoutError) as error:
+            return self._failed(plan, progress, "retry", error)
+        except Exception as error:  # an action may be a stranger's: its failure must reach the ledger
+            log.exception("action %s of plan %s failed", plan.action, plan.id)
+            return self._failed(plan, progress, "refused", error)
+
+    def _steps(self, plan: Plan, progress: list[Progress]) -> bool:
+        """False if the lease ended on the way: the next leader goes on."""
+        action = self._actions.get(plan.action)
+        if action is None:
+            raise PermanentError(f"there is no action {plan.action!r}: add remediation/actions/{plan.action}.py")
+        if not self._leads():
+            return False
+        for step in action.run(plan):
+            progress.append(step)
+            self._write(plan, step)
+            if not self._leads():
+                return False
+        return True
+
+    def _write(self, plan: Plan, step: Progress) -> None:
+        if step.state == "intended":
+            self._book.intend(plan, step)
+        else:
+            self._book.did(plan, step)
+
+    def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: Exception) -> Report:
+        detail = str(error) or type(error).__name__
+        now = self._clock.now()
+        unwritten = not progress or progress[-1].state != "intended"
+        if unwritten:
+            progress.append(Progress(step=plan.action, state="intended", time=now))
+        failed = Progress(step=progress[-1].step, state="failed", time=now, detail=detail)
+        try:
+            if unwritten:
+                self._book.intend(plan, progress[-1])
+            self._book.did(plan, failed)
+        except EagleEyeError:
+            log.exception("the failure of plan %s could not be written down", plan.id)
+        delay = float(getattr(error, "delay", 1.0))
+        return Report(plan=plan, ending=ending, progress=(*progress, failed), detail=detail, delay=delay)

@@ -1,0 +1,231 @@
+"""What the engine knows of a job: its layout, its steps, its throughput, its checkpoints and its own budget."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Event, Layout, Step, digest_of
+
+KEPT_STEPS = 512
+KEPT_RATES = 200
+EACH_STEP = 3
+"""A script that told its loss so many steps in a row tells it at each step: a missing one is then no number."""
+WARM_STEPS = 2
+"""First intervals of an epoch: caches fill, nothing is learned from them."""
+
+
+class Seen(NamedTuple):
+    """One step that a job has completed."""
+
+    number: int
+    epoch: int
+    end: float
+    tokens: float
+    """Of all workers; NaN if the script does not tell."""
+    workers: int
+    finite: bool
+    """The loss is a number, or is not told."""
+
+
+class Begun(NamedTuple):
+    """An epoch that the coordinator has begun."""
+
+    epoch: int
+    reason: str
+    cause: str
+    """Id of the event that made it do so; '' if none."""
+    plan: str
+    time: float
+    excluded: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One job as the stream tells of it."""
+
+    name: str
+    layout: Layout | None = None
+    epoch: int = -1
+    """The highest that was heard of; the layout may come a moment later."""
+    seen: float = 0.0
+    """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
+    reporting: Mapping[str, float] = field(default_factory=dict)
+    steps: deque[Seen] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
+    """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
+    checkpoints: dict[int, bool] = field(default_factory=dict)
+    """Step → whether all of its numbers are finite."""
+    begun: deque[Begun] = field(default_factory=lambda: deque(maxlen=32))
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    """(time, number of workers) of each layout."""
+    resumed: dict[str, float] = field(default_factory=dict)
+    """Worker → when it last moved again after a stall."""
+    downtimes: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    """Measured seconds from an incident to the first step after a restart."""
+    budget_left: int | None = None
+    """Restarts that the job may still spend on itself; None: not told yet."""
+    nodes_min: int = 1
+    over: bool = False
+    _told: int = 0
+    """Steps in a row, up to `EACH_STEP`, that told a loss."""
+
+    def follow(self, frame: Frame, *, calm: bool) -> list[Event]:
+        """Take a frame in; returns the events that the engine has to answer. `calm`: no fault is open."""
+        news = [event for event in frame.events if self._hear(event)]
+        if frame.layout is not None:
+            self._take_layout(frame.layout)
+        if frame.tick:
+            self.seen, self.reporting = frame.time, frame.reporting
+            for step in frame.steps:
+                self._take_step(step, calm)
+        return news
+
+    def _hear(self, event: Event) -> bool:
+        attributes = event.attributes
+        if event.name == "epoch.begun":
+            self._begin(event)
+        elif event.name == "budget.spent":
+            self.budget_left = 0
+        elif event.name == "checkpoint.saved":
+            self.checkpoints[int(attributes["step"])] = attributes.get("finite", "1").lower() in ("1", "true")
+        elif event.name == "resumed":
+            self.resumed[event.entity.name] = event.time
+        elif event.name in ("job.finished", "job.failed"):
+            self.over = True
+        return event.name in ("epoch.begun", "budget.spent", "job.finished", "job.failed")
+
+    def _begin(self, event: Event) -> None:
+        attributes = event.attributes
+        excluded = tuple(node for node in attributes.get("excluded", "").split(",") if node)
+        begun = Begun(
+            epoch=int(attributes["epoch"]),
+            reason=attributes.get("reason", ""),
+            cause=attributes.get("cause", ""),
+            plan=attributes.get("plan", ""),
+            time=event.time,
+            excluded=excluded,
+        )
+        self.begun.append(begun)
+        self.epoch = max(self.epoch, begun.epoch)
+        self.over = False
+        if attributes.get("budget_left", "").isdecimal():
+            self.budget_left = int(attributes["budget_left"])
+
+    def _take_layout(self, layout: Layout) -> None:
+        if layout.epoch < self.epoch or layout == self.layout:
+            return
+        self.layout, self.epoch = layout, layout.epoch
+        self.sizes.append((layout.time, len(layout.places)))
+        if layout.resume_step >= 0:
+            self.checkpoints = {step: whole for step, whole in self.checkpoints.items() if step <= layout.resume_step}
+
+    def _take_step(self, step: Step, calm: bool) -> None:
+        tokens = step.values.get("tokens")
+        seen = Seen(
+            number=step.number,
+            epoch=step.epoch,
+            end=step.end,
+            tokens=float(np.nansum(tokens)) if tokens is not None and np.isfinite(tokens).any() else math.nan,
+            workers=len(step.workers),
+            finite=self._finite(step),
+        )
+        self.steps.append(seen)
+        pace = self.pace(2, epoch=step.epoch) if calm and seen.finite and self._warm(step.epoch) else math.nan
+        if math.isfinite(pace):
+            self.rates.setdefault(seen.workers, deque(maxlen=KEPT_RATES)).append((seen.end, pace))
+
+    def _finite(self, step: Step) -> bool:
+        """Whether the loss is a number. NaN in a step also stands for "not told": that is told apart by habit."""
+        loss = step.values.get("loss")
+        if loss is None:
+            return True
+        if np.isfinite(loss).any():
+            self._told = min(EACH_STEP, self._told + 1)
+        elif self._told < EACH_STEP:
+            self._told = 0
+        return not bool(np.isinf(loss).any() or (self._told == EACH_STEP and np.isnan(loss).all()))
+
+    def _warm(self, epoch: int) -> bool:
+        return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1
+
+    # --- throughput ----------------------------------------------------------------------------------------------
+
+    def pace(self, last: int, *, epoch: int, after: float = 0.0) -> float:
+        """Tokens per second (steps per second where no tokens are told) over the `last` steps of an epoch that
+        ended after `after`; NaN with fewer than two."""
+        steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
+        if len(steps) < 2 or steps[-1].end <= steps[0].end:
+            return math.nan
+        done = [1.0 if math.isnan(step.tokens) else step.tokens for step in steps[1:]]
+        return sum(done) / (steps[-1].end - steps[0].end)
+
+    def disturbed(self, since: float) -> None:
+        """What was learned after `since` was not healthy: forget it."""
+        for rates in self.rates.values():
+            while rates and rates[-1][0] >= since:
+                rates.pop()
+
+    def expected(self, workers: int) -> float:
+        """Throughput that so many workers reach when healthy: measured, else in proportion to the nearest number
+        of workers that was measured; NaN before anything was."""
+        measured = {count: median(rate for _, rate in rates) for count, rates in self.rates.items() if rates}
+        if not measured:
+            return math.nan
+        nearest = min(measured, key=lambda count: abs(count - workers))
+        return measured[nearest] * workers / nearest
+
+    def lost(self, since: float, until: float) -> float:
+        """GPU-seconds lost between two times by running on fewer workers than the job once had."""
+        full = max((count for _, count in self.sizes), default=0)
+        ends = [time for time, _ in self.sizes[1:]] + [until]
+        return sum(
+            max(0.0, min(end, until) - max(begin, since)) * (full - count)
+            for (begin, count), end in zip(self.sizes, ends, strict=True)
+        )
+
+    @property
+    def whole(self) -> bool:
+        """It runs on as many workers as it ever had."""
+        return bool(self.sizes) and self.sizes[-1][1] >= max(count for _, count in self.sizes)
+
+    # --- what a plan needs ---------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Layout | None:
+        """The layout, once it is that of the highest epoch that was heard of."""
+        return self.layout if self.layout is not None and self.layout.epoch == self.epoch else None
+
+    @property
+    def basis(self) -> str:
+        return digest_of(self.layout) if self.layout is not None else ""
+
+    @property
+    def may_restart(self) -> bool:
+        """The job's own budget allows a restart, as far as we know: the coordinator has the last word."""
+        return self.budget_left is None or self.budget_left > 0
+
+    def first_bad_step(self, since: float) -> int:
+        """Number of the step where the newest run of losses that are no numbers began; without such a run, of the
+        step that ended at `since`; -1 if no step is known."""
+        last = next((place for place in range(len(self.steps) - 1, -1, -1) if not self.steps[place].finite), None)
+        if last is not None:
+            run = takewhile(lambda step: not step.finite, (self.steps[place] for place in range(last, -1, -1)))
+            return min(step.number for step in run if step.epoch == self.steps[last].epoch)
+        later = [step.number for step in self.steps if step.end >= since - 1e-6]
+        return min(later, default=self.steps[-1].number if self.steps else -1)
+
+    def good_checkpoint(self, before: int) -> int:
+        """Step of the newest checkpoint before a step whose numbers are all finite; -1 if there is none."""
+        return max((step for step, finite in self.checkpoints.items() if finite and step < before), default=-1)
+
+    def reported_since(self, time: float) -> bool:
+        """Every node of the layout has sent a batch after `time`: silence is the job's, not the telemetry's."""
+        nodes: Iterable[str] = self.layout.nodes if self.layout is not None else ()
+        return all(self.reporting.get(node, 0.0) > time for node in nodes)

@@ -1,0 +1,117 @@
+"""Begins, follows and ends the trials of what was done."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from eagle_eye.types import IncidentState, Outcome, Plan, Progress
+
+from .cases import Case, Phase
+from .desk import Desk
+from .jobs import Job
+from .memory import attempt_of
+from .plans import downtime
+from .trials import Trial
+
+RESTARTS = frozenset({"restart_worker", "restart_without_node", "roll_back"})
+
+
+@dataclass(slots=True)
+class Judging:
+    """`escalate`: what follows when an action did not help."""
+
+    desk: Desk
+    escalate: Callable[[Case], None]
+    notify: Callable[[Case, str], object]
+    _short: dict[str, tuple[Outcome, float]] = field(default_factory=dict)
+    """Job → the outcome (and the time of its incident) whose sub-healthy time goes on."""
+
+    def begin(self, case: Case, plan: Plan, progress: tuple[Progress, ...], *, began: float) -> None:
+        """The action is done; now steps and throughput must come back. A weaker one's trial ends undecided."""
+        job = self.desk.job(case.job)
+        older = self.desk.trials.pop(case.incident.id, None)
+        if older is not None:
+            self.desk.note(older.outcome(job, "done", began, f"followed by {plan.action} before it was judged"))
+        bad = job.first_bad_step(case.incident.since) if plan.action == "roll_back" else -1
+        trial = Trial(
+            plan=plan,
+            incident=case.incident.id,
+            began=began,
+            since=case.incident.since,
+            opened=case.opened,
+            patience=job.seen,
+            bad_step=bad,
+            predicted=self._predicted(plan, job, bad),
+            progress=progress,
+        )
+        self.desk.trials[case.incident.id] = trial
+        self.desk.memory.attempt(attempt_of(plan, case.incident, began, rung=case.rung, step=bad))
+        self.desk.move(case, Phase.TRYING, state=IncidentState.CONTAINED)
+
+    def judge(self) -> None:
+        """Look at every trial. Another fault of the same job stops the clock: its standstill is not this action's."""
+        for trial in list(self.desk.trials.values()):
+            case = self.desk.cases[trial.incident]
+            job = self.desk.job(case.job)
+            if self._disturbed(case):
+                trial.patience = max(trial.patience, job.seen)
+            verdict, why = trial.judge(job, self.desk.policy)
+            if verdict is not None:
+                self._end(case, trial, verdict, why)
+
+    def came_back(self, case: Case) -> None:
+        """The same fault is reported anew while what was done against it is being judged: it did not help."""
+        for trial in list(self.desk.trials.values()):
+            other = self.desk.cases[trial.incident]
+            same = (other.job, other.incident.cause, other.culprits) == (case.job, case.incident.cause, case.culprits)
+            if other is not case and same and case.incident.since > trial.began:
+                self.desk.move(other, Phase.ENDED, state=IncidentState.FAILED)
+                self._end(other, trial, "failed", f"it came back as incident {case.incident.id}")
+
+    def follow_short(self, job: Job) -> None:
+        """While a job runs on fewer workers than it had, the last outcome's bill grows; it is written when it ends."""
+        short = self._short.get(job.name)
+        if short is None or not (job.whole or job.over):
+            return
+        outcome, opened = self._short.pop(job.name)
+        lost = job.lost(opened, self.desk.clock.now())
+        self.desk.note(msgspec.structs.replace(outcome, sub_healthy_s=lost))
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _disturbed(self, case: Case) -> bool:
+        others = [other for other in self.desk.cases_of(case.job) if other is not case]
+        return any(other.phase is not Phase.TRYING and other.opened > case.opened for other in others)
+
+    def _predicted(self, plan: Plan, job: Job, bad: int) -> dict[str, float]:
+        layout = job.layout
+        exclude = plan.targets[0].exclude
+        workers = sum(place.node not in exclude for place in layout.places) if layout is not None else 0
+        predicted = {"throughput_per_s": job.expected(workers), "bad_step": float(bad) if bad >= 0 else math.nan}
+        if plan.action in RESTARTS:
+            predicted["downtime_s"] = downtime(job, self.desk.policy)
+        return {name: value for name, value in predicted.items() if math.isfinite(value)}
+
+    def _end(self, case: Case, trial: Trial, verdict: str, why: str) -> None:
+        job, now = self.desk.job(case.job), self.desk.clock.now()
+        self.desk.trials.pop(trial.incident, None)
+        healed = verdict == "healed"
+        outcome = trial.outcome(job, "done" if healed else "failed", now, why)
+        self.desk.memory.judged(trial.plan.id, now, failed=verdict == "failed")
+        self.desk.note(outcome)
+        if healed and trial.plan.action in RESTARTS and outcome.transition_s is not None:
+            job.downtimes.append(outcome.transition_s)
+        if healed and not job.whole:
+            self._short[job.name] = (outcome, trial.opened)
+        if case.phase is not Phase.TRYING:
+            return
+        if healed:
+            self.desk.move(case, Phase.ENDED, state=IncidentState.HEALED)
+            self.notify(case, f"healed by {trial.plan.action}: {why}")
+        elif verdict == "failed":
+            self.escalate(case)
+        else:
+            self.desk.move(case, Phase.PARKED)
+            self.notify(case, why)

@@ -1,0 +1,138 @@
+"""Which repair for which cause, as data: the weakest that can help first, the next one only after it failed.
+
+Severities after Unicron, table 1: reattempt (SEV3), restart the process (SEV2), isolate and reconfigure (SEV1).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from eagle_eye.types import Severity
+
+SEVERITIES: Mapping[str, Severity] = {
+    "notify": Severity.INFO,
+    "dump": Severity.INFO,
+    "reattempt": Severity.SEV3,
+    "restart_worker": Severity.SEV2,
+    "roll_back": Severity.SEV2,
+    "skip_batch": Severity.SEV2,
+    "restart_without_node": Severity.SEV1,
+}
+"""Of each action, and of the rungs that are another action with more said."""
+
+REVERSIBLE = frozenset({"dump", "reattempt", "restart_worker"})
+"""What a job may do to itself: it accuses nobody and follows the first finding when the job stands still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """What can help against a cause."""
+
+    rungs: tuple[str, ...] = ()
+    """Actions, the weakest first; `skip_batch` is a roll-back past the batch. Empty: tell somebody."""
+    evidence: tuple[str, ...] = ()
+    """Actions that keep evidence, before the first repair destroys it."""
+    by_itself: bool = False
+    """The job's coordinator heals it without being told; the engine writes it down."""
+    standstill: bool = False
+    """The job does nothing while the fault lasts, so that a restart loses nothing."""
+    weighed: bool = False
+    """The job runs on: doing nothing is a candidate, and the cheapest wins."""
+    lasting: bool = False
+    """The fault outlives its incident (a broken part): the repair is not called off when all is quiet."""
+
+    @property
+    def epoch_cures(self) -> bool:
+        """A new epoch for whatever reason ends the fault, or shows that it comes back."""
+        return self.by_itself or self.standstill
+
+
+DEATH = Treatment(rungs=("restart_worker", "restart_without_node"), by_itself=True, standstill=True, lasting=True)
+LOST = Treatment(by_itself=True, standstill=True, lasting=True)
+BROKEN = Treatment(rungs=("restart_without_node",), by_itself=True, standstill=True, lasting=True)
+NETWORK = Treatment(
+    rungs=("reattempt", "restart_worker", "restart_without_node"), evidence=("dump",), by_itself=True, standstill=True
+)
+STOPPED = Treatment(rungs=("reattempt", "restart_worker", "restart_without_node"), evidence=("dump",), standstill=True)
+HANG = Treatment(rungs=("restart_worker", "restart_without_node"), evidence=("dump",), standstill=True)
+SLOW = Treatment(rungs=("restart_worker", "restart_without_node"), weighed=True)
+LOSS = Treatment(rungs=("roll_back", "skip_batch"))
+INFORM = Treatment()
+
+TREATMENTS: Mapping[str, Treatment] = {
+    "worker killed": DEATH,
+    "worker exited": DEATH,
+    "exception": DEATH,
+    "cuda error": DEATH,
+    "illegal memory access": DEATH,
+    "out of memory": DEATH,
+    "launcher lost": LOST,
+    "node lost": LOST,
+    "gpu fault": BROKEN,
+    "gpu lost": BROKEN,
+    "ecc error": BROKEN,
+    "nvlink error": BROKEN,
+    "network error": NETWORK,
+    "worker stopped": STOPPED,
+    "python hang": HANG,
+    "worker hang": HANG,
+    "job stalled": HANG,
+    "slow node": SLOW,
+    "slow worker": SLOW,
+    "loss not finite": LOSS,
+}
+"""Cause (a word of diagnosis) → treatment."""
+
+BY_SEVERITY: Mapping[Severity, Treatment] = {
+    Severity.SEV1: BROKEN,
+    Severity.SEV2: DEATH,
+    Severity.SEV3: NETWORK,
+    Severity.INFO: INFORM,
+}
+"""For a cause that is in no table."""
+
+
+def treatment_of(cause: str, severity: Severity) -> Treatment:
+    """What can help; an unknown cause, or one that asks for nothing, is only told."""
+    if cause == "unknown" or severity == Severity.INFO:
+        return INFORM
+    return TREATMENTS.get(cause, BY_SEVERITY[severity])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A repair that was tried on a fault."""
+
+    plan: str
+    incident: str
+    job: str
+    cause: str
+    culprits: frozenset[str]
+    action: str
+    """By its name on the ladder."""
+    ended: float
+    """Seconds since 1970; of its judgement, or of its beginning while it is judged."""
+    failed: bool = False
+    """It did not help (steps or throughput did not come back, or the command was refused)."""
+    step: int = -1
+    """First bad step, of a roll-back."""
+
+    def same_fault(self, job: str, cause: str, culprits: frozenset[str]) -> bool:
+        """The same thing broke in the same way: for a fault without a culprit the cause must do."""
+        return (self.job, self.cause) == (job, cause) and bool(self.culprits & culprits or self.culprits == culprits)
+
+
+def next_rung(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:
+    """The weakest repair that neither failed nor was used up by relapses; None if all were.
+
+    `attempts`: on the same fault and recent enough to count.
+    """
+    tried = list(attempts)
+    reached = 0
+    order = tuple(rungs)
+    for attempt in tried:
+        if attempt.action in order and attempt.failed:
+            reached = max(reached, order.index(attempt.action) + 1)
+    for rung in order[reached:]:
+        if sum(attempt.action == rung for attempt in tried) < allowed.get(rung, 1):
+            return rung
+    return None

@@ -1,0 +1,45 @@
+"""How patient the engine is, and how much it may try: numbers that an operator may change."""
+
+from dataclasses import dataclass, field
+
+from eagle_eye.types import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Seconds, steps and counts; shares are between 0 and 1."""
+
+    mode: Mode = Mode.OBSERVE
+    settle_s: float = 1.0
+    """After the last new cause an incident counts as settled ..."""
+    settle_max_s: float = 5.0
+    """... and after so long whatever comes."""
+    contain_s: float = 10.0
+    """How long a job's coordinator is given to heal what it heals by itself."""
+    verify_s: float = 30.0
+    """An action that has not brought back steps and throughput by then has failed."""
+    verify_steps: int = 5
+    """New steps that must be committed."""
+    reattempt_s: float = 2.0
+    """A worker that was continued must move by then."""
+    throughput_share: float = 0.9
+    """Of the throughput that is expected of the job's workers."""
+    relapse_s: float = 60.0
+    """The same fault within this time after an action means that the action did not help."""
+    attempts: dict[str, int] = field(default_factory=lambda: {"reattempt": 3, "restart_worker": 1, "roll_back": 2})
+    """How often a repair may be tried on the same fault before the next stronger one (3 and 1: our choice, the
+    literature names none); once for what is not listed."""
+    confidence: float = 0.5
+    """A culprit of less is not isolated."""
+    horizon_s: float = 3600.0
+    """Running time that a slow-down is weighed against."""
+    restart_hope: float = 0.5
+    """Share of slow-downs that a restart is expected to end."""
+    downtime_s: float = 5.0
+    """What a restart takes, until the job has shown its own."""
+    weigh_again_s: float = 5.0
+    """A slow-down that was found to be cheapest left alone is weighed again after so long."""
+    expires_s: float = 600.0
+    """How long a plan stands."""
+    dump_s: float = 2.0
+    """What the stacks may take, before a restart destroys them."""

@@ -1,0 +1,191 @@
+"""From a case to a plan that runs: the next repair, its permission, the guards, the hand-over to the execution."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eagle_eye.types import Hold, IncidentState, Mode, Plan, Refuse, Verdict
+
+from .cases import Case, Phase
+from .costs import NOTHING
+from .desk import Desk
+from .ladder import REVERSIBLE, Attempt, next_rung
+from .memory import attempt_of
+from .plans import Impossible, Wanted, alternatives, losers, make, saved
+
+log = logging.getLogger(__name__)
+
+RECHECK_S = 1.0
+"""How often a plan that is held is made anew and asked for again."""
+SOON_S = 0.1
+
+
+@dataclass(slots=True)
+class Proposals:
+    """Decides what is tried next."""
+
+    desk: Desk
+    notify: Callable[[Case, str], object]
+    _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    """(plan, guard) → what was written down last."""
+
+    def propose(self, case: Case) -> None:
+        """Take the next step of a case: gather evidence, plan, ask, begin; or wait; or give up."""
+        desk = self.desk
+        job, now = desk.job(case.job), desk.clock.now()
+        if desk.execution.busy(case.job) or job.current is None or job.epoch < case.epoch:
+            desk.move(case, Phase.SETTLING, due=now + SOON_S)
+            return
+        missing = [action for action in case.treatment.evidence if action not in case.prepared]
+        wanted = self._evidence(case, missing[0]) if missing else self._repair(case)
+        if wanted is None:
+            return
+        plan = make(wanted, job, desk.policy)
+        if isinstance(plan, Impossible):
+            self.give_up(case, f"{wanted.action} is impossible: {plan.why}")
+        elif plan.own:
+            self.begin(case, plan)
+        elif now < case.settling.due(desk.policy.settle_s, desk.policy.settle_max_s):
+            due = case.settling.due(desk.policy.settle_s, desk.policy.settle_max_s)
+            desk.move(case, Phase.SETTLING, due=due)
+        else:
+            self._ask(case, self._same(case, plan))
+
+    def attempts(self, case: Case) -> list[Attempt]:
+        """What was tried on this fault."""
+        return self.desk.memory.attempts_on(case.incident, case.culprits, self.desk.policy.relapse_s)
+
+    def rung(self, case: Case) -> str | None:
+        """The weakest repair that is left; None: all were tried."""
+        return next_rung(case.treatment.rungs, self.attempts(case), self.desk.policy.attempts)
+
+    def give_up(self, case: Case, why: str) -> None:
+        """Nothing more is done without a person."""
+        log.warning("incident %s (%s): %s", case.incident.id, case.incident.cause, why)
+        if case.incident.id in self.desk.trials:
+            self.desk.move(case, Phase.TRYING)  # the job healed itself as far as it can: judge that
+        else:
+            self.desk.move(case, Phase.PARKED, state=IncidentState.FAILED)
+        self.notify(case, why)
+
+    def begin(self, case: Case, plan: Plan) -> None:
+        """Written down before it runs."""
+        desk = self.desk
+        case.plan = plan
+        desk.keep(plan)
+        desk.note_plan(plan, "intended")
+        desk.move(case, Phase.RUNNING, state=IncidentState.HEALING)
+        desk.execution.begin(plan)
+
+    # --- what ----------------------------------------------------------------------------------------------------
+
+    def _evidence(self, case: Case, action: str) -> Wanted:
+        now = self.desk.clock.now()
+        return Wanted(action=action, own=True, incident=case.incident, attempts=(), now=now, reason="keep what a restart destroys")
+
+    def _repair(self, case: Case) -> Wanted | None:
+        if case.treatment.weighed:
+            return self._cheapest(case)
+        rung = self.rung(case)
+        if rung is None:
+            self.give_up(case, "every repair was tried, none helped")
+            return None
+        case.rung = rung
+        return Wanted(
+            action=rung,
+            own=self._own(case, rung),
+            incident=case.incident,
+            attempts=self.attempts(case),
+            now=self.desk.clock.now(),
+        )
+
+    def _own(self, case: Case, rung: str) -> bool:
+        """The job allowed it itself: it stands still, and what is done is reversible and within its budget."""
+        if rung not in REVERSIBLE or not case.treatment.standstill:
+            return False
+        return rung != "restart_worker" or (case.alone and self.desk.job(case.job).may_restart)
+
+    def _cheapest(self, case: Case) -> Wanted | None:
+        """Of doing nothing and of the repairs that are left. A restart that did not help is not tried again."""
+        desk = self.desk
+        job, now = desk.job(case.job), desk.clock.now()
+        rungs, allowed = case.treatment.rungs, desk.policy.attempts
+        left = {rung for rung in rungs if next_rung((rung,), self.attempts(case), allowed) is not None}
+        choices = alternatives(case.incident, job, desk.policy, frozenset(rungs) - left)
+        if not choices or choices[0].action == NOTHING:
+            self._leave(case, choices[0].why if choices else "its throughput is not known yet")
+            return None
+        case.rung = choices[0].action
+        return Wanted(
+            action=case.rung,
+            own=False,
+            incident=case.incident,
+            attempts=self.attempts(case),
+            now=now,
+            cost=choices[0].cost,
+            benefit=saved(choices),
+            alternatives=losers(choices),
+            reason=f"{case.incident.cause}: {choices[0].why}",
+        )
+
+    def _leave(self, case: Case, why: str) -> None:
+        """Doing nothing is cheapest for now; weighed again as long as the fault lasts."""
+        log.info("incident %s: doing nothing is cheapest: %s", case.incident.id, why)
+        self.desk.move(case, Phase.SETTLING, due=self.desk.clock.now() + self.desk.policy.weigh_again_s)
+
+    # --- whether -------------------------------------------------------------------------------------------------
+
+    def _same(self, case: Case, plan: Plan) -> Plan:
+        """The plan that is held, if it is still the right one and has not expired."""
+        held = case.plan
+        if case.phase is Phase.HELD and held is not None:
+            if held.digest == plan.digest and held.expires > self.desk.clock.now():
+                return held
+            why = f"planned anew as {plan.id}: " + ("expired" if held.digest == plan.digest else "action or targets differ")
+            self.desk.note_plan(held, "stale", why)
+        return plan
+
+    def _ask(self, case: Case, plan: Plan) -> None:
+        """All guards are asked; the strictest word counts."""
+        desk = self.desk
+        situation = desk.situation(case.incident, plan)
+        fresh = case.plan is not plan
+        case.plan = plan
+        if fresh:
+            desk.keep(plan)
+        verdicts = [guard(plan, situation) for guard in desk.guards]
+        for verdict in verdicts:
+            self._write(plan, verdict)
+        refusals = [verdict for verdict in verdicts if isinstance(verdict, Refuse)]
+        holds = [verdict for verdict in verdicts if isinstance(verdict, Hold)]
+        if desk.policy.mode is Mode.OBSERVE:
+            self._park(case, plan, "recommended")
+        elif refusals:
+            self._park(case, plan, "refused", refusals[0].reason)
+        elif holds:
+            seconds = min((hold.seconds for hold in holds if hold.seconds > 0), default=RECHECK_S)
+            desk.move(case, Phase.HELD, due=desk.clock.now() + min(seconds, RECHECK_S))
+            if fresh and any(hold.seconds == 0 for hold in holds):
+                self.notify(case, f"plan {plan.id} ({plan.action}) waits for a person's word on {plan.digest}")
+        else:
+            self.begin(case, plan)
+
+    def _park(self, case: Case, plan: Plan, state: str, reason: str = "") -> None:
+        self.notify(case, f"plan {plan.id} ({plan.action}) is {state}{': ' + reason if reason else ''}")
+        judged = case.incident.id in self.desk.trials
+        self.desk.move(case, Phase.TRYING if judged else Phase.PARKED)
+
+    def _write(self, plan: Plan, verdict: Verdict) -> None:
+        """Each verdict once, however often it is asked for."""
+        key = (plan.id, verdict.guard)
+        if self._verdicts.get(key) != verdict:
+            self._verdicts[key] = verdict
+            self.desk.ledger.save_verdict(plan, verdict, self.desk.clock.now())
+
+    def remember(self, case: Case, plan: Plan, *, failed: bool) -> None:
+        """The attempt counts from now on."""
+        bad = -1
+        if plan.action == "roll_back":
+            bad = self.desk.job(case.job).first_bad_step(case.incident.since)
+        now = self.desk.clock.now()
+        self.desk.memory.attempt(attempt_of(plan, case.incident, now, rung=case.rung, failed=failed, step=bad))

@@ -1,0 +1,45 @@
+"""What a new leader takes over: open incidents, plans under way, and what was tried lately."""
+
+from eagle_eye.types import Plan
+
+from .cases import Case, Phase
+from .desk import Desk
+from .ladder import INFORM
+from .settle import Settling
+
+REMEMBERED_S = 3600.0
+LIMIT = 1000
+
+
+def take_over(desk: Desk) -> None:
+    """Fill the desk from the ledger. A plan under way is finished: its commands are idempotent by (plan, step)."""
+    ledger, now = desk.ledger, desk.clock.now()
+    outcomes = ledger.outcomes(since=now - REMEMBERED_S, limit=LIMIT)
+    plans = {plan.id: plan for plan in ledger.plans(limit=LIMIT)}
+    incidents = {record.incident.id: record.incident for record in ledger.incidents(limit=LIMIT)}
+    desk.memory.recall(plans.values(), outcomes, incidents)
+    under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended"}
+    for record in ledger.incidents(open_only=True, limit=LIMIT):
+        case = Case(
+            incident=record.incident,
+            state=record.state,
+            phase=Phase.PARKED,
+            opened=record.opened,
+            settling=Settling.of(record.incident, now),
+            epoch=-1,
+        )
+        desk.cases[record.incident.id] = case
+        _go_on(case, plans.get(under_way.get(record.incident.id, "")), desk)
+
+
+def _go_on(case: Case, plan: Plan | None, desk: Desk) -> None:
+    """With the plan that was under way, else with the next one."""
+    now = desk.clock.now()
+    if case.treatment is INFORM:
+        return
+    if plan is None:
+        desk.move(case, Phase.SETTLING, due=now + desk.policy.settle_s)
+        return
+    case.plan, case.epoch = plan, plan.targets[0].epoch
+    case.prepared.update(action for action in case.treatment.evidence if action != plan.action)
+    desk.move(case, Phase.RETRYING, due=now)

@@ -1,0 +1,121 @@
+"""Did it help? An action is judged by the steps and the throughput that follow it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from eagle_eye.types import Outcome, Plan, Progress
+
+from .jobs import Job, Seen
+from .policy import Policy
+
+Verdict = Literal["healed", "failed", "unknown"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """An action that was carried out and is being judged."""
+
+    plan: Plan
+    incident: str
+    began: float
+    """When the action was done."""
+    since: float
+    """When the fault began."""
+    opened: float
+    """When the incident was opened."""
+    patience: float
+    """Time from which the job's silence counts against the action; another fault of the job moves it on."""
+    bad_step: int = -1
+    """First step whose loss was no number, of a roll-back."""
+    predicted: Mapping[str, float]
+    progress: tuple[Progress, ...] = ()
+
+    @property
+    def in_place(self) -> bool:
+        """The same processes go on, in the same epoch."""
+        return self.plan.action == "reattempt"
+
+    def counted(self, job: Job) -> list[Seen]:
+        """Steps after the action, those that are done again among them."""
+        epoch = self.plan.targets[0].epoch
+        if self.in_place:
+            return [step for step in job.steps if step.end > self.began]
+        return [step for step in job.steps if step.epoch > epoch]
+
+    def new(self, job: Job) -> list[Seen]:
+        """Steps after the action that had never been committed before."""
+        counted = self.counted(job)
+        if self.bad_step >= 0:
+            return [step for step in counted if step.number >= self.bad_step]
+        kept = set(counted)
+        floor = max((step.number for step in job.steps if step not in kept), default=-1)
+        return [step for step in counted if step.number > floor]
+
+    def judge(self, job: Job, policy: Policy) -> tuple[Verdict | None, str]:
+        """The verdict and why; None: wait. Time is the stream's, so that nothing is judged while it is away."""
+        counted = self.counted(job)
+        bad = next((step.number for step in counted if not step.finite), None) if self.bad_step >= 0 else None
+        if bad is not None and bad < self.bad_step + policy.verify_steps:
+            return "failed", f"the loss is no number again at step {bad}"
+        healthy, why = self._throughput(job, counted, policy)
+        if len(self.new(job)) >= policy.verify_steps and healthy:
+            return "healed", why
+        if self._moves(job, counted):
+            return self._out_of_time(job, policy.verify_s, why)
+        limit = policy.reattempt_s if self.in_place else policy.verify_s
+        return self._out_of_time(job, limit, f"no step within {limit:g} s")
+
+    def _moves(self, job: Job, counted: list[Seen]) -> bool:
+        resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.targets[0].workers)
+        return bool(counted) or (self.in_place and resumed)
+
+    def _throughput(self, job: Job, counted: list[Seen], policy: Policy) -> tuple[bool, str]:
+        if not counted:
+            return False, "no step yet"
+        expected = job.expected(counted[-1].workers)
+        pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
+        if math.isnan(expected):
+            return True, "steps are back; no earlier throughput is known to compare with"
+        if math.isnan(pace):
+            return False, "too few steps to measure the throughput"
+        share = pace / expected
+        return share >= policy.throughput_share, f"{share:.0%} of the throughput expected of {counted[-1].workers} workers"
+
+    def _out_of_time(self, job: Job, limit: float, why: str) -> tuple[Verdict | None, str]:
+        if job.seen - max(self.patience, self.began) <= limit:
+            return None, why
+        if not job.reported_since(self.began):
+            late = job.seen > self.plan.expires
+            return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
+        return "failed", why
+
+    def outcome(self, job: Job, state: Literal["done", "failed"], time: float, detail: str) -> Outcome:
+        """What became of the plan, with its costs; transition_s is None while no new step is committed."""
+        first = min((step.end for step in self.new(job)), default=None)
+        transition = None if first is None else max(0.0, first - self.opened)
+        counted = self.counted(job)
+        pace = job.pace(KEPT, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
+        detection, lost = max(0.0, self.opened - self.since), job.lost(self.opened, max(time, self.opened))
+        full = max((count for _, count in job.sizes), default=0)
+        bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
+        actual = {"downtime_s": transition, "throughput_per_s": pace, "bill_gpu_hours": bill}
+        return Outcome(
+            plan=self.plan.id,
+            incident=self.incident,
+            action=self.plan.action,
+            state=state,
+            time=time,
+            progress=self.progress,
+            detection_s=detection,
+            transition_s=transition,
+            sub_healthy_s=lost,
+            predicted=dict(self.predicted),
+            actual={name: value for name, value in actual.items() if value is not None and math.isfinite(value)},
+            detail=detail,
+        )
+
+
+KEPT = 16
+"""Steps over which the throughput after an action is told."""

@@ -1,0 +1,411 @@
+"""Each fault of the demo, on a job of paper: what is done, in which order, and what is left alone."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.ledger import Ledger
+from eagle_eye.plugins import available, build, load
+from eagle_eye.types import Entity, Incident, IncidentState, Kind, Mode, Outcome, Severity
+from remediation.commander import FakeCommander
+from remediation.engine import Engine
+from remediation.execution import at_once
+from remediation.guards import POLICY
+from remediation.policy import Policy
+from remediation.synthetic import SyntheticJob, incident
+
+WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
+NODE = Entity(kind=Kind.NODE, name="node-b")
+
+
+@dataclass
+class World:
+    """An engine over one job of paper."""
+
+    ledger: Ledger
+    policy: Policy
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.job = SyntheticJob(clock=self.clock)
+        self.commander = FakeCommander(answers=self.job.answers())
+        self.leads = True
+        self.engine = self.new_engine()
+        self.run(6)
+
+    def new_engine(self) -> Engine:
+        services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
+        actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
+        return Engine(
+            ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, policy=self.policy,
+            start=at_once, leads=lambda: self.leads,
+        )
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            for frame in self.job.advance(0.1):
+                self.engine.follow(frame)
+            self.engine.tick()
+
+    def find(self, cause: str, culprit: Entity | None = None, **more) -> Incident:
+        found = incident(self.job, cause, culprit, **more)
+        self.engine.consider([found])
+        return found
+
+    @property
+    def sent(self) -> list[str]:
+        return [sent.action for sent in self.commander.sent]
+
+    def state(self, name: str = "i1") -> IncidentState:
+        record = self.ledger.incident_record(name)
+        assert record is not None
+        return record.state
+
+    def outcomes(self, name: str = "i1") -> list[tuple[str, str]]:
+        """(action, state), oldest first."""
+        made = sorted(self.ledger.plans(incident=name), key=lambda plan: plan.made)
+        kept = [self.ledger.outcome(plan.id) for plan in made]
+        return [(outcome.action, outcome.state) for outcome in kept if outcome is not None]
+
+    def outcome(self, action: str, name: str = "i1") -> Outcome:
+        return next(outcome for outcome in self.ledger.outcomes(incident=name) if outcome.action == action)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    Ledger.open(path).close()
+    return path
+
+
+@pytest.fixture
+def make(empty, tmp_path):
+    opened = []
+
+    def world(mode: Mode = Mode.AUTO, **policy) -> World:
+        path = tmp_path / f"ledger{len(opened)}.sqlite"
+        shutil.copy(empty, path)
+        opened.append(Ledger.open(path))
+        return World(ledger=opened[-1], policy=Policy(mode=mode, **policy))
+
+    yield world
+    for ledger in opened:
+        ledger.close()
+
+
+# --- what the job heals itself -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["worker killed", "cuda error"])
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_death_is_healed_by_the_job_and_only_written_down(make, cause, mode):
+    world = make(mode)
+    died = world.job.die(WORKER.name)
+    world.find(cause, WORKER, event=died)
+    world.run(8)
+    assert world.sent == []
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED
+    assert all(plan.own for plan in world.ledger.plans(incident="i1"))
+
+
+def test_the_costs_of_an_outcome_are_those_of_the_fault(make):
+    world = make()
+    since = world.clock.now()
+    died = world.job.die(WORKER.name)
+    world.clock.advance(0.3)
+    world.find("worker killed", WORKER, event=died, since=since)
+    world.run(8)
+    outcome = world.outcome("restart_worker")
+    assert outcome.detection_s == pytest.approx(0.3)
+    # 6 s of steps, minus a warm-up: 27 steps, the newest checkpoint at 20; 7 steps are done again before new ground
+    again = world.job.step_s * 8 + 0.6
+    assert outcome.transition_s == pytest.approx(again - 0.3, abs=world.job.step_s)
+    assert outcome.sub_healthy_s == 0
+    assert outcome.actual["throughput_per_s"] == pytest.approx(outcome.predicted["throughput_per_s"], rel=0.01)
+
+
+def test_the_epoch_may_be_heard_of_before_the_incident(make):
+    world = make()
+    died = world.job.die(WORKER.name)
+    world.run(0.2)
+    world.find("worker killed", WORKER, event=died, since=died.time)
+    world.run(8)
+    assert world.sent == []
+    assert world.outcomes() == [("restart_worker", "done")]
+
+
+def test_a_lost_node_is_left_behind_by_the_job_and_nobody_is_cordoned(make):
+    world = make(Mode.OBSERVE)
+    world.job.lose("node-b")
+    world.find("node lost", NODE, severity=Severity.SEV1)
+    world.run(12)
+    assert world.sent == []
+    assert world.outcomes() == [("restart_without_node", "done")]
+    assert world.state() is IncidentState.HEALED
+    assert world.ledger.cordoned() == ()
+
+
+def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
+    world = make()
+    world.job.lose("node-b")
+    world.find("node lost", NODE, severity=Severity.SEV1)
+    world.run(12)
+    early = world.outcome("restart_without_node").sub_healthy_s
+    world.job.nodes = ("node-a", "node-b")
+    world.job._begin("node returned")
+    world.run(5)
+    late = world.outcome("restart_without_node").sub_healthy_s
+    assert late == pytest.approx(2 * 12, abs=1.0)
+    assert 0 < early < late
+
+
+def test_a_coordinator_that_does_nothing_is_told_to_restart(make):
+    world = make(Mode.OBSERVE)
+    world.job.standing = True
+    world.find("worker killed", WORKER)
+    world.run(9)
+    assert world.sent == []
+    world.run(10)
+    assert world.sent == ["restart"]
+    assert world.commander.sent[0].arguments["own"]
+    assert world.state() is IncidentState.HEALED
+
+
+def test_a_spent_budget_makes_the_restart_a_matter_of_mode(make):
+    for mode, sent in ((Mode.OBSERVE, []), (Mode.AUTO, ["restart"])):
+        world = make(mode)
+        world.job.budget_left = 0
+        died = world.job.die(WORKER.name)
+        world.find("worker killed", WORKER, event=died)
+        world.run(12)
+        assert world.sent == sent
+        plan = world.ledger.plans(incident="i1")[-1]
+        assert (plan.action, plan.own) == ("restart_worker", False)
+
+
+# --- standstill ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_worker_is_continued_after_its_stacks_were_kept(make):
+    world = make(Mode.OBSERVE)
+    world.job.standing = True
+    world.find("worker stopped", WORKER)
+    world.run(4)
+    assert world.sent == ["dump", "reattempt"]
+    assert world.commander.sent[0].timeout <= 2.0
+    assert world.commander.sent[1].arguments == {"workers": [WORKER.name]}
+    assert world.outcomes() == [("dump", "done"), ("reattempt", "done")]
+    assert world.state() is IncidentState.HEALED
+    dump = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "dump")
+    assert "in all_reduce" in world.ledger.progress(dump.id)[-1].detail
+
+
+def test_a_worker_that_cannot_be_continued_is_restarted(make):
+    world = make(Mode.OBSERVE)
+    world.job.standing, world.job.resumed = True, False
+    began = world.clock.now()
+    world.find("worker stopped", WORKER)
+    world.run(14)
+    assert world.sent == ["dump", "reattempt", "restart"]
+    assert world.outcomes() == [("dump", "done"), ("reattempt", "failed"), ("restart_worker", "done")]
+    restart = world.outcome("restart_worker")
+    assert restart.progress[0].time - began <= 3.5
+    assert world.state() is IncidentState.HEALED
+
+
+def test_a_hang_is_restarted_at_once_in_every_mode(make):
+    world = make(Mode.OBSERVE)
+    world.job.standing = True
+    world.find("python hang", WORKER)
+    world.run(0.2)
+    assert world.sent == ["dump", "restart"]
+    world.run(10)
+    assert world.state() is IncidentState.HEALED
+
+
+def test_stacks_that_cannot_be_had_do_not_stop_the_repair(make):
+    world = make()
+    world.commander.answers["dump"] = TimeoutError("no answer")
+    world.job.standing = True
+    world.find("python hang", WORKER)
+    world.run(10)
+    assert world.outcomes() == [("dump", "failed"), ("restart_worker", "done")]
+
+
+def test_the_same_hang_again_leaves_the_node_and_another_one_does_not(make):
+    world = make(relapse_s=60.0)
+    for number, culprit in enumerate((WORKER, Entity(kind=Kind.WORKER, name="run1/node-a/0"), WORKER)):
+        world.job.standing = True
+        world.find("python hang", culprit, name=f"i{number}")
+        world.run(12)
+    assert [sent.arguments["exclude"] for sent in world.commander.sent if sent.action == "restart"] == [[], [], ["node-b"]]
+    assert [cordon.node for cordon in world.ledger.cordoned()] == ["node-b"]
+
+
+def test_a_restart_that_the_job_does_itself_meanwhile_makes_the_plan_stale(make):
+    world = make()
+    world.commander.answers["restart"] = lambda sent: world.job.die(WORKER.name) and world.job._restart(sent)
+    world.job.standing = True
+    world.find("python hang", WORKER)
+    world.run(10)
+    assert world.sent == ["dump"]
+    assert world.outcomes() == [("dump", "done"), ("restart_worker", "stale"), ("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED
+
+
+# --- slow ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_node_is_restarted_first_and_left_when_it_stays_slow(make):
+    world = make()
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(0.5)
+    assert world.sent == []
+    world.run(80)
+    assert [sent.arguments["exclude"] for sent in world.commander.sent] == [[], ["node-b"]]
+    assert world.outcomes() == [("restart_worker", "failed"), ("restart_without_node", "done")]
+    plan = world.ledger.plans(incident="i1")[0]
+    assert {loser.action for loser in plan.alternatives} == {"nothing"}
+    assert plan.benefit > 0
+    assert world.state() is IncidentState.HEALED
+
+
+def test_a_slow_node_that_comes_back_as_a_new_incident_is_left_at_once(make):
+    world = make()
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(6)
+    world.find("slow node", NODE, name="i2", since=world.clock.now() - 1)
+    world.run(30)
+    assert world.outcomes() == [("restart_worker", "failed")]
+    assert world.outcomes("i2") == [("restart_without_node", "done")]
+    assert world.state() is IncidentState.FAILED
+    assert world.state("i2") is IncidentState.HEALED
+
+
+def test_a_slightly_slow_node_is_cheapest_left_alone(make):
+    world = make(restart_hope=0.0)
+    world.job.slow = lambda nodes: 1.3 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(20)
+    assert world.sent == []
+    assert world.state() is IncidentState.OPEN
+
+
+def test_a_slow_down_that_ends_before_it_settled_is_closed(make):
+    world = make()
+    found = world.find("slow node", NODE)
+    world.run(0.5)
+    world.find("slow node", NODE, revision=2, active=False, since=found.since)
+    world.run(10)
+    assert world.sent == []
+    assert world.state() is IncidentState.CLOSED
+
+
+# --- loss ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_number_rolls_back_and_the_same_step_again_is_skipped(make):
+    world = make()
+    world.job.bad_batch = bad = world.job.step + 2
+    world.run(2)
+    world.find("loss not finite", since=world.clock.now() - 1.5)
+    world.run(40)
+    restarts = [sent.arguments for sent in world.commander.sent]
+    good = (bad // 10) * 10
+    assert [(restart["resume_step"], restart["skip"]) for restart in restarts] == [(good, []), (good, [bad])]
+    assert world.outcomes() == [("roll_back", "failed"), ("roll_back", "done")]
+    assert world.state() is IncidentState.HEALED
+
+
+def test_a_bad_number_that_comes_back_in_a_new_incident_is_skipped_as_well(make):
+    world = make()
+    world.job.bad_batch = bad = world.job.step + 2
+    world.run(2)
+    world.find("loss not finite", since=world.clock.now() - 1.5)
+    world.run(3)
+    world.job.silent = False
+    while world.job.step <= bad:
+        world.run(0.1)
+    world.run(0.1)
+    world.find("loss not finite", name="i2", since=world.clock.now() - 0.15)
+    world.run(30)
+    assert [sent.arguments["skip"] for sent in world.commander.sent] == [[], [bad]]
+
+
+def test_without_a_good_checkpoint_nothing_is_rolled_back(make):
+    world = make()
+    world.engine._desk.job(world.job.name).checkpoints.clear()
+    world.job.bad_batch = world.job.step + 1
+    world.job.checkpoint_every = 10**6
+    world.run(2)
+    world.find("loss not finite", since=world.clock.now() - 1.5)
+    world.run(5)
+    assert world.sent == []
+    assert world.state() is IncidentState.FAILED
+
+
+# --- nobody is touched ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cause", "severity"), [("unknown", Severity.SEV1), ("input stalled", Severity.INFO)])
+def test_unknown_and_informing_incidents_touch_nobody(make, cause, severity):
+    world = make()
+    world.find(cause, NODE, severity=severity)
+    world.run(20)
+    assert world.sent == []
+    assert world.outcomes() == [("notify", "done")]
+
+
+def test_while_the_stream_is_away_nothing_is_judged(make):
+    world = make()
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(4)
+    assert world.sent == ["restart"]
+    world.job.silent = True
+    world.run(200)
+    assert world.sent == ["restart"]
+
+
+def test_a_broken_part_is_left_out_though_the_job_runs_again(make):
+    world = make()
+    died = world.job.die(WORKER.name)
+    found = world.find("ecc error", WORKER, severity=Severity.SEV1, event=died)
+    world.find("ecc error", WORKER, severity=Severity.SEV1, revision=2, active=False, since=found.since)
+    world.run(12)
+    assert world.outcomes() == [("restart_worker", "done"), ("restart_without_node", "done")]
+    assert [sent.arguments["exclude"] for sent in world.commander.sent] == [["node-b"]]
+
+
+def test_the_last_node_is_never_left_out(make):
+    world = make()
+    world.job.lose("node-b")
+    world.run(3)
+    died = world.job.die("run1/node-a/0")
+    world.find("ecc error", Entity(kind=Kind.WORKER, name="run1/node-a/0"), severity=Severity.SEV1, event=died)
+    world.run(12)
+    assert world.sent == []
+    assert world.state() is IncidentState.HEALED
+
+
+def test_an_end_of_the_job_ends_its_incidents(make):
+    world = make()
+    world.job.standing = True
+    world.commander.answers["restart"] = lambda sent: {"epoch": 2}
+    world.find("python hang", WORKER)
+    world.run(1)
+    world.job.tell("job.failed", reason="the script ended")
+    world.run(60)
+    assert world.sent == ["dump", "restart"]
+    assert world.state() is IncidentState.FAILED
