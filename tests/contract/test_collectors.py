@@ -1,0 +1,125 @@
+"""What every collector keeps to, whichever it is: a new file in `collectors/` is tested by being there."""
+
+import re
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectors.agent import Agent, build_collectors
+from collectors.known_jobs import KnownJobs
+from collectors.schedule import Schedule, Watched
+from eagle_eye import plugins
+from eagle_eye.clock import FakeClock, SystemClock
+from eagle_eye.config import Config
+from eagle_eye.protocols import Collector
+from eagle_eye.types import Event, Reading, StepReading
+from eagle_eye.wire import Schemas, decode, encode
+
+COLLECTORS = plugins.available("collectors")
+UNITS = ("_s", "_bytes", "_percent", "_watts", "_celsius", "_mhz", "_bytes_per_s", "_per_s")
+WITHOUT_UNIT = {
+    "load_1": "runnable tasks, mean over a minute",
+    "throttle_reasons": "NVML's bit mask",
+    "step": "number of the step",
+    "marks": "count of marks",
+    "phase": "index in messages.PHASES",
+    "running": "1 in the training loop, else 0",
+    "state": "code of the letter of the process state",
+}
+
+
+@pytest.fixture(params=COLLECTORS)
+def collector(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    cls = plugins.load("collectors", request.param)
+    return plugins.build(cls, {}, {"node": "n1", "run_dir": tmp_path, "clock": SystemClock()})
+
+
+def test_the_rooms_own_collectors_are_found() -> None:
+    assert {"gpu", "host", "process", "training"} <= set(COLLECTORS)
+
+
+def test_it_builds_with_its_defaults_alone(collector: Collector) -> None:
+    assert isinstance(type(collector)(), Collector)
+
+
+def test_every_option_is_explained(collector: Collector) -> None:
+    handed_in = {"node", "run_dir"}
+    for option in plugins.describe(type(collector)):
+        assert option.text or option.name in handed_in or option.name.endswith("_s"), option.name
+
+
+def test_it_returns_readings_steps_and_events_only_and_does_so_again(collector: Collector) -> None:
+    for _ in range(2):
+        for found in collector.collect():
+            assert isinstance(found, Reading | StepReading | Event)
+            if isinstance(found, Reading):
+                check_reading(found)
+
+
+def check_reading(reading: Reading) -> None:
+    assert reading.source
+    assert reading.matrix.dtype == np.float32
+    assert reading.matrix.shape == (len(reading.entities), len(reading.names))
+    assert len(set(reading.names)) == len(reading.names)
+    assert len(set(reading.entities)) == len(reading.entities)
+    for name in reading.names:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        assert name.endswith(UNITS) or name in WITHOUT_UNIT, f"{name}: name its unit, or document it here"
+
+
+def test_what_it_returns_crosses_the_wire(collector: Collector) -> None:
+    schemas = Schemas()
+    for found in collector.collect():
+        if isinstance(found, Reading | StepReading):
+            schema = schemas.schema_of(found)
+            assert decode(encode(schema), Schemas()) == schema
+        else:
+            assert decode(encode(found), schemas) == found
+
+
+def test_it_leaves_no_thread_and_no_signal_behind(collector: Collector) -> None:
+    before = threading.active_count()
+    list(collector.collect())
+    assert threading.active_count() == before, "threads are the agent's: it watches them"
+
+
+class Raising:
+    def collect(self) -> list[Reading]:
+        raise RuntimeError("the source is broken")
+
+
+@pytest.mark.parametrize("name", COLLECTORS)
+def test_a_source_that_raises_does_not_touch_it(name: str, tmp_path: Path) -> None:
+    """Each collector beside a broken one: it is asked, and the agent tells who is broken."""
+    clock = FakeClock(1_700_000_000.5)
+    config = Config(run_dir=str(tmp_path), collectors={each: {"enabled": each == name} for each in COLLECTORS})
+    beside = build_collectors(config, "n1", clock)
+    broken = Watched("broken", Raising(), Schedule())
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    agent = Agent(
+        "n1", [broken, *beside], Discarding(), KnownJobs(tmp_path, tmp_path / "m.json", clock.now()), inbox,
+        clock=clock, boot="b",
+    )  # fmt: skip
+    for watched in (broken, *beside):
+        watched.start(inbox)
+    agent.turn()
+    pause = threading.Event()
+    for _ in range(10_000):
+        agent.turn()
+        if not any(watched.schedule.open for watched in (broken, *beside)):
+            break
+        pause.wait(0.001)
+    for watched in (broken, *beside):
+        watched.close()
+    status = agent.status()
+    assert status["broken"] == {"health": "failing", "reason": "RuntimeError: the source is broken", "unavailable": ""}
+    assert status[name]["health"] == "ok"
+
+
+class Discarding:
+    def write(self, topic: str, key: str, value: bytes, *, keep: bool = False) -> None:
+        pass
