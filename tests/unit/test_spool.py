@@ -125,7 +125,7 @@ def test_a_full_spool_refuses_the_newest_batches_and_keeps_events(
     writer = make(max_bytes=20_000)
     for i in range(100):
         writer.write("t", "k", b"%02d" % i + bytes(1000))
-    writer.write("t", "k", b"event", keep=True)
+    writer.write("t", "k", b"event" + bytes(2000), keep=True)
     wait_for(lambda: writer.status().spooled + writer.status().dropped == 101)
     dropped = writer.status().dropped
     assert 75 <= dropped <= 85
@@ -133,7 +133,7 @@ def test_a_full_spool_refuses_the_newest_batches_and_keeps_events(
     assert writer.flush(DEADLINE_S)
     found = values(stream)
     assert [value[:2] for value in found[:-1]] == [b"%02d" % i for i in range(100 - dropped)]
-    assert found[-1] == b"event"
+    assert found[-1] == b"event" + bytes(2000)
     assert "spool.dropped" in [notice.name for notice in notices]
 
 
@@ -265,8 +265,10 @@ def test_a_damaged_frame_in_the_middle_costs_what_comes_after_and_is_counted(tmp
 def test_an_append_that_fails_leaves_no_half_frame(tmp_path: Path) -> None:
     file = SpoolFile(tmp_path / "a.spool")
     file.append(records(0))
-    with file_size_limit(file.path.stat().st_size + 30), pytest.raises(OSError, match="too large"):
+    size = file.path.stat().st_size
+    with file_size_limit(size + 30), pytest.raises(OSError, match="too large"):
         file.append(records(1))
+    assert file.path.stat().st_size == size
     file.append(records(2))
     assert file.peek(10, 1 << 20)[0] == records(0, 2)
     file.close()
