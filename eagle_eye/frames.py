@@ -119,7 +119,7 @@ class FrameBuilder:
         self.baselines: dict[str, Baseline] = {}
         self._schemas = schemas
         self._switches = topology or Topology()
-        self._topology = self._switches
+        self.topology = self._switches
         self._layouts: dict[int, Layout] = {}
         self._nodes: dict[str, _Node] = {}
         self._writers: dict[str, Writers] = {}
@@ -157,7 +157,7 @@ class FrameBuilder:
             tick=False,
             events=self._take_events(),
             layout=self.layout,
-            topology=self._topology,
+            topology=self.topology,
             baselines=self.baselines,
             reporting=self._reporting.copy(),
         )
@@ -186,7 +186,7 @@ class FrameBuilder:
             steps=self._steps.due(self._ticks, self._layouts),
             events=self._take_events(),
             layout=self.layout,
-            topology=self._topology,
+            topology=self.topology,
             baselines=self.baselines,
             reporting=self._reporting.copy(),
         )
@@ -225,7 +225,7 @@ class FrameBuilder:
             del self._layouts[min(self._layouts)]
         if self.layout is None or (layout.epoch, layout.time) >= (self.layout.epoch, self.layout.time):
             self.layout = layout
-            self._topology = with_layout(self._switches, layout)
+            self.topology = with_layout(self._switches, layout)
 
     # --- closing a tick ------------------------------------------------------------------------------------------
 

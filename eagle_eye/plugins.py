@@ -12,6 +12,7 @@ import enum
 import importlib
 import inspect
 import pkgutil
+import sys
 import textwrap
 import types
 import typing
@@ -54,12 +55,12 @@ def available(room: str) -> tuple[str, ...]:
     return tuple(name for name in names if list(_candidates(_module(f"{room}.{name}"), VERBS[room])))
 
 
-def load(room: str, name: str, verb: str = "") -> type:
+def load(room: str, name: str) -> type:
     """The class of a plugin: `name` is a module of the room, or "pkg.mod:Name" for one from elsewhere.
 
-    `verb` asks for another method than the room's, e.g. "fit" for the learner beside a detector. Raises PluginError.
+    Raises PluginError.
     """
-    verb = verb or VERBS[room]
+    verb = VERBS.get(room, "")
     if ":" in name:
         return _from_elsewhere(name, verb)
     package = _ours(room)
@@ -71,6 +72,12 @@ def load(room: str, name: str, verb: str = "") -> type:
         names = ", ".join(cls.__name__ for cls in found) or "none"
         raise PluginError(f"{room}.{name} must hold one public dataclass with {verb}(), it holds: {names}")
     return found[0]
+
+
+def beside(room: str, name: str, verb: str) -> type | None:
+    """The public dataclass with another verb in the module of a plugin (the learner of a detector), None without."""
+    module = sys.modules[load(room, name).__module__]
+    return next(_candidates(module, verb), None)
 
 
 def build(cls: type, options: Mapping[str, Any], services: Mapping[str, Any]) -> Any:

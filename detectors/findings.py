@@ -1,0 +1,117 @@
+"""Claims → findings: ids, revisions and withdrawals. The same claims at the same marks give the same findings."""
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgspec
+
+from eagle_eye.types import Claim, Entity, Evidence, Finding, Kind, Mark, digest_of
+
+_Key = tuple[str, Kind, str, str]
+"""detector, kind of entity, its name, kind of finding"""
+
+
+class FindingBook:
+    """The findings of one job: which are open, and what they last said."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._open: dict[_Key, Finding] = {}
+
+    @property
+    def open(self) -> tuple[Finding, ...]:
+        """The newest revision of each finding that was not withdrawn, in the order of their opening."""
+        return tuple(self._open.values())
+
+    def take(self, detector: str, digest: str, claim: Claim, mark: Mark) -> Finding | None:
+        """The finding that a claim opens, revises or withdraws; None if it says nothing new.
+
+        Raises ValueError for a claim without evidence.
+        """
+        if not claim.evidence:
+            raise ValueError(f"a claim of {claim.kind} about {claim.entity} without evidence")
+        key = (detector, claim.entity.kind, claim.entity.name, claim.kind)
+        before = self._open.get(key)
+        if before is None:
+            return self._opened(key, digest, claim, mark)
+        same = (before.score, before.since, before.evidence) == (claim.score, claim.since, claim.evidence)
+        if claim.active and same and before.digest == digest:
+            return None
+        finding = _revision(before, digest, claim, mark)
+        if claim.active:
+            self._open[key] = finding
+        else:
+            del self._open[key]
+        return finding
+
+    def withdraw_all(self, why: str, mark: Mark) -> tuple[Finding, ...]:
+        """Close everything that is open, e.g. because the job is gone."""
+        over = tuple(
+            msgspec.structs.replace(
+                finding,
+                revision=finding.revision + 1,
+                time=mark.time,
+                active=False,
+                evidence=(*finding.evidence, Evidence(text=why)),
+            )
+            for finding in self._open.values()
+        )
+        self._open.clear()
+        return over
+
+    def reopen(self, findings: Iterable[Finding]) -> None:
+        """Stand where an earlier owner stood: these are open."""
+        self._open = {
+            (finding.detector, finding.entity.kind, finding.entity.name, finding.kind): finding for finding in findings
+        }
+
+    def _opened(self, key: _Key, digest: str, claim: Claim, mark: Mark) -> Finding | None:
+        if not claim.active:
+            return None
+        finding = Finding(
+            id=finding_id(self._job, key[0], claim.entity, claim.kind, mark.number),
+            revision=1,
+            detector=key[0],
+            digest=digest,
+            job=self._job,
+            entity=claim.entity,
+            kind=claim.kind,
+            score=claim.score,
+            since=claim.since,
+            time=mark.time,
+            evidence=claim.evidence,
+            active=True,
+        )
+        self._open[key] = finding
+        return finding
+
+
+def finding_id(job: str, detector: str, entity: Entity, kind: str, mark: int) -> str:
+    """The same for everybody who reads the same stream; `mark` is the number of the one that opened it."""
+    return digest_of(job, detector, entity.kind, entity.name, kind, mark)
+
+
+def detector_digest(name: str, detector: Any) -> str:
+    """Digest of a detector's name and configuration."""
+    if not is_dataclass(detector):
+        return digest_of(name)
+    options = {
+        each.name: repr(getattr(detector, each.name))
+        for each in fields(detector)
+        if each.init and not each.name.startswith("_")
+    }
+    return digest_of(name, options)
+
+
+def _revision(before: Finding, digest: str, claim: Claim, mark: Mark) -> Finding:
+    return msgspec.structs.replace(
+        before,
+        revision=before.revision + 1,
+        digest=digest,
+        score=claim.score,
+        since=claim.since,
+        time=mark.time,
+        evidence=claim.evidence,
+        active=claim.active,
+    )

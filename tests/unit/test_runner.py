@@ -1,0 +1,529 @@
+"""The one loop: marks, order, isolation of detectors, outages, restarts; with a stream in memory and a fake clock."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+
+from detectors import watch
+from detectors.keeping import read_records, record_path
+from detectors.runner import GROUP, SNAPSHOT_TICKS, Runner, mark_key
+from eagle_eye import wire
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import ConfigError
+from eagle_eye.frames import Frame
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS
+from eagle_eye.stream.memory import MemoryStream
+from eagle_eye.types import (
+    Baseline,
+    Batch,
+    Block,
+    Claim,
+    ConfigChange,
+    Culprit,
+    Entity,
+    Event,
+    Evidence,
+    Finding,
+    Incident,
+    Kind,
+    Layout,
+    Mark,
+    Notice,
+    Place,
+    Reading,
+    Record,
+    SchemaRecord,
+    Severity,
+    Topology,
+)
+
+JOB = "t/n/r"
+NODE = Entity(kind=Kind.NODE, name="n")
+
+
+@dataclass
+class Exited:
+    """Claims every exit event."""
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if event.name == "exit":
+                proof = Evidence(text="it exited", event=event.id)
+                yield Claim(entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof,))
+
+
+@dataclass
+class Hot:
+    """Claims the node while it is hot; needs three hot ticks of its window."""
+
+    limit: float = 80.0
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        if not frame.tick or Kind.NODE not in frame.entities:
+            return
+        past = frame.past(Kind.NODE, "temperature_celsius", 3.0)
+        hot = len(past) == 3 and bool((past > self.limit).all())
+        mean = float(past.mean()) if hot else 0.0
+        proof = Evidence(text="temperature", metric="temperature_celsius", value=mean)
+        yield Claim(entity=NODE, kind="node.hot", score=1.0, since=0.0, evidence=(proof,), active=hot)
+
+
+@dataclass
+class Broken:
+    """Raises, like a detector with a mistake."""
+
+    calls: list[int] = field(default_factory=list, init=False)
+
+    def update(self, frame: Frame, /) -> Iterable[Claim]:
+        raise RuntimeError("a mistake")
+
+
+@dataclass
+class Counting:
+    """Says at which frames it was asked."""
+
+    every: ClassVar[int] = 5
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        proof = Evidence(text=f"{frame.number} {frame.tick}")
+        yield Claim(entity=NODE, kind="asked", score=1.0, since=0.0, evidence=(proof,))
+
+
+class OneToOne:
+    """Every finding is an incident of its own."""
+
+    def diagnose(
+        self, opened: Sequence[Incident], findings: Sequence[Finding], topology: Topology, /
+    ) -> Iterator[Incident]:
+        known = {incident.id: incident for incident in opened}
+        for finding in findings:
+            before = known.get("incident-" + finding.id)
+            yield Incident(
+                id="incident-" + finding.id,
+                revision=before.revision + 1 if before else 1,
+                job=finding.job,
+                cause=finding.kind,
+                culprits=(Culprit(entity=finding.entity, confidence=1.0),),
+                severity=Severity.SEV2,
+                findings=(finding.id,),
+                evidence=finding.evidence,
+                since=finding.since,
+                time=finding.time,
+                active=finding.active,
+            )
+
+
+class World:
+    """A stream, a clock, and whatever the runner tells."""
+
+    def __init__(self, stream: MemoryStream | None = None) -> None:
+        self.clock = FakeClock(1000.0)
+        self.stream = stream or MemoryStream(clock=self.clock)
+        self.frames: list[Frame] = []
+        self.incidents: list[Incident] = []
+        self.findings: list[Finding] = []
+        self.notices: list[str] = []
+        self.schemas = wire.Schemas()
+        self.number = 0
+
+    def runner(self, *detectors: object, generation: int = 1, **options: object) -> Runner:
+        names = [(type(detector).__name__.lower(), detector) for detector in detectors]
+        settings: dict[str, object] = {
+            "clock": self.clock,
+            "generation": generation,
+            "on_incidents": self.incidents.extend,
+            "on_findings": self.findings.extend,
+            "on_frame": self.frames.append,
+            "on_notice": lambda notice: self.notices.append(notice.name),
+        }
+        make: Callable[..., Runner] = Runner
+        runner = make(self.stream, 0, names, OneToOne(), **(settings | options))
+        settle(runner)
+        return runner
+
+    def put(self, record: Record, key: str = JOB) -> None:
+        self.stream.append(OBSERVATIONS, [(key, wire.encode(record))])
+
+    def exit(self, worker: str = "r/n/0") -> None:
+        self.number += 1
+        entity = Entity(kind=Kind.WORKER, name=worker)
+        self.put(
+            Event(
+                name="exit", job=JOB, entity=entity, time=self.clock.now(), node="n", boot="b", number=self.number
+            )
+        )
+
+    def batch(self, celsius: float, job: str = JOB) -> None:
+        self.number += 1
+        reading = Reading(
+            source="host",
+            kind=Kind.NODE,
+            entities=("n",),
+            names=("temperature_celsius",),
+            matrix=np.array([[celsius]], dtype=np.float32),
+            time=self.clock.now(),
+        )
+        known = len(list(self.schemas))
+        schema = self.schemas.schema_of(reading)
+        if len(list(self.schemas)) > known:
+            self.put(schema, job)
+        block = Block(schema_id=schema.id, reading=reading)
+        batch = Batch(node="n", boot="b", job=job, number=self.number, time=self.clock.now(), blocks=(block,))
+        self.put(batch, job)
+
+    def second(self, runner: Runner, celsius: float | None = 20.0) -> None:
+        """One second passes, with a batch at its end."""
+        self.clock.advance(1.0)
+        if celsius is not None:
+            self.batch(celsius)
+        settle(runner)
+
+    def records(self, topic: str = OBSERVATIONS) -> list[Record]:
+        reader = wire.Reader()
+        return [reader.read(message.value) for message in self.stream.read(topic, 0, 0, 100_000)]  # type: ignore[misc]
+
+    def marks(self) -> list[Mark]:
+        return [record for record in self.records() if isinstance(record, Mark)]
+
+
+def settle(runner: Runner) -> None:
+    for _ in range(4):
+        runner.step()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- marks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_each_second_and_a_cut_as_soon_as_an_event_was_read(world: World) -> None:
+    runner = world.runner(Exited())
+    assert world.marks() == []
+    world.exit()
+    settle(runner)
+    assert [mark.mark for mark in world.marks()] == ["cut"]
+    for _ in range(3):
+        world.second(runner)
+    assert [(mark.mark, mark.number, mark.generation) for mark in world.marks()] == [
+        ("cut", 1, 1),
+        ("tick", 2, 1),
+        ("tick", 3, 1),
+        ("tick", 4, 1),
+    ]
+    assert [(frame.number, frame.tick) for frame in world.frames] == [(1, False), (2, True), (3, True), (4, True)]
+
+
+def test_events_already_waiting_share_one_cut(world: World) -> None:
+    runner = world.runner(Exited())
+    for worker in range(5):
+        world.exit(f"r/n/{worker}")
+    settle(runner)
+    assert [mark.mark for mark in world.marks()] == ["cut"]
+    assert [len(frame.events) for frame in world.frames] == [5]
+    assert len(world.incidents) == 5
+
+
+def test_an_event_that_comes_after_the_mark_was_written_gets_its_own(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    runner.step()  # reads the event, appends the cut
+    world.exit("r/n/1")  # behind the cut
+    settle(runner)
+    assert [len(frame.events) for frame in world.frames] == [1, 1]
+
+
+def test_marks_of_an_owner_that_was_superseded_are_skipped_and_end_it(world: World) -> None:
+    old, new = world.runner(Exited(), generation=1), world.runner(Exited(), generation=2)
+    world.clock.advance(1.0)
+    new.step()
+    old.step()
+    assert [mark.generation for mark in world.marks()] == [2, 1]
+    world.frames.clear()
+    world.batch(20.0)
+    settle(new)
+    assert not new.superseded
+    settle(old)
+    assert old.superseded
+    assert "runner.superseded" in world.notices
+
+
+def test_standing_records_come_again_as_a_snapshot(world: World) -> None:
+    change = ConfigChange(digest="d", text="")
+    runner = world.runner(Exited(), config=change)
+    place = Place(worker="r/n/0", node="n", rank=0, local_rank=0)
+    layout = Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, places=(place,))
+    world.put(layout)
+    world.put(Baseline(name="forest", job=JOB, digest="b", fitted=1.0, data=b"x"))
+    for _ in range(SNAPSHOT_TICKS + 2):
+        world.second(runner)
+    records = world.records()
+    latest = records[-len(records) // 3 :]
+    for noun in (SchemaRecord, Layout, Baseline, ConfigChange):
+        assert any(isinstance(record, noun) for record in latest), noun
+
+
+# --- detectors ---------------------------------------------------------------------------------------------------
+
+
+def test_a_finding_is_opened_revised_and_withdrawn_under_one_id(world: World) -> None:
+    runner = world.runner(Hot())
+    for celsius in (20, 90, 91, 92, 93, 94, 20):
+        world.second(runner, celsius)
+    told = [(finding.revision, finding.active) for finding in world.findings]
+    assert told == [(1, True), (2, True), (3, True), (4, False)]
+    assert len({finding.id for finding in world.findings}) == 1
+    [last] = [incident for incident in world.incidents if not incident.active]
+    assert last.revision == len(world.incidents)
+
+
+def test_a_claim_that_says_nothing_new_is_no_revision(world: World) -> None:
+    runner = world.runner(Hot())
+    for _ in range(8):
+        world.second(runner, 90.0)
+    assert [finding.revision for finding in world.findings] == [1]
+
+
+def test_findings_and_incidents_are_written_as_json_before_the_offset_is_committed(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    [finding] = world.stream.read(FINDINGS, 0, 0)
+    [incident] = world.stream.read(INCIDENTS, 0, 0)
+    assert msgspec.json.decode(finding.value, type=Finding) == world.findings[0]
+    assert msgspec.json.decode(incident.value, type=Incident) == world.incidents[0]
+    assert world.stream.committed(GROUP, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+
+
+def test_a_detector_that_raises_is_told_and_muted_after_three_and_the_others_go_on(world: World) -> None:
+    runner = world.runner(Broken(), Exited())
+    for _ in range(6):
+        world.second(runner)
+    world.exit()
+    settle(runner)
+    assert world.notices.count("detector.failing") == 3
+    assert world.notices.count("detector.muted") == 1
+    assert [finding.kind for finding in world.findings] == ["worker.exited"]
+
+
+def test_each_job_has_its_own_detectors(world: World) -> None:
+    runner = world.runner(Hot())
+    for _ in range(4):
+        world.batch(90.0, job="t/other/r")
+        world.second(runner, 20.0)
+    assert {finding.job for finding in world.findings} == {"t/other/r"}
+
+
+def test_every_counts_ticks_and_cuts_always_come(world: World) -> None:
+    runner = world.runner(Counting())
+    for second in range(10):
+        world.second(runner)
+        if second == 6:
+            world.exit()
+            settle(runner)
+    asked = [finding.evidence[0].text for finding in world.findings]
+    assert asked == ["5 True", "8 False", "11 True"]
+
+
+def test_a_job_that_has_fallen_silent_is_forgotten_and_its_findings_withdrawn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "RETIRE_TICKS", 5)
+    runner = world.runner(Exited())
+    world.exit()
+    for _ in range(8):
+        world.second(runner, None)
+    assert runner.watch.jobs == {}
+    assert [finding.active for finding in world.findings] == [True, False]
+
+
+# --- bad input, outages ------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_goes_to_the_dead_letters(world: World) -> None:
+    runner = world.runner(Exited())
+    newer = bytearray(wire.encode(ConfigChange(digest="", text="")))
+    newer[2] += 1
+    world.stream.append(OBSERVATIONS, [(JOB, b"garbage"), (JOB, bytes(newer))])
+    world.exit()
+    settle(runner)
+    letters = [msgspec.json.decode(message.value) for message in world.stream.read(DEAD_LETTERS, 0, 0)]
+    assert ["begins with" in letters[0]["reason"], "schema version" in letters[1]["reason"]] == [True, True]
+    assert runner.counts.dead_letters == 2
+    assert len(world.incidents) == 1
+
+
+def test_while_the_stream_is_away_nothing_is_judged_and_no_tick_is_made_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detectors.runner.RETRY_S", 0.0)
+    runner = world.runner(Hot(), Exited())
+    for _ in range(3):
+        world.second(runner)
+    frames = len(world.frames)
+    world.stream.away = True
+    for _ in range(30):
+        world.clock.advance(1.0)
+        settle(runner)
+    assert len(world.frames) == frames
+    world.stream.away = False
+    settle(runner)
+    assert [notice for notice in world.notices if notice.startswith("stream")] == ["stream.away", "stream.back"]
+    for _ in range(20):
+        world.batch(20.0)  # what was spooled
+    settle(runner)
+    assert len([frame for frame in world.frames if frame.tick]) == frames
+    world.second(runner)
+    ticks = [frame for frame in world.frames if frame.tick]
+    assert len(ticks) == frames + 1
+    assert ticks[-1].time - ticks[-2].time > 30.0
+    assert ticks[-1].reporting["n"] == world.clock.now()
+    assert world.findings == []
+
+
+def test_findings_that_could_not_be_written_are_written_when_the_stream_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detectors.runner.RETRY_S", 0.0)
+    runner = world.runner(Exited())
+    world.exit()
+    runner.step()
+    append = world.stream.append
+
+    def refuse(topic: str, items: Sequence[tuple[str, bytes]]) -> None:
+        world.stream.away = True
+        append(topic, items)
+
+    monkeypatch.setattr(world.stream, "append", refuse)
+    runner.step()
+    assert len(world.incidents) == 1  # told at once: whoever heals need not wait for the record
+    monkeypatch.undo()
+    world.stream.away = False
+    settle(runner)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == len(world.stream.read(INCIDENTS, 0, 0)) == 1
+
+
+def test_a_listener_that_fails_does_not_end_the_watch(world: World) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("no room in the ledger")
+
+    runner = world.runner(Exited(), on_incidents=fail)
+    world.exit()
+    settle(runner)
+    assert len(world.stream.read(INCIDENTS, 0, 0)) == 1
+
+
+# --- configuration -----------------------------------------------------------------------------------------------
+
+
+def test_a_config_change_takes_effect_at_the_next_tick_and_an_invalid_one_not_at_all(world: World) -> None:
+    def configure(change: ConfigChange) -> list[tuple[str, Hot]]:
+        if change.text == "nonsense":
+            raise ConfigError("unknown key")
+        return [("hot", Hot(limit=float(change.text)))]
+
+    runner = world.runner(Hot(), configure=configure)
+    for _ in range(3):
+        world.second(runner, 50.0)
+    world.put(ConfigChange(digest="1", text="nonsense"))
+    world.second(runner, 50.0)
+    assert world.notices == ["config.refused"]
+    assert world.findings == []
+    world.put(ConfigChange(digest="2", text="40"))
+    settle(runner)
+    assert world.findings == []
+    world.second(runner, 50.0)
+    assert len(world.findings) == 1
+
+
+# --- restarts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(world: World) -> None:
+    runner = world.runner(Hot())
+    for _ in range(5):
+        world.second(runner, 90.0)
+    [opened] = world.findings
+    told = len(world.incidents)
+    again = world.runner(Hot(), generation=2)
+    assert world.incidents[told:] == world.incidents[:told]  # those that are open are told once more
+    assert again.watch.open_findings() == (opened,)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
+    world.second(again, 90.0)
+    assert len(world.findings) == 1
+    world.second(again, 20.0)
+    assert [(finding.id, finding.revision, finding.active) for finding in world.findings[1:]] == [(opened.id, 2, False)]
+    assert again.watch.jobs[JOB].window.history()["node/temperature_celsius"].shape == (7, 1)
+
+
+def test_what_was_read_but_not_judged_before_a_crash_is_judged_after_it(world: World) -> None:
+    runner = world.runner(Exited())
+    world.second(runner)
+    world.exit()
+    runner.step()  # reads the event and appends the cut; then the process is killed
+    world.runner(Exited(), generation=2)
+    assert [incident.cause for incident in world.incidents] == ["worker.exited"]
+
+
+def test_a_crash_between_writing_and_committing_makes_no_second_finding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    monkeypatch.setattr(world.stream, "commit", lambda *_: None)
+    settle(runner)
+    monkeypatch.undo()
+    world.runner(Exited(), generation=2)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
+    assert {incident.id for incident in world.incidents} == {world.incidents[0].id}
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+def test_records_around_an_incident_are_kept_from_before_it_to_its_end(world: World, tmp_path: Path) -> None:
+    runner = world.runner(Hot(), records=tmp_path)
+    for celsius in [20.0] * 10 + [90.0] * 5 + [20.0] * 10:
+        world.batch(20.0, job="t/other/r")
+        world.second(runner, celsius)
+    path = record_path(tmp_path, world.incidents[0].id)
+    messages = list(read_records(path))
+    assert {message.topic for message in messages} == {OBSERVATIONS, FINDINGS, INCIDENTS}
+    observed = [message for message in messages if message.topic == OBSERVATIONS]
+    everything = [message for message in world.stream.read(OBSERVATIONS, 0, 0, 1000) if message.key != "t/other/r"]
+    assert observed == everything[: len(observed)]
+    assert everything[len(observed) - 1].time < world.clock.now() - 5.0
+    assert runner.watch.incidents == {}
+
+
+def test_a_restart_goes_on_with_the_record_of_an_open_incident(world: World, tmp_path: Path) -> None:
+    runner = world.runner(Hot(), records=tmp_path)
+    for _ in range(6):
+        world.second(runner, 90.0)
+    path = record_path(tmp_path, world.incidents[0].id)
+    runner.close()
+    path.write_bytes(path.read_bytes()[:-7])  # killed in the middle of a record
+    again = world.runner(Hot(), generation=2, records=tmp_path)
+    for _ in range(6):
+        world.second(again, 20.0)
+    offsets = [message.offset for message in read_records(path) if message.topic == OBSERVATIONS]
+    assert offsets == list(range(len(offsets)))
+
+
+def test_marks_of_a_partition_go_to_that_partition() -> None:
+    stream = MemoryStream(partitions=7)
+    assert [stream.partition_of(OBSERVATIONS, mark_key(stream, number)) for number in range(7)] == list(range(7))
+
+
+def test_notices_carry_a_time_and_a_text(world: World) -> None:
+    told: list[Notice] = []
+    runner = world.runner(Broken(), on_notice=told.append)
+    world.second(runner)
+    assert (told[0].time, "RuntimeError: a mistake" in told[0].message) == (world.clock.now(), True)
