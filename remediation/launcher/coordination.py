@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, TemporaryError
+from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.messages import Body, Command, Peer
 from eagle_eye.rpc.server import ControlServer
 from eagle_eye.types import Layout
 
-from .coordinator import Coordinator
+from .coordinator import Coordinator, Phase
 from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
 from .environment import Store
 from .journal import Journal
@@ -92,7 +92,12 @@ class Coordination:
         self.do(self.coordinator.left(node))
 
     async def command(self, command: Command) -> Body:
-        """A command of the leader."""
+        """A command of the leader. Raises Stale for an epoch that is over, PermanentError for a refusal."""
+        state = self.coordinator
+        if command.epoch and command.epoch < state.epoch:
+            raise Stale(f"epoch {command.epoch} of {command.job} is over: epoch {state.epoch} has begun; plan anew")
+        if state.phase in {Phase.GATHERING, Phase.FORMING} and command.action in {"restart", "release"}:
+            raise TemporaryError(f"{command.job} is {state.phase}: ask again in a moment", delay=0.5)
         if command.action == "restart":
             return await self._answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_wish(command)))
         if command.action == "release":

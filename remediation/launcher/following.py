@@ -158,7 +158,7 @@ class Following:
         Our workers end first: the step stands still, and nothing of this side may write any more.
         """
         await self.close()
-        await self._participant.stop_workers()
+        await self._participant.abandon()
         last = self._terms.terms.last
         while last is not None:
             succession = Succession(last, self._settings.node, gone=(last.coordinator,))

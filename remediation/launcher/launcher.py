@@ -115,7 +115,8 @@ class Launcher:
         settings = self._settings
         for directory in (settings.logs, settings.run_dir, settings.checkpoints):
             directory.mkdir(parents=True, exist_ok=True)
-        await self._zygote.start(settings.preload, self._environment, str(self._cwd))
+        names = {"EAGLE_EYE_JOB": settings.job, "EAGLE_EYE_RUN": settings.run, "EAGLE_EYE_NODE": settings.node}
+        await self._zygote.start(settings.preload, self._environment | names, str(self._cwd))
         await self._inbox.start()
         await self._server.start()
         if settings.leader:
@@ -156,6 +157,7 @@ class Launcher:
     async def _stopped(self, stop: asyncio.Event) -> None:
         """The user stops this launcher: the job if we coordinate it, else our part of it."""
         await stop.wait()
+        self._workers.expect_end()
         if self._coordination is not None:
             self._coordination.do(self._coordination.coordinator.stop())
         else:

@@ -69,6 +69,11 @@ class Participant:
         except TimeoutError as error:
             raise ControlError(str(error)) from error
 
+    async def abandon(self) -> None:
+        """End them, and say that there are none now."""
+        await self.stop_workers()
+        self._presence.write(self._terms.terms.promised, ())
+
     # --- commands ------------------------------------------------------------------------------------------------
 
     async def _prepare(self, arguments: dict[str, Any]) -> Body:
@@ -93,11 +98,12 @@ class Participant:
 
     async def _halt(self, arguments: dict[str, Any]) -> Body:
         log.warning("the workers are ended: %s", arguments.get("reason", ""))
-        await self.stop_workers()
+        await self.abandon()
         return {}
 
     async def _end(self, arguments: dict[str, Any]) -> Body:
         """The launcher ends a moment later, so that the coordinator still hears the acknowledgement."""
+        self._workers.expect_end()
         asyncio.get_running_loop().call_later(END_S, self.end, int(arguments["code"]), str(arguments["reason"]))
         return {}
 

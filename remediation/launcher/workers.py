@@ -130,8 +130,7 @@ class Workers:
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """End all workers: SIGKILL, after SIGTERM and a grace if there is one. Returns when none is left."""
-        for worker in self._by_pid.values():
-            worker.ordered = True
+        self.expect_end()
         if grace_s > 0:
             self._signal(signal.SIGTERM)
             if await self._all_gone(grace_s):
@@ -140,6 +139,11 @@ class Workers:
         if not await self._all_gone(5.0):
             stuck = ", ".join(str(worker.pid) for worker in self._by_pid.values() if worker.status is None)
             raise TimeoutError(f"processes {stuck} do not end though killed: the kernel holds them (a dead disk or GPU?)")
+
+    def expect_end(self) -> None:
+        """From now on no end of the present workers is an event: their peers may be stopped before they are."""
+        for worker in self._by_pid.values():
+            worker.ordered = True
 
     def _signal(self, number: int) -> None:
         for worker in self._by_pid.values():

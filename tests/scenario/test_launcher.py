@@ -1,0 +1,393 @@
+"""Real launchers with real processes: kills, successions and returns. The script is plain Python, its ranks coupled by sockets."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle_eye import wire
+from eagle_eye.errors import Stale
+from eagle_eye.rpc.messages import Body, Command, Peer
+from eagle_eye.rpc.server import ControlServer
+from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.training.ring import RingReader
+from eagle_eye.types import Event, Layout
+from remediation.launcher.__main__ import settings_json
+from remediation.launcher.settings import LauncherSettings
+
+SCRIPT = '''
+import os, socket, sys, time
+import eagle_eye
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+peers = []
+if rank == 0:
+    with socket.create_server(place) as server:
+        peers = [server.accept()[0] for _ in range(world - 1)]
+while rank and not peers:
+    try:
+        peers = [socket.create_connection(place)]
+    except OSError:
+        time.sleep(0.01)
+
+def barrier():
+    for peer in peers:
+        if rank == 0 and not peer.recv(1):
+            raise RuntimeError("Connection closed by peer")
+    for peer in peers:
+        peer.sendall(b"x")
+        if rank and not peer.recv(1):
+            raise RuntimeError("Connection closed by peer")
+
+if rank == 0:
+    print(f"began epoch {os.environ['EAGLE_EYE_EPOCH']} world {world} password=hunter2", flush=True)
+for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
+    barrier()
+    time.sleep(0.02)
+'''
+
+DEADLINE_S = 15.0
+
+
+def wait_until(what: str, condition: Callable[[], Any]) -> Any:
+    """Look again and again; the first true value."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        threading.Event().wait(0.02)
+    raise AssertionError(f"waited {DEADLINE_S:g} s for: {what}")
+
+
+def living(run: str) -> list[int]:
+    """Processes of a run, by their environment."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
+            if f"EAGLE_EYE_RUN={run}\0".encode() in (directory / "environ").read_bytes() and state != "Z":
+                found.append(int(directory.name))
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class Stage:
+    """Two nodes on this machine, their launchers, and what they wrote."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.run = f"r{os.getpid()}x{time.monotonic_ns() % 10**9}"
+        self.ports = free_ports(2)
+        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
+        (directory / "train.py").write_text(SCRIPT)
+        self.stream = EmbeddedStream(directory / "state" / "stream")
+
+    def settings(self, node: int, **changes: Any) -> LauncherSettings:
+        given: dict[str, Any] = {
+            "job": f"test/loop/{self.run}", "node": f"n{node}", "nproc": 2, "nnodes": (1, 2), "lease_s": 1.0,
+            "command": (sys.executable, "train.py", "100000"), "working_dir": self.directory, "preload": (),
+            "state_dir": self.directory / "state", "run_dir": self.directory / f"run{node}", "console": False,
+            "address": f"127.0.0.1:{self.ports[node]}", "rendezvous": f"127.0.0.1:{self.ports[0]}",
+            "join_timeout_s": 5.0, "stop_grace_s": 2.0,
+        }  # fmt: skip
+        return LauncherSettings(**given | changes)
+
+    def launch(self, node: int, **changes: Any) -> subprocess.Popen[bytes]:
+        log = (self.directory / f"launcher{node}.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "remediation.launcher"], stdin=subprocess.PIPE, stderr=log, stdout=log,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        log.close()
+        assert process.stdin is not None
+        process.stdin.write(settings_json(self.settings(node, **changes)))
+        process.stdin.close()
+        self.launchers[node] = process
+        return process
+
+    def job(self, node: int) -> dict[str, Any]:
+        """What the launcher says of its workers."""
+        try:
+            return json.loads((self.directory / f"run{node}" / "jobs" / f"{self.run}.json").read_text())
+        except OSError:
+            return {"epoch": 0, "workers": []}
+
+    def pids(self, node: int) -> list[int]:
+        return [worker["pid"] for worker in self.job(node)["workers"]]
+
+    def records(self) -> list[Any]:
+        messages = self.stream.read(OBSERVATIONS, 0, 0, 100_000)
+        return [wire.decode(message.value, {}) for message in messages]
+
+    def events(self, name: str) -> list[Event]:
+        return [record for record in self.records() if isinstance(record, Event) and record.name == name]
+
+    def layouts(self) -> list[Layout]:
+        return [record for record in self.records() if isinstance(record, Layout)]
+
+    def began(self, epoch: int) -> Event:
+        """Wait for the event that says that an epoch's workers were started."""
+        return wait_until(
+            f"epoch {epoch}",
+            lambda: next((e for e in self.events("epoch.begun") if int(e.attributes["epoch"]) >= epoch), None),
+        )
+
+    def both(self, **changes: Any) -> None:
+        """Start both nodes and wait until they train."""
+        for node in (0, 1):
+            self.launch(node, **changes)
+        self.began(1)
+
+    def close(self) -> None:
+        for process in self.launchers.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.stream.close()
+        wait_until("no process left behind", lambda: not living(self.run))
+        for path in Path("/dev/shm").glob(f"*{self.run}*"):
+            path.unlink()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+class FakeLeader:
+    """A leader that knows one coordinator and gives its voice as it is told; a real server in a thread of its own."""
+
+    def __init__(self, grants: bool) -> None:
+        self.grants = grants
+        self.asked: list[Body] = []
+        self.peers: dict[str, Peer] = {}
+        self.known: Body = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._server = self._call(self._serve())
+        self.address = f"127.0.0.1:{self._server.port}"
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    async def _serve(self) -> ControlServer:
+        server = ControlServer(self, "127.0.0.1:0", term=1, beat_s=0.2, lease_s=1.0)
+        await server.start()
+        return server
+
+    def opened(self, peer: Peer) -> None:
+        self.peers[peer.node] = peer
+
+    def lost(self, peer: Peer, reason: str) -> None:
+        self.peers.pop(peer.node, None)
+
+    async def request(self, peer: Peer, kind: str, body: Body) -> Body:
+        if kind == "layout":
+            self.known = {"address": peer.address, "node": peer.node, "epoch": body["layout"]["epoch"]}
+            return {}
+        if kind == "coordinator_of":
+            return self.known if self.known.get("node") in self.peers else {}
+        self.asked.append(body)
+        return {"granted": self.grants and not any(node in self.peers for node in body["missing"]), "reason": "as told"}
+
+    def command(self, action: str, arguments: Body, *, epoch: int, step: str) -> Body:
+        peer = self.peers[self.known["node"]]
+        order = Command(action=action, job=peer.job, leader_term=1, epoch=epoch, plan="p1", step=step, arguments=arguments)
+        return self._call(self._server.command(peer, order, 10.0))
+
+    def close(self) -> None:
+        self._call(self._server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def leader() -> Iterator[FakeLeader]:
+    made = FakeLeader(grants=True)
+    yield made
+    made.close()
+
+
+def test_a_killed_worker_is_one_event_and_a_new_epoch(stage: Stage) -> None:
+    stage.both()
+    os.kill(stage.pids(1)[0], signal.SIGKILL)
+    begun = stage.began(2)
+    exits = stage.events("exit")
+    killed = [event for event in exits if event.entity.name == f"{stage.run}/n1/0"]
+    assert begun.attributes["reason"] == "death"
+    assert begun.attributes["cause"] in {event.id for event in exits}
+    assert [event.attributes["signal"] for event in killed] == ["SIGKILL"], "one death, one event"
+    assert stage.layouts()[-1].nodes == ("n0", "n1")
+    stage.launchers[0].send_signal(signal.SIGINT)
+    assert [launcher.wait(DEADLINE_S) for launcher in stage.launchers.values()] == [130, 130]
+    assert len(stage.events("exit")) == len(exits), "exits that a launcher ordered are no events"
+    assert not list(stage.directory.glob("run*/**/*.*")), "sockets and job files are removed"
+    assert not list(Path("/dev/shm").glob(f"*{stage.run}*"))
+
+
+def test_a_killed_launcher_takes_its_workers_along_and_nothing_else(stage: Stage) -> None:
+    process = stage.launch(0, nnodes=(1, 1))
+    stage.began(1)
+    assert len(living(stage.run)) == 3, "a zygote and two workers"
+    process.kill()
+    wait_until("the workers' end", lambda: not living(stage.run))
+    process.wait()
+    again = stage.launch(0, nnodes=(1, 1))
+    begun = stage.began(2)
+    assert begun.attributes["reason"] == "node returned"
+    again.send_signal(signal.SIGTERM)
+    assert again.wait(DEADLINE_S) == 130
+
+
+def test_half_of_the_launchers_go_on_with_the_leaders_voice_and_take_the_other_back(stage: Stage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address)
+    stage.launchers[1].kill()
+    begun = stage.began(2)
+    assert begun.attributes["reason"] == "node lost"
+    assert leader.asked[0]["missing"] == ["n1"]
+    assert [event.entity.name for event in stage.events("peer.lost")] == ["n1"]
+    stage.launchers[1].wait()
+    stage.launch(1, leader=leader.address)
+    wait_until("the node's return", lambda: stage.layouts()[-1].nodes == ("n0", "n1"))
+    assert stage.layouts()[-1].reason == "node returned"
+
+
+def test_the_coordinators_launcher_is_succeeded_and_joins_again(stage: Stage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address)
+    stage.launchers[0].kill()
+    stage.began(2)
+    layout = stage.layouts()[-1]
+    assert (layout.coordinator, layout.nodes) == ("n1", ("n1",))
+    assert leader.known["node"] == "n1"
+    stage.launchers[0].wait()
+    stage.launch(0, leader=leader.address)
+    wait_until("the old coordinator's return", lambda: set(stage.layouts()[-1].nodes) == {"n0", "n1"})
+    assert stage.layouts()[-1].coordinator == "n1", "it joined; it did not begin a second job"
+
+
+def test_half_without_a_voice_ends_its_workers_and_waits(stage: Stage) -> None:
+    stage.both()
+    workers = set(stage.pids(0) + stage.pids(1))
+    stage.launchers[0].kill()
+    wait_until("the end of the workers without a majority", lambda: not workers & set(living(stage.run)))
+    assert stage.launchers[1].poll() is None
+    assert [layout.epoch for layout in stage.layouts()] == [1]
+    assert stage.job(1)["workers"] == []
+    stage.launchers[0].wait()
+    stage.launch(0)
+    wait_until("both again", lambda: len(stage.layouts()) > 1 and set(stage.layouts()[-1].nodes) == {"n0", "n1"})
+    assert stage.layouts()[-1].epoch > 1
+
+
+def test_commands_of_the_leader_exclude_release_and_are_refused_when_stale(stage: Stage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address)
+    wait_until("the leader to know", lambda: leader.known)
+    answer = leader.command("restart", {"exclude": ["n0"], "own": False}, epoch=1, step="a")
+    layout = stage.layouts()[-1]
+    assert (layout.epoch, layout.nodes, layout.excluded) == (answer["epoch"], ("n1",), ("n0",))
+    assert layout.restarts == 0, "a command spends nothing of the job's own budget"
+    assert stage.pids(0) == []
+    assert leader.command("restart", {"exclude": ["n0"], "own": False}, epoch=1, step="a") == answer, "done once"
+    with pytest.raises(Stale, match=r"epoch 1 .* is over"):
+        leader.command("restart", {}, epoch=1, step="b")
+    dump = leader.command("dump", {"workers": []}, epoch=2, step="c")
+    assert set(dump) == {f"{stage.run}/n1/0", f"{stage.run}/n1/1"}
+    assert "train.py" in dump[f"{stage.run}/n1/0"]["stack"]
+    os.kill(stage.pids(1)[0], signal.SIGSTOP)
+    assert leader.command("reattempt", {"workers": []}, epoch=2, step="d") == {"continued": [f"{stage.run}/n1/0"]}
+    leader.command("release", {"node": "n0"}, epoch=2, step="e")
+    assert stage.layouts()[-1].nodes == ("n1", "n0")
+
+
+def test_a_script_that_dies_at_import_fails_at_once_and_says_why(stage: Stage) -> None:
+    (stage.directory / "train.py").write_text("import eagle_eye\neagle_eye.monitor()\nraise ValueError('token=abcdef no such model')\n")
+    process = stage.launch(0, nnodes=(1, 1))
+    assert process.wait(DEADLINE_S) == 1
+    failed = stage.events("job.failed")[0]
+    assert "ValueError" in failed.message
+    assert "no such model" in failed.message
+    assert "abcdef" not in failed.message, "secrets stay on the node"
+    assert not stage.events("epoch.begun")[1:], "no restart was spent on it"
+
+
+def test_a_finished_job_ends_every_launcher_with_zero(stage: Stage) -> None:
+    for node in (0, 1):
+        stage.launch(node, command=(sys.executable, "train.py", "5"))
+    assert [launcher.wait(DEADLINE_S) for launcher in stage.launchers.values()] == [0, 0]
+    assert len(stage.events("job.finished")) == 1
+
+
+def test_a_spent_budget_is_told_and_ends_the_job(stage: Stage) -> None:
+    process = stage.launch(0, nnodes=(1, 1), heal="none")
+    stage.began(1)
+    os.kill(stage.pids(0)[0], signal.SIGKILL)
+    assert process.wait(DEADLINE_S) == 1
+    assert stage.events("budget.spent")[0].attributes["heal"] == "none"
+
+
+def test_a_launcher_that_is_silent_while_the_steps_go_on_is_not_lost(stage: Stage) -> None:
+    stage.both()
+    stage.launchers[1].send_signal(signal.SIGSTOP)
+    wait_until("the loss of the session", lambda: stage.events("peer.lost"))
+    steps = [progress(stage, 0)]
+    wait_until("further steps", lambda: progress(stage, 0) > steps[0] + 60)
+    stage.launchers[1].send_signal(signal.SIGCONT)
+    wait_until("further steps", lambda: progress(stage, 0) > steps[0] + 90)
+    assert [layout.epoch for layout in stage.layouts()] == [1]
+
+
+def progress(stage: Stage, node: int) -> int:
+    """The step that a node's first worker is in."""
+    with RingReader.open(stage.job(node)["workers"][0]["ring"]) as ring:
+        return ring.now().step
+
+
+def test_the_workers_find_what_torchrun_would_give_them(stage: Stage) -> None:
+    (stage.directory / "train.py").write_text(
+        "import json, os\nprint(json.dumps(dict(os.environ)), flush=True)\n"
+    )  # fmt: skip
+    for node in (0, 1):
+        stage.launch(node)
+    assert [launcher.wait(DEADLINE_S) for launcher in stage.launchers.values()] == [0, 0]
+    logs = stage.directory / "state" / "logs" / stage.run
+    found = [json.loads((logs / f"n{node}" / f"{slot}.log").read_text()) for node in (0, 1) for slot in (0, 1)]
+    assert [each["RANK"] for each in found] == ["0", "1", "2", "3"]
+    assert [each["LOCAL_RANK"] for each in found] == ["0", "1", "0", "1"]
+    assert [each["GROUP_RANK"] for each in found] == ["0", "0", "1", "1"]
+    assert {each["WORLD_SIZE"] for each in found} == {"4"}
+    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found}) == 1
+    assert found[0]["GLOO_SOCKET_IFNAME"] == "lo"
+    assert found[0]["TORCHELASTIC_RUN_ID"] == stage.run
+
+
+def test_a_missing_script_is_refused_before_anything_starts(stage: Stage) -> None:
+    process = stage.launch(0, command=(sys.executable, "missing.py"))
+    assert process.wait(DEADLINE_S) == 1
+    said = (stage.directory / "launcher0.log").read_text()
+    assert "'missing.py' does not exist" in said
+    assert not stage.records()

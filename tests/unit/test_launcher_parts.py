@@ -1,0 +1,139 @@
+"""The small parts of a launcher: commands, exits, /proc, promises, presence, settings."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eagle_eye.errors import ConfigError, LaunchError
+from eagle_eye.types import Layout, Place
+from remediation.launcher.__main__ import read_settings, settings_json
+from remediation.launcher.command import parse_command
+from remediation.launcher.deaths import DeathWatch, glimpse, parse_stat
+from remediation.launcher.environment import Paths, Store, worker_environment
+from remediation.launcher.exits import code_of, died_at_start, signal_name
+from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.terms import TermsFile
+
+
+def settings(tmp_path: Path, **changes: object) -> LauncherSettings:
+    given = {"job": "t/n/r", "node": "n0", "command": ("python", "x.py"), "state_dir": tmp_path, "run_dir": tmp_path}
+    return LauncherSettings(**given | changes)  # type: ignore[arg-type]
+
+
+def test_a_python_command_runs_under_its_own_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    command = parse_command((sys.executable, "train.py", "--lr", "1"), tmp_path)
+    assert (command.interpreter, command.python) == (sys.executable, True)
+    assert parse_command(("train.py",), tmp_path).argv == (sys.executable, "train.py")
+    assert parse_command((sys.executable, "-m", "package.train"), tmp_path).python
+    assert not parse_command(("sh", "-c", "true"), tmp_path).python
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [((), "no training command"), (("no-such-program",), "'no-such-program' does not exist"),
+     (("missing.py",), "'missing.py' does not exist in"), ((sys.executable, "-u", "missing.py"), "'missing.py' does not exist in"),
+     ((sys.executable,), "no script")],
+)  # fmt: skip
+def test_a_command_that_cannot_run_is_refused_by_name(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        parse_command(words, tmp_path)
+
+
+def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
+    for wrong in ({"job": "name"}, {"node": "a/b"}, {"nproc": 0}, {"nnodes": (3, 2)}):
+        with pytest.raises(ConfigError):
+            settings(tmp_path, **wrong)
+    assert read_settings(settings_json(settings(tmp_path, nnodes=(1, 2)))) == settings(tmp_path, nnodes=(1, 2))
+
+
+def test_exits_in_words() -> None:
+    assert code_of(3 << 8) == 3
+    assert signal_name(code_of(signal.SIGKILL)) == "SIGKILL"
+    assert (code_of(None), signal_name(None), signal_name(1)) == (None, "", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "completed", "lived", "early"),
+    [(1, 0, 60.0, True), (1, 3, 1.0, False), (-9, 0, 1.0, False), (-15, None, 1.0, False), (-11, 0, 1.0, True),
+     (1, None, 1.0, True), (1, None, 60.0, False), (None, 0, 1.0, False)],
+)  # fmt: skip
+def test_who_never_began(code: int | None, completed: int | None, lived: float, early: bool) -> None:
+    assert died_at_start(code, completed, lived) is early
+
+
+def test_the_flag_of_a_dying_process_is_read() -> None:
+    living = glimpse(1)
+    assert living is not None
+    assert not living.exiting
+    fields = ["S"] + ["0"] * 49
+    fields[6], fields[19], fields[49] = str(0x400100 | 4), "77", "9"
+    seen = parse_stat("12 (a name) with) " + " ".join(fields))
+    assert (seen.exiting, seen.start_time, seen.status) == (True, 77, 9)
+    fields[6] = str(0x400100)
+    assert parse_stat("12 (x) " + " ".join(fields)).status is None
+
+
+def test_each_death_is_told_once_with_its_status() -> None:
+    async def watch() -> list[tuple[int, int | None]]:
+        told: list[tuple[int, int | None]] = []
+        heard = asyncio.Event()
+
+        def hear(pid: int, status: int | None) -> None:
+            told.append((pid, status))
+            heard.set()
+
+        deaths = DeathWatch(hear, look_s=0.002)
+        child = subprocess.Popen(["sleep", "60"])
+        deaths.watch(child.pid)
+        looking = asyncio.create_task(deaths.run())
+        child.kill()
+        async with asyncio.timeout(5):
+            await heard.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        child.wait()
+        looking.cancel()
+        deaths.close()
+        return told
+
+    told = asyncio.run(watch())
+    assert len(told) == 1
+    assert told[0][1] in (signal.SIGKILL, None), "the kernel shows the status at once, or not at all"
+
+
+def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
+    file = TermsFile(tmp_path, "r", "n0")
+    assert file.promise(3)
+    assert not TermsFile(tmp_path, "r", "n0").promise(3)
+    file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, places=()))
+    again = TermsFile(tmp_path, "r", "n0").terms
+    assert again.last is not None
+    assert (again.promised, again.last.epoch, again.over) == (3, 3, False)
+    file.end()
+    assert TermsFile(tmp_path, "r", "n0").terms.over
+
+
+def test_the_environment_of_a_worker() -> None:
+    places = tuple(
+        Place(worker=f"r/n{node}/{slot}", node=f"n{node}", rank=2 * node + slot, local_rank=slot)
+        for node in (0, 1) for slot in (0, 1)
+    )  # fmt: skip
+    layout = Layout(
+        job="t/n/r", epoch=5, time=0.0, coordinator="n0", launchers={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
+        places=places, resume_step=40, skipped=(41, 43),
+    )  # fmt: skip
+    paths = Paths(inbox="i", ring="ring", probe="p", checkpoints="c")
+    found = worker_environment({"PATH": "x"}, layout, places[3], Store(host="127.0.0.1", port=77), paths, "secret", 3)
+    assert (found["RANK"], found["LOCAL_RANK"], found["GROUP_RANK"], found["WORLD_SIZE"]) == ("3", "1", "1", "4")
+    assert (found["MASTER_PORT"], found["TORCHELASTIC_USE_AGENT_STORE"], found["PATH"]) == ("77", "True", "x")
+    assert (found["EAGLE_EYE_WORKER"], found["EAGLE_EYE_EPOCH"]) == ("r/n1/1", "5")
+    assert (found["EAGLE_EYE_RESUME_STEP"], found["EAGLE_EYE_SKIP_STEPS"]) == ("40", "41,43")
+    assert found["GLOO_SOCKET_IFNAME"] == "lo"
+    elsewhere = msgspec.structs.replace(layout, launchers={"n0": "10.0.0.1:1", "n1": "10.0.0.2:1"})
+    assert "GLOO_SOCKET_IFNAME" not in worker_environment({}, elsewhere, places[0], Store(host="h", port=1), paths, "", 3)
