@@ -212,6 +212,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     """
     clock = SystemClock()
     node = node or socket.gethostname()
+    file_name = node.replace("/", "_")
     boot = uuid.uuid4().hex[:12]
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
@@ -220,12 +221,12 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         stream.as_stream(),
         config.state / "spool",
         clock=clock,
-        name=f"agent-{node}",
+        name=f"agent-{file_name}",
         max_bytes=config.stream.spool_bytes,
         on_notice=inbox.put,
     )
     session = LeaderSession(server or config.server.listen, node, boot, os.getpid())
-    jobs = KnownJobs(config.run, config.state / "agent" / f"{node}.json", clock.now())
+    jobs = KnownJobs(config.run, config.state / "agent" / f"{file_name}.json", clock.now())
     agent = Agent(
         node, collectors, writer, jobs, inbox,
         clock=clock, boot=boot, batch_s=config.agent.batch_s, idle=config.agent.idle,

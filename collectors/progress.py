@@ -27,6 +27,14 @@ class Limits:
     gap_s: float = 0.5
     """Two looks further apart than this count as this far: what nobody watched is no stall."""
 
+    def beside_a_stall(self, iteration_s: float | None) -> float:
+        """The limit once another worker of the job stands: half the ordinary one, whatever the phase.
+
+        Who waits for a worker stands hardly shorter than that one does; and one that pauses for data or a checkpoint
+        while the others wait for it has to be seen beside them, or somebody else gets the blame.
+        """
+        return max(self.stall_s, self.iterations * (iteration_s or 0.0)) / 2
+
     def of(self, phase: str, iteration_s: float | None) -> float:
         """The limit in a phase, for a worker with this mean iteration time; None: it has not completed a step."""
         slow = {"data": self.data_s, "evaluation": self.evaluation_s, "checkpoint": self.checkpoint_s}
@@ -99,7 +107,7 @@ class Progress:
         return resumed
 
     def stands(self, *, beside_a_stall: bool = False) -> bool:
-        """It has stood still for longer than its limit; half of that once another worker of its job stands."""
+        """It has stood still for longer than its limit; a stricter one once another worker of its job stands."""
         sight = self._before
         if sight is None:
             return False
@@ -107,5 +115,6 @@ class Progress:
             return True
         if sight.marks is None or (sight.completed and not sight.running):
             return False
-        limit = self.limits.of(sight.phase, self.iteration_s)
-        return self.age_s >= (limit / 2 if beside_a_stall else limit)
+        if beside_a_stall:
+            return self.age_s >= self.limits.beside_a_stall(self.iteration_s)
+        return self.age_s >= self.limits.of(sight.phase, self.iteration_s)

@@ -65,6 +65,7 @@ class TrainingCollector:
         self._workers: dict[tuple[str, int, int, int], WatchedWorker] = {}
         self._buried: set[tuple[str, int, int, int]] = set()
         self._names: dict[str, list[str]] = {}
+        self._unreadable = False
         self._read_out = -1
         self._swept = -math.inf
         self._limits = Limits(
@@ -95,7 +96,7 @@ class TrainingCollector:
             found += self._readings(wall, monotonic)
             self._sweep(jobs, monotonic)
         self._bury(gone, listed.keys())
-        return found
+        return found + list(self._back(wall))
 
     # --- stalls
 
@@ -167,6 +168,13 @@ class TrainingCollector:
             yield unsigned(
                 "collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason
             )
+
+    def _back(self, wall: float) -> Iterator[Event]:
+        """No worker is left whose ring cannot be read."""
+        before, self._unreadable = self._unreadable, any(each.unreadable for each in self._workers.values())
+        if before and not self._unreadable:
+            words = "every ring can be read again"
+            yield unsigned("collector.back", Kind.NODE, self.node, wall, words, collector="training", reason=words)
 
     # --- numbers
 

@@ -42,7 +42,6 @@ class WatchedWorker:
         self._ring: RingReader | None = None
         self._useless_ring = ""
         self._used = (NOTHING, NOTHING, NOTHING)
-        self._limits = limits
 
     # --- the ring
 
@@ -58,7 +57,7 @@ class WatchedWorker:
         if ring.header.epoch != self.worker.epoch:  # left by the epoch before; the new process has not come so far
             ring.close()
             return ""
-        self._ring = ring
+        self._ring, self._useless_ring = ring, ""
         self._follow(ring)
         return ""
 
@@ -75,6 +74,11 @@ class WatchedWorker:
     def _once(self, reason: str) -> str:
         known, self._useless_ring = self._useless_ring, reason
         return "" if reason == known else reason
+
+    @property
+    def unreadable(self) -> bool:
+        """It has a ring that cannot be read."""
+        return bool(self._useless_ring)
 
     # --- looking
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectors.jobs import JobDirectory
 from collectors.procfs import Process
 from collectors.progress import Limits, Progress, Sight
 from collectors.sweep import sweep
@@ -257,6 +258,17 @@ def test_a_ring_that_cannot_be_read_is_told_once_and_the_others_go_on(
     assert last.matrix[last.entities.index("r1/n1/1"), NAMES.index("step")] == 3
 
 
+def test_the_collector_is_back_once_no_unreadable_ring_is_left(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    bad = Trainer(tmp_path, 0, clock)
+    bad.path.write_bytes(b"STRANGER" * 1000)
+    write_listing(tmp_path, bad)
+    assert [event.name for event in events_of(watch(collector, clock, 2.0))] == ["collector.failing"]
+    write_listing(tmp_path, Trainer(tmp_path, 0, clock, epoch=2))
+    assert [event.name for event in events_of(watch(collector, clock, 2.0))] == ["collector.back"]
+
+
 def test_a_ring_that_is_cut_short_under_us_is_told_once(
     collector: TrainingCollector, tmp_path: Path, clock: FakeClock
 ) -> None:
@@ -314,6 +326,34 @@ def test_a_hung_worker_is_told_once_with_the_positions_of_all(
     assert stalls[0].job == "default/gpt/r1"
     assert stalls[0].attributes["step"] == "6"
     assert events_of(watch(collector, clock, 5.0)) == []
+
+
+def test_a_worker_that_pauses_for_data_is_seen_beside_those_that_wait_for_it(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    reading, waiting = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, reading, waiting)
+    run_steps(collector, clock, reading, waiting)
+    reading.mark("data")
+    waiting.mark("communication")
+    stalls = events_of(watch(collector, clock, 1.4), "stall")
+    assert {event.entity.name: event.attributes["phase"] for event in stalls} == {
+        "r1/n1/0": "data",
+        "r1/n1/1": "communication",
+    }
+
+
+def test_a_worker_that_moves_is_not_told_beside_one_that_stands(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    hung, moving = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, hung, moving)
+    run_steps(collector, clock, hung, moving)
+    stalls: list[Event] = []
+    for _ in range(10):
+        moving.mark("forward")
+        stalls += events_of(watch(collector, clock, 0.2), "stall")
+    assert [event.entity.name for event in stalls] == ["r1/n1/0"]
 
 
 def test_a_worker_that_moves_again_is_told(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
@@ -467,8 +507,7 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
         (listing,) = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.json")]
         listing["workers"][0]["socket"] = str(outside / "precious")
         (tmp_path / "jobs" / "r1.json").write_text(json.dumps(listing))
-        collector = TrainingCollector(run_dir=tmp_path, node="n1", clock=clock)
-        jobs = collector._jobs.look()
+        jobs = JobDirectory(tmp_path).look()
         later = max(path.stat().st_mtime for path in tmp_path.rglob("*")) + 120
         removed = sweep(tmp_path, jobs, later, "n1", shared)
     assert set(removed) == {dead.path, stray, dead_socket}
@@ -481,7 +520,7 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
 def test_nothing_of_a_living_launcher_is_swept(tmp_path: Path, clock: FakeClock) -> None:
     dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
     write_listing(tmp_path, dead)
-    jobs = TrainingCollector(run_dir=tmp_path, clock=clock)._jobs.look()
+    jobs = JobDirectory(tmp_path).look()
     assert sweep(tmp_path, jobs, 1e12, "n1", tmp_path) == []
 
 
