@@ -52,6 +52,8 @@ _OTHERS: dict[int, type[msgspec.Struct]] = {
     7: Mark,
 }
 _CODES = {noun: code for code, noun in _OTHERS.items()}
+MARK = bytes([_CODES[Mark]])
+"""Fourth byte of a mark: a reader may look for marks without decoding the rest."""
 _DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun in _OTHERS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 
