@@ -13,6 +13,9 @@ from .statuses import BY_NAME, Status, classify
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""
 
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Signals that say nothing about the script: somebody, the scheduler or the kernel (out of memory) sent them."""
+
 
 @dataclass
 class Exits:
@@ -41,7 +44,7 @@ class Exits:
         if stale or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
         status = _status(event, signal)
-        how = f"was ended by {signal}" if signal else f"exited with code {code}"
+        how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
         proof = Evidence(
             text=f"worker {event.entity.name} {how}{_where(event)}",
             event=event.id,
@@ -58,8 +61,8 @@ class Exits:
 
 
 def _status(event: Event, signal: str) -> Status:
-    """SIGKILL comes from outside; otherwise the last words may tell that it was a victim."""
-    if signal.removeprefix("SIG") == "KILL":
+    """Some signals come from outside; otherwise the last words may tell that it was a victim."""
+    if signal in FROM_OUTSIDE:
         return BY_NAME["killed"]
     last = event.attributes.get("last_lines", "").splitlines()
     said = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eagle_eye.frames import Frame
+from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
-from .standing import Standing, node_of
+from .standing import Standing
 from .statuses import classify
 
 ROLES = ("agent", "launcher")
@@ -181,7 +182,7 @@ class Liveness:
         if frame.job.startswith("idle/"):
             return Evidence(text=f"no job on {name} could bear witness; waited two lease times more")
         broken = self._broken
-        if broken is not None and node_of(broken.entity.name) != name and self._together(node, broken):
+        if broken is not None and node_of_worker(broken.entity.name) != name and self._together(node, broken):
             return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
         still = frame.time - self._moved
         if still >= self.still_s:

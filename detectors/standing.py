@@ -72,9 +72,3 @@ def number(event: Event, name: str) -> float:
         return float(event.attributes.get(name, ""))
     except ValueError:
         return 0.0
-
-
-def node_of(worker: str) -> str:
-    """The node in a worker's name run/node/slot, '' if it is no such name."""
-    parts = worker.split("/")
-    return parts[-2] if len(parts) >= 3 else ""

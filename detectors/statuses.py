@@ -42,7 +42,7 @@ class Status:
 STATUSES = (
     Status("lost connection", Method.NODE_HEALTH, Severity.SEV1),
     Status("exited abnormally", Method.PROCESS, Severity.SEV2),
-    Status("killed", Method.PROCESS, Severity.SEV2),  # ours: by SIGKILL, from outside or by the kernel
+    Status("killed", Method.PROCESS, Severity.SEV2),  # ours: by a signal from outside
     Status(
         "connection refused or reset",
         Method.PROCESS,

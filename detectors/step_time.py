@@ -15,7 +15,8 @@ def phase(step: Step, name: str) -> Floats:
         return np.full(len(step.workers), np.nan, dtype=np.float32)
     spent = step.values.get(name)
     filled = np.zeros_like(reported) if spent is None else np.nan_to_num(spent)
-    return np.where(np.isnan(reported), np.float32(np.nan), filled).astype(np.float32)
+    spent_s: Floats = np.where(np.isnan(reported), np.float32(np.nan), filled).astype(np.float32)
+    return spent_s
 
 
 def own_time(step: Step) -> Floats:
@@ -24,7 +25,8 @@ def own_time(step: Step) -> Floats:
     if reported is None:
         return np.full(len(step.workers), np.nan, dtype=np.float32)
     paused = np.sum([phase(step, name) for name in PAUSES], axis=0)
-    return np.maximum(reported - paused, 0.0).astype(np.float32)
+    own: Floats = np.maximum(reported - paused, 0.0).astype(np.float32)
+    return own
 
 
 def iteration_time(step: Step) -> float:

@@ -14,21 +14,24 @@ from .types import Entity, Kind, Layout, Topology
 
 
 def with_layout(topology: Topology, layout: Layout) -> Topology:
-    """The topology with the nodes and GPUs that a layout speaks of; what is known already stays."""
+    """The topology with the nodes, GPUs and workers that a layout speaks of; what is known already stays."""
     nodes = {**dict.fromkeys(layout.nodes, ""), **topology.nodes}
     gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.places if place.gpu}}
-    return Topology(nodes=nodes, gpus=gpus)
+    workers = {**topology.workers, **{place.worker: place.node for place in layout.places}}
+    return Topology(nodes=nodes, gpus=gpus, workers=workers)
 
 
 def merged(topologies: Iterable[Topology]) -> Topology:
     """One topology out of those of several jobs; a known switch wins over an unknown one."""
     nodes: dict[str, str] = {}
     gpus: dict[str, str] = {}
+    workers: dict[str, str] = {}
     for topology in topologies:
         for node, switch in topology.nodes.items():
             nodes[node] = switch or nodes.get(node, "")
         gpus.update(topology.gpus)
-    return Topology(nodes=nodes, gpus=gpus)
+        workers.update(topology.workers)
+    return Topology(nodes=nodes, gpus=gpus, workers=workers)
 
 
 def node_of(entity: Entity, topology: Topology) -> str:

@@ -244,6 +244,8 @@ class Topology(Noun, frozen=True, kw_only=True):
     """Node → switch ('' = unknown)."""
     gpus: dict[str, str] = {}
     """GPU UUID → node."""
+    workers: dict[str, str] = {}
+    """Worker → node, of the newest layouts."""
 
 
 # `Frame` lives in eagle_eye/frames.py: it holds arrays and a window, and is never sent.

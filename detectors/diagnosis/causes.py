@@ -1,0 +1,258 @@
+"""What may have happened, as data: which finding shows it, what follows from it, what else it could be.
+
+The order is the order of strength: of two findings of which each could follow from the other, the upper one is the
+cause. Severities are Unicron's (table 1) where it has the cause: the weakest repair that can help.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from eagle_eye.types import Severity
+
+
+class Where(Enum):
+    """Where a consequence may be, seen from its cause."""
+
+    ANYWHERE = "in the same job"
+    NODE = "on the same node"
+    WORKER = "in the same worker"
+
+
+class What(Enum):
+    """Which findings of a kind are consequences."""
+
+    ANY = "all"
+    VICTIM = "what also a healthy worker shows when a peer dies: a symptom, or an end after the cause's"
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """A consequence."""
+
+    kind: str
+    """Kind of finding; '*' = every one."""
+    where: Where = Where.ANYWHERE
+    what: What = What.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One row of the table."""
+
+    word: str
+    """As the operator reads it."""
+    kind: str
+    """Kind of the finding that shows it."""
+    severity: Severity
+    statuses: tuple[str, ...] = ()
+    """Only with one of these statuses (detectors/statuses.py); () = with any."""
+    follows: tuple[Follows, ...] = ()
+    accuses: bool = True
+    """False: whoever reports it is no culprit."""
+    together_s: float = 1.0
+    """Findings of the same cause that began so close together are one fault with several culprits."""
+    early_s: float = 1.0
+    """A consequence may seem to begin so long before its cause: clocks differ, and so does the way of measuring."""
+    late_s: float = float("inf")
+    """A consequence begins at most so long after its cause; as long as it lasts, if nothing is said."""
+    rivals: tuple[tuple[str, str], ...] = ()
+    """(another cause that looks like it, what would tell them apart)"""
+    severe_xid: Severity | None = None
+    """Only Xids of this severity."""
+
+
+STALLS = (
+    Follows("job.stalled"),
+    Follows("worker.stalled"),
+    Follows("input.stalled"),
+    Follows("job.slow"),
+    Follows("job.very_slow"),
+)
+VICTIMS = (
+    Follows("worker.exception", what=What.VICTIM),
+    Follows("worker.exited", what=What.VICTIM),
+    *STALLS,
+)
+SAME_WORKER = (Follows("*", Where.WORKER),)
+SAME_NODE = (Follows("*", Where.NODE),)
+LONG_LIVED_S = 10.0
+"""A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
+
+_HARDWARE = (("a fault of the program", "the same worker fails again on another GPU"),)
+_PROGRAM = (("a broken GPU", "it comes back on this worker alone; Xid and ECC counters of its GPU"),)
+
+CAUSES = (
+    Cause(
+        "node lost",
+        "node.lost",
+        Severity.SEV1,
+        follows=(*SAME_NODE, *VICTIMS),
+        together_s=5.0,
+        early_s=10.0,
+        late_s=LONG_LIVED_S,
+        rivals=(("network to the node cut", "whether it answers on another network; its own log after it is back"),),
+    ),
+    Cause(
+        "gpu lost", "gpu.lost", Severity.SEV1, follows=(*SAME_NODE, *VICTIMS), early_s=5.0, late_s=LONG_LIVED_S
+    ),
+    Cause(
+        "gpu fault",
+        "gpu.xid",
+        Severity.SEV1,
+        severe_xid=Severity.SEV1,
+        follows=(*SAME_NODE, *VICTIMS),
+        early_s=5.0,
+        late_s=LONG_LIVED_S,
+    ),
+    *(
+        Cause(word, "worker.exception", Severity.SEV1, (status,), (*SAME_WORKER, *VICTIMS), rivals=_HARDWARE)
+        for word, status in (
+            ("ecc error", "ecc error"),
+            ("nvlink error", "nvlink error"),
+            ("invalid dma mapping", "invalid dma mapping"),
+            ("gpu driver error", "gpu driver error"),
+        )
+    ),
+    Cause(
+        "launcher lost",
+        "launcher.lost",
+        Severity.SEV2,
+        follows=(*SAME_NODE, *VICTIMS),
+        together_s=5.0,
+        early_s=5.0,
+        late_s=LONG_LIVED_S,
+        rivals=(("control channel of the node cut", "whether the launcher's process still lives"),),
+    ),
+    *(
+        Cause(word, "worker.exception", Severity.SEV2, (word,), (*SAME_WORKER, *VICTIMS), rivals=_PROGRAM)
+        for word in ("illegal memory access", "out of memory", "cuda error")
+    ),
+    Cause(
+        "gpu error",
+        "gpu.xid",
+        Severity.SEV2,
+        severe_xid=Severity.SEV2,
+        follows=(*SAME_NODE, *VICTIMS),
+        early_s=5.0,
+        late_s=LONG_LIVED_S,
+        rivals=_PROGRAM,
+    ),
+    Cause(
+        "exception", "worker.exception", Severity.SEV2, ("other software error",), (*SAME_WORKER, *VICTIMS)
+    ),
+    Cause(
+        "worker killed",
+        "worker.exited",
+        Severity.SEV2,
+        ("killed",),
+        (*SAME_WORKER, *VICTIMS),
+        rivals=(
+            ("out of memory on the host", "a line of the kernel's out-of-memory killer; memory of the node before"),
+            ("ended by the scheduler or a person", "the scheduler's log"),
+        ),
+    ),
+    *(
+        Cause(word, "worker.exited", severity, (status,), (*SAME_WORKER, *VICTIMS))
+        for word, status, severity in (
+            ("ecc error", "ecc error", Severity.SEV1),
+            ("nvlink error", "nvlink error", Severity.SEV1),
+            ("invalid dma mapping", "invalid dma mapping", Severity.SEV1),
+            ("gpu driver error", "gpu driver error", Severity.SEV1),
+            ("illegal memory access", "illegal memory access", Severity.SEV2),
+            ("out of memory", "out of memory", Severity.SEV2),
+            ("cuda error", "cuda error", Severity.SEV2),
+            ("worker exited", "exited abnormally", Severity.SEV2),
+        )
+    ),
+    Cause(
+        "worker stopped",
+        "worker.stopped",
+        Severity.SEV3,
+        follows=(*SAME_WORKER, *VICTIMS, Follows("worker.slow")),
+        together_s=3.0,
+        early_s=5.0,
+        rivals=(("held by a debugger", "the process state is t instead of T"),),
+    ),
+    Cause(
+        "python hang",
+        "worker.stalled",
+        Severity.SEV2,
+        follows=(*SAME_WORKER, *VICTIMS),
+        together_s=3.0,
+        early_s=5.0,
+        rivals=(
+            ("a hung call into a driver or a file system", "the stacks of the worker: in Python, or below it"),
+            ("a step that takes this long", "whether its marks move again"),
+        ),
+    ),
+    Cause(
+        "loss not finite",
+        "loss.not_finite",
+        Severity.SEV2,
+        follows=(Follows("loss.spike"), Follows("worker.exception", what=What.VICTIM), Follows("worker.exited", what=What.VICTIM)),
+        late_s=LONG_LIVED_S,
+        rivals=(
+            ("a bad batch", "whether it comes back in the same step after the roll-back"),
+            ("silent corruption", "whether it comes back on the same worker in another step"),
+        ),
+    ),
+    Cause(
+        "slow worker",
+        "worker.slow",
+        Severity.SEV2,
+        follows=(
+            *STALLS,
+            Follows("host.contended", Where.NODE),
+            Follows("node.unusual", Where.NODE),
+            Follows("gpu.xid", Where.NODE),
+        ),
+        together_s=30.0,
+        early_s=30.0,
+        rivals=(
+            ("more work than its peers", "tokens and micro-batches per worker"),
+            ("other processes on its host", "time in the run queue"),
+        ),
+    ),
+    *(
+        Cause(word, kind, Severity.SEV3, (status,), VICTIMS, accuses=False, together_s=10.0, early_s=10.0)
+        for word, status in (
+            ("network error", "connection refused or reset"),
+            ("network error", "other network error"),
+            ("collective timeout", "nccl timeout"),
+        )
+        for kind in ("worker.exception", "worker.exited")
+    ),
+    Cause(
+        "job stalled",
+        "job.stalled",
+        Severity.SEV2,
+        follows=(*STALLS, Follows("worker.exception", what=What.VICTIM), Follows("worker.exited", what=What.VICTIM)),
+        accuses=False,
+        early_s=5.0,
+        rivals=(
+            ("a broken link", "the flight recorders: who entered the collective, and on which connections it waits"),
+            ("a worker that hangs inside the collective", "the stacks of all workers"),
+        ),
+    ),
+    Cause("loss spike", "loss.spike", Severity.INFO),
+    Cause("gpu notice", "gpu.xid", Severity.INFO),
+    Cause("input stalled", "input.stalled", Severity.INFO, follows=(Follows("job.slow"), Follows("job.very_slow"))),
+    Cause(
+        "host contended",
+        "host.contended",
+        Severity.INFO,
+        follows=(Follows("job.slow"), Follows("job.very_slow"), Follows("node.unusual", Where.NODE)),
+        together_s=30.0,
+        early_s=30.0,
+    ),
+    Cause("job slow", "job.very_slow", Severity.INFO, follows=(Follows("job.slow"),), early_s=30.0),
+    Cause("job slow", "job.slow", Severity.INFO),
+    Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
+    Cause("telemetry failing", "collector.failing", Severity.INFO),
+    Cause("unknown", "*", Severity.INFO, accuses=False),
+)
+
+WHOLE_NODE = {"slow worker": "slow node"}
+"""What a cause is called when it is all workers of a node."""
+EVERYWHERE = "the same everywhere: this looks like the program or its input, not like a machine"
+"""Evidence when all workers of a job show the same: then nobody is accused."""

@@ -1,0 +1,108 @@
+"""Which finding follows from which."""
+
+import re
+from collections.abc import Sequence
+
+from detectors.statuses import BY_NAME, xid
+from eagle_eye.topology import node_of
+from eagle_eye.types import Finding, Severity, Topology
+
+from .causes import CAUSES, Cause, Follows, What, Where
+
+FOLLOWER_EARLY_S = 0.25
+"""An end that is no symptom by its own words follows from another only if it did not come first, clocks aside."""
+_BY_KIND: dict[str, list[tuple[int, Cause]]] = {}
+for _order, _cause in enumerate(CAUSES):
+    _BY_KIND.setdefault(_cause.kind, []).append((_order, _cause))
+_UNKNOWN = (len(CAUSES) - 1, CAUSES[-1])
+
+
+def status_of(finding: Finding) -> str:
+    """What the table of statuses calls it, '' if nothing."""
+    return next((line.status for line in finding.evidence if line.status), "")
+
+
+def cause_of(finding: Finding) -> tuple[int, Cause]:
+    """What a finding would be if nothing explained it, and its place in the table."""
+    for order, cause in _BY_KIND.get(finding.kind, ()):
+        if cause.severe_xid is not None and cause.severe_xid is not _worst_xid(finding):
+            continue
+        if not cause.statuses or status_of(finding) in cause.statuses:
+            return order, cause
+    return _UNKNOWN
+
+
+def _worst_xid(finding: Finding) -> Severity:
+    told = [xid(int(line.value or 0)).severity for line in finding.evidence if line.metric == "xid"]
+    return min(told, key=list(Severity).index, default=Severity.INFO)
+
+
+def strength(finding: Finding) -> tuple[int, float, str]:
+    """Sorts findings: the strongest cause first, of equal ones the first mover."""
+    return cause_of(finding)[0], finding.since, finding.id
+
+
+def explains(cause: Finding, other: Finding, topology: Topology) -> bool:
+    """`other` is a consequence of `cause`."""
+    if cause.job != other.job or cause.id == other.id:
+        return False
+    row = cause_of(cause)[1]
+    if not -row.early_s <= other.since - cause.since <= row.late_s:
+        return False
+    return any(_matches(follows, cause, other, topology) for follows in row.follows)
+
+
+def _matches(follows: Follows, cause: Finding, other: Finding, topology: Topology) -> bool:
+    if follows.kind not in ("*", other.kind):
+        return False
+    if follows.where is Where.WORKER and cause.entity != other.entity:
+        return False
+    if follows.where is Where.NODE:
+        node = node_of(cause.entity, topology)
+        if not node or node != node_of(other.entity, topology):
+            return False
+    return follows.what is What.ANY or _is_victim(cause, other)
+
+
+def _is_victim(cause: Finding, other: Finding) -> bool:
+    """What a healthy worker shows when a peer dies: it says so itself, or it ends after the other."""
+    status = status_of(other)
+    if status in BY_NAME and BY_NAME[status].symptom:
+        return True
+    if status not in ("exited abnormally", "other software error") or cause.entity == other.entity:
+        return False
+    return other.since >= cause.since - FOLLOWER_EARLY_S and not _says_the_same(cause, other)
+
+
+def _says_the_same(one: Finding, other: Finding) -> bool:
+    """Two workers that raise the same words, numbers aside, have the same fault; none is the other's victim."""
+    return one.kind == other.kind == "worker.exception" and _words(one) == _words(other)
+
+
+def _words(finding: Finding) -> str:
+    said = finding.evidence[0].text.partition(" raised ")[2].partition(" in step ")[0]
+    return re.sub(r"\d+", "#", said)
+
+
+def are_one_fault(one: Finding, other: Finding) -> bool:
+    """The same cause in several places at once."""
+    cause = cause_of(one)[1]
+    same = cause.word == cause_of(other)[1].word and one.job == other.job and cause.word != "unknown"
+    return same and abs(one.since - other.since) <= cause.together_s
+
+
+def movers(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
+    """The findings that no other one explains, the strongest first; of two that explain each other the stronger."""
+    ordered = sorted(parts, key=strength)
+    roots: list[Finding] = []
+    for part in ordered:
+        if not any(_beats(root, part, topology) for root in roots):
+            roots = [root for root in roots if not _beats(part, root, topology)]
+            roots.append(part)
+    return sorted(roots, key=strength)
+
+
+def _beats(root: Finding, other: Finding, topology: Topology) -> bool:
+    if not explains(root, other, topology):
+        return False
+    return not explains(other, root, topology) or strength(root) < strength(other)

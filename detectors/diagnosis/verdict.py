@@ -1,0 +1,159 @@
+"""What the findings of one incident mean: cause, culprits, severity, evidence, rivals."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from eagle_eye.topology import node_of
+from eagle_eye.types import (
+    Culprit,
+    Entity,
+    Evidence,
+    Finding,
+    Incident,
+    Kind,
+    Rival,
+    Severity,
+    Topology,
+)
+
+from .causes import EVERYWHERE, WHOLE_NODE, Cause
+from .relations import are_one_fault, cause_of, explains, movers, strength
+
+PARTS_KEPT = 256
+ALIKE_S = 1.0
+LINES_PER_MOVER, LINES_PER_VICTIM, VICTIMS_SHOWN = 8, 1, 8
+
+
+def roots_of(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
+    """The findings that are the fault: the strongest unexplained one and those of the same cause beside it.
+
+    What was withdrawn counts only if nothing that asks for a repair is left.
+    """
+    alive = [part for part in parts if part.active and cause_of(part)[1].severity is not Severity.INFO]
+    unexplained = movers(alive, topology) if alive else []
+    # a finding that is left over from a fault that is withdrawn was its consequence, and still is
+    unexplained = [root for root in unexplained if not any(_left_over(part, root, topology) for part in parts)]
+    unexplained = unexplained or movers(parts, topology)
+    first = unexplained[0]
+    return [first, *(root for root in unexplained[1:] if are_one_fault(first, root))]
+
+
+def _left_over(part: Finding, root: Finding, topology: Topology) -> bool:
+    """Nobody is accused by it, and what it followed from is withdrawn."""
+    if cause_of(root)[1].accuses:
+        return False
+    return not part.active and strength(part) < strength(root) and explains(part, root, topology)
+
+
+def compose(incident: Incident, topology: Topology) -> Incident:
+    """The incident as its parts tell it now; id, revision and time are left as they are."""
+    parts = sorted(incident.parts, key=lambda part: (part.since, part.id))
+    roots = roots_of(parts, topology)
+    cause = cause_of(roots[0])[1]
+    blamed, everywhere = _blamed(roots, cause, topology)
+    if blamed and _all_ended_alike(roots[0], parts, topology):
+        blamed, everywhere = (), True
+    word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
+    evidence = _evidence(parts, roots)
+    if everywhere:
+        evidence = (Evidence(text=EVERYWHERE), *evidence)
+    ordered = sorted(parts, key=lambda part: (part not in roots, part.since, part.id))
+    since = min(root.since for root in roots)
+    return msgspec.structs.replace(
+        incident,
+        cause=word,
+        culprits=tuple(Culprit(entity=entity, confidence=_confidence(roots, parts)) for entity in blamed),
+        severity=cause.severity,
+        evidence=evidence,
+        rivals=tuple(Rival(cause=rival, apart=apart) for rival, apart in cause.rivals),
+        since=since,
+        bill_gpu_hours=max(0.0, incident.time - since) * _workers(incident, topology) / 3600.0,
+        active=any(root.active for root in roots),
+        parts=tuple(ordered[:PARTS_KEPT]),
+    )
+
+
+# --- who ---------------------------------------------------------------------------------------------------------
+
+
+def _blamed(roots: Sequence[Finding], cause: Cause, topology: Topology) -> tuple[tuple[Entity, ...], bool]:
+    """The narrowest that explains it; and whether it is the same everywhere, which accuses nobody."""
+    if cause.severity is Severity.INFO or not cause.accuses:
+        return (), False
+    entities = tuple(dict.fromkeys(root.entity for root in roots))
+    if any(entity.kind is Kind.JOB for entity in entities):
+        return (), False
+    if len(entities) > 1 and all(entity.kind is Kind.WORKER for entity in entities):
+        names = {entity.name for entity in entities}
+        if names >= _of_job(roots[0].job, topology):
+            return (), bool(topology.workers)
+        node = node_of(entities[0], topology)
+        if node and names == _on_node(roots[0].job, node, names, topology):
+            return (Entity(kind=Kind.NODE, name=node),), False
+    return entities, False
+
+
+def _all_ended_alike(root: Finding, parts: Sequence[Finding], topology: Topology) -> bool:
+    """All workers of the job ended within a second with the same exit code and no word why."""
+    if root.kind != "worker.exited" or cause_of(root)[1].word != "worker exited":
+        return False
+    alike = {
+        part.entity.name
+        for part in parts
+        if part.kind == root.kind
+        and part.evidence[0].value == root.evidence[0].value
+        and abs(part.since - root.since) <= ALIKE_S
+    }
+    return len(alike) > 1 and alike >= _of_job(root.job, topology)
+
+
+def _of_job(job: str, topology: Topology) -> set[str]:
+    """All workers of a job; one that nobody can match if no layout is known."""
+    run = job.rsplit("/", 1)[-1]
+    return {worker for worker in topology.workers if worker.startswith(f"{run}/")} or {""}
+
+
+def _on_node(job: str, node: str, suspects: set[str], topology: Topology) -> set[str]:
+    """All workers of a job on a node; without a layout, the suspects on it."""
+    known = {worker for worker in _of_job(job, topology) if topology.workers.get(worker) == node}
+    return known or {worker for worker in suspects if node_of(Entity(kind=Kind.WORKER, name=worker), topology) == node}
+
+
+def _is_node(blamed: Sequence[Entity], roots: Sequence[Finding]) -> bool:
+    return any(entity.kind is Kind.NODE for entity in blamed) and roots[0].entity.kind is Kind.WORKER
+
+
+def _confidence(roots: Sequence[Finding], parts: Sequence[Finding]) -> float:
+    """The surest detector's word; a little less while nothing else bears it out."""
+    surest = max(root.score for root in roots)
+    alone = len(parts) == len(roots) == 1
+    return round(surest * (0.9 if alone and surest < 1.0 else 1.0), 3)
+
+
+def _workers(incident: Incident, topology: Topology) -> int:
+    """Workers that the fault costs; without a layout, those that are named."""
+    known = _of_job(incident.job, topology) - {""}
+    named = {part.entity.name for part in incident.parts if part.entity.kind is Kind.WORKER}
+    return max(len(known or named), 1)
+
+
+# --- why ---------------------------------------------------------------------------------------------------------
+
+
+def _evidence(parts: Sequence[Finding], roots: Sequence[Finding]) -> tuple[Evidence, ...]:
+    """Lines in the order in which things began; of many victims the first ones and a count."""
+    lines: list[Evidence] = []
+    victims = [part for part in parts if part not in roots]
+    shown = {part.id for part in victims[:VICTIMS_SHOWN]}
+    for part in parts:
+        if part in roots:
+            lines += part.evidence[:LINES_PER_MOVER]
+        elif part.id in shown:
+            lines += part.evidence[:LINES_PER_VICTIM]
+    more = Counter(part.kind for part in victims[VICTIMS_SHOWN:])
+    if more:
+        told = ", ".join(f"{count} × {kind}" for kind, count in sorted(more.items()))
+        lines.append(Evidence(text=f"and as consequences {told}"))
+    return tuple(lines)

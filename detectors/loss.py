@@ -1,0 +1,130 @@
+"""The loss is no number any more, or jumps."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Step
+
+from .standing import Standing, ends_epoch
+
+Truths = NDArray[np.bool_]
+
+_NORMAL_MAD = 1.4826
+_TIMES = "_s"
+"""Names with this ending are the probe's own times, the others were logged by the script."""
+
+
+@dataclass
+class Loss:
+    """Claims loss.not_finite of the worker that had it first, and loss.spike of the job (informs).
+
+    One worker's NaN is everybody's after the next exchange of gradients, and its gradient norm at once: so only the
+    loss of the first bad step accuses, and nobody is accused if all have it in the same step. A gradient norm alone
+    counts after `norm_steps` in succession: a loss scaler makes a single one and skips the step.
+
+    A step value of NaN may also mean "not logged": it counts as a loss of NaN where the worker logged something else
+    in this step and its loss in the `habit` steps before. Infinite counts at once.
+    """
+
+    norm_steps: int = 3
+    """Successive steps with a gradient norm that is no number, while the loss still is one."""
+    habit: int = 3
+    """A worker that logged its loss in so many successive steps logs it in each."""
+    window: int = 50
+    """Steps that a spike is measured against; judged from 20 on."""
+    deviations: float = 8.0
+    """A spike is above the window's median by so many robust standard deviations ..."""
+    factor: float = 1.5
+    """... and by this factor."""
+    _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _logged: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False)
+    _bad_norms: int = field(default=0, init=False, repr=False)
+    _finite: int = field(default=0, init=False, repr=False)
+    _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if why := ends_epoch(event):
+                self._losses.clear()
+                self._bad_norms = 0
+                self._workers = ()
+                yield from self._standing.withdraw_all(event.time, why)
+        for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
+            yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
+
+    def _judge(self, step: Step, job: Entity) -> Iterator[Claim]:
+        loss = step.values.get("loss")
+        if loss is None:
+            return
+        bad = self._not_finite(step, loss)
+        norms = _never(step.values.get("grad_norm"))
+        self._bad_norms = self._bad_norms + 1 if norms else 0
+        self._finite = 0 if bad.any() or norms else self._finite + 1
+        if bad.any() or self._bad_norms >= self.norm_steps:
+            if not any(kind == "loss.not_finite" for _, kind in self._standing.claims):
+                yield from self._tell_not_finite(step, bad, job)
+            return
+        if self._finite >= self.norm_steps:
+            for entity, kind in list(self._standing.claims):
+                if kind == "loss.not_finite":
+                    yield from self._standing.withdraw(entity, kind, step.end, "the loss is a number again")
+        if np.isfinite(loss).any():
+            yield from self._spike(step, float(np.nanmean(loss)), job)
+
+    def _not_finite(self, step: Step, loss: Floats) -> Truths:
+        """Per worker: it logged a loss that is no number."""
+        if step.workers != self._workers:
+            self._workers, self._logged = step.workers, np.zeros(len(step.workers), np.int64)
+        others = [values for name, values in step.values.items() if name != "loss" and not name.endswith(_TIMES)]
+        spoke = np.any([np.isfinite(values) for values in others], axis=0) if others else np.zeros(len(loss), bool)
+        bad: Truths = np.isinf(loss) | (np.isnan(loss) & spoke & (self._logged >= self.habit))
+        self._logged = np.where(np.isfinite(loss), self._logged + 1, np.where(bad, self._logged, 0))
+        return bad
+
+    def _tell_not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
+        which = "loss" if bad.any() else "gradient norm"
+        first = np.flatnonzero(bad)
+        everybody = not bad.any() or bad.all()
+        culprits = [job] if everybody else [Entity(kind=Kind.WORKER, name=step.workers[index]) for index in first]
+        for entity in culprits:
+            who = "all workers" if everybody else f"worker {entity.name}"
+            proof = Evidence(
+                text=f"the {which} of {who} is no number in step {step.number}, the first such step",
+                metric="step",
+                value=float(step.number),
+            )
+            claim = Claim(
+                entity=entity, kind="loss.not_finite", score=1.0, since=step.end, evidence=(proof,)
+            )
+            yield from self._standing.tell(claim, again=False)
+
+    def _spike(self, step: Step, loss: float, job: Entity) -> Iterator[Claim]:
+        if len(self._losses) >= 20:
+            known = np.array(self._losses)
+            median = float(np.median(known))
+            spread = max(_NORMAL_MAD * float(np.median(np.abs(known - median))), 1e-6 * abs(median))
+            score = (loss - median) / max(spread, 1e-12)
+            if score > self.deviations and loss > self.factor * median:
+                proof = Evidence(
+                    text=f"loss {loss:.4g} in step {step.number}, {score:.0f} deviations above {median:.4g}",
+                    metric="step",
+                    value=float(step.number),
+                )
+                claim = Claim(entity=job, kind="loss.spike", score=0.6, since=step.end, evidence=(proof,))
+                yield from self._standing.tell(claim, again=False)
+                return
+            yield from self._standing.withdraw(job, "loss.spike", step.end, "the loss is where it was")
+        self._losses.append(loss)
+        while len(self._losses) > self.window:
+            self._losses.popleft()
+
+
+def _never(norms: Floats | None) -> bool:
+    """Some worker's gradient norm is infinite; NaN may only mean that it was not logged."""
+    return norms is not None and bool(np.isinf(norms).any())
