@@ -221,9 +221,16 @@ class Engine:
                 case.alone = False
                 self._desk.move(case, Phase.SETTLING, due=self._settled(case))
             elif event.name == "epoch.begun" and case.phase in (Phase.CONTAINED_BY_JOB, Phase.SETTLING, Phase.HELD, Phase.RETRYING):
-                begun = answer_to(case, job)
-                if begun is not None and case.incident.id not in self._desk.trials:
-                    self._contained(case, begun)
+                self._take_epoch(case, job)
+
+    def _take_epoch(self, case: Case, job: Job) -> None:
+        """A new epoch: the plan's own, whose answer was lost, or one that made it needless."""
+        begun, plan = answer_to(case, job), case.plan
+        if plan is not None and case.phase is Phase.RETRYING and any(begun.plan == plan.id for begun in job.begun):
+            case.plan = None
+            self._judging.begin(case, plan, (), began=job.begun[-1].time)
+        elif begun is not None and case.incident.id not in self._desk.trials:
+            self._contained(case, begun)
 
     def _contained(self, case: Case, begun: Begun) -> None:
         """The coordinator has healed it by itself; only what outlasts that is still to be done."""

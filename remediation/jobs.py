@@ -178,7 +178,7 @@ class Job:
         measured = {count: median(rate for _, rate in rates) for count, rates in self.rates.items() if rates}
         if not measured:
             return math.nan
-        nearest = min(measured, key=lambda count: abs(count - workers))
+        nearest = min(measured, key=lambda count: (abs(count - workers), -count))
         return measured[nearest] * workers / nearest
 
     def lost(self, since: float, until: float) -> float:

@@ -42,6 +42,7 @@ class Judging:
             since=case.incident.since,
             opened=case.opened,
             patience=job.seen,
+            weighed=case.treatment.weighed,
             bad_step=bad,
             predicted=self._predicted(plan, job, bad),
             progress=progress,
@@ -82,8 +83,12 @@ class Judging:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _disturbed(self, case: Case) -> bool:
-        others = [other for other in self.desk.cases_of(case.job) if other is not case]
-        return any(other.phase is not Phase.TRYING and other.opened > case.opened for other in others)
+        later = [other for other in self.desk.cases_of(case.job) if other is not case and other.opened > case.opened]
+        return any(
+            other.phase in (Phase.CONTAINED_BY_JOB, Phase.RUNNING, Phase.RETRYING)
+            or (other.phase is Phase.SETTLING and other.treatment.epoch_cures)
+            for other in later
+        )
 
     def _predicted(self, plan: Plan, job: Job, bad: int) -> dict[str, float]:
         layout = job.layout
@@ -113,5 +118,5 @@ class Judging:
         elif verdict == "failed":
             self.escalate(case)
         else:
-            self.desk.move(case, Phase.PARKED)
+            self.desk.move(case, Phase.PARKED, state=IncidentState.FAILED)
             self.notify(case, why)

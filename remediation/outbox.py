@@ -108,11 +108,12 @@ class Outbox:
 
     def _run(self) -> None:
         with self._client() as client:
-            while not self._over.wait(POLL_S):
+            while not self._over.is_set():
                 try:
                     self.deliver(client)
                 except EagleEyeError as error:
                     log.warning("the outbox cannot be read or written now: %s", error)
+                self._over.wait(POLL_S)
 
     def _try(self, client: httpx.Client, letter: Letter) -> bool:
         body = letter.body.encode()

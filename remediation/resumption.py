@@ -18,6 +18,10 @@ def take_over(desk: Desk) -> None:
     plans = {plan.id: plan for plan in ledger.plans(limit=LIMIT)}
     incidents = {record.incident.id: record.incident for record in ledger.incidents(limit=LIMIT)}
     desk.memory.recall(plans.values(), outcomes, incidents)
+    for name, facts in ledger.jobs().items():
+        job = desk.job(name)
+        job.layout, job.epoch, job.budget_left = facts.layout, facts.layout.epoch, facts.budget_left
+        job.sizes.append((facts.layout.time, len(facts.layout.places)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended"}
     for record in ledger.incidents(open_only=True, limit=LIMIT):
         case = Case(

@@ -61,6 +61,7 @@ class SyntheticJob:
     skipped: tuple[int, ...] = ()
     resumed: bool = True
     """A stopped worker goes on when it is continued."""
+    _full: int = 0
     _ends: float = 0.0
     _tick: float = 0.0
     _plan: str = ""
@@ -75,6 +76,7 @@ class SyntheticJob:
 
     def __post_init__(self) -> None:
         self._tick = self.clock.now()
+        self._full = len(self.nodes) * self.slots
         self._begin("start")
 
     @property
@@ -194,8 +196,7 @@ class SyntheticJob:
 
     def _duration(self) -> float:
         nodes = frozenset(place.node for place in self.layout.places)
-        full = len(self.nodes) * self.slots
-        return self.step_s * self.slow(nodes) * full / max(1, len(self.layout.places))
+        return self.step_s * self.slow(nodes) * self._full / max(1, len(self.layout.places))
 
     def _commit(self) -> None:
         workers = self.layout.workers

@@ -27,6 +27,9 @@ class Trial:
     """When the incident was opened."""
     patience: float
     """Time from which the job's silence counts against the action; another fault of the job moves it on."""
+    weighed: bool = False
+    """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
+    fault a missing throughput is another matter, for which nobody is isolated."""
     bad_step: int = -1
     """First step whose loss was no number, of a roll-back."""
     predicted: Mapping[str, float]
@@ -63,7 +66,8 @@ class Trial:
         if len(self.new(job)) >= policy.verify_steps and healthy:
             return "healed", why
         if self._moves(job, counted):
-            return self._out_of_time(job, policy.verify_s, why)
+            slow_alone = len(self.new(job)) >= policy.verify_steps and not self.weighed
+            return self._out_of_time(job, policy.verify_s, why, "unknown" if slow_alone else "failed")
         limit = policy.reattempt_s if self.in_place else policy.verify_s
         return self._out_of_time(job, limit, f"no step within {limit:g} s")
 
@@ -83,13 +87,15 @@ class Trial:
         share = pace / expected
         return share >= policy.throughput_share, f"{share:.0%} of the throughput expected of {counted[-1].workers} workers"
 
-    def _out_of_time(self, job: Job, limit: float, why: str) -> tuple[Verdict | None, str]:
+    def _out_of_time(
+        self, job: Job, limit: float, why: str, verdict: Verdict = "failed"
+    ) -> tuple[Verdict | None, str]:
         if job.seen - max(self.patience, self.began) <= limit:
             return None, why
         if not job.reported_since(self.began):
             late = job.seen > self.plan.expires
             return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
-        return "failed", why
+        return verdict, why
 
     def outcome(self, job: Job, state: Literal["done", "failed"], time: float, detail: str) -> Outcome:
         """What became of the plan, with its costs; transition_s is None while no new step is committed."""

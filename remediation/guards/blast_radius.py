@@ -23,9 +23,9 @@ class BlastRadius:
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
         limit = max(self.nodes, math.floor(self.share * situation.nodes))
         for target in plan.targets:
-            before = set(self._touched(target.job, situation))
-            after = before | set(touched(plan, target.job))
-            if after > before and len(after) > limit:
+            mine = set(touched(plan, target.job))
+            after = mine | set(self._touched(target.job, situation))
+            if mine and len(after) > limit:
                 hour = f"{self.window_s / 3600:g} h"
                 reason = f"{len(after)} nodes of {target.job} within {hour} ({', '.join(sorted(after))}); allowed: {limit}"
                 return Refuse(guard="blast_radius", reason=reason)

@@ -1,0 +1,95 @@
+"""What several unit tests share: an engine over a job of paper."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.ledger import Ledger
+from eagle_eye.plugins import available, build, load
+from eagle_eye.types import Entity, Incident, IncidentState, Mode, Outcome
+from remediation.commander import FakeCommander
+from remediation.engine import Engine
+from remediation.execution import at_once
+from remediation.guards import POLICY
+from remediation.policy import Policy
+from remediation.synthetic import SyntheticJob, incident
+
+
+@dataclass
+class World:
+    """An engine over one job of paper."""
+
+    ledger: Ledger
+    policy: Policy
+    nodes: tuple[str, ...] = ("node-a", "node-b")
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.job = SyntheticJob(clock=self.clock, nodes=self.nodes)
+        self.commander = FakeCommander(answers=self.job.answers())
+        self.leads = True
+        self.engine = self.new_engine()
+        self.run(6)
+
+    def new_engine(self) -> Engine:
+        services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
+        actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
+        return Engine(
+            ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, policy=self.policy,
+            start=at_once, leads=lambda: self.leads,
+        )
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            for frame in self.job.advance(0.1):
+                self.engine.follow(frame)
+            self.engine.tick()
+
+    def find(self, cause: str, culprit: Entity | None = None, **more) -> Incident:
+        found = incident(self.job, cause, culprit, **more)
+        self.engine.consider([found])
+        return found
+
+    @property
+    def sent(self) -> list[str]:
+        return [sent.action for sent in self.commander.sent]
+
+    def state(self, name: str = "i1") -> IncidentState:
+        record = self.ledger.incident_record(name)
+        assert record is not None
+        return record.state
+
+    def outcomes(self, name: str = "i1") -> list[tuple[str, str]]:
+        """(action, state), oldest first."""
+        made = sorted(self.ledger.plans(incident=name), key=lambda plan: plan.made)
+        kept = [self.ledger.outcome(plan.id) for plan in made]
+        return [(outcome.action, outcome.state) for outcome in kept if outcome is not None]
+
+    def outcome(self, action: str, name: str = "i1") -> Outcome:
+        return next(outcome for outcome in self.ledger.outcomes(incident=name) if outcome.action == action)
+
+
+@pytest.fixture(scope="session")
+def empty_ledger(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    Ledger.open(path).close()
+    return path
+
+
+@pytest.fixture
+def make_world(empty_ledger, tmp_path):
+    opened = []
+
+    def world(mode: Mode = Mode.AUTO, nodes=("node-a", "node-b"), **policy) -> World:
+        path = tmp_path / f"ledger{len(opened)}.sqlite"
+        shutil.copy(empty_ledger, path)
+        opened.append(Ledger.open(path))
+        return World(ledger=opened[-1], policy=Policy(mode=mode, **policy), nodes=nodes)
+
+    yield world
+    for ledger in opened:
+        ledger.close()

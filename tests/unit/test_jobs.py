@@ -1,0 +1,93 @@
+"""What the engine learns of a job from its frames."""
+
+import math
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from remediation.jobs import Job
+from remediation.synthetic import SyntheticJob
+
+
+def follow(paper: SyntheticJob, job: Job, seconds: float, *, calm=True) -> None:
+    for _ in range(round(seconds * 10)):
+        for frame in paper.advance(0.1):
+            job.follow(frame, calm=calm)
+
+
+@pytest.fixture
+def paper():
+    return SyntheticJob(clock=FakeClock())
+
+
+@pytest.fixture
+def job(paper):
+    return Job(name=paper.name)
+
+
+def test_throughput_is_learned_per_number_of_workers(paper, job):
+    follow(paper, job, 8)
+    assert job.expected(4) == pytest.approx(2048 / 0.2, rel=0.01)
+    assert job.expected(2) == pytest.approx(1024 / 0.2, rel=0.01)  # in proportion, until it was measured
+    paper.lose("node-b")
+    paper.step_s = 0.15  # two workers do better here than half of four
+    follow(paper, job, 8)
+    assert job.expected(2) == pytest.approx(2048 / 0.3, rel=0.01)
+
+
+def test_nothing_is_learned_while_a_fault_is_open_nor_kept_from_after_it_began(paper, job):
+    follow(paper, job, 4, calm=False)
+    assert math.isnan(job.expected(4))
+    follow(paper, job, 4)
+    paper.slow = lambda nodes: 5.0
+    began = paper.clock.now()
+    follow(paper, job, 10)
+    job.disturbed(began)
+    assert job.expected(4) == pytest.approx(2048 / 0.2, rel=0.01)
+
+
+def test_a_checkpoint_of_an_abandoned_course_is_forgotten(paper, job):
+    follow(paper, job, 9)
+    assert job.good_checkpoint(30) == 20
+    paper._begin("command", plan="p", resume=20)
+    follow(paper, job, 0.1)
+    assert job.good_checkpoint(10**6) == 20
+
+
+def test_a_checkpoint_with_bad_numbers_is_no_good_one(paper, job):
+    paper.bad_batch = 12
+    follow(paper, job, 9)
+    assert job.checkpoints[20] is False
+    assert job.good_checkpoint(21) == 10
+    assert job.first_bad_step(paper.clock.now()) == 12
+
+
+def test_a_loss_that_is_told_now_and_then_is_no_bad_number(paper, job):
+    paper.bad_batch = -1
+    ticks = [frame for _ in range(80) for frame in paper.advance(0.1)]
+    for frame in ticks:
+        for step in frame.steps:
+            if step.number % 3:
+                step.values["loss"][:] = math.nan
+        job.follow(frame, calm=True)
+    assert all(step.finite for step in job.steps)
+
+
+def test_the_loss_of_fewer_workers_adds_up(paper, job):
+    follow(paper, job, 5)
+    began = paper.clock.now()
+    paper.lose("node-b")
+    follow(paper, job, 10)
+    assert job.lost(began, began + 10) == pytest.approx(20, abs=0.5)
+    assert not job.whole
+
+
+def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
+    follow(paper, job, 1)
+    assert job.current is not None
+    event = paper.tell("epoch.begun", epoch="7", reason="death")
+    cut = paper._frame(tick=False, events=(event,))
+    paper._events.clear()
+    job.follow(cut, calm=True)
+    assert job.epoch == 7
+    assert job.current is None
