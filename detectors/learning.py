@@ -1,6 +1,6 @@
 """Fits baselines on a job's healthy minutes, in a child process; detectors read them as `frame.baselines[name]`.
 
-A learner is a dataclass beside its detector with `samples(frame)`, what it wants to remember of a tick, and
+A learner is a dataclass beside its detector with `remember(frame)`, the numbers that it wants of a tick, and
 `fit(history)`, history being {"job", "time", "names", "matrix" (samples × names, oldest first)}. It runs in a process of
 its own, because growing a model takes seconds and may fail in ways of its own. What it fitted is stored under its digest
 and takes effect through a Baseline record in the stream: a replay finds the same one there.
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class SampleLearner(Protocol):
     """What `Learning` asks of a learner."""
 
-    def samples(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]: ...
+    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]: ...
     def fit(self, history: Mapping[str, Any], /) -> Baseline: ...
 
 
@@ -123,7 +123,7 @@ class Learning:
     def _look(self, frame: Frame) -> None:
         for name, learner in self._learners.items():
             try:
-                names, matrix = learner.samples(frame)
+                names, matrix = learner.remember(frame)
             except Exception as error:  # noqa: BLE001 -- a learner is foreign code: watching goes on without it
                 self._tell(f"{name} on {frame.job} cannot take samples: {type(error).__name__}: {error}")
                 continue
