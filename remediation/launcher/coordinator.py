@@ -77,6 +77,8 @@ class Coordinator:
         self.last = last
         self.epoch = last.epoch if last is not None else 0
         self.phase = Phase.GATHERING
+        self.commanded = True
+        """Somebody who could command a restart is listening: a spent budget is not the end at once."""
         self.members: dict[str, Member] = {}
         self.excluded: set[str] = set(last.excluded) if last is not None else set()
         self._skipped: set[int] = set(last.skipped) if last is not None else set()
@@ -347,7 +349,7 @@ class Coordinator:
         if self.budget.take():
             return self._begin(wish)
         self.phase = Phase.SPENT
-        self._arm(self.rules.patience_s)
+        self._arm(self.rules.patience_s if self.commanded else 0.0)
         attributes = {"heal": self.budget.heal, "restarts": str(self.budget.spent), "cause": wish.cause}
         message = f"{wish.reason}: the job may not restart itself again ({self.budget.heal})"
         return [

@@ -202,13 +202,14 @@ class Launcher:
         rules = Rules(
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
-            patience_s=settings.patience_s if settings.leader else 0.0,
+            patience_s=settings.patience_s,
         )  # fmt: skip
         coordinator = Coordinator(rules, self._budget, self._clock, last, lost)
         self._coordination = Coordination(
             coordinator, self._server, self._participant.obey, self._journal,
             leader=self._leader, make_store=self._make_store, roll_back=self._roll_back,
         )  # fmt: skip
+        coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
         self._coordination.join(
             {"node": settings.node, "address": self._address, "slots": settings.nproc, "boot": self._boot,
@@ -289,7 +290,10 @@ class Launcher:
         return await self._coordination.command(command)
 
     def _leader_state(self, connection: Connection) -> None:
-        if connection.connected and self._coordination is not None:
+        if self._coordination is None:
+            return
+        self._coordination.coordinator.commanded = connection.connected
+        if connection.connected:
             self._coordination.leader_is_back()
 
     # --- facts of our own workers -------------------------------------------------------------------------------------

@@ -217,6 +217,13 @@ def test_a_spent_budget_ends_the_workers_and_then_the_job() -> None:
     assert end.code == 1
 
 
+def test_nobody_waits_for_a_server_that_is_not_there() -> None:
+    job = Job(heal="none", patience_s=5.0).running("n0", "n1")
+    job.coordinator.commanded = False
+    job.coordinator.died(1, "e")
+    assert only(job.pass_time(0.0), End)[0].code == 1
+
+
 def test_a_command_still_heals_when_the_budget_is_spent() -> None:
     job = Job(heal="none", patience_s=5.0).running("n0", "n1")
     job.coordinator.died(1, "e")
