@@ -1,0 +1,202 @@
+"""What every detector must do, whoever wrote it: this runs over whatever `plugins.available("detectors")` finds."""
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.learning import learners
+from detectors.synthetic import JOB, Draft, Fault, FrozenWorker, SilentNode, SlowWorker, job_frames, layout_of, shuffled
+from eagle_eye import plugins
+from eagle_eye.frames import Frame
+from eagle_eye.protocols import Detector
+from eagle_eye.types import Baseline, Claim, Entity, Kind
+
+NAMES = plugins.available("detectors")
+UNIT_TESTS = Path(__file__).parents[1] / "unit"
+TICKS = 150
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cls(name: str) -> type:
+    return plugins.load("detectors", name)
+
+
+def made(cls: type, **options: Any) -> Detector:
+    detector = plugins.build(cls, options, {})
+    assert isinstance(detector, Detector)
+    return detector
+
+
+@cache
+def baselines() -> dict[str, Baseline]:
+    """What the learners beside the detectors make of a steady run."""
+    fitted = {}
+    for name, learner in learners(NAMES).items():
+        looked = [learner.remember(frame) for frame in steady(60)]
+        matrix = np.concatenate([rows for _, rows in looked])
+        history = {"job": JOB, "time": 0.0, "names": looked[0][0], "matrix": matrix}
+        fitted[name] = learner.fit(history)
+    return {baseline.name: baseline for baseline in fitted.values()}
+
+
+def claims(detector: Detector, frames: Iterable[Frame]) -> list[Claim]:
+    return [claim for frame in frames for claim in detector.update(replace(frame, baselines=baselines()))]
+
+
+def steady(ticks: int = TICKS, seed: int = 1, nodes: int = 4) -> Iterator[Frame]:
+    return job_frames(nodes, 2, ticks, np.random.default_rng(seed), gpus=True)
+
+
+# --- a run in which everything goes wrong ------------------------------------------------------------------------
+
+
+def deaths(draft: Draft) -> None:
+    """Events of every kind that somebody might claim, at ticks of their own."""
+    workers = [Entity(kind=Kind.WORKER, name=worker) for worker in draft.layout.workers]
+    node = Entity(kind=Kind.NODE, name=draft.layout.nodes[-1])
+    gpu = Entity(kind=Kind.GPU, name=draft.layout.places[0].gpu)
+    job = Entity(kind=Kind.JOB, name=draft.layout.job)
+    common = {"epoch": str(draft.layout.epoch), "step": "10", "rank": "1", "pid": "4711"}
+    if draft.tick == 40:
+        draft.tell("exception", workers[1], type="RuntimeError", message="CUDA error", traceback="…", **common)
+        draft.tell("exit", workers[1], code="1", signal="", last_lines="RuntimeError: CUDA error", **common)
+    if draft.tick == 41:
+        draft.tell("exit", workers[2], code="-9", signal="SIGKILL", last_lines="", **common)
+    if draft.tick == 44:
+        draft.tell("stall", workers[0], marks="10", phase="forward", age_s="2.5", state="T", **common)
+    if draft.tick == 46:
+        draft.tell("gpu.xid", gpu, code="79")
+        draft.tell("gpu.lost", gpu, reason="fell off the bus")
+        draft.tell("collector.failing", node, collector="gpu", reason="timed out")
+    if draft.tick == 72:
+        draft.tell("session.lost", node, role="agent", boot="x", job=draft.layout.job)
+        draft.tell("session.lost", node, role="launcher", boot="x", job=draft.layout.job)
+        draft.tell("peer.lost", node, seen_by="node-0")
+    if draft.tick == 95:
+        draft.tell("epoch.begun", job, epoch="2", reason="death", cause="", restarts="1")
+
+
+def bad_loss(draft: Draft) -> None:
+    if 50 <= draft.tick < 54:
+        for step in draft.steps:
+            step.values["loss"][:] = np.nan if draft.tick >= 52 else 50.0
+
+
+def strange_node(draft: Draft) -> None:
+    if draft.tick >= 100:
+        for values in draft.metrics[Kind.NODE].values():
+            values[1] *= 20.0
+
+
+def everything_goes_wrong() -> Iterator[Frame]:
+    faults: list[Fault] = [
+        deaths,
+        bad_loss,
+        SlowWorker(3, 4.0, 20, 38),
+        FrozenWorker(0, 60, state="T"),
+        SilentNode("node-3", 70),
+        strange_node,
+    ]
+    return job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True)
+
+
+# --- the contract ------------------------------------------------------------------------------------------------
+
+
+def test_there_are_detectors() -> None:
+    assert NAMES
+
+
+def test_it_is_built_with_its_defaults(cls: type) -> None:
+    made(cls)
+
+
+def test_two_instances_say_the_same(cls: type) -> None:
+    assert claims(made(cls), everything_goes_wrong()) == claims(made(cls), everything_goes_wrong())
+
+
+def test_it_is_quiet_on_steady_input(cls: type) -> None:
+    for seed in range(3):
+        assert claims(made(cls), steady(seed=seed)) == []
+
+
+def test_it_finds_something_where_everything_goes_wrong(cls: type) -> None:
+    """Else the checks around this one would pass for a detector that never says a word."""
+    assert claims(made(cls), everything_goes_wrong())
+
+
+def test_it_survives_pickling_in_mid_stream(cls: type) -> None:
+    detector, expected, found = made(cls), [], []
+    whole = made(cls)
+    for frame in everything_goes_wrong():
+        expected += claims(whole, [frame])
+        if frame.number % 10 == 0:
+            detector = pickle.loads(pickle.dumps(detector))
+        found += claims(detector, [frame])
+    assert found == expected
+
+
+def test_it_follows_columns_that_move(cls: type) -> None:
+    expected = claims(made(cls), everything_goes_wrong())
+    for at in (30, 65):
+        moved = shuffled(everything_goes_wrong(), at, np.random.default_rng(at))
+        found = claims(made(cls), moved)
+        assert {_told(claim) for claim in found} == {_told(claim) for claim in expected}
+
+
+def _told(claim: Claim) -> tuple[object, ...]:
+    return (claim.entity.kind, claim.entity.name, claim.kind, claim.active, round(claim.since, 3))
+
+
+def test_no_claim_comes_without_evidence(cls: type) -> None:
+    for claim in claims(made(cls), everything_goes_wrong()):
+        assert claim.evidence
+        assert all(line.text for line in claim.evidence)
+        assert 0.0 <= claim.score <= 1.0
+
+
+def test_every_flag_works_both_ways(cls: type) -> None:
+    for option in plugins.describe(cls):
+        if option.type == "bool":
+            for value in (False, True):
+                detector = made(cls, **{option.name: value})
+                assert claims(detector, steady(60)) == []
+                claims(detector, everything_goes_wrong())
+
+
+def test_its_memory_is_bounded_over_ten_thousand_entities(cls: type) -> None:
+    detector = made(cls)
+    claims(detector, steady(3))
+    small = len(pickle.dumps(detector))
+    claims(detector, job_frames(1250, 8, 4, np.random.default_rng(1)))
+    assert len(pickle.dumps(detector)) < 4_000_000
+    began = layout_of(2, 2, epoch=2)
+    later = job_frames(2, 2, 70, np.random.default_rng(1), layout=began)
+    claims(detector, (replace(frame, number=frame.number + 100, time=frame.time + 100.0) for frame in later))
+    assert len(pickle.dumps(detector)) < small + 400_000
+
+
+def test_it_judges_cut_frames_and_frames_without_anything(cls: type) -> None:
+    detector = made(cls)
+    empty = Frame(job="t/n/r", number=1, generation=1, time=1.0, tick=True)
+    cut = Frame(job="t/n/r", number=2, generation=1, time=1.5, tick=False)
+    assert claims(detector, [empty, cut, replace(empty, number=3, time=2.0)]) == []
+
+
+def test_its_fault_and_its_nearest_innocent_twin_are_tested(name: str) -> None:
+    path = UNIT_TESTS / f"test_{name}.py"
+    assert path.is_file(), f"{path.name} is missing: it shows the fault that {name} finds, and its nearest innocent twin"
+    tests = [line for line in path.read_text().splitlines() if line.lstrip().startswith("def test_")]
+    for word in ("fault", "twin"):
+        assert any(word in line for line in tests), f"{path.name} has no test whose name contains {word!r}"
