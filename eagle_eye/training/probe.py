@@ -64,6 +64,11 @@ class Monitor:
     # --- what a script calls --------------------------------------------------------------------------------------
 
     @property
+    def watched(self) -> bool:
+        """Whether there is a ring that somebody can read."""
+        return self._ring is not None
+
+    @property
     def step(self) -> int:
         """Number of the step that was begun last, -1 before the first."""
         return self._step
@@ -297,7 +302,7 @@ def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
     launcher = environment.get("EAGLE_EYE_SOCKET", "")
     worker = environment.get("EAGLE_EYE_WORKER", "")
     epoch = int(environment.get("EAGLE_EYE_EPOCH", "0") or 0)
-    if launcher:
+    if launcher or made.watched:
         report.install(report.Reporter(made, launcher, worker, epoch))
     path = environment.get("EAGLE_EYE_PROBE_SOCKET", "")
     if path:

@@ -32,6 +32,7 @@ class Reporter:
 
     voice: Voice
     launcher: str
+    """Its unix socket, '' for none."""
     worker: str
     epoch: int
 
@@ -41,8 +42,9 @@ class Reporter:
         """Send it, then store it. Never raises: the process has trouble enough."""
         words = {**words_of(kind, value, trace), "step": self.voice.step, "thread": thread, "fatal": not thread}
         message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **words)
-        with contextlib.suppress(OSError):  # no launcher any more; the ring tells it to the agent
-            messages.send(self.launcher, message)
+        if self.launcher:
+            with contextlib.suppress(OSError):  # it is gone; the ring tells it to the agent
+                messages.send(self.launcher, message)
         if not thread:
             self.voice.store_last(words)
 

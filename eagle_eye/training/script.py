@@ -92,7 +92,8 @@ def _exit_code(code: object) -> int:
 
 
 def _report(error: BaseException) -> None:
-    sys.excepthook(type(error), error, _own(error.__traceback__))
+    error = error.with_traceback(_own(error.__traceback__))  # the hook prints the one that the error carries
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _own(traceback: TracebackType | None) -> TracebackType | None:

@@ -1,0 +1,387 @@
+"""The zygote with real processes: exit codes, signals, and nothing left behind."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle_eye.training import flight_recorder, messages, zygote
+from eagle_eye.training.ring import RingReader
+
+PATIENCE_S = 30.0
+
+
+class Launcher:
+    """Plays the launcher: starts a zygote and talks with it."""
+
+    def __init__(self, home: Path, modules: tuple[str, ...] = ()) -> None:
+        self.home = home
+        ours, theirs = socket.socketpair()
+        self.process = subprocess.Popen(zygote.command(sys.executable, theirs.fileno()), pass_fds=[theirs.fileno()])
+        theirs.close()
+        self.socket = ours
+        self.socket.settimeout(PATIENCE_S)
+        self._lines, self._heard = messages.Lines(), list[messages.Message]()
+        self.tell("import", modules=modules)
+        self.ready = self.hear("ready")
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        self.socket.sendall(messages.encode(kind, **fields))
+
+    def hear(self, kind: str, **wanted: Any) -> messages.Message:
+        """The next message of that kind; others wait their turn."""
+        while True:
+            for index, message in enumerate(self._heard):
+                if message["kind"] == kind and wanted.items() <= message.items():
+                    return self._heard.pop(index)
+            data = self.socket.recv(65536)
+            assert data, "the zygote is gone"
+            self._heard += [messages.decode(line) for line in self._lines.feed(data)]
+
+    def fork(self, *argv: str, slot: str = "0", **env: str) -> int:
+        """Start a command; returns its pid."""
+        self.tell(
+            "fork", slot=slot, argv=argv, cwd=str(self.home), log=str(self.log(slot)), env={**os.environ, **env}
+        )
+        return int(self.hear("forked", slot=slot)["pid"])
+
+    def run(self, *argv: str, slot: str = "0", **env: str) -> int:
+        """Run a command to its end; returns its status."""
+        return int(self.hear("exited", pid=self.fork(*argv, slot=slot, **env))["status"])
+
+    def python(self, text: str, *arguments: str, slot: str = "0", **env: str) -> int:
+        script = self.home / "script.py"
+        script.write_text(text)
+        return self.run(sys.executable, "script.py", *arguments, slot=slot, **env)
+
+    def log(self, slot: str = "0") -> Path:
+        return self.home / f"{slot}.log"
+
+    def words(self, slot: str = "0") -> str:
+        return self.log(slot).read_text()
+
+    def end(self) -> None:
+        self.socket.close()
+        self.process.wait(PATIENCE_S)
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Exception):
+            if found := condition():
+                return found
+        select.select([], [], [], 0.005)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="zygote") as folder:  # short: paths of unix sockets are limited
+        yield Path(folder)
+
+
+@pytest.fixture
+def launcher(home: Path) -> Iterator[Launcher]:
+    made = Launcher(home)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", 0),
+        ("import sys; sys.exit()", 0),
+        ("import sys; sys.exit(7)", 7),
+        ("import sys; sys.exit(-1)", 255),
+        ("import sys; sys.exit('words')", 1),
+        ("1 / 0", 1),
+        ("this is no python", 1),
+        ("import no_such_module", 1),
+        ("import os; os._exit(9)", 9),
+    ],
+)
+def test_exit_codes_are_those_of_the_interpreter(launcher: Launcher, text: str, code: int) -> None:
+    assert os.waitstatus_to_exitcode(launcher.python(text)) == code
+    plain = subprocess.run([sys.executable, "script.py"], cwd=launcher.home, capture_output=True, text=True)
+    assert plain.returncode == code
+    assert launcher.words().splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+
+
+def test_a_script_that_does_not_exist_ends_as_with_python(launcher: Launcher) -> None:
+    assert os.waitstatus_to_exitcode(launcher.run(sys.executable, "missing.py")) == 2
+    assert "can't open file" in launcher.words()
+    assert "No such file or directory" in launcher.words()
+
+
+def test_a_traceback_shows_the_script_alone(launcher: Launcher) -> None:
+    launcher.python("def f():\n    raise KeyError('x')\nf()")
+    plain = subprocess.run([sys.executable, "script.py"], cwd=launcher.home, capture_output=True, text=True)
+    assert launcher.words() == plain.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_told_as_such(launcher: Launcher, number: signal.Signals) -> None:
+    status = launcher.python(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)")
+    assert os.WTERMSIG(status) == number
+
+
+SAYS_WHO_IT_IS = """
+import json, os, sys
+print(json.dumps({
+    "argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__, "cwd": os.getcwd(),
+    "main": sys.modules["__main__"].__dict__ is globals(), "extra": os.environ.get("EXTRA"),
+    "spec": None if __spec__ is None else __spec__.name, "package": __package__, "stdin": sys.stdin.read(),
+}))
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_a_script_sees_what_it_would_see_under_python(launcher: Launcher, how: str) -> None:
+    (launcher.home / "pack").mkdir()
+    (launcher.home / "pack" / "script.py").write_text(SAYS_WHO_IT_IS)
+    words = ["pack/script.py"] if how == "file" else ["-m", "pack.script"]
+    command = [sys.executable, "-u", *words, "a", "--b"]
+    assert launcher.run(*command, EXTRA="1") == 0
+    plain = subprocess.run(
+        command, cwd=launcher.home, capture_output=True, text=True, env={**os.environ, "EXTRA": "1"}, stdin=subprocess.DEVNULL
+    )
+    assert launcher.words() == plain.stdout
+
+
+def test_multiprocessing_finds_the_script_again(launcher: Launcher) -> None:
+    status = launcher.python(
+        "import multiprocessing, pickle\n"
+        "class Thing:\n    pass\n"
+        "def double(x):\n    return 2 * x\n"
+        "if __name__ == '__main__':\n"
+        "    assert type(pickle.loads(pickle.dumps(Thing()))) is Thing\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(double, [21]))\n"
+    )
+    assert (status, launcher.words()) == (0, "[42]\n")
+
+
+def test_exit_handlers_and_threads_are_waited_for(launcher: Launcher) -> None:
+    launcher.python(
+        "import atexit, threading\n"
+        "atexit.register(print, 'handler')\n"
+        "threading.Timer(0.05, print, ['thread']).start()\n"
+    )
+    assert launcher.words() == "thread\nhandler\n"
+
+
+def test_workers_do_not_draw_the_same_random_numbers(launcher: Launcher) -> None:
+    for slot in ("0", "1"):
+        launcher.python("import random; print(random.random())", slot=slot)
+    assert launcher.words("0") != launcher.words("1")
+
+
+def test_a_command_that_is_not_python_is_executed(launcher: Launcher) -> None:
+    status = launcher.run("sh", "-c", "echo $0 $1; exit 3", "one", "two words")
+    assert (os.waitstatus_to_exitcode(status), launcher.words()) == (3, "one two words\n")
+    assert os.waitstatus_to_exitcode(launcher.run("no-such-program")) == zygote.NOT_FOUND
+    assert "cannot run 'no-such-program'" in launcher.words()
+
+
+def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Launcher) -> None:
+    pids = {slot: launcher.fork("sleep", "60", slot=slot) for slot in ("a", "b", "c")}
+    launcher.tell("kill", pid=pids["b"], signal=int(signal.SIGTERM))
+    assert launcher.hear("exited")["slot"] == "b"
+    assert not gone(pids["a"])
+    launcher.tell("kill", pid=os.getpid(), signal=int(signal.SIGKILL))  # not its child: we live on
+    launcher.tell("kill", pid=pids["a"])
+    assert launcher.hear("exited")["slot"] == "a"
+
+
+def test_what_a_dead_worker_started_ends_with_it(launcher: Launcher) -> None:
+    pid = launcher.fork("sh", "-c", "sleep 60 & echo $!; wait")
+    child = int(until(lambda: launcher.words().strip(), "the child's pid"))
+    os.kill(pid, signal.SIGKILL)
+    launcher.hear("exited", pid=pid)
+    until(lambda: gone(child), "the end of the worker's child")
+
+
+def test_when_the_launcher_goes_nothing_is_left(launcher: Launcher) -> None:
+    hidden = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid())\ntime.sleep(60)"
+    (launcher.home / "script.py").write_text(hidden)
+    pid = launcher.fork(sys.executable, "script.py")
+    escaped = int(until(lambda: launcher.words().strip(), "the pid of the process that left the group"))
+    launcher.socket.close()
+    assert launcher.process.wait(PATIENCE_S) == 0
+    assert gone(pid)
+    assert gone(escaped)
+
+
+def test_when_the_zygote_is_killed_its_workers_die(launcher: Launcher) -> None:
+    pid = launcher.fork("sleep", "60")
+    launcher.process.kill()
+    until(lambda: gone(pid), "the death of the worker")
+
+
+def test_eagle_eye_need_not_be_installed_where_the_script_runs(home: Path) -> None:
+    """The interpreter gets this package alone: nothing else of our environment, no top-level `ring` or `probe`."""
+    text = (
+        "import eagle_eye, sys\n"
+        "import importlib.util\n"
+        "print([importlib.util.find_spec(name) is not None for name in ('eagle_eye.training.ring', 'ring', 'torch')])\n"
+    )
+    (home / "script.py").write_text(text)
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
+    command = zygote.command(sys.executable, theirs.fileno())
+    process = subprocess.Popen([command[0], "-S", *command[1:]], pass_fds=[theirs.fileno()], cwd="/")
+    theirs.close()
+    argv = [sys.executable, "script.py"]
+    ours.sendall(messages.encode("fork", slot="0", argv=argv, env={}, cwd=str(home), log=str(home / "log")))
+    with ours, ours.makefile("rb") as lines:
+        assert [messages.decode(next(lines))["kind"] for _ in range(2)] == ["forked", "exited"]
+    process.wait(PATIENCE_S)
+    assert (home / "log").read_text() == "[True, False, False]\n"
+
+
+# --- with torch -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch_launcher() -> Iterator[Launcher]:
+    with tempfile.TemporaryDirectory(prefix="zygote") as folder:
+        made = Launcher(Path(folder), zygote.PREIMPORTED)
+        yield made
+        made.end()
+
+
+def test_torch_leaves_the_zygote_fit_to_fork(torch_launcher: Launcher) -> None:
+    assert torch_launcher.ready["missing"] == {}
+    assert torch_launcher.ready["unsafe"] == ""
+
+
+TRAINS = """
+import torch, eagle_eye
+monitor = eagle_eye.monitor()
+weight = torch.nn.Parameter(torch.ones(64, 64))
+for _ in monitor.steps(iter(int, 1)):
+    with monitor.phase("forward"):
+        loss = (torch.ones(4, 64) @ weight).square().mean()
+    loss.backward()
+    weight.grad = None
+    monitor.log(loss=loss)
+"""
+
+
+class Worker:
+    """A training script under a torch zygote, with everything the probe serves."""
+
+    def __init__(self, launcher: Launcher, slot: str) -> None:
+        self.launcher = launcher
+        self.slot = slot
+        script = launcher.home / f"{slot}.py"
+        script.write_text(TRAINS)
+        ring = launcher.home / f"{slot}.ring"
+        self.probe = str(launcher.home / f"{slot}.sock")
+        self.pid = launcher.fork(
+            sys.executable,
+            str(script),
+            slot=slot,
+            EAGLE_EYE_RING=str(ring),
+            EAGLE_EYE_PROBE_SOCKET=self.probe,
+            EAGLE_EYE_TOKEN="secret",
+            EAGLE_EYE_WORKER=f"run/a/{slot}",
+        )
+        until(ring.exists, "the ring")
+        self.ring = RingReader.open(ring)
+        until(lambda: self.ring.now().completed > 3, "the first steps")
+
+    def drill(self, name: str) -> None:
+        reply = messages.ask(self.probe, messages.encode("drill", token=messages.token("secret", 0), drill=name))
+        assert reply["ok"], reply
+
+    def stands_still(self) -> bool:
+        before = self.ring.now().marks
+        select.select([], [], [], 0.1)
+        return self.ring.now().marks == before
+
+    def end(self) -> int:
+        self.launcher.tell("kill", pid=self.pid)
+        return int(self.launcher.hear("exited", pid=self.pid)["status"])
+
+
+def test_a_hang_leaves_the_probe_awake(torch_launcher: Launcher) -> None:
+    worker = Worker(torch_launcher, "hang")
+    worker.drill("hang")
+    until(worker.stands_still, "the hang")
+    assert messages.ask(worker.probe, messages.encode("status"))["running"]
+    worker.end()
+
+
+def test_a_hang_that_holds_the_gil_leaves_the_flight_recorder_awake(torch_launcher: Launcher) -> None:
+    worker = Worker(torch_launcher, "gil")
+    worker.drill("hang-gil")
+    until(worker.stands_still, "the hang")
+    with pytest.raises(OSError, match="timed out"):
+        messages.ask(worker.probe, messages.encode("status"), timeout=0.3)
+    trace = flight_recorder.dump(flight_recorder.path_beside(worker.probe))
+    assert trace is not None
+    assert "version" in trace
+    worker.end()
+
+
+def test_an_exception_ends_the_worker_and_is_in_the_ring(torch_launcher: Launcher) -> None:
+    worker = Worker(torch_launcher, "raise")
+    worker.drill("exception")
+    assert os.waitstatus_to_exitcode(torch_launcher.hear("exited", pid=worker.pid)["status"]) == 1
+    last = worker.ring.last()
+    assert last is not None
+    assert last["type"] == "AcceleratorError"
+    assert last["message"].startswith("CUDA error: an illegal memory access")
+    assert not worker.ring.alive()
+
+
+def test_a_nan_reaches_the_loss(torch_launcher: Launcher) -> None:
+    worker = Worker(torch_launcher, "nan")
+    worker.drill("nan")
+    until(lambda: worker.ring.steps(-1)[-1].values["loss"] != worker.ring.steps(-1)[-1].values["loss"], "a NaN")
+    worker.end()
+
+
+def test_the_store_serves_ranks_and_ends_when_told(torch_launcher: Launcher) -> None:
+    torch_launcher.tell("store", host="127.0.0.1")
+    store = torch_launcher.hear("stored")
+    script = torch_launcher.home / "rank.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "total = torch.ones(1); dist.all_reduce(total); print(total.item())\n"
+        "dist.destroy_process_group()\n"
+    )
+    env = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store["port"]),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    pids = [torch_launcher.fork(sys.executable, str(script), slot=f"r{rank}", RANK=str(rank), **env) for rank in range(2)]
+    assert [torch_launcher.hear("exited", pid=pid)["status"] for pid in pids] == [0, 0]
+    assert torch_launcher.words("r1") == "2.0\n"
+    torch_launcher.tell("kill", pid=store["pid"])
+    assert torch_launcher.hear("exited", pid=store["pid"])["slot"] == "store"

@@ -1,0 +1,181 @@
+import math
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.errors import RingError
+from eagle_eye.training import ring
+from eagle_eye.training.ring import MARKED, MARKS, PHASE, RUNNING, STEP, RingReader, RingWriter
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ring"
+
+
+def append(writer: RingWriter, number: int, **values: float) -> None:
+    writer.append(number, (number + 1) * 10**9, {writer.column(name): value for name, value in values.items()})
+
+
+def test_what_was_written_is_read(path: Path) -> None:
+    writer = RingWriter.create(path, epoch=3, worker="run/a/0", offset_ns=100 * 10**9)
+    append(writer, 7, loss=2.5, step_s=0.25)
+    writer.now[STEP], writer.now[PHASE], writer.now[MARKED] = 8, 2, 9 * 10**9
+    writer.now[RUNNING], writer.now[MARKS] = 1, 42
+    with RingReader.open(path) as reader:
+        assert (reader.header.pid, reader.header.epoch, reader.header.worker) == (os.getpid(), 3, "run/a/0")
+        (record,) = reader.steps(after=-1)
+        assert (record.number, record.epoch, record.end) == (7, 3, 108.0)
+        assert record.values == {"loss": 2.5, "step_s": 0.25}
+        now = reader.now()
+        assert (now.step, now.phase, now.last_mark, now.marks, now.running) == (8, "forward", 109.0, 42, True)
+        assert math.isnan(now.step_began)
+
+
+def test_before_the_first_step_there_is_none(path: Path) -> None:
+    RingWriter.create(path)
+    with RingReader.open(path) as reader:
+        assert reader.now().step == -1
+        assert not reader.now().running
+        assert reader.steps(-1) == []
+        assert reader.last() is None
+
+
+def test_nan_is_a_value_and_a_missing_number_is_none(path: Path) -> None:
+    writer = RingWriter.create(path)
+    append(writer, 0, loss=math.nan)
+    with RingReader.open(path) as reader:
+        values = reader.steps(-1)[0].values
+    assert set(values) == {"loss"}
+    assert math.isnan(values["loss"])
+
+
+def test_a_name_that_comes_later_is_known_to_an_open_reader(path: Path) -> None:
+    writer = RingWriter.create(path)
+    with RingReader.open(path) as reader:
+        append(writer, 0, accuracy=0.5)
+        assert reader.steps(-1)[0].values == {"accuracy": 0.5}
+        assert "accuracy" in reader.header.names
+
+
+def test_names_beyond_the_width_are_refused_and_the_rest_goes_on(path: Path) -> None:
+    writer = RingWriter.create(path)
+    columns = [writer.column(f"name {number}") for number in range(ring.WIDTH)]
+    assert columns[-1] == -1
+    writer.append(0, 1, {columns[0]: 1.0, ring.WIDTH - 1: 2.0})
+    with RingReader.open(path) as reader:
+        assert reader.steps(-1)[0].values["name 0"] == 1.0
+
+
+def test_only_steps_after_the_asked_one_and_no_more_than_fit(path: Path) -> None:
+    writer = RingWriter.create(path)
+    for number in range(ring.SLOTS + 10):
+        append(writer, number, loss=float(number))
+    with RingReader.open(path) as reader:
+        assert [record.number for record in reader.steps(ring.SLOTS + 7)] == [ring.SLOTS + 8, ring.SLOTS + 9]
+        every = reader.steps(-1)
+    assert [record.number for record in every] == list(range(10, ring.SLOTS + 10))
+    assert all(record.values["loss"] == record.number for record in every)
+
+
+@pytest.mark.parametrize("offset", [0, 8, 20, 60])
+def test_a_torn_record_is_left_out(path: Path, offset: int) -> None:
+    writer = RingWriter.create(path)
+    append(writer, 0, loss=1.0)
+    append(writer, 1, loss=2.0)
+    with path.open("r+b") as file:
+        file.seek(ring.SLOTS_AT + 2 * ring.SLOT_BYTES + offset)
+        file.write(b"\xff")
+    with RingReader.open(path) as reader:
+        assert [record.number for record in reader.steps(-1)] == [0]
+
+
+def test_a_record_that_was_overwritten_while_it_was_looked_for_is_left_out(path: Path) -> None:
+    writer = RingWriter.create(path)
+    append(writer, 0, loss=1.0)
+    body = struct.pack("<5q", 99, 0, 1, 0, 0)
+    mark = struct.pack("<2q", 1 + ring.SLOTS, zlib.crc32(body, 1 + ring.SLOTS))
+    with path.open("r+b") as file:
+        file.seek(ring.SLOTS_AT + ring.SLOT_BYTES)
+        file.write(mark + body)
+    with RingReader.open(path) as reader:
+        assert reader.steps(-1) == []
+
+
+def test_what_ended_the_loop_is_read(path: Path) -> None:
+    writer = RingWriter.create(path)
+    writer.last({"type": "ValueError", "message": "bad", "step": 3})
+    with RingReader.open(path) as reader:
+        assert reader.last() == {"type": "ValueError", "message": "bad", "step": 3}
+        with path.open("r+b") as file:
+            file.seek(ring.LAST + 20)
+            file.write(b"XX")
+        assert reader.last() is None
+
+
+def test_a_missing_ring_is_refused(path: Path) -> None:
+    with pytest.raises(RingError, match="No such file"):
+        RingReader.open(path)
+
+
+def test_a_strangers_file_is_refused(path: Path) -> None:
+    path.write_bytes(b"something else" * 100_000)
+    with pytest.raises(RingError, match="no ring of Eagle Eye"):
+        RingReader.open(path)
+
+
+def test_another_version_is_refused_and_says_what_to_do(path: Path) -> None:
+    RingWriter.create(path)
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(struct.pack("<q", ring.VERSION + 1))
+    with pytest.raises(RingError, match="use the same eagle-eye"):
+        RingReader.open(path)
+
+
+@pytest.mark.parametrize("size", [0, 5, 4000, 4096, ring.SIZE - 1])
+def test_a_ring_cut_short_is_refused(path: Path, size: int) -> None:
+    RingWriter.create(path)
+    os.truncate(path, size)
+    with pytest.raises(RingError):
+        RingReader.open(path)
+
+
+def test_a_ring_cut_short_under_an_open_reader_does_no_harm(path: Path) -> None:
+    RingWriter.create(path)
+    with RingReader.open(path) as reader:
+        other = path.with_suffix(".cut")
+        other.write_bytes(path.read_bytes()[:100])
+        os.dup2(os.open(other, os.O_RDONLY), reader._file)
+        with pytest.raises(RingError, match="cut short"):
+            reader.now()
+
+
+def test_alive_knows_a_process_from_another_with_its_pid(path: Path) -> None:
+    RingWriter.create(path)
+    with RingReader.open(path) as reader:
+        assert reader.alive()
+    RingWriter.create(path, start_time=ring.start_time_of(os.getpid()) + 1)
+    with RingReader.open(path) as reader:
+        assert not reader.alive()
+    assert ring.start_time_of(2**22 + 1) == 0
+
+
+def test_a_ring_outlives_the_sigkill_of_its_writer(path: Path) -> None:
+    text = (
+        "import os, signal, sys\n"
+        "from eagle_eye.training.ring import RingWriter\n"
+        f"writer = RingWriter.create({str(path)!r}, worker='w')\n"
+        "for number in range(1000):\n"
+        "    writer.append(number, number + 1, {9: 0.5})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", text], timeout=20).returncode == -9
+    with RingReader.open(path) as reader:
+        assert not reader.alive()
+        assert reader.steps(-1)[-1].number == 999
