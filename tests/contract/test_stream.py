@@ -14,6 +14,7 @@ from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.errors import StreamAway, StreamError, StreamFenced, StreamRefused
 from eagle_eye.stream import Stream
 from eagle_eye.stream.embedded import MAX_RECORD_BYTES, EmbeddedStream
+from eagle_eye.stream.memory import MemoryLog, MemoryStream
 
 TOPIC = "observations"
 Open = Callable[[], Stream]
@@ -23,8 +24,17 @@ def _embedded(directory: Path) -> Open:
     return lambda: EmbeddedStream(directory, partitions=4, busy_s=0.2)
 
 
-FACTORIES = {"embedded": _embedded}
+def _memory(_: Path) -> Open:
+    log = MemoryLog(partitions=4)
+    return lambda: MemoryStream(log)
+
+
+FACTORIES = {"embedded": _embedded, "memory": _memory}
 """Name → function of a directory that returns a function which opens the stream (again, or in another process)."""
+SHARED = sorted(FACTORIES.keys() - {"memory"})
+"""Those that several processes can use."""
+between_processes = pytest.mark.parametrize("name", SHARED, indirect=True)
+only_embedded = pytest.mark.parametrize("name", ["embedded"], indirect=True)
 
 
 @pytest.fixture(params=sorted(FACTORIES))
@@ -94,6 +104,7 @@ def test_keys_spread_over_all_partitions_and_offsets_rise(stream: Stream) -> Non
         assert stream.end(TOPIC, partition) == offsets[-1] + 1
 
 
+@between_processes
 def test_a_key_goes_to_the_same_partition_in_another_process(stream: Stream, name: str, tmp_path: Path) -> None:
     mine = [stream.partition_of(TOPIC, f"job-{i}") for i in range(50)]
     assert json.loads(finish(start_child("partitions", name, tmp_path / "stream"))) == mine
@@ -148,6 +159,7 @@ def test_closed_means_closed(reopen: Open) -> None:
 # --- waiting ---------------------------------------------------------------------------------------------------
 
 
+@between_processes
 def test_wait_returns_when_another_process_appends(stream: Stream, name: str, tmp_path: Path) -> None:
     partition = stream.partition_of(TOPIC, "0:0")
     assert not stream.wait(TOPIC, partition, 0, 0.0)
@@ -211,6 +223,7 @@ def test_groups_do_not_see_each_others_commits(stream: Stream) -> None:
 # --- several processes and threads -----------------------------------------------------------------------------
 
 
+@between_processes
 def test_processes_append_side_by_side_and_nothing_is_lost_or_doubled(
     stream: Stream, name: str, tmp_path: Path
 ) -> None:
@@ -223,6 +236,7 @@ def test_processes_append_side_by_side_and_nothing_is_lost_or_doubled(
     assert len(found) == 600
 
 
+@between_processes
 def test_processes_that_start_at_once_make_one_stream_together(reopen: Open, name: str, tmp_path: Path) -> None:
     children = [start_child("append", name, tmp_path / "stream", writer, 5) for writer in range(6)]
     for child in children:
@@ -251,6 +265,7 @@ def test_threads_share_one_stream(stream: Stream) -> None:
 # --- what only the embedded one promises -----------------------------------------------------------------------
 
 
+@only_embedded
 def test_while_the_stream_is_held_appends_are_away_and_reads_answer(stream: Stream, reopen: Open) -> None:
     assert isinstance(stream, EmbeddedStream)
     stream.append(TOPIC, [("k", b"before")])
