@@ -7,7 +7,7 @@ from typing import TextIO
 
 from .workers import Worker
 
-LOOK_S = 0.1
+LOOK_S = 0.25
 CHUNK = 1 << 16
 
 

@@ -53,6 +53,13 @@ class Coordination:
         self._closed = False
         self._said_alone = False
 
+    async def yield_to(self, address: str) -> None:
+        """Another coordinator lives: send those that joined us there, and give the work up."""
+        own = self.coordinator.rules.node
+        followers = [node for node, member in self.coordinator.members.items() if member.connected and node != own]
+        await asyncio.gather(*(self._quietly(node, "follow", {"address": address}) for node in followers))
+        await self.close()
+
     async def close(self) -> None:
         """Give the work up; nothing is told to anybody."""
         self._closed = True

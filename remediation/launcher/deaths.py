@@ -1,7 +1,7 @@
 """Notices in milliseconds that a process is dying.
 
 The kernel announces a death late: pidfd and waitpid answer after the memory was torn down, 80 ms per GiB. The
-flag PF_EXITING in /proc/PID/stat is there at once, so that file is read every few milliseconds through kept
+flag PF_EXITING in /proc/PID/stat is there at once, so that file is read 50 times a second through kept
 descriptors, beside the pidfd.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 PF_EXITING = 0x4
-LOOK_S = 0.01
+LOOK_S = 0.02
 
 
 class Glimpse(msgspec.Struct, frozen=True, kw_only=True):

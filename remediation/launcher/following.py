@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError
+from eagle_eye.errors import EagleEyeError, LaunchError
 from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.fence import Fence
 from eagle_eye.rpc.messages import Body, Connection, Peer
@@ -42,6 +42,8 @@ class Following:
         self._clock = clock
         self._client: ControlClient | None = None
         self._changed = asyncio.Event()
+        self._moved = ""
+        participant.moved = self._move
         self.address = ""
         """Of the coordinator that we have joined; '' while there is none."""
 
@@ -64,19 +66,26 @@ class Following:
 
     async def follow(self, address: str) -> tuple[str, ...]:
         """Join the coordinator at `address` and the ones after it. Returns the lost nodes once it is our turn."""
+        began = self._clock.monotonic()
         while True:
             if await self.join(address, self._settings.lease_s):
                 if await self._stay():
-                    address = self.address or address
+                    address, self._moved = self._moved, ""
                     continue
             elif self._terms.terms.last is None or self._terms.terms.over:
+                self._waited(address, self._clock.monotonic() - began)
                 address = await self._coordinator_of() or address
-                await asyncio.sleep(RETRY_S)
                 continue
             gone = await self._after_the_coordinator()
             if isinstance(gone, tuple):
                 return gone
             address = gone
+
+    def _waited(self, address: str, seconds: float) -> None:
+        """A job that has never been there. Raises LaunchError after long enough."""
+        log.warning("waiting for the job's coordinator at %s", address)
+        if seconds > self._settings.wait_nodes_s:
+            raise LaunchError(f"no launcher of {self._settings.job} coordinates at {address}: check --rdzv")
 
     # --- joining -------------------------------------------------------------------------------------------------
 
@@ -124,18 +133,28 @@ class Following:
     def _state(self, _: Connection) -> None:
         self._changed.set()
 
+    def _move(self, address: str) -> None:
+        self._moved = address
+        self._changed.set()
+
     # --- losing --------------------------------------------------------------------------------------------------
 
     async def _stay(self) -> bool:
-        """Until the coordinator is gone. True: its session broke and is back, join again."""
+        """Until the coordinator is gone. True: another took its place; False: it is gone."""
         client = self._client
-        if client is None:
-            return True
-        while client.connected:
-            self._changed.clear()
-            if client.connected:
+        while client is not None:
+            while client.connected and not self._moved:
+                self._changed.clear()
                 await self._changed.wait()
-        self._tell_lost()
+            if self._moved:
+                return True
+            self._tell_lost()
+            if not await self._back(client):
+                return False
+        return False
+
+    async def _back(self, client: ControlClient) -> bool:
+        """Whether the session comes back, and we with it, before a second witness says that it will not."""
         still = StandStill(self._clock)
         broke = self._clock.monotonic()
         while not client.connected:

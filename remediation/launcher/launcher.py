@@ -40,7 +40,7 @@ from .zygote_link import ZygoteLink
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1
+LOOK_S = 0.25
 BEAT_SHARE = 0.2
 """Of the lease: how often a beat is sent."""
 
@@ -226,8 +226,8 @@ class Launcher:
             others = [address for node, address in last.launchers.items() if node != self._settings.node]
             for address in dict.fromkeys([await self._known_coordinator(), *others]):
                 if address and leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
-                    await leading.close()
                     self._coordination = None
+                    await leading.yield_to(following.address)
                     return following.address
         return ""
 

@@ -28,6 +28,8 @@ from .zygote_link import kill_group
 log = logging.getLogger(__name__)
 
 END_S = 0.05
+IN_TURN = frozenset({"prepare", "start", "halt"})
+"""One after another: an epoch that is being started is ended only when all its workers are there."""
 
 Report = Callable[[str, Body], None]
 """Brings a fact to the coordinator, whoever that is: death or finished."""
@@ -48,6 +50,9 @@ class Participant:
         self._report = report
         self.broken = False
         """A worker of the present epoch has died: whoever is lost, the step stands still."""
+        self._turn = asyncio.Lock()
+        self.moved: Callable[[str], None] = lambda _: None
+        """Called with the address of another coordinator, when ours gives way to it."""
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         """Code and reason, once the job is over."""
 
@@ -55,12 +60,15 @@ class Participant:
         """Do what the coordinator asks. Raises ControlError for an action that we do not know."""
         actions = {
             "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
-            "reattempt": self._reattempt, "dump": self._dump,
+            "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow,
         }  # fmt: skip
         action = actions.get(command.action)
         if action is None:
             raise ControlError(f"a launcher does not know the command {command.action!r}: is the coordinator newer?")
-        return await action(command.arguments)
+        if command.action not in IN_TURN:
+            return await action(command.arguments)
+        async with self._turn:
+            return await action(command.arguments)
 
     async def stop_workers(self, grace_s: float = 0.0) -> None:
         """End them; nothing of it is an event."""
@@ -111,6 +119,11 @@ class Participant:
         """The job is over for this launcher."""
         if not self.ended.done():
             self.ended.set_result((code, reason))
+
+    async def _follow(self, arguments: dict[str, Any]) -> Body:
+        """The candidate that we had joined has found a coordinator."""
+        self.moved(str(arguments["address"]))
+        return {}
 
     async def _reattempt(self, arguments: dict[str, Any]) -> Body:
         """Continue workers that were stopped by a signal."""

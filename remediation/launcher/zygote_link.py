@@ -33,6 +33,7 @@ class ZygoteLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._one_store = asyncio.Lock()
         self._closing = False
 
     async def start(self, preload: tuple[str, ...], environment: Mapping[str, str], cwd: str) -> None:
@@ -68,7 +69,8 @@ class ZygoteLink:
 
     async def store(self, host: str) -> tuple[Store, int]:
         """Start a new store; returns it and the pid of its process. Raises LaunchError."""
-        answer = await self._ask("store", "store", host=host)
+        async with self._one_store:  # its answer names no asker
+            answer = await self._ask("store", "store", host=host)
         return Store(host=host, port=int(answer["port"])), int(answer["pid"])
 
     def kill(self, pid: int, number: int) -> None:
