@@ -68,9 +68,6 @@ class _Rows:
             begin += len(rows)
         return result
 
-    def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for row in self.rows for name in row.metrics))
-
     def _turn(self, moved: Integers) -> None:
         """The columns changed: a new era begins, and the older ones learn where their columns went."""
         if self.rows and self.rows[-1].era == self._era:
@@ -134,14 +131,6 @@ class Window:
         if rows is None:
             return np.empty((0, 0), dtype=np.float32)
         return rows.past(name, self._time - seconds)
-
-    def history(self) -> dict[str, Floats]:
-        """Everything that is kept: "<kind>/<name>" → ticks × present columns. What a learner is fitted on."""
-        return {
-            f"{kind}/{name}": self.past(kind, name, self._seconds)
-            for kind, rows in self._kinds.items()
-            for name in rows.names()
-        }
 
     @property
     def nbytes(self) -> int:

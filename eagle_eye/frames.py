@@ -7,7 +7,6 @@ It has no clock and makes no choice by chance: the same records and marks give t
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +92,25 @@ class _Plan(NamedTuple):
     steps: tuple[_Part, ...]
 
 
+class _Group(NamedTuple):
+    """All blocks of readings that came under one schema in a tick."""
+
+    schema: SchemaRecord
+    places: list[Integers]
+    data: list[bytes]
+    headers: list[BatchHeader]
+    standing: list[dict[str, BatchHeader]]
+    """What their nodes have used so far, to be updated."""
+
+    def rows(self) -> Rows:
+        values = np.frombuffer(b"".join(self.data), dtype="<f4").reshape(-1, len(self.schema.names))
+        return Rows(self.schema.names, np.concatenate(self.places), values)
+
+
+def _time_of(batch: SealedBatch) -> float:
+    return batch.header.time
+
+
 def _older(header: BatchHeader, than: BatchHeader) -> bool:
     """Within a boot numbers decide (clocks may be set back), between boots times."""
     return header.number < than.number if header.boot == than.boot else header.time < than.time
@@ -126,7 +144,7 @@ class FrameBuilder:
         self._reporting: dict[str, float] = {}
         self._columns: dict[Kind, Columns] = {}
         self._plans: dict[int, _Plan] = {}
-        self._pending: list[tuple[float, SealedBatch]] = []
+        self._pending: list[SealedBatch] = []
         self._waiting: deque[SealedBatch] = deque()
         self._events: list[Event] = []
         self._steps = StepAssembly()
@@ -172,7 +190,7 @@ class FrameBuilder:
         self._report_steps(batches)
         rows = self._rows_of(batches)
         metrics = {
-            kind: columns.metrics(self._ticks, rows.get(kind, {}).values()) for kind, columns in self._columns.items()
+            kind: columns.metrics(self._ticks, rows.get(kind, ())) for kind, columns in self._columns.items()
         }
         return Frame(
             job=self.job,
@@ -204,7 +222,7 @@ class FrameBuilder:
         if header.time > self._reporting.get(header.node, float("-inf")):
             self._reporting[header.node] = header.time
         if id(batch.shape) in self._plans or self._can_plan(batch.shape):
-            self._pending.append((header.time, batch))
+            self._pending.append(batch)
             return
         self.counts.waiting += 1
         self._waiting.append(batch)
@@ -239,23 +257,20 @@ class FrameBuilder:
         if any(left) or len(self._plans) > 2 * len(self._nodes) + PLANS_SPARE:
             self._plans.clear()
 
-    def _take_batches(self) -> list[tuple[BatchHeader, SealedBatch, _Plan]]:
+    def _take_batches(self) -> list[tuple[SealedBatch, _Plan]]:
         """All batches since the last tick, by their own time, with what to do with them."""
         waiting, self._waiting = self._waiting, deque()
         for batch in waiting:
-            if self._can_plan(batch.shape):
-                self._pending.append((batch.header.time, batch))
-            else:
-                self._waiting.append(batch)
+            (self._pending if self._can_plan(batch.shape) else self._waiting).append(batch)
         pending, self._pending = self._pending, []
-        pending.sort(key=itemgetter(0))
+        pending.sort(key=_time_of)
         batches = []
-        for _, batch in pending:
+        for batch in pending:
             plan = self._plans.get(id(batch.shape)) or self._plan(batch.shape)
             if plan is None:
                 self.counts.dropped += 1
             else:
-                batches.append((batch.header, batch, plan))
+                batches.append((batch, plan))
         return batches
 
     def _can_plan(self, shape: Shape) -> bool:
@@ -277,38 +292,36 @@ class FrameBuilder:
         plan = self._plans[id(shape)] = _Plan(shape, tuple(readings), tuple(steps))
         return plan
 
-    def _rows_of(self, batches: list[tuple[BatchHeader, SealedBatch, _Plan]]) -> dict[Kind, dict[str, Rows]]:
-        """All readings that count, by kind and schema: one buffer and one reshape for each."""
-        columns: dict[str, list[Integers]] = {}
-        data: dict[str, list[bytes]] = {}
-        schemas: dict[str, SchemaRecord] = {}
-        used: list[tuple[dict[str, BatchHeader], str, BatchHeader]] = []
-        for header, batch, plan in batches:
+    def _rows_of(self, batches: list[tuple[SealedBatch, _Plan]]) -> dict[Kind, list[Rows]]:
+        """All readings that count, by kind: one buffer and one reshape for each schema."""
+        groups: dict[str, _Group] = {}
+        for batch, plan in batches:
+            header = batch.header
             standing = self._nodes[header.node].used
             for schema, places, begin, end in plan.readings:
                 before = standing.get(schema.id)
                 if before is not None and _older(header, before):
                     self.counts.late += 1
                     continue
-                if schema.id not in schemas:
-                    schemas[schema.id], columns[schema.id], data[schema.id] = schema, [], []
-                columns[schema.id].append(places)
-                data[schema.id].append(batch.payload[batch.begin + begin : batch.begin + end])
-                used.append((standing, schema.id, header))
-        for standing, schema_id, header in used:
-            standing[schema_id] = header
-        rows: dict[Kind, dict[str, Rows]] = {}
-        for schema in schemas.values():
-            values = np.frombuffer(b"".join(data[schema.id]), dtype="<f4").reshape(-1, len(schema.names))
-            group = Rows(schema.names, np.concatenate(columns[schema.id]), values)
-            rows.setdefault(schema.kind, {})[schema.id] = group
+                group = groups.get(schema.id)
+                if group is None:
+                    group = groups[schema.id] = _Group(schema, [], [], [], [])
+                group.places.append(places)
+                group.data.append(batch.payload[batch.begin + begin : batch.begin + end])
+                group.headers.append(header)
+                group.standing.append(standing)
+        rows: dict[Kind, list[Rows]] = {}
+        for schema_id, group in groups.items():
+            for standing, header in zip(group.standing, group.headers, strict=True):
+                standing[schema_id] = header
+            rows.setdefault(group.schema.kind, []).append(group.rows())
         return rows
 
-    def _report_steps(self, batches: list[tuple[BatchHeader, SealedBatch, _Plan]]) -> None:
+    def _report_steps(self, batches: list[tuple[SealedBatch, _Plan]]) -> None:
         """Hand step blocks over, those of equal extent together."""
         groups: dict[tuple[str, int, int], tuple[SchemaRecord, list[Integers], list[bytes]]] = {}
-        for header, batch, plan in batches:
-            if not any(header.rows):
+        for batch, plan in batches:
+            if not any(batch.header.rows):
                 continue
             for part, (_, rows, data) in zip(plan.steps, batch.step_blocks(), strict=True):
                 if rows and len(part.places):

@@ -109,7 +109,7 @@ class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How many steps each step block has, in order."""
 
 
-class SealedBatch(NamedTuple):
+class SealedBatch(msgspec.Struct, frozen=True, gc=False):
     """A batch whose header was read and whose lengths were checked; the numbers are still bytes."""
 
     header: BatchHeader

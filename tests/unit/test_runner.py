@@ -460,7 +460,7 @@ def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(wo
     assert len(world.findings) == 1
     world.second(again, 20.0)
     assert [(finding.id, finding.revision, finding.active) for finding in world.findings[1:]] == [(opened.id, 2, False)]
-    assert again.watch.jobs[JOB].window.history()["node/temperature_celsius"].shape == (7, 1)
+    assert again.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0).shape == (7, 1)
 
 
 def test_what_was_read_but_not_judged_before_a_crash_is_judged_after_it(world: World) -> None:
