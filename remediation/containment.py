@@ -1,16 +1,40 @@
 """What a job did to itself: an epoch that its coordinator began is matched with the incidents that it answers."""
 
-from eagle_eye.types import Incident, Plan, Target, digest_of
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from .cases import Case
+import msgspec
+
+from eagle_eye.types import Event, Incident, IncidentState, Plan, Progress, Target, digest_of
+
+from .cases import Case, Phase
+from .desk import Desk
 from .jobs import Begun, Job
-from .ladder import SEVERITIES
+from .judging import Judging
+from .ladder import SEVERITIES, treatment_of
 from .policy import Policy
+from .proposals import Proposals
+
+MOVES_S = 1.0
+"""A step that ends so long after an incident was opened was not under way when the fault struck."""
+WAITING = (Phase.CONTAINED_BY_JOB, Phase.SETTLING, Phase.HELD, Phase.RETRYING)
+"""What a new epoch may make needless."""
 
 
-def fault_epoch(since: float, events: frozenset[str], job: Job) -> int:
+STANDSTILL_EARLY_S = 2.0
+"""A standstill may seem to begin so long before the epoch in which it is: at the start of its processes."""
+
+
+def fault_epoch(incident: Incident, job: Job) -> int:
     """The epoch in which a fault happened, also if the one that answers it was heard of first."""
-    answers = [begun.epoch for begun in job.begun if begun.reason != "start" and _after(begun, since, events)]
+    events = frozenset(line.event for line in incident.evidence if line.event)
+    by_itself = treatment_of(incident.cause, incident.severity).by_itself
+    since = incident.since if by_itself else incident.since + STANDSTILL_EARLY_S
+    answers = [
+        begun.epoch
+        for begun in job.begun
+        if begun.reason != "start" and (begun.time > since or (begun.cause and begun.cause in events))
+    ]
     return min(answers) - 1 if answers else job.epoch
 
 
@@ -20,11 +44,6 @@ def answer_to(case: Case, job: Job) -> Begun | None:
         return None
     later = [begun for begun in job.begun if begun.epoch > case.epoch]
     return later[-1] if later else None
-
-
-def events_of(incident: Incident) -> frozenset[str]:
-    """Ids of the events that prove the incident."""
-    return frozenset(line.event for line in incident.evidence if line.event)
 
 
 def plan_of(case: Case, begun: Begun, job: Job, now: float, policy: Policy) -> Plan:
@@ -49,5 +68,74 @@ def plan_of(case: Case, begun: Begun, job: Job, now: float, policy: Policy) -> P
     )
 
 
-def _after(begun: Begun, since: float, events: frozenset[str]) -> bool:
-    return (bool(begun.cause) and begun.cause in events) or begun.time > since
+@dataclass(slots=True)
+class Containment:
+    """Writes down what jobs do to themselves, and steps in where one does not."""
+
+    desk: Desk
+    proposals: Proposals
+    judging: Judging
+    notify: Callable[[Case, str], object]
+
+    def answer(self, event: Event, job: Job) -> None:
+        """A new epoch, a spent budget, an end."""
+        for case in self.desk.cases_of(job.name):
+            if event.name in ("job.finished", "job.failed"):
+                self._job_over(case, event)
+            elif event.name == "budget.spent" and case.phase is Phase.CONTAINED_BY_JOB:
+                case.alone = False
+                self.desk.move(case, Phase.SETTLING, due=self.desk.settled(case))
+            elif event.name == "epoch.begun" and case.phase in WAITING:
+                self._take_epoch(case, job)
+
+    def _take_epoch(self, case: Case, job: Job) -> None:
+        """A new epoch: the plan's own, whose answer was lost, or one that made it needless."""
+        begun, plan = answer_to(case, job), case.plan
+        if plan is not None and case.phase is Phase.RETRYING and any(begun.plan == plan.id for begun in job.begun):
+            case.plan = None
+            self.judging.begin(case, plan, (), began=job.begun[-1].time)
+        elif begun is not None and case.incident.id not in self.desk.trials:
+            self.contained(case, begun)
+
+    def contained(self, case: Case, begun: Begun) -> None:
+        """The coordinator has healed it by itself; only what outlasts that is still to be done."""
+        desk = self.desk
+        job, now = desk.job(case.job), desk.clock.now()
+        earlier = [attempt for attempt in self.proposals.attempts(case) if attempt.incident != case.incident.id]
+        if case.plan is not None and case.phase in (Phase.HELD, Phase.RETRYING):
+            desk.note_plan(case.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
+        plan = plan_of(case, begun, job, now, desk.policy)
+        told = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
+        done = msgspec.structs.replace(told, state="done")
+        desk.memory.plan(plan)
+        desk.ledger.intend(plan, told)
+        desk.ledger.did(plan, done)
+        desk.note_plan(plan, "intended")
+        case.plan, case.rung = None, plan.action
+        self.judging.begin(case, plan, (told, done), began=begun.time)
+        rungs = case.treatment.rungs
+        outlasts = plan.action not in rungs or any(attempt.action == plan.action for attempt in earlier)
+        if rungs and outlasts and self.proposals.rung(case) is not None:
+            desk.move(case, Phase.SETTLING, due=self.desk.settled(case))
+
+    def _job_over(self, case: Case, event: Event) -> None:
+        desk = self.desk
+        trial = desk.trials.pop(case.incident.id, None)
+        if trial is not None:
+            job = desk.job(case.job)
+            desk.note(trial.outcome(job, "failed", desk.clock.now(), "the job ended before it could be judged"))
+        elif case.phase is Phase.HELD and case.plan is not None:
+            desk.note_plan(case.plan, "stale", "the job ended")
+        ended = IncidentState.CLOSED if event.name == "job.finished" else IncidentState.FAILED
+        desk.move(case, Phase.ENDED, state=ended)
+
+    def missing(self, case: Case) -> None:
+        """The coordinator did not do what it does by itself: a repair is sent, unless the job has no need of it."""
+        isolates = case.treatment.rungs[:1] == ("restart_without_node",)
+        if not case.incident.active:
+            self.desk.move(case, Phase.ENDED, state=IncidentState.CLOSED)
+        elif not isolates and self.desk.job(case.job).moved_after(case.opened + MOVES_S):
+            self.desk.move(case, Phase.PARKED)
+            self.notify(case, "the job runs on: nothing is done about it")
+        else:
+            self.proposals.propose(case)

@@ -16,6 +16,7 @@ from .memory import Memory
 from .policy import Policy
 from .trials import Trial
 
+CASES_KEPT = 1000
 OutcomeState = Literal["intended", "done", "failed", "stale"]
 
 
@@ -42,6 +43,13 @@ class Desk:
         """Cases of a job under which something is still to be done."""
         return [case for case in self.cases.values() if case.job == job and case.open]
 
+    def open(self, case: Case) -> None:
+        """A new case; of those that have ended the oldest go."""
+        self.cases[case.incident.id] = case
+        ended = [name for name, other in self.cases.items() if other.phase is Phase.ENDED and name not in self.trials]
+        for name in ended[: max(0, len(self.cases) - CASES_KEPT)]:
+            del self.cases[name]
+
     def move(self, case: Case, phase: Phase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
         """The case waits for something else now; a new state is written down."""
         case.phase, case.due = phase, due
@@ -50,6 +58,10 @@ class Desk:
         if state is not None and state is not case.state:
             case.state = state
             self.ledger.move_incident(case.incident.id, state, self.clock.now())
+
+    def settled(self, case: Case) -> float:
+        """When the case's incident has settled."""
+        return case.settling.due(self.policy.settle_s, self.policy.settle_max_s)
 
     def note(self, outcome: Outcome) -> None:
         """Write an outcome down. While it is `intended`, its plan is under way: the next leader goes on with it."""

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from eagle_eye.frames import Frame
-from eagle_eye.types import Event, Layout, Step, digest_of
+from eagle_eye.types import Event, Incident, Layout, Step, digest_of
 
 KEPT_STEPS = 512
+BAD_EARLY_S = 5.0
+"""A bad step that ended so long before the fault is said to have begun belongs to an earlier one."""
 KEPT_RATES = 200
 EACH_STEP = 3
 """A script that told its loss so many steps in a row tells it at each step: a missing one is then no number."""
@@ -211,15 +213,19 @@ class Job:
         """The job's own budget allows a restart, as far as we know: the coordinator has the last word."""
         return self.budget_left is None or self.budget_left > 0
 
-    def first_bad_step(self, since: float) -> int:
-        """Number of the step where the newest run of losses that are no numbers began; without such a run, of the
-        step that ended at `since`; -1 if no step is known."""
+    def bad_step(self, incident: Incident) -> int:
+        """Number of the first step whose loss is no number: where the newest run of such steps began; without one
+        since the fault began, the step that the evidence names; -1 if there is none."""
         last = next((place for place in range(len(self.steps) - 1, -1, -1) if not self.steps[place].finite), None)
-        if last is not None:
+        if last is not None and self.steps[last].end > incident.since - BAD_EARLY_S:
             run = takewhile(lambda step: not step.finite, (self.steps[place] for place in range(last, -1, -1)))
             return min(step.number for step in run if step.epoch == self.steps[last].epoch)
-        later = [step.number for step in self.steps if step.end >= since - 1e-6]
-        return min(later, default=self.steps[-1].number if self.steps else -1)
+        named = [int(line.value) for line in incident.evidence if line.metric == "step" and line.value is not None]
+        return min(named, default=-1)
+
+    def moved_after(self, time: float) -> bool:
+        """A step was completed after that time."""
+        return bool(self.steps) and self.steps[-1].end > time
 
     def good_checkpoint(self, before: int) -> int:
         """Step of the newest checkpoint before a step whose numbers are all finite; -1 if there is none."""

@@ -34,7 +34,7 @@ class Judging:
         older = self.desk.trials.pop(case.incident.id, None)
         if older is not None:
             self.desk.note(older.outcome(job, "done", began, f"followed by {plan.action} before it was judged"))
-        bad = job.first_bad_step(case.incident.since) if plan.action == "roll_back" else -1
+        bad = job.bad_step(case.incident) if plan.action == "roll_back" else -1
         trial = Trial(
             plan=plan,
             incident=case.incident.id,

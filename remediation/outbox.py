@@ -20,6 +20,8 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import ConfigError, EagleEyeError
 from eagle_eye.ledger import Letter
 
+from .actions.notify import Notify
+
 log = logging.getLogger(__name__)
 
 SECRET_VARIABLE = "EAGLE_EYE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable, not a secret
@@ -65,6 +67,13 @@ def signature(secret: bytes, time: int, body: bytes) -> str:
 def wait_before(attempt: int) -> float:
     """Seconds before the next try, after so many: 1, 2, 4, ... up to 15 minutes."""
     return float(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (attempt - 1)))
+
+
+def outbox_of(notify: Notify, box: "Box", clock: Clock) -> "Outbox | None":
+    """The way out of the letters of an action; None if it has no address. Raises ConfigError."""
+    if not notify.url:
+        return None
+    return Outbox(box=box, url=notify.url, secret=secret_of(notify.secret_file), clock=clock)
 
 
 def _client() -> httpx.Client:

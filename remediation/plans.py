@@ -93,9 +93,9 @@ def _aim(
 
 def _back(wanted: Wanted, job: Job) -> Target | Impossible:
     """To the newest good checkpoint; past the batch if the same step was bad after the last roll-back."""
-    bad = job.first_bad_step(wanted.incident.since)
+    bad = job.bad_step(wanted.incident)
     if bad < 0:
-        return Impossible("no step of the job is known, so no good one either")
+        return Impossible("the first bad step is not known, so no good one either")
     good = job.good_checkpoint(bad)
     if good < 0:
         return Impossible(f"no checkpoint before step {bad} is known whose numbers are all finite")

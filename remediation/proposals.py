@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 RECHECK_S = 1.0
 """How often a plan that is held is made anew and asked for again."""
 SOON_S = 0.1
+VERDICTS_KEPT = 1000
 
 
 @dataclass(slots=True)
@@ -26,8 +27,8 @@ class Proposals:
 
     desk: Desk
     notify: Callable[[Case, str], object]
-    _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
-    """(plan, guard) → what was written down last."""
+    _verdicts: dict[tuple[str, str], tuple[str, Verdict]] = field(default_factory=dict)
+    """(incident, guard) → what was written down last."""
 
     def propose(self, case: Case) -> None:
         """Take the next step of a case: gather evidence, plan, ask, begin; or wait; or give up."""
@@ -45,9 +46,8 @@ class Proposals:
             self.give_up(case, f"{wanted.action} is impossible: {plan.why}")
         elif plan.own:
             self.begin(case, plan)
-        elif now < case.settling.due(desk.policy.settle_s, desk.policy.settle_max_s):
-            due = case.settling.due(desk.policy.settle_s, desk.policy.settle_max_s)
-            desk.move(case, Phase.SETTLING, due=due)
+        elif now < desk.settled(case):
+            desk.move(case, Phase.SETTLING, due=desk.settled(case))
         else:
             self._ask(case, self._same(case, plan))
 
@@ -177,15 +177,15 @@ class Proposals:
 
     def _write(self, plan: Plan, verdict: Verdict) -> None:
         """Each verdict once, however often it is asked for."""
-        key = (plan.id, verdict.guard)
-        if self._verdicts.get(key) != verdict:
-            self._verdicts[key] = verdict
+        key = (plan.incident, verdict.guard)
+        if self._verdicts.get(key) != (plan.id, verdict):
+            self._verdicts[key] = (plan.id, verdict)
+            while len(self._verdicts) > VERDICTS_KEPT:
+                self._verdicts.pop(next(iter(self._verdicts)))
             self.desk.ledger.save_verdict(plan, verdict, self.desk.clock.now())
 
     def remember(self, case: Case, plan: Plan, *, failed: bool) -> None:
         """The attempt counts from now on."""
-        bad = -1
-        if plan.action == "roll_back":
-            bad = self.desk.job(case.job).first_bad_step(case.incident.since)
+        bad = self.desk.job(case.job).bad_step(case.incident) if plan.action == "roll_back" else -1
         now = self.desk.clock.now()
         self.desk.memory.attempt(attempt_of(plan, case.incident, now, rung=case.rung, failed=failed, step=bad))

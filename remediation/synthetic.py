@@ -57,6 +57,8 @@ class SyntheticJob:
     """Nothing moves: a worker is dead, stopped or hangs."""
     silent: bool = False
     """The stream is away: no frame comes."""
+    mute: tuple[str, ...] = ()
+    """Nodes whose agent sends nothing."""
     excluded: tuple[str, ...] = ()
     skipped: tuple[int, ...] = ()
     resumed: bool = True
@@ -245,7 +247,7 @@ class SyntheticJob:
             steps=steps,
             events=events,
             layout=self.layout,
-            reporting=dict.fromkeys(self.nodes, now) if tick else {},
+            reporting={node: 0.0 if node in self.mute else now for node in self.nodes} if tick else {},
         )
 
 

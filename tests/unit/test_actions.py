@@ -149,3 +149,16 @@ def test_an_action_that_is_not_there_names_the_remedy(clock):
     execution.begin(plan("reboot"))
     [report] = execution.reports()
     assert "remediation/actions/reboot.py" in report.detail
+
+
+def test_a_lease_lost_between_two_steps_stops_before_the_second(commander, clock):
+    leads = iter([True, True, True, False, False])
+    cordons = Cordons()
+    action = RestartWithoutNode(commander=commander, ledger=cordons, clock=clock)
+    execution = Execution(
+        actions={"restart_without_node": action}, book=Book(), clock=clock, start=at_once, leads=lambda: next(leads)
+    )
+    execution.begin(plan("restart_without_node", exclude=("b",)))
+    [report] = execution.reports()
+    assert report.ending == "stopped"
+    assert cordons.made == []

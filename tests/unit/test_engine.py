@@ -45,6 +45,16 @@ def test_the_costs_of_an_outcome_are_those_of_the_fault(make):
     assert outcome.actual["throughput_per_s"] == pytest.approx(outcome.predicted["throughput_per_s"], rel=0.01)
 
 
+def test_an_incident_may_be_over_before_its_epoch_is_heard_of(make):
+    world = make()
+    died = world.job.die(WORKER.name)
+    world.find("worker killed", WORKER, event=died)
+    world.find("worker killed", WORKER, event=died, revision=2, active=False, since=died.time)
+    world.run(8)
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED
+
+
 def test_the_epoch_may_be_heard_of_before_the_incident(make):
     world = make()
     died = world.job.die(WORKER.name)
@@ -102,6 +112,28 @@ def test_a_spent_budget_makes_the_restart_a_matter_of_mode(make):
         assert world.sent == sent
         plan = world.ledger.plans(incident="i1")[-1]
         assert (plan.action, plan.own) == ("restart_worker", False)
+
+
+def test_a_death_that_another_incident_explains_is_closed_without_a_plan_of_its_own(make):
+    world = make()
+    world.job.standing = True
+    found = world.find("worker killed", WORKER)
+    world.run(0.1)
+    world.find("worker killed", None, revision=2, active=False, since=found.since)
+    world.find("node lost", NODE, name="i2", severity=Severity.SEV1, since=found.since)
+    world.job.lose("node-b")
+    world.run(12)
+    assert world.outcomes() == []
+    assert world.state() is IncidentState.CLOSED
+    assert world.outcomes("i2") == [("restart_without_node", "done")]
+
+
+def test_an_error_that_stops_nothing_restarts_nothing(make):
+    world = make()
+    world.find("gpu error", WORKER)
+    world.run(20)
+    assert world.sent == []
+    assert world.state() is IncidentState.OPEN
 
 
 # --- standstill ----------------------------------------------------------------------------------------------------
@@ -172,6 +204,17 @@ def test_a_restart_that_the_job_does_itself_meanwhile_makes_the_plan_stale(make)
     assert world.sent == ["dump"]
     assert world.outcomes() == [("dump", "done"), ("restart_worker", "stale"), ("restart_worker", "done")]
     assert world.state() is IncidentState.HEALED
+
+
+def test_a_hang_at_the_start_of_an_epoch_is_not_taken_for_one_that_the_epoch_ended(make):
+    world = make()
+    world.job.die(WORKER.name)
+    world.run(0.2)
+    world.job.standing = True
+    world.find("python hang", WORKER, since=world.job._began - 0.3)
+    world.run(10)
+    assert world.sent == ["dump", "restart"]
+    assert world.outcomes() == [("dump", "done"), ("restart_worker", "done")]
 
 
 # --- slow ----------------------------------------------------------------------------------------------------------
@@ -292,6 +335,55 @@ def test_while_the_stream_is_away_nothing_is_judged(make):
     world.job.silent = True
     world.run(200)
     assert world.sent == ["restart"]
+
+
+def test_nothing_is_judged_while_a_node_of_the_job_sends_no_telemetry(make):
+    world = make()
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(1.2)
+    world.job.mute = ("node-b",)
+    world.run(100)
+    assert world.sent == ["restart"]
+    world.job.mute = ()
+    world.run(10)
+    assert world.sent == ["restart", "restart"]
+
+
+def test_another_fault_of_the_job_is_not_held_against_the_last_repair(make):
+    world = make(contain_s=60.0)
+    world.job.standing = True
+    world.find("python hang", WORKER)
+    world.run(1)
+    world.job.standing = True  # the next worker dies, and its coordinator takes its time
+    world.find("worker killed", Entity(kind=Kind.WORKER, name="run1/node-a/0"), name="i2")
+    world.run(50)
+    world.job._begin("death")
+    world.run(8)
+    assert world.outcomes()[-1] == ("restart_worker", "done")
+    assert world.state("i2") is IncidentState.HEALED
+    assert world.ledger.cordoned() == ()
+
+
+def test_a_doubtful_culprit_is_not_isolated(make):
+    world = make(confidence=0.95)
+    died = world.job.die(WORKER.name)
+    world.find("ecc error", WORKER, severity=Severity.SEV1, event=died)
+    world.run(12)
+    assert world.sent == []
+    assert world.state() is IncidentState.HEALED
+
+
+def test_a_missing_throughput_after_a_death_isolates_nobody(make):
+    world = make()
+    world.job.slow = lambda nodes: 1.0 if world.job.epoch == 1 else 2.0
+    died = world.job.die(WORKER.name)
+    world.find("worker killed", WORKER, event=died)
+    world.run(50)
+    assert world.sent == []
+    assert world.outcomes() == [("restart_worker", "failed")]
+    assert world.state() is IncidentState.FAILED
 
 
 def test_a_broken_part_is_left_out_though_the_job_runs_again(make):

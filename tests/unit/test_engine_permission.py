@@ -234,6 +234,20 @@ def test_a_leader_without_a_lease_does_nothing_more_and_the_next_one_goes_on(mak
     assert world.state() is IncidentState.HEALED
 
 
+def test_a_new_leader_does_not_gather_the_same_evidence_again(make_world):
+    world = make_world(Mode.RECOMMEND)
+    world.commander.answers["restart"] = TemporaryError("no session", delay=0.5)
+    world.job.standing = True
+    world.find("python hang", WORKER)
+    world.run(1)
+    world.engine = world.new_engine()
+    world.engine.resume()
+    world.commander.answers["restart"] = PermanentError("the budget is spent")
+    world.run(5)
+    assert world.sent == ["dump"]
+    assert len(waiting(world)) == 1
+
+
 def test_a_command_whose_answer_was_lost_is_not_done_twice(make_world):
     world = make_world()
     restart = world.commander.answers["restart"]
@@ -269,6 +283,20 @@ def test_the_next_leader_remembers_what_was_tried(make_world):
     world.find("python hang", WORKER, name="i2")
     world.run(12)
     assert [sent.arguments["exclude"] for sent in world.commander.sent if sent.action == "restart"] == [[], ["node-b"]]
+
+
+def test_what_is_over_stays_over_though_diagnosis_tells_of_it_again(make_world):
+    world = make_world()
+    world.job.standing = True
+    found = world.find("python hang", WORKER)
+    world.run(12)
+    assert world.state() is IncidentState.HEALED
+    world.engine = world.new_engine()
+    world.engine.resume()
+    world.engine.consider([found])
+    world.run(5)
+    assert world.sent == ["dump", "restart"]
+    assert world.state() is IncidentState.HEALED
 
 
 # --- releases --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from eagle_eye.clock import FakeClock
 from remediation.jobs import Job
-from remediation.synthetic import SyntheticJob
+from remediation.synthetic import SyntheticJob, incident
 
 
 def follow(paper: SyntheticJob, job: Job, seconds: float, *, calm=True) -> None:
@@ -59,7 +59,7 @@ def test_a_checkpoint_with_bad_numbers_is_no_good_one(paper, job):
     follow(paper, job, 9)
     assert job.checkpoints[20] is False
     assert job.good_checkpoint(21) == 10
-    assert job.first_bad_step(paper.clock.now()) == 12
+    assert job.bad_step(incident(paper, "loss not finite", since=paper.clock.now() - 1)) == 12
 
 
 def test_a_loss_that_is_told_now_and_then_is_no_bad_number(paper, job):
