@@ -84,10 +84,10 @@ def _means(values: Floats, home: Integers, nodes: int) -> Floats:
 class IsolationForest:
     """Claims node.unusual while a node scores above what any healthy minute did; silent without a baseline."""
 
-    margin: float = 0.05
+    margin: float = 0.03
     """So far above the highest score of a healthy sample."""
-    floor: float = 0.6
-    """And at least so high: the paper calls scores much below 1 and above 0.5 doubtful."""
+    floor: float = 0.55
+    """And at least so high: by the paper 0.5 is ordinary."""
     sustained: int = 4
     """Looks in succession: a spike of a few seconds is no claim."""
     every: ClassVar[int] = 3
@@ -192,11 +192,21 @@ class IsolationForestLearner:
     """Grows the trees on minutes without open findings. Needs scikit-learn (extra `ml`)."""
 
     trees: int = 64
-    samples: int = 128
-    """Samples per tree: half of the paper's 256 scores as well here, in half the bytes and time."""
+    per_tree: int = 128
+    """Samples of each tree: half of the paper's 256 scores as well here, in half the bytes and time."""
     held_out: float = 0.25
     """Share of the samples, the newest, that the trees do not see: they give the cutoff."""
     seed: int = 0
+
+    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+        """What it wants to remember of a healthy tick: (names, nodes that reported × names)."""
+        _, names, matrix = features(frame)
+        return names, matrix[np.isfinite(matrix).any(axis=1)] if names else matrix
+
+    def samples(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+        """What to remember of a healthy tick: names, nodes × names."""
+        _, names, matrix = features(frame)
+        return names, matrix[np.isfinite(matrix).any(axis=1)] if names else matrix
 
     def fit(self, history: Mapping[str, Any], /) -> Baseline:
         """`history`: job, time, names (tuple), matrix (samples × names, of all nodes and ticks, oldest first).
@@ -211,7 +221,7 @@ class IsolationForestLearner:
         median = np.nan_to_num(np.array([_median(column) for column in matrix.T]))
         filled = np.where(np.isfinite(matrix), matrix, median)
         known = filled[: int(len(filled) * (1 - self.held_out))]
-        grown = Grower(n_estimators=self.trees, max_samples=min(self.samples, len(known)), random_state=self.seed)
+        grown = Grower(n_estimators=self.trees, max_samples=min(self.per_tree, len(known)), random_state=self.seed)
         grown.fit(known.astype(np.float32))
         forest = self._forest(names, median, filled, grown)
         scores = scores_of(forest, _arrays(forest), filled[len(known) :])

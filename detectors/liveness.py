@@ -199,7 +199,8 @@ class Liveness:
         event = node.lost.get("launcher")
         if event is None or "agent" in node.lost or not node.counts:
             return False
-        return frame.layout is not None and name in frame.layout.nodes and frame.reporting[name] > event.time
+        takes_part = frame.layout is not None and name in frame.layout.nodes
+        return takes_part and frame.reporting.get(name, 0.0) > event.time
 
     def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence) -> Iterator[Claim]:
         entity = _entity(name)

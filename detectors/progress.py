@@ -37,6 +37,8 @@ class _Positions(NamedTuple):
     """workers × COLUMNS; NaN = not known."""
     told: Truths
     """Their node has said, with a `stall` event, that they stand still."""
+    late: Truths
+    """Read some ticks ago; the batch since is late."""
 
     def line(self, index: int) -> str:
         """One worker's position in words."""
@@ -106,6 +108,7 @@ class Progress:
         self._iterations.clear()
         self._stepped = self._dead = False
         self._workers, self._table = (), None
+        self._missed = np.zeros(0, dtype=np.int64)
 
     def _look(self, frame: Frame) -> None:
         for step in frame.steps:
@@ -154,9 +157,11 @@ class Progress:
             for row, index in known:
                 table[row] = self._table[index]
         told = np.array([name in self._told for name in workers], dtype=bool)
+        late_names = {self._workers[index] for index in np.flatnonzero(self._missed).tolist()}
+        late = np.array([name in late_names for name in workers], dtype=bool) & ~told
         for index in np.flatnonzero(told).tolist():
             table[index] = _row(self._told[workers[index]], frame.time)
-        return _Positions(workers, table, told)
+        return _Positions(workers, table, told, late)
 
     # --- judging
 
@@ -177,7 +182,8 @@ class Progress:
         elif stopped.any():
             yield from self._job(frame, "job.stalled", at, np.flatnonzero(stopped), 1.0)
         elif known.all():
-            yield from self._blame(at, frame)
+            if not at.late.any():  # positions of different moments cannot be compared
+                yield from self._blame(at, frame)
         else:
             yield from self._job(frame, "job.stalled", at, np.flatnonzero(~known), 0.5)
 
