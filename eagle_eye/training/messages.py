@@ -4,9 +4,10 @@ Three conversations, all on one machine, between processes of one user:
 
 worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or several; only `token` is answered)
     hello(worker, pid, epoch)                       the probe runs and serves its own socket
-    exception(worker, pid, epoch, type, message, traceback, step)   raised and not caught; sent before the process dies
+    exception(worker, pid, epoch, type, message, traceback, step, thread, fatal)
+                                                    raised and not caught; sent before the process dies. Not fatal
+                                                    in a thread beside the main one, whose name is given
     checkpoint(worker, epoch, step, path, finite)   a checkpoint became visible
-    finished(worker, pid, epoch)                    the script's last line was run
 
 anybody of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}

@@ -51,7 +51,7 @@ class Monitor:
         self._values: dict[int, float] = {}
         self._late = Late()
         self._held: tuple[int, int, dict[int, float]] | None = None
-        self._spent = [0] * len(messages.PHASES)
+        self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
         self._marked = clock_ns()
         self._began = self._marked
@@ -101,10 +101,8 @@ class Monitor:
         """Begin step `number` in phase `data`: for loops that cannot use `steps`."""
         try:
             self._step = number
-            self._values.clear()
-            spent = self._spent
-            for index in range(len(spent)):
-                spent[index] = 0
+            self._values = {}
+            self._spent = [0] * len(_INDEX)
             words = self._words
             self._began = self._marked = now = self._clock()
             self._phase = _DATA
@@ -127,7 +125,7 @@ class Monitor:
             spent = self._spent
             spent[self._phase] += now - self._marked
             self._marked = now
-            values = dict(self._values)
+            values = self._values
             values[_STEP_S] = (now - self._began) / 1e9
             for column, nanoseconds in enumerate(spent, _FIRST_PHASE):
                 if nanoseconds:

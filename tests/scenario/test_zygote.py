@@ -7,9 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,60 +18,6 @@ from eagle_eye.training import flight_recorder, messages, zygote
 from eagle_eye.training.ring import RingReader
 
 PATIENCE_S = 30.0
-
-
-class Launcher:
-    """Plays the launcher: starts a zygote and talks with it."""
-
-    def __init__(self, home: Path, modules: tuple[str, ...] = ()) -> None:
-        self.home = home
-        ours, theirs = socket.socketpair()
-        self.process = subprocess.Popen(zygote.command(sys.executable, theirs.fileno()), pass_fds=[theirs.fileno()])
-        theirs.close()
-        self.socket = ours
-        self.socket.settimeout(PATIENCE_S)
-        self._lines, self._heard = messages.Lines(), list[messages.Message]()
-        self.tell("import", modules=modules)
-        self.ready = self.hear("ready")
-
-    def tell(self, kind: str, **fields: Any) -> None:
-        self.socket.sendall(messages.encode(kind, **fields))
-
-    def hear(self, kind: str, **wanted: Any) -> messages.Message:
-        """The next message of that kind; others wait their turn."""
-        while True:
-            for index, message in enumerate(self._heard):
-                if message["kind"] == kind and wanted.items() <= message.items():
-                    return self._heard.pop(index)
-            data = self.socket.recv(65536)
-            assert data, "the zygote is gone"
-            self._heard += [messages.decode(line) for line in self._lines.feed(data)]
-
-    def fork(self, *argv: str, slot: str = "0", **env: str) -> int:
-        """Start a command; returns its pid."""
-        self.tell(
-            "fork", slot=slot, argv=argv, cwd=str(self.home), log=str(self.log(slot)), env={**os.environ, **env}
-        )
-        return int(self.hear("forked", slot=slot)["pid"])
-
-    def run(self, *argv: str, slot: str = "0", **env: str) -> int:
-        """Run a command to its end; returns its status."""
-        return int(self.hear("exited", pid=self.fork(*argv, slot=slot, **env))["status"])
-
-    def python(self, text: str, *arguments: str, slot: str = "0", **env: str) -> int:
-        script = self.home / "script.py"
-        script.write_text(text)
-        return self.run(sys.executable, "script.py", *arguments, slot=slot, **env)
-
-    def log(self, slot: str = "0") -> Path:
-        return self.home / f"{slot}.log"
-
-    def words(self, slot: str = "0") -> str:
-        return self.log(slot).read_text()
-
-    def end(self) -> None:
-        self.socket.close()
-        self.process.wait(PATIENCE_S)
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -92,19 +37,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="zygote") as folder:  # short: paths of unix sockets are limited
-        yield Path(folder)
-
-
-@pytest.fixture
-def launcher(home: Path) -> Iterator[Launcher]:
-    made = Launcher(home)
-    yield made
-    made.end()
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -119,27 +51,27 @@ def launcher(home: Path) -> Iterator[Launcher]:
         ("import os; os._exit(9)", 9),
     ],
 )
-def test_exit_codes_are_those_of_the_interpreter(launcher: Launcher, text: str, code: int) -> None:
+def test_exit_codes_are_those_of_the_interpreter(launcher: Any, text: str, code: int) -> None:
     assert os.waitstatus_to_exitcode(launcher.python(text)) == code
     plain = subprocess.run([sys.executable, "script.py"], cwd=launcher.home, capture_output=True, text=True)
     assert plain.returncode == code
     assert launcher.words().splitlines()[-1:] == plain.stderr.splitlines()[-1:]
 
 
-def test_a_script_that_does_not_exist_ends_as_with_python(launcher: Launcher) -> None:
+def test_a_script_that_does_not_exist_ends_as_with_python(launcher: Any) -> None:
     assert os.waitstatus_to_exitcode(launcher.run(sys.executable, "missing.py")) == 2
     assert "can't open file" in launcher.words()
     assert "No such file or directory" in launcher.words()
 
 
-def test_a_traceback_shows_the_script_alone(launcher: Launcher) -> None:
+def test_a_traceback_shows_the_script_alone(launcher: Any) -> None:
     launcher.python("def f():\n    raise KeyError('x')\nf()")
     plain = subprocess.run([sys.executable, "script.py"], cwd=launcher.home, capture_output=True, text=True)
     assert launcher.words() == plain.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_told_as_such(launcher: Launcher, number: signal.Signals) -> None:
+def test_a_signal_is_told_as_such(launcher: Any, number: signal.Signals) -> None:
     status = launcher.python(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)")
     assert os.WTERMSIG(status) == number
 
@@ -155,7 +87,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("how", ["file", "module"])
-def test_a_script_sees_what_it_would_see_under_python(launcher: Launcher, how: str) -> None:
+def test_a_script_sees_what_it_would_see_under_python(launcher: Any, how: str) -> None:
     (launcher.home / "pack").mkdir()
     (launcher.home / "pack" / "script.py").write_text(SAYS_WHO_IT_IS)
     words = ["pack/script.py"] if how == "file" else ["-m", "pack.script"]
@@ -167,7 +99,7 @@ def test_a_script_sees_what_it_would_see_under_python(launcher: Launcher, how: s
     assert launcher.words() == plain.stdout
 
 
-def test_multiprocessing_finds_the_script_again(launcher: Launcher) -> None:
+def test_multiprocessing_finds_the_script_again(launcher: Any) -> None:
     status = launcher.python(
         "import multiprocessing, pickle\n"
         "class Thing:\n    pass\n"
@@ -180,7 +112,7 @@ def test_multiprocessing_finds_the_script_again(launcher: Launcher) -> None:
     assert (status, launcher.words()) == (0, "[42]\n")
 
 
-def test_exit_handlers_and_threads_are_waited_for(launcher: Launcher) -> None:
+def test_exit_handlers_and_threads_are_waited_for(launcher: Any) -> None:
     launcher.python(
         "import atexit, threading\n"
         "atexit.register(print, 'handler')\n"
@@ -189,20 +121,20 @@ def test_exit_handlers_and_threads_are_waited_for(launcher: Launcher) -> None:
     assert launcher.words() == "thread\nhandler\n"
 
 
-def test_workers_do_not_draw_the_same_random_numbers(launcher: Launcher) -> None:
+def test_workers_do_not_draw_the_same_random_numbers(launcher: Any) -> None:
     for slot in ("0", "1"):
         launcher.python("import random; print(random.random())", slot=slot)
     assert launcher.words("0") != launcher.words("1")
 
 
-def test_a_command_that_is_not_python_is_executed(launcher: Launcher) -> None:
+def test_a_command_that_is_not_python_is_executed(launcher: Any) -> None:
     status = launcher.run("sh", "-c", "echo $0 $1; exit 3", "one", "two words")
     assert (os.waitstatus_to_exitcode(status), launcher.words()) == (3, "one two words\n")
     assert os.waitstatus_to_exitcode(launcher.run("no-such-program")) == zygote.NOT_FOUND
     assert "cannot run 'no-such-program'" in launcher.words()
 
 
-def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Launcher) -> None:
+def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Any) -> None:
     pids = {slot: launcher.fork("sleep", "60", slot=slot) for slot in ("a", "b", "c")}
     launcher.tell("kill", pid=pids["b"], signal=int(signal.SIGTERM))
     assert launcher.hear("exited")["slot"] == "b"
@@ -212,7 +144,7 @@ def test_the_exit_of_each_is_told_at_once_and_by_name(launcher: Launcher) -> Non
     assert launcher.hear("exited")["slot"] == "a"
 
 
-def test_what_a_dead_worker_started_ends_with_it(launcher: Launcher) -> None:
+def test_what_a_dead_worker_started_ends_with_it(launcher: Any) -> None:
     pid = launcher.fork("sh", "-c", "sleep 60 & echo $!; wait")
     child = int(until(lambda: launcher.words().strip(), "the child's pid"))
     os.kill(pid, signal.SIGKILL)
@@ -220,7 +152,7 @@ def test_what_a_dead_worker_started_ends_with_it(launcher: Launcher) -> None:
     until(lambda: gone(child), "the end of the worker's child")
 
 
-def test_when_the_launcher_goes_nothing_is_left(launcher: Launcher) -> None:
+def test_when_the_launcher_goes_nothing_is_left(launcher: Any) -> None:
     hidden = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid())\ntime.sleep(60)"
     (launcher.home / "script.py").write_text(hidden)
     pid = launcher.fork(sys.executable, "script.py")
@@ -231,7 +163,7 @@ def test_when_the_launcher_goes_nothing_is_left(launcher: Launcher) -> None:
     assert gone(escaped)
 
 
-def test_when_the_zygote_is_killed_its_workers_die(launcher: Launcher) -> None:
+def test_when_the_zygote_is_killed_its_workers_die(launcher: Any) -> None:
     pid = launcher.fork("sleep", "60")
     launcher.process.kill()
     until(lambda: gone(pid), "the death of the worker")
@@ -261,15 +193,7 @@ def test_eagle_eye_need_not_be_installed_where_the_script_runs(home: Path) -> No
 # --- with torch -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def torch_launcher() -> Iterator[Launcher]:
-    with tempfile.TemporaryDirectory(prefix="zygote") as folder:
-        made = Launcher(Path(folder), zygote.PREIMPORTED)
-        yield made
-        made.end()
-
-
-def test_torch_leaves_the_zygote_fit_to_fork(torch_launcher: Launcher) -> None:
+def test_torch_leaves_the_zygote_fit_to_fork(torch_launcher: Any) -> None:
     assert torch_launcher.ready["missing"] == {}
     assert torch_launcher.ready["unsafe"] == ""
 
@@ -290,7 +214,7 @@ for _ in monitor.steps(iter(int, 1)):
 class Worker:
     """A training script under a torch zygote, with everything the probe serves."""
 
-    def __init__(self, launcher: Launcher, slot: str) -> None:
+    def __init__(self, launcher: Any, slot: str) -> None:
         self.launcher = launcher
         self.slot = slot
         script = launcher.home / f"{slot}.py"
@@ -324,7 +248,7 @@ class Worker:
         return int(self.launcher.hear("exited", pid=self.pid)["status"])
 
 
-def test_a_hang_leaves_the_probe_awake(torch_launcher: Launcher) -> None:
+def test_a_hang_leaves_the_probe_awake(torch_launcher: Any) -> None:
     worker = Worker(torch_launcher, "hang")
     worker.drill("hang")
     until(worker.stands_still, "the hang")
@@ -332,7 +256,7 @@ def test_a_hang_leaves_the_probe_awake(torch_launcher: Launcher) -> None:
     worker.end()
 
 
-def test_a_hang_that_holds_the_gil_leaves_the_flight_recorder_awake(torch_launcher: Launcher) -> None:
+def test_a_hang_that_holds_the_gil_leaves_the_flight_recorder_awake(torch_launcher: Any) -> None:
     worker = Worker(torch_launcher, "gil")
     worker.drill("hang-gil")
     until(worker.stands_still, "the hang")
@@ -344,7 +268,7 @@ def test_a_hang_that_holds_the_gil_leaves_the_flight_recorder_awake(torch_launch
     worker.end()
 
 
-def test_an_exception_ends_the_worker_and_is_in_the_ring(torch_launcher: Launcher) -> None:
+def test_an_exception_ends_the_worker_and_is_in_the_ring(torch_launcher: Any) -> None:
     worker = Worker(torch_launcher, "raise")
     worker.drill("exception")
     assert os.waitstatus_to_exitcode(torch_launcher.hear("exited", pid=worker.pid)["status"]) == 1
@@ -355,14 +279,14 @@ def test_an_exception_ends_the_worker_and_is_in_the_ring(torch_launcher: Launche
     assert not worker.ring.alive()
 
 
-def test_a_nan_reaches_the_loss(torch_launcher: Launcher) -> None:
+def test_a_nan_reaches_the_loss(torch_launcher: Any) -> None:
     worker = Worker(torch_launcher, "nan")
     worker.drill("nan")
     until(lambda: worker.ring.steps(-1)[-1].values["loss"] != worker.ring.steps(-1)[-1].values["loss"], "a NaN")
     worker.end()
 
 
-def test_the_store_serves_ranks_and_ends_when_told(torch_launcher: Launcher) -> None:
+def test_the_store_serves_ranks_and_ends_when_told(torch_launcher: Any) -> None:
     torch_launcher.tell("store", host="127.0.0.1")
     store = torch_launcher.hear("stored")
     script = torch_launcher.home / "rank.py"
