@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,18 +24,12 @@ import numpy as np
 from eagle_eye import plugins
 from eagle_eye.clock import Clock
 from eagle_eye.frames import Frame
+from eagle_eye.protocols import Learner
 from eagle_eye.types import Baseline, Floats, Notice
 
 SAMPLES_KEPT = 65_536
 NICENESS = 10
 _log = logging.getLogger(__name__)
-
-
-class SampleLearner(Protocol):
-    """What `Learning` asks of a learner."""
-
-    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]: ...
-    def fit(self, history: Mapping[str, Any], /) -> Baseline: ...
 
 
 @dataclass
@@ -78,7 +72,7 @@ class Learning:
 
     def __init__(
         self,
-        learners: Mapping[str, SampleLearner],
+        learners: Mapping[str, Learner],
         *,
         clock: Clock,
         directory: Path | None = None,
@@ -213,9 +207,9 @@ class Learning:
             self._on_notice(Notice(name="learning.failed", time=self._clock.now(), message=message))
 
 
-def learners(detectors: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, SampleLearner]:
+def learners(detectors: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Learner]:
     """The learners that stand beside these detectors, by the detectors' names."""
-    found: dict[str, SampleLearner] = {}
+    found: dict[str, Learner] = {}
     for name in detectors:
         cls = plugins.beside("detectors", name, "fit")
         if cls is not None:
@@ -223,7 +217,7 @@ def learners(detectors: Iterable[str], options: Mapping[str, Mapping[str, Any]] 
     return found
 
 
-def _fit(learner: SampleLearner, history: Mapping[str, Any], answer: Connection) -> None:
+def _fit(learner: Learner, history: Mapping[str, Any], answer: Connection) -> None:
     """In the child: fit, and answer with `fitted` and the baseline, or `failed` and why."""
     os.nice(NICENESS)  # the machine's work is training
     try:

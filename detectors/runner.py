@@ -237,7 +237,11 @@ class Runner:
     def _learn(self, learning: Learning, judgement: Judgement) -> None:
         """Baselines come back as records, so that they take effect at the same place of every replay."""
         watched = self.watch.jobs
-        frames = [(frame, not watched[frame.job].panel.book.open) for frame in judgement.frames if frame.job in watched]
+        frames = [
+            (frame, not watched[frame.job].panel.book.open)
+            for frame in judgement.frames
+            if frame.job in watched and frame.layout is not None  # an idle node has no minutes of a job
+        ]
         baselines = learning.tick(frames)
         self._outbox += [(OBSERVATIONS, baseline.job, wire.encode(baseline)) for baseline in baselines]
 

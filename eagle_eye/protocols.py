@@ -9,6 +9,7 @@ from .types import (
     Claim,
     Event,
     Finding,
+    Floats,
     Incident,
     Outcome,
     Plan,
@@ -71,8 +72,13 @@ class Framework(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """Fits a baseline, in a child process, on minutes without open findings."""
+    """Fits a baseline, in a child process, on minutes without open findings.
 
+    `remember` says what it wants of a healthy tick: (names, samples × names). `fit` gets {"job", "time", "names",
+    "matrix" (all samples × names, oldest first)}.
+    """
+
+    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]: ...
     def fit(self, history: Mapping[str, Any], /) -> Baseline: ...
 
 

@@ -43,7 +43,7 @@ _LENGTH = struct.Struct("<I")
 _HEADER_AT = _PREFIX.size + _LENGTH.size
 
 _BATCH = 1
-_OTHERS: dict[int, type[msgspec.Struct]] = {
+OTHERS: dict[int, type[msgspec.Struct]] = {
     2: Event,
     3: Layout,
     4: SchemaRecord,
@@ -51,10 +51,11 @@ _OTHERS: dict[int, type[msgspec.Struct]] = {
     6: ConfigChange,
     7: Mark,
 }
-_CODES = {noun: code for code, noun in _OTHERS.items()}
+"""Fourth byte → what stands behind it, for all that are no batches."""
+_CODES = {noun: code for code, noun in OTHERS.items()}
 MARK = bytes([_CODES[Mark]])
 """Fourth byte of a mark: a reader may look for marks without decoding the rest."""
-_DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun in _OTHERS.items()}
+_DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun in OTHERS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 
 SCHEMAS_KEPT = 16_384
@@ -290,8 +291,8 @@ def _kind_of(payload: bytes) -> int:
         raise NewerVersion(f"the record has schema version {version}; this program reads up to {SCHEMA}: update it")
     if version < SCHEMA - 1:
         raise WireError(f"the record has schema version {version}; this program reads {SCHEMA - 1} and {SCHEMA}")
-    if code != _BATCH and code not in _OTHERS:
-        raise WireError(f"record kind {code} is unknown; this program reads the kinds {_BATCH} to {max(_OTHERS)}")
+    if code != _BATCH and code not in OTHERS:
+        raise WireError(f"record kind {code} is unknown; this program reads the kinds {_BATCH} to {max(OTHERS)}")
     return int(code)
 
 
