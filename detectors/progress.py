@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
-from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind
+from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
 from .standing import Standing, ends_epoch, number, whole_number
 from .step_time import iteration_time
@@ -62,10 +62,14 @@ class Progress:
     """At a tick, without an event: a worker whose marks stood for so long stands still ..."""
     iterations: float = 3.0
     """... or for so many times the median iteration, whichever is more (Unicron: 3)."""
-    data_patience_s: float = 60.0
-    """Waiting for input is no fault of the job for so long; then the job is stalled, still without a culprit."""
-    pause_patience_s: float = 600.0
-    """The same for evaluation and checkpoints."""
+    data_patience_s: float = 30.0
+    """Waiting for input is nobody's fault for at least so long ..."""
+    pause_patience_s: float = 5.0
+    """... nor an evaluation or a checkpoint for at least so long ..."""
+    times_longest: float = 10.0
+    """... or for so many times the longest one that the job has shown, whichever is more."""
+    unseen_patience_s: float = 600.0
+    """While the job has not shown an evaluation or a checkpoint yet, one may take so long."""
     late_ticks: int = 3
     """A worker's last reading holds for so many ticks when its batch is late; then its place is unknown."""
     _epoch: int = field(default=-1, init=False, repr=False)
@@ -73,6 +77,8 @@ class Progress:
     _dead: bool = field(default=False, init=False, repr=False)
     _told: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
+    _longest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Phase → its longest duration in a completed step of the job."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _table: Doubles | None = field(default=None, init=False, repr=False)
     _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
@@ -116,6 +122,7 @@ class Progress:
                 if self._stepped:  # the first one compiled and filled caches
                     self._iterations.append(iteration_time(step))
                 self._stepped = True
+            self._measure_pauses(step)
         names = frame.entities.get(Kind.WORKER, ())
         columns = frame.metrics.get(Kind.WORKER, {})
         nothing = np.full(len(names), np.nan)
@@ -124,6 +131,13 @@ class Progress:
         self._keep_late(table, frame.moved.get(Kind.WORKER))
         if self._told:
             self._drop_moved()
+
+    def _measure_pauses(self, step: Step) -> None:
+        for phase in PAUSES:
+            seconds = np.nan_to_num(step.values.get(f"{PHASES[int(phase)]}_s", np.zeros(1)))
+            longest = float(seconds.max(initial=0.0))
+            if longest > 0.0:
+                self._longest[PHASES[int(phase)]] = max(longest, self._longest.get(PHASES[int(phase)], 0.0))
 
     def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
         """Where a batch is late, what the ticks before said holds on for a while."""
@@ -167,7 +181,8 @@ class Progress:
 
     def _judge(self, frame: Frame) -> Iterator[Claim]:
         if not self._told and not (frame.tick and self._may_stand()):
-            yield from self._standing.withdraw_all(frame.time, "the job moves again")
+            if frame.tick or any(event.name == "resumed" for event in frame.events):
+                yield from self._standing.withdraw_all(frame.time, "the job moves again")
             return
         at = self._positions(frame)
         stopped = self._stands(at) & (at.table[:, STATE] == STOPPED)
@@ -211,7 +226,7 @@ class Progress:
             if (table[pausing, PHASE] == DATA).any():
                 yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
             return
-        culprits = np.zeros_like(behind) if pausing.any() else _culprits(table, behind)
+        culprits = self._overdue(table, pausing) if pausing.any() else _culprits(table, behind)
         yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
         score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
         for entity, kind in list(self._standing.claims):
@@ -220,9 +235,21 @@ class Progress:
         for index in np.flatnonzero(culprits).tolist():
             yield from self._worker("worker.stalled", at, index, frame, score)
 
+    def _patience(self, phase: float) -> float:
+        """For how long a pause is nobody's fault, in seconds."""
+        name = PHASES[int(phase)]
+        longest = self._longest.get(name)
+        if longest is None and phase != DATA:
+            return self.unseen_patience_s
+        return max(self.data_patience_s if phase == DATA else self.pause_patience_s, self.times_longest * (longest or 0.0))
+
     def _patient(self, rows: Doubles) -> bool:
-        patience = np.where(rows[:, PHASE] == DATA, self.data_patience_s, self.pause_patience_s)
-        return bool((np.nan_to_num(rows[:, AGE]) < patience).all())
+        return all(age < self._patience(phase) for phase, age in zip(rows[:, PHASE], np.nan_to_num(rows[:, AGE]), strict=True))
+
+    def _overdue(self, table: Doubles, pausing: Truths) -> Truths:
+        """Those whose pause has lasted too long; nobody if everybody pauses: then it is the storage, not a worker."""
+        late = np.array([bool(row[AGE] >= self._patience(row[PHASE])) if pauses else False for row, pauses in zip(table, pausing, strict=True)])
+        return np.zeros_like(late) if late.all() else late
 
     # --- telling
 

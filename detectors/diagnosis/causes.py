@@ -74,6 +74,13 @@ VICTIMS = (
     *STALLS,
 )
 SAME_WORKER = (Follows("*", Where.WORKER),)
+OWN_TROUBLE = (
+    Follows("worker.stalled", Where.WORKER),
+    Follows("worker.stopped", Where.WORKER),
+    Follows("worker.slow", Where.WORKER),
+)
+"""What a worker's end explains of itself: no exception, for that came before it."""
+OWN_END = (Follows("worker.exited", Where.WORKER),)
 SAME_NODE = (Follows("*", Where.NODE),)
 LONG_LIVED_S = 10.0
 """A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
@@ -145,14 +152,14 @@ CAUSES = (
         "worker.exited",
         Severity.SEV2,
         ("killed",),
-        (*SAME_WORKER, *VICTIMS),
+        (*OWN_TROUBLE, *VICTIMS),
         rivals=(
             ("out of memory on the host", "a line of the kernel's out-of-memory killer; memory of the node before"),
             ("ended by the scheduler or a person", "the scheduler's log"),
         ),
     ),
     *(
-        Cause(word, "worker.exited", severity, (status,), (*SAME_WORKER, *VICTIMS))
+        Cause(word, "worker.exited", severity, (status,), (*OWN_TROUBLE, *VICTIMS))
         for word, status, severity in (
             ("ecc error", "ecc error", Severity.SEV1),
             ("nvlink error", "nvlink error", Severity.SEV1),
@@ -214,7 +221,7 @@ CAUSES = (
         ),
     ),
     *(
-        Cause(word, kind, Severity.SEV3, (status,), VICTIMS, accuses=False, together_s=10.0, early_s=10.0)
+        Cause(word, kind, Severity.SEV3, (status,), (*VICTIMS, *OWN_END), accuses=False, together_s=10.0, early_s=10.0)
         for word, status in (
             ("network error", "connection refused or reset"),
             ("network error", "other network error"),

@@ -24,22 +24,69 @@ class Diagnosis:
         self, opened: Sequence[Incident], findings: Sequence[Finding], topology: Topology, /
     ) -> Iterable[Incident]:
         """New and revised incidents. All findings are of one mark, `opened` are the incidents that are open now."""
-        before = {incident.id: incident for incident in opened}
-        now = dict(before)
-        touched: dict[str, None] = {}
+        jobs = {finding.job for finding in findings}
+        cases = [_Case(incident, topology) for incident in opened if incident.job in jobs]
         for finding in _in_order(findings):
-            name = _fold(finding, now, topology)
-            if name:
-                touched[name] = None
-        into = _absorbed(now, topology) if touched else {}
-        touched.update(dict.fromkeys(into.values()))
+            _fold(finding, cases, topology)
+        _absorb(cases, topology)
         time = max((finding.time for finding in findings), default=0.0)
-        for name in touched:
-            if name not in into:
-                yield from _revised(msgspec.structs.replace(now[name], time=time), before.get(name), topology)
-        for name, wider in into.items():
-            if name in before:
-                yield _closed(before[name], wider, time)
+        for case in cases:
+            yield from case.told(time)
+
+
+class _Case:
+    """An incident while findings are folded into it."""
+
+    def __init__(self, incident: Incident, topology: Topology, *, fresh: bool = False) -> None:
+        self.incident = incident
+        self.touched = fresh
+        self.part_of = ""
+        """Id of the incident that explains this one."""
+        self._fresh = fresh
+        self._topology = topology
+        self.parts = {part.id: part for part in incident.parts}
+        self.ids = dict.fromkeys(incident.findings)
+        self._roots: list[Finding] | None = None
+
+    @property
+    def roots(self) -> list[Finding]:
+        """The findings that are the fault."""
+        if self._roots is None:
+            self._roots = roots_of(list(self.parts.values()), self._topology) if self.parts else []
+        return self._roots
+
+    def take(self, findings: Iterable[Finding]) -> None:
+        """Newer revisions, or further findings."""
+        for finding in findings:
+            known = finding.id in self.parts
+            if known or finding.id not in self.ids or finding.active:
+                self.parts[finding.id] = finding
+            self.ids[finding.id] = None
+            if known or not self._is_consequence(finding):
+                self._roots = None
+        self.touched = True
+
+    def _is_consequence(self, finding: Finding) -> bool:
+        """It changes nothing about the fault; a thousand of them must cost no more than a thousand looks."""
+        if self._roots is None:
+            return False
+        return any(
+            root.active and strength(root) < strength(finding) and explains(root, finding, self._topology)
+            for root in self._roots
+        )
+
+    def told(self, time: float) -> Iterator[Incident]:
+        """The incident as it is now, if that is news."""
+        if not self.touched or (self.part_of and self._fresh):
+            return
+        before = self.incident
+        if self.part_of:
+            yield _closed(before, self.part_of, time)
+            return
+        now = msgspec.structs.replace(before, time=time, parts=tuple(self.parts.values()), findings=tuple(self.ids))
+        revised = compose(now, self._topology)
+        if self._fresh or _says(revised) != _says(before):
+            yield msgspec.structs.replace(revised, revision=before.revision + 1)
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -50,54 +97,47 @@ def _in_order(findings: Sequence[Finding]) -> Iterator[Finding]:
     yield from sorted(findings, key=lambda finding: (first[finding.id], finding.revision))
 
 
-def _fold(finding: Finding, now: dict[str, Incident], topology: Topology) -> str:
-    """Put a finding where it belongs; the id of that incident, '' if nothing is to be told."""
-    name = next((name for name, incident in now.items() if finding.id in incident.findings), "")
-    if name:
-        now[name] = _with(now[name], (finding,))
-        return name
-    if not finding.active:
-        return ""  # the end of something that no open incident holds
-    fitting = [name for name, incident in now.items() if incident.active and _fits(finding, incident, topology)]
-    if fitting:
-        name = min(fitting, key=lambda name: strength(roots_of(now[name].parts, topology)[0]))
-        now[name] = _with(now[name], (finding,))
-        return name
-    incident = _opened(finding)
-    now[incident.id] = incident
-    return incident.id
+def _fold(finding: Finding, cases: list[_Case], topology: Topology) -> None:
+    """Put a finding where it belongs."""
+    case = next((case for case in cases if finding.id in case.ids), None)
+    if case is None and not finding.active:
+        return  # the end of something that no open incident holds
+    if case is None:
+        fitting = [case for case in cases if case.incident.active and _fits(finding, case, topology)]
+        case = min(fitting, key=lambda case: strength(case.roots[0]), default=None)
+    if case is None:
+        cases.append(_Case(_opened(finding), topology, fresh=True))
+    else:
+        case.take((finding,))
 
 
-def _fits(finding: Finding, incident: Incident, topology: Topology) -> bool:
-    if incident.job != finding.job or not incident.parts:
+def _fits(finding: Finding, case: _Case, topology: Topology) -> bool:
+    """The case's fault explains it, is explained by it, or is the same."""
+    if case.incident.job != finding.job:
         return False
-    for root in roots_of(incident.parts, topology):
-        if are_one_fault(root, finding) or explains(root, finding, topology) or explains(finding, root, topology):
-            return True
-    return False
+    return any(
+        are_one_fault(root, finding) or explains(root, finding, topology) or explains(finding, root, topology)
+        for root in case.roots
+    )
 
 
-def _absorbed(now: dict[str, Incident], topology: Topology) -> dict[str, str]:
-    """Incidents whose fault turns out to follow from another's: id → id of the one that now holds their findings."""
-    into: dict[str, str] = {}
-    for name in list(now):
-        wider = next((other for other in now if other not in into and _follows(now[name], now[other], topology)), "")
-        if wider:
-            into[name] = wider
-            now[wider] = _with(now[wider], now[name].parts)
-    return into
+def _absorb(cases: Sequence[_Case], topology: Topology) -> None:
+    """Where one incident's fault turns out to follow from another's, that one takes its findings."""
+    for narrow in cases:
+        wider = next((wide for wide in cases if not wide.part_of and _follows(narrow, wide, topology)), None)
+        if wider is not None:
+            wider.take(tuple(narrow.parts.values()))
+            narrow.part_of, narrow.touched = wider.incident.id, True
 
 
-def _follows(narrow: Incident, wide: Incident, topology: Topology) -> bool:
-    if narrow.id == wide.id or narrow.job != wide.job or not narrow.parts or not wide.parts:
+def _follows(narrow: _Case, wide: _Case, topology: Topology) -> bool:
+    """Every root of one follows from the fault of the other, and not the other way round."""
+    if narrow is wide or not narrow.roots or not (narrow.touched or wide.touched):
         return False
-    return _explained(roots_of(narrow.parts, topology), wide, topology)
-
-
-def _revised(incident: Incident, before: Incident | None, topology: Topology) -> Iterator[Incident]:
-    revised = compose(incident, topology)
-    if before is None or _says(revised) != _says(before):
-        yield msgspec.structs.replace(revised, revision=incident.revision + 1)
+    return narrow.incident.job == wide.incident.job and all(
+        any(explains(cause, root, topology) and strength(cause) < strength(root) for cause in wide.roots)
+        for root in narrow.roots
+    )
 
 
 def _closed(incident: Incident, wider: str, time: float) -> Incident:
@@ -111,24 +151,6 @@ def _closed(incident: Incident, wider: str, time: float) -> Incident:
         active=False,
         time=time,
     )
-
-
-def _explained(roots: Sequence[Finding], wider: Incident, topology: Topology) -> bool:
-    """Every root follows from the wider incident's fault, and not the other way round."""
-    causes = roots_of(wider.parts, topology)
-    return all(
-        any(explains(cause, root, topology) and strength(cause) < strength(root) for cause in causes) for root in roots
-    )
-
-
-def _with(incident: Incident, findings: Sequence[Finding]) -> Incident:
-    """The incident with newer or further findings."""
-    parts = {part.id: part for part in incident.parts}
-    for finding in findings:
-        if finding.id in parts or finding.id not in incident.findings or finding.active:
-            parts[finding.id] = finding
-    ids = tuple(dict.fromkeys((*incident.findings, *(finding.id for finding in findings))))
-    return msgspec.structs.replace(incident, parts=tuple(parts.values()), findings=ids)
 
 
 def _opened(finding: Finding) -> Incident:

@@ -68,7 +68,8 @@ def _is_victim(cause: Finding, other: Finding) -> bool:
     """What a healthy worker shows when a peer dies: it says so itself, or it ends after the other."""
     status = status_of(other)
     if status in BY_NAME and BY_NAME[status].symptom:
-        return True
+        # its own cry came before its own end, unless that was brought on from outside
+        return cause.entity != other.entity or status_of(cause) == "killed"
     if status not in ("exited abnormally", "other software error") or cause.entity == other.entity:
         return False
     return other.since >= cause.since - FOLLOWER_EARLY_S and not _says_the_same(cause, other)
