@@ -129,7 +129,7 @@ def node(name: str, pids: Sequence[int], clock: Clock, detail: str = "") -> Stru
     return Struck(truth)
 
 
-def slow(name: str, run_dir: Path, clock: Clock, *, running: float = 0.35, period: float = 0.05, job: str = "") -> Struck:
+def slow(name: str, run_dir: Path, clock: Clock, *, running: float = 0.12, period: float = 0.1, job: str = "") -> Struck:
     """Let the workers of a node run for a share of each period only, whatever their processes are, until `end`."""
     over = threading.Event()
     truth = Truth(kind="slow-node", time=clock.now(), node=name, detail=f"runs {running:.0%} of the time")
@@ -193,7 +193,7 @@ def explain(kind: str) -> str:
         "hang-gil": "let one worker hang in a C call that holds the GIL",
         "exception": "raise a CUDA-like error in one worker",
         "nan": "write a NaN into a live parameter of one worker",
-        "slow-node": "stop and continue all workers of one node 20 times a second",
+        "slow-node": "stop and continue all workers of one node 10 times a second, so that it runs a tenth of the time",
         "node": "kill -9 agent, launcher and workers of one node",
         "stream": "hold the stream's write locks so that nobody can append",
     }

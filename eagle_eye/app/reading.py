@@ -12,6 +12,9 @@ from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Incident
 
+LONGEST = 160
+"""Characters of a line of the timeline."""
+
 
 def open_ledger(config: Config) -> Ledger:
     """The deployment's ledger, to read. Raises LedgerError where there is none."""
@@ -40,9 +43,12 @@ def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: s
     console.print(table)
 
 
-def print_incident(console: Console, ledger: Ledger, name: str, json_lines: bool) -> None:
+def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: bool, stacks: bool) -> None:
     """One incident: what, who, why we think so, what else it could be, and what was done. A prefix of the id will do."""
     kept = find(ledger, name)
+    if stacks:
+        _print_stacks(console, ledger, kept.incident.id)
+        return
     if json_lines:
         for revision in ledger.incident(kept.incident.id):
             click.echo(msgspec.json.encode(revision).decode())
@@ -61,7 +67,22 @@ def print_incident(console: Console, ledger: Ledger, name: str, json_lines: bool
             console.print(f"  {rival.cause}: {rival.apart}", highlight=False, markup=False)
     console.print("[bold]timeline[/]")
     for moment in ledger.timeline(incident.id):
-        console.print(f"  {moment.time - incident.since:+9.3f} s  {moment.what:<9} {moment.text}", highlight=False, markup=False)
+        console.print(f"  {moment.time - incident.since:+9.3f} s  {moment.what:<9} {_short(moment.text)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
+    """What the workers did when they were asked; those that stand alone come first."""
+    dumps = [step.detail for plan in ledger.plans(incident=incident) if plan.action == "dump" for step in ledger.progress(plan.id) if step.state == "done"]
+    if not dumps:
+        console.print("no stacks were taken for this incident")
+    for dump in dumps:
+        for each in msgspec.json.decode(dump)["stacks"]:
+            console.print(f"[bold]{', '.join(each['workers'])}[/]")
+            console.print(each["stack"], highlight=False, markup=False, soft_wrap=True)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"
 
 
 def find(ledger: Ledger, name: str) -> IncidentRecord:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from detectors.diagnosis import Diagnosis
+from detectors.learning import Learning, learners
 from detectors.runner import Runner
 from eagle_eye.app import parts
 from eagle_eye.clock import Clock, SystemClock
@@ -23,10 +24,13 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
 from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.rpc.server import ControlServer
+from eagle_eye.stream import Stream
 from eagle_eye.stream.spool import SpooledWriter
-from eagle_eye.types import Incident, Notice
+from eagle_eye.types import ConfigChange, Incident, Notice
+from remediation.actions.notify import Notify
 from remediation.engine import Engine
 from remediation.leader import Leader, SessionCommander
+from remediation.outbox import outbox_of
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +114,11 @@ class Server:
         writer = SpooledWriter(stream, self._config.state / "spool", clock=self._clock, name="leader", on_notice=ledger.save_notice)
         commander = SessionCommander(asyncio.get_running_loop())
         services = {"commander": commander, "ledger": ledger, "clock": self._clock}
+        actions = parts.actions(self._config, services)
+        notify = actions.get("notify")
+        outbox = outbox_of(notify, ledger, self._clock) if isinstance(notify, Notify) else None
         engine = Engine(
-            ledger=ledger, actions=parts.actions(self._config, services), guards=parts.guards(self._config), clock=self._clock,
+            ledger=ledger, actions=actions, guards=parts.guards(self._config), clock=self._clock,
             policy=parts.policy(self._config), leads=lambda: self._leads,
         )  # fmt: skip
         engine.resume()
@@ -133,6 +140,8 @@ class Server:
             self._thread("runner", lambda: runner.run(self._stop)),
             self._thread("engine", lambda: drive(engine, queue, self._stop)),
         ]
+        if outbox is not None:
+            outbox.start()
         keeper = asyncio.create_task(self._keep_lease(ledger, term))
         try:
             while not self._stop.is_set():
@@ -141,22 +150,28 @@ class Server:
         finally:
             keeper.cancel()
             await control.stop()
+            if outbox is not None:
+                await asyncio.to_thread(outbox.stop)
             for thread in threads:
                 await asyncio.to_thread(thread.join, 5.0)
             writer.close()
             stream.close()
 
-    def _runner(self, stream: "parts.EmbeddedStream", ledger: Ledger, queue: "Inbox", term: int) -> Runner:
+    def _runner(self, stream: Stream, ledger: Ledger, queue: "Inbox", term: int) -> Runner:
+        found = parts.detectors(self._config)
+        lessons = learners(name for name, _ in found)
         return Runner(
-            stream, 0, parts.detectors(self._config), Diagnosis(), clock=self._clock, generation=term, on_frame=queue.put,
-            on_incidents=queue.put, on_notice=ledger.save_notice,
+            stream, 0, found, Diagnosis(), clock=self._clock, generation=term, on_frame=queue.put, on_incidents=queue.put,
+            on_findings=ledger.save_findings, on_notice=ledger.save_notice, records=self._config.state / "records",
+            learning=Learning(lessons, directory=self._config.state / "baselines", clock=self._clock, on_notice=ledger.save_notice),
+            config=ConfigChange(digest=self._config.digest, text=""),
         )  # fmt: skip
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 -- a thread that died in silence would be a server that watches nothing
+            except Exception as error:
                 log.exception("the %s failed", name)
                 self._fail(error)
 

@@ -22,6 +22,9 @@ class Dump:
     longest: int = 64 * 1024
     """Characters kept of all stacks together, and of all flight recorders."""
     flight_recorder: bool = True
+    """Also ask for the rings of collectives."""
+    collectives: int = 16
+    """Newest collectives kept of each worker: where a job hangs, the last ones tell."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError, PermanentError or Stale."""
@@ -53,9 +56,14 @@ class Dump:
         found: dict[str, Any] = {}
         left = self.longest
         for worker in sorted(answer):
-            recorder = (answer[worker] or {}).get("flight_recorder")
+            recorder = self._newest((answer[worker] or {}).get("flight_recorder"))
             size = len(msgspec.json.encode(recorder))
             if recorder is not None and size <= left:
                 found[worker] = recorder
                 left -= size
         return found
+
+    def _newest(self, recorder: Any) -> Any:
+        if not isinstance(recorder, dict) or not isinstance(recorder.get("entries"), list):
+            return recorder
+        return recorder | {"entries": recorder["entries"][-self.collectives :]}

@@ -100,10 +100,10 @@ def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
     assert kinds(claims) == [("input.stalled", job().name, True)]
 
 
-def test_a_wait_for_input_without_end_is_a_stall_still_without_a_culprit() -> None:
+def test_a_wait_for_input_without_end_is_a_stall_of_the_worker_that_never_got_it() -> None:
     frames = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Pausing("data")]))
     claims = claims_of(Progress(data_patience_s=8.0), frames)
-    assert [claim.kind for claim in claims] == ["input.stalled", "job.stalled"]
+    assert [claim.kind for claim in claims] == ["input.stalled", "job.stalled", "worker.stalled"]
 
 
 @pytest.mark.parametrize("begin", [4, 7])

@@ -13,9 +13,10 @@ from eagle_eye.config import Config
 @click.option("--open", "open_only", is_flag=True, help="Only those that are not over.")
 @click.option("--job", default="", help="Only those of one job.")
 @click.option("--limit", default=50, show_default=True, help="At most so many, the newest first.")
+@click.option("--stacks", is_flag=True, help="With an ID: the stacks that were taken of its workers.")
 @options.as_json
 @options.deployment
-def command(config: Config, incident: str, open_only: bool, job: str, limit: int, json_lines: bool) -> None:
+def command(config: Config, incident: str, open_only: bool, job: str, limit: int, stacks: bool, json_lines: bool) -> None:
     """List incidents, or show one with its evidence, rivals and timeline.
 
     \b
@@ -23,10 +24,11 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
       eagle-eye incidents
       eagle-eye incidents --open --json
       eagle-eye incidents 4f1c9a02
+      eagle-eye incidents 4f1c9a02 --stacks
     """
     ledger = open_ledger(config)
     console = Console()
     if incident:
-        print_incident(console, ledger, incident, json_lines)
+        print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks)
     else:
         print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines)

@@ -23,7 +23,7 @@ def command(config: Config, record: str, json_lines: bool) -> None:
       eagle-eye replay records/4f1c9a02 --config tomorrow.toml
     """
     differences = replay(config, Path(record) if record else None)
-    for difference in differences.lines:
+    for difference in differences.differences:
         click.echo(difference.json if json_lines else str(difference))
     click.echo(differences.summary, err=True)
-    raise SystemExit(int(bool(differences.lines)))
+    raise SystemExit(int(bool(differences.differences)))

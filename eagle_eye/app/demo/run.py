@@ -1,6 +1,7 @@
 """The demo: a real job on two nodes of this machine, broken from outside again and again, and healed by Eagle Eye alone."""
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Demo:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
         self._began = self.clock.now()
         chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
-        self.console.print(settings.CONFIG, style="dim", highlight=False)
+        self.console.print(settings.CONFIG, style="dim", highlight=False, markup=False)
         stage = self._stage("gpt", settings.JOB, settings.NODES, settings.WORKERS_PER_NODE, 1_000_000)
         with self._live(stage):
             stage.start()
@@ -67,7 +68,7 @@ class Demo:
         return self._judge(stage, trace, reference)
 
     def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> Stage:
-        command = ("python", str(settings.script()), "--steps", str(steps), *settings.MODEL)
+        command = (sys.executable, str(settings.script()), "--steps", str(steps), *settings.MODEL)
         return Stage(
             folder=self.folder / folder, config=settings.CONFIG, command=command, job=job, nodes=nodes, workers_per_node=workers,
             heal=f"restart:{settings.RESTARTS}", served=served, clock=self.clock,

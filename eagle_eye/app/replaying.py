@@ -1,0 +1,28 @@
+"""Replays a record with the parts of a configuration."""
+
+from pathlib import Path
+
+from detectors.diagnosis import Diagnosis
+from detectors.keeping import read_records
+from detectors.replay import Replayed, recorded
+from detectors.replay import replay as replayed
+from eagle_eye.app import parts
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
+
+
+def replay(config: Config, record: Path | None) -> Replayed:
+    """A file of records/<incident>, or else the stream of the state directory. Raises ConfigError when it is not there."""
+    found = parts.detectors(config)
+    if record is not None:
+        if not record.is_file():
+            raise ConfigError(f"there is no record at {record}; the server keeps one for each incident under {config.state / 'records'}")
+        return replayed(read_records(record), found, Diagnosis())
+    if not (config.state / "stream").is_dir():
+        raise ConfigError(f"there is no stream under {config.state}: name the --state-dir of a server that ran")
+    stream = parts.open_stream(config, SystemClock())
+    try:
+        return replayed(recorded(stream), found, Diagnosis())
+    finally:
+        stream.close()
