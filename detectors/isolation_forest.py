@@ -203,11 +203,6 @@ class IsolationForestLearner:
         _, names, matrix = features(frame)
         return names, matrix[np.isfinite(matrix).any(axis=1)] if names else matrix
 
-    def samples(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
-        """What to remember of a healthy tick: names, nodes × names."""
-        _, names, matrix = features(frame)
-        return names, matrix[np.isfinite(matrix).any(axis=1)] if names else matrix
-
     def fit(self, history: Mapping[str, Any], /) -> Baseline:
         """`history`: job, time, names (tuple), matrix (samples × names, of all nodes and ticks, oldest first).
 
