@@ -224,10 +224,10 @@ class Liveness:
             claim = self._standing.claims[entity, kind]
             age = self._age(entity.name, frame)
             silent = age is None or age > self.silence_s
-            if kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
-                yield from self._standing.withdraw(entity, kind, frame.time, "it reports again")
-            elif kind == "launcher.lost" and self._over:
+            if self._over:
                 yield from self._standing.withdraw(entity, kind, frame.time, "the job is over")
+            elif kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
+                yield from self._standing.withdraw(entity, kind, frame.time, "it reports again")
 
 
 def _entity(node: str) -> Entity:

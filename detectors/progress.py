@@ -222,15 +222,18 @@ class Progress:
         table = at.table
         behind = table[:, STEP] == np.min(table[:, STEP], where=np.isfinite(table[:, STEP]), initial=np.inf)
         pausing = behind & np.isin(table[:, PHASE], PAUSES)
-        if pausing.any() and self._patient(table[pausing]):
+        culprits = _missed_by_most(table, behind, pausing)
+        if not culprits.any() and pausing.any() and self._patient(table[pausing]):
             if (table[pausing, PHASE] == DATA).any():
                 yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
             return
-        culprits = self._overdue(table, pausing) if pausing.any() else _culprits(table, behind)
+        if not culprits.any():
+            culprits = self._overdue(table, pausing) if pausing.any() else _culprits(table, behind)
         yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
         score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
+        blamed = {at.workers[index] for index in np.flatnonzero(culprits).tolist()}
         for entity, kind in list(self._standing.claims):
-            if kind == "worker.stalled" and entity.name not in {at.workers[index] for index in np.flatnonzero(culprits)}:
+            if kind == "worker.stalled" and entity.name not in blamed:
                 yield from self._standing.withdraw(entity, kind, frame.time, "another worker is behind it")
         for index in np.flatnonzero(culprits).tolist():
             yield from self._worker("worker.stalled", at, index, frame, score)
@@ -244,11 +247,14 @@ class Progress:
         return max(self.data_patience_s if phase == DATA else self.pause_patience_s, self.times_longest * (longest or 0.0))
 
     def _patient(self, rows: Doubles) -> bool:
-        return all(age < self._patience(phase) for phase, age in zip(rows[:, PHASE], np.nan_to_num(rows[:, AGE]), strict=True))
+        ages = np.nan_to_num(rows[:, AGE])
+        return all(age < self._patience(phase) for phase, age in zip(rows[:, PHASE], ages, strict=True))
 
     def _overdue(self, table: Doubles, pausing: Truths) -> Truths:
         """Those whose pause has lasted too long; nobody if everybody pauses: then it is the storage, not a worker."""
-        late = np.array([bool(row[AGE] >= self._patience(row[PHASE])) if pauses else False for row, pauses in zip(table, pausing, strict=True)])
+        late = pausing.copy()
+        for index in np.flatnonzero(pausing).tolist():
+            late[index] = table[index, AGE] >= self._patience(table[index, PHASE])
         return np.zeros_like(late) if late.all() else late
 
     # --- telling
@@ -285,6 +291,14 @@ class Progress:
             evidence=tuple(lines),
         )
         yield from self._standing.tell(claim, again=False)
+
+
+def _missed_by_most(table: Doubles, behind: Truths, pausing: Truths) -> Truths:
+    """Most workers are in a pause that these few, in the same step, have not come to: they wait in it for them."""
+    if pausing.sum() * 2 <= len(table):
+        return np.zeros_like(pausing)
+    few: Truths = behind & ~pausing & (table[:, MARKS] < np.nanmin(table[pausing, MARKS]))
+    return few
 
 
 def _culprits(table: Doubles, behind: Truths) -> Truths:

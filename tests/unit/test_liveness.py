@@ -145,3 +145,11 @@ def test_a_broken_connection_of_a_survivor_is_a_witness() -> None:
     )
     frames = told(ticks(silent=(LOST,)), BEGAN + 5.3, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), reset)
     assert kinds(claims_of(Liveness(), frames)) == [("node.lost", LOST, True)]
+
+
+def test_with_the_job_the_loss_of_its_node_is_over() -> None:
+    killed = BEGAN + 5.05
+    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    frames = list(told(ticks(silent=(LOST,)), killed, *gone))
+    done = cut_frame(frames[-1].time + 1, event("job.finished", job(), frames[-1].time + 1))
+    assert kinds(claims_of(Liveness(), [*frames, done])) == [("node.lost", LOST, True), ("node.lost", LOST, False)]

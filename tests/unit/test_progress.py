@@ -94,6 +94,16 @@ def test_twin_evaluation_and_checkpoint_of_one_worker_raise_nothing(phase: str) 
     assert kinds(claims_of(Progress(), frames)) == []
 
 
+def test_fault_a_hang_that_the_others_await_in_their_evaluation_is_found() -> None:
+    def evaluating(draft: Draft) -> None:
+        if draft.tick >= 4:
+            draft.metrics[Kind.WORKER]["phase"][[0, 2, 3]] = PHASES.index("evaluation")
+
+    frames = job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
+    found = claims_of(Progress(), frames)
+    assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+
+
 def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
     frames = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Pausing("data")]))
     claims = claims_of(Progress(), frames)
