@@ -145,7 +145,7 @@ class Runner:
             for message in messages:
                 self._take(message)
             self._caught_up = self._caught_up or not messages
-            if self._marks and self._caught_up:
+            if self._marks and self._caught_up and not self.superseded:
                 self._append_marks()
             if not messages:
                 self._wait(timeout)

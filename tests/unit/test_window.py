@@ -113,3 +113,4 @@ def test_random_movements_agree_with_a_plain_dictionary() -> None:
         before = tuple(rows)
         expected = [[tick.get(name, NAN) for name in rows] for tick in told]
         np.testing.assert_equal(past(last), expected)
+    assert len(window._kinds[Kind.GPU]._origins) <= 12  # what is forgotten leaves nothing behind
