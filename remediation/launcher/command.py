@@ -1,6 +1,7 @@
 """What the user wants started: which interpreter, which script, and whether both are there."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import msgspec
 
 from eagle_eye.errors import LaunchError
 from eagle_eye.training import script
+
+ASK_S = 10.0
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +33,23 @@ def parse_command(words: tuple[str, ...], cwd: Path, path: str | None = None) ->
     if program is None and interpreter is None:
         raise LaunchError(f"the command {argv[0]!r} does not exist or is not executable: check its path ({cwd})")
     _check_script(argv, cwd)
-    return Command(argv=argv, interpreter=interpreter or sys.executable, python=interpreter is not None)
+    if interpreter is None:
+        return Command(argv=argv, interpreter=sys.executable, python=False)
+    interpreter = behind(interpreter)
+    return Command(argv=(interpreter, *argv[1:]), interpreter=interpreter, python=True)
+
+
+def behind(interpreter: str) -> str:
+    """The interpreter itself where `interpreter` is a script that chooses one (a shim of pyenv, asdf, ...)."""
+    with Path(interpreter).open("rb") as file:
+        if file.read(2) != b"#!":
+            return interpreter
+    words = [interpreter, "-c", "import sys; print(sys.executable)"]
+    try:
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"{interpreter} does not run: {error}; name the interpreter itself") from error
+    return answer.stdout.strip() or interpreter
 
 
 def _check_script(argv: tuple[str, ...], cwd: Path) -> None:

@@ -28,16 +28,16 @@ class Following:
 
     def __init__(
         self, settings: LauncherSettings, peer: Peer, participant: Participant, terms: TermsFile, journal: Journal,
-        fence: Fence, clock: Clock, *, marks: Callable[[], int | None], coordinator_of: Callable[[], Awaitable[str]],
+        fence: Fence, clock: Clock, *, still: StandStill, coordinator_of: Callable[[], Awaitable[str]],
     ) -> None:  # fmt: skip
-        """`marks`: grows while the workers move; `coordinator_of`: what the leader knows, '' if nothing."""
+        """`still`: kept up to date by whoever made it; `coordinator_of`: what the leader knows, '' if nothing."""
         self._settings = settings
         self._peer = peer
         self._participant = participant
         self._terms = terms
         self._journal = journal
         self._fence = fence
-        self._marks = marks
+        self._still = still
         self._coordinator_of = coordinator_of
         self._clock = clock
         self._client: ControlClient | None = None
@@ -155,11 +155,10 @@ class Following:
 
     async def _back(self, client: ControlClient) -> bool:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
-        still = StandStill(self._clock)
         broke = self._clock.monotonic()
         while not client.connected:
-            quiet = min(still.observe(self._marks()), self._clock.monotonic() - broke)
-            if self._participant.broken or quiet >= self._settings.lease_s:
+            gone = self._still.proves(self._clock.monotonic() - broke, self._settings.lease_s)
+            if self._participant.broken or gone:
                 return False
             await asyncio.sleep(LOOK_S)
         answer = await self._ask_in(client, self._settings.lease_s)

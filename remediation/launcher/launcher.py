@@ -77,6 +77,7 @@ class Launcher:
         self._leader: ControlClient | None = None
         self._following: Following | None = None
         self._coordination: Coordination | None = None
+        self._still = StandStill(clock)
         self._store_pid = 0
         self._background: set[asyncio.Task[None]] = set()
 
@@ -87,7 +88,7 @@ class Launcher:
         try:
             await self._start()
             tasks = [asyncio.create_task(work) for work in (
-                self._workers.supervise(), self._take_part(), self._stopped(stop), self._watch_suspects(),
+                self._workers.supervise(), self._take_part(), self._stopped(stop), self._watch_progress(),
                 *([self._console.run()] if self._settings.console else []),
             )]  # fmt: skip
             code = await self._outcome(tasks)
@@ -127,7 +128,7 @@ class Launcher:
             await self._leader.start()
         self._following = Following(
             settings, self._peer, self._participant, self._terms, self._journal, self._fence, self._clock,
-            marks=self._workers.marks, coordinator_of=self._known_coordinator,
+            still=self._still, coordinator_of=self._known_coordinator,
         )  # fmt: skip
         await self._zygote.ready()
 
@@ -245,17 +246,20 @@ class Launcher:
             return ""
         return "" if answer.get("node") == self._settings.node else str(answer.get("address", ""))
 
-    async def _watch_suspects(self) -> None:
-        """Second witness of a lost launcher: no worker here has moved since its session broke."""
-        still = StandStill(self._clock)
+    async def _watch_progress(self) -> None:
+        """Second witness of a lost launcher: no worker here moves."""
+        broke: float | None = None
         while True:
             await asyncio.sleep(LOOK_S)
+            self._still.observe(self._workers.marks())
             leading = self._coordination
             if leading is None or not leading.coordinator.suspects:
-                still.reset()
-            elif still.observe(self._workers.marks()) >= self._settings.lease_s:
+                broke = None
+                continue
+            now = self._clock.monotonic()
+            broke = now if broke is None else broke
+            if self._still.proves(now - broke, self._settings.lease_s):
                 leading.do(leading.coordinator.standing_still())
-                still.reset()
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 

@@ -36,11 +36,14 @@ class Succession:
         self._gone.add(node)
 
 
+RETURN_S = 0.5
+"""A session that broke is given so long to come back, whatever the steps do."""
+
+
 class StandStill:
-    """For how long no worker of this node has moved.
+    """For how long no worker of this node has moved: the second witness that a launcher is gone.
 
     A step needs every rank of its epoch: as long as steps are completed nobody is gone, whatever the sessions say.
-    Workers that do not tell of their progress count as standing.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -49,13 +52,17 @@ class StandStill:
         self._since = clock.monotonic()
 
     def observe(self, marks: int | None) -> float:
-        """Take the sum of all marks; returns the seconds since it last changed."""
+        """Take the sum of all marks, None if no worker tells; returns the seconds since it last changed."""
         now = self._clock.monotonic()
-        if marks is not None and marks != self._marks:
+        if marks != self._marks:
             self._marks = marks
             self._since = now
         return now - self._since
 
-    def reset(self) -> None:
-        """Something began anew."""
-        self._since = self._clock.monotonic()
+    def proves(self, broke_s: float, lease_s: float) -> bool:
+        """Whether a launcher whose session broke `broke_s` ago is gone.
+
+        Where no worker tells of its progress, the silence of the session must do, for one lease more.
+        """
+        quiet = self._clock.monotonic() - self._since if self._marks is not None else broke_s
+        return broke_s >= RETURN_S and quiet >= lease_s

@@ -5,14 +5,14 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
-from eagle_eye.training.ring import RingReader
+from eagle_eye.training.ring import Now, RingReader
 from eagle_eye.types import Layout, Place
 
 from .command import Command
@@ -217,13 +217,19 @@ class Workers:
 
     def completed(self) -> int | None:
         """Steps completed in this epoch by whoever has done most; None if no worker has a ring."""
-        counts = [reader.now().completed for worker in self.all if (reader := self.reader(worker)) is not None]
-        return max(counts, default=None)
+        return max((now.completed for now in self._now()), default=None)
 
     def marks(self) -> int | None:
         """A number that grows while any worker of this node moves; None if no worker has a ring."""
-        counts = [reader.now().marks for worker in self.all if (reader := self.reader(worker)) is not None]
+        counts = [now.marks for now in self._now()]
         return sum(counts) if counts else None
+
+    def _now(self) -> Iterator[Now]:
+        for worker in self.all:
+            reader = self.reader(worker)
+            if reader is not None:
+                with contextlib.suppress(RingError):
+                    yield reader.now()
 
     # --- tokens and files --------------------------------------------------------------------------------------
 

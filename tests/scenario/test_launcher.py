@@ -361,6 +361,19 @@ def test_a_launcher_that_is_silent_while_the_steps_go_on_is_not_lost(stage: Stag
     assert [layout.epoch for layout in stage.layouts()] == [1]
 
 
+def test_a_frozen_node_is_lost_and_what_thaws_is_ended(stage: Stage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address)
+    frozen = stage.pids(1)
+    for pid in (stage.launchers[1].pid, *frozen):
+        os.kill(pid, signal.SIGSTOP)
+    assert stage.began(2).attributes["reason"] == "node lost"
+    assert stage.layouts()[-1].nodes == ("n0",)
+    for pid in (stage.launchers[1].pid, *frozen):
+        os.kill(pid, signal.SIGCONT)
+    wait_until("the node's return", lambda: stage.layouts()[-1].nodes == ("n0", "n1"))
+    assert not set(frozen) & set(living(stage.run))
+
+
 def progress(stage: Stage, node: int) -> int:
     """The step that a node's first worker is in."""
     with RingReader.open(stage.job(node)["workers"][0]["ring"]) as ring:

@@ -249,6 +249,8 @@ def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
     assert job.coordinator.epoch == 3
     job.acknowledge("n0", "n1")
     assert (job.layout.resume_step, job.layout.skipped) == (-1, (43,)), "the batch stays skipped, the roll-back is done"
+    job.coordinator.started(3)
+    assert only(job.coordinator.restart("d", skip=(50,)), Prepare)[0].layout.skipped == (43, 50)
 
 
 def test_restart_refuses_to_leave_too_few() -> None:

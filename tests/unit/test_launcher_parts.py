@@ -34,6 +34,15 @@ def test_a_python_command_runs_under_its_own_interpreter(tmp_path: Path) -> None
     assert not parse_command(("sh", "-c", "true"), tmp_path).python
 
 
+def test_the_interpreter_behind_a_shim_is_found(tmp_path: Path) -> None:
+    shim = tmp_path / "python3"
+    shim.write_text(f"#!/bin/sh\nexec {sys.executable} \"$@\"\n")
+    shim.chmod(0o755)
+    (tmp_path / "train.py").write_text("")
+    command = parse_command((str(shim), "train.py"), tmp_path)
+    assert (command.interpreter, command.argv) == (sys.executable, (sys.executable, "train.py"))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [((), "no training command"), (("no-such-program",), "'no-such-program' does not exist"),

@@ -34,12 +34,21 @@ def test_still_counts_from_the_last_move() -> None:
     assert still.observe(11) == 0.0
     clock.advance(1.5)
     assert still.observe(11) == 1.5
-    still.reset()
-    assert still.observe(11) == 0.0
 
 
-def test_workers_that_tell_nothing_count_as_standing() -> None:
+def test_a_broken_session_and_a_step_that_stands_prove_a_loss() -> None:
     clock = FakeClock()
     still = StandStill(clock)
-    clock.advance(3.0)
-    assert still.observe(None) == 3.0
+    still.observe(11)
+    clock.advance(2.5)
+    assert not still.proves(broke_s=0.1, lease_s=2.0), "it may still come back"
+    assert still.proves(broke_s=0.6, lease_s=2.0), "a frozen node: nothing moved since before the session was lost"
+    still.observe(12)
+    assert not still.proves(broke_s=60.0, lease_s=2.0), "the steps go on"
+
+
+def test_without_progress_to_see_the_session_alone_must_be_gone_for_a_lease() -> None:
+    still = StandStill(FakeClock())
+    still.observe(None)
+    assert not still.proves(broke_s=1.9, lease_s=2.0)
+    assert still.proves(broke_s=2.0, lease_s=2.0)
