@@ -8,46 +8,34 @@ by a signal is the culprit in whatever phase. When everybody waits at the same p
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
-from .standing import Standing, ends_epoch, number, whole_number
+from .positions import (
+    AGE,
+    COLUMNS,
+    COMMUNICATION,
+    DATA,
+    MARKS,
+    PAUSES,
+    PHASE,
+    RUNNING,
+    STATE,
+    STEP,
+    STOPPED,
+    Positions,
+    Truths,
+    furthest_behind,
+    missed_by_most,
+    row_of,
+    waiting_for,
+)
+from .standing import Standing, ends_epoch, whole_number
 from .step_time import iteration_time
-
-COLUMNS = ("step", "marks", "phase", "state", "running", "progress_age_s")
-STEP, MARKS, PHASE, STATE, RUNNING, AGE = range(len(COLUMNS))
-COMMUNICATION, DATA = float(PHASES.index("communication")), float(PHASES.index("data"))
-PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
-STOPPED = float(ord("T"))
-
-Truths = NDArray[np.bool_]
-
-
-class _Positions(NamedTuple):
-    """Where the workers of the layout are."""
-
-    workers: tuple[str, ...]
-    table: Doubles
-    """workers × COLUMNS; NaN = not known."""
-    told: Truths
-    """Their node has said, with a `stall` event, that they stand still."""
-    late: Truths
-    """Read some ticks ago; the batch since is late."""
-
-    def line(self, index: int) -> str:
-        """One worker's position in words."""
-        row = self.table[index]
-        phase = PHASES[int(row[PHASE])] if np.isfinite(row[PHASE]) else "an unknown phase"
-        state = chr(int(row[STATE])) if np.isfinite(row[STATE]) else "?"
-        step = f"step {row[STEP]:.0f}, mark {row[MARKS]:.0f}" if np.isfinite(row[STEP]) else "an unknown step"
-        age = f" for {row[AGE]:.1f} s" if np.isfinite(row[AGE]) else ""
-        return f"worker {self.workers[index]} stands in {phase} of {step}{age}, process state {state}"
 
 
 @dataclass
@@ -159,7 +147,7 @@ class Progress:
             if np.isfinite(row[MARKS]) and row[MARKS] > whole_number(self._told[name], "marks") >= 0:
                 del self._told[name]
 
-    def _positions(self, frame: Frame) -> _Positions:
+    def _positions(self, frame: Frame) -> Positions:
         """What the last tick said, and the newer events on top."""
         workers = frame.layout.workers if frame.layout is not None else self._workers
         table = np.full((len(workers), len(COLUMNS)), np.nan)
@@ -174,8 +162,8 @@ class Progress:
         late_names = {self._workers[index] for index in np.flatnonzero(self._missed).tolist()}
         late = np.array([name in late_names for name in workers], dtype=bool) & ~told
         for index in np.flatnonzero(told).tolist():
-            table[index] = _row(self._told[workers[index]], frame.time)
-        return _Positions(workers, table, told, late)
+            table[index] = row_of(self._told[workers[index]], frame.time)
+        return Positions(workers, table, told, late)
 
     # --- judging
 
@@ -212,23 +200,23 @@ class Progress:
             return False
         return bool((self._table[:, AGE] >= self._limit()).any())
 
-    def _stands(self, at: _Positions, share: float = 1.0) -> Truths:
+    def _stands(self, at: Positions, share: float = 1.0) -> Truths:
         old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
         stands: Truths = at.told | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
         return stands
 
-    def _blame(self, at: _Positions, frame: Frame) -> Iterator[Claim]:
+    def _blame(self, at: Positions, frame: Frame) -> Iterator[Claim]:
         """All workers stand: who keeps them waiting?"""
         table = at.table
         behind = table[:, STEP] == np.min(table[:, STEP], where=np.isfinite(table[:, STEP]), initial=np.inf)
         pausing = behind & np.isin(table[:, PHASE], PAUSES)
-        culprits = _missed_by_most(table, behind, pausing)
+        culprits = missed_by_most(table, behind, pausing)
         if not culprits.any() and pausing.any() and self._patient(table[pausing]):
             if (table[pausing, PHASE] == DATA).any():
                 yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
             return
         if not culprits.any():
-            culprits = self._overdue(table, pausing) if pausing.any() else _culprits(table, behind)
+            culprits = self._overdue(table, pausing) if pausing.any() else furthest_behind(table, behind)
         yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
         score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
         blamed = {at.workers[index] for index in np.flatnonzero(culprits).tolist()}
@@ -259,7 +247,7 @@ class Progress:
 
     # --- telling
 
-    def _worker(self, kind: str, at: _Positions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
+    def _worker(self, kind: str, at: Positions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
         entity = Entity(kind=Kind.WORKER, name=at.workers[index])
         event = self._told.get(entity.name)
         age = float(np.nan_to_num(at.table[index, AGE]))
@@ -271,12 +259,12 @@ class Progress:
             threshold=self._limit(),
             status="task hang",
         )
-        others = _waiting(at, index)
+        others = waiting_for(at, index)
         claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *others))
         yield from self._standing.tell(claim, again=False)
 
     def _job(
-        self, frame: Frame, kind: str, at: _Positions, shown: Iterable[int], score: float
+        self, frame: Frame, kind: str, at: Positions, shown: Iterable[int], score: float
     ) -> Iterator[Claim]:
         ages = at.table[:, AGE]
         age = float(np.nanmin(ages)) if np.isfinite(ages).any() else 0.0
@@ -291,37 +279,3 @@ class Progress:
             evidence=tuple(lines),
         )
         yield from self._standing.tell(claim, again=False)
-
-
-def _missed_by_most(table: Doubles, behind: Truths, pausing: Truths) -> Truths:
-    """Most workers are in a pause that these few, in the same step, have not come to: they wait in it for them."""
-    if pausing.sum() * 2 <= len(table):
-        return np.zeros_like(pausing)
-    few: Truths = behind & ~pausing & (table[:, MARKS] < np.nanmin(table[pausing, MARKS]))
-    return few
-
-
-def _culprits(table: Doubles, behind: Truths) -> Truths:
-    """Those in the lowest step that wait for nobody, the least marks first; nobody if that is everybody."""
-    busy = behind & (table[:, PHASE] != COMMUNICATION) & (table[:, RUNNING] != 0.0)
-    # if they all wait: the others have left the step whose communication these never came out of
-    found: Truths = busy & (table[:, MARKS] == np.nanmin(table[busy, MARKS])) if busy.any() else behind
-    return np.zeros_like(found) if found.all() else found
-
-
-def _row(event: Event, now: float) -> list[float]:
-    """A `stall` event as a row of COLUMNS; the phase may be told by name or index."""
-    phase = event.attributes.get("phase", "")
-    index = PHASES.index(phase) if phase in PHASES else whole_number(event, "phase")
-    known = event.attributes.get("marks", "") != ""
-    state = event.attributes.get("state", "") or "?"
-    age = number(event, "age_s") + max(0.0, now - event.time)
-    step, marks = (whole_number(event, "step"), whole_number(event, "marks")) if known else (np.nan, np.nan)
-    return [step, marks, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age]
-
-
-def _waiting(at: _Positions, index: int) -> Iterator[Evidence]:
-    """How many wait in communication for this one."""
-    waits = (at.table[:, PHASE] == COMMUNICATION) & (np.arange(len(at.workers)) != index)
-    if waits.any():
-        yield Evidence(text=f"{int(waits.sum())} others wait in communication", metric="waiting", value=float(waits.sum()))
