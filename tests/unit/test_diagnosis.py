@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from detectors.collector_health import CollectorHealth
 from detectors.diagnosis import Diagnosis
+from detectors.diagnosis.causes import CAUSES
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.gpu_events import GpuEvents
@@ -415,3 +417,9 @@ def test_a_thousand_victims_are_one_incident_with_few_lines() -> None:
     assert len(incident.parts) <= 256
     assert len(incident.evidence) < 20
     assert "992 × worker.exception" in incident.evidence[-1].text
+
+
+def test_the_documentation_names_every_cause_and_every_finding() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
+    assert [cause.word for cause in CAUSES if cause.word not in text] == []
+    assert [cause.kind for cause in CAUSES if cause.kind != "*" and f"`{cause.kind}`" not in text] == []
