@@ -2,16 +2,18 @@
 
 Batches become frames, frames become findings, findings an incident, an incident a plan, a plan an
 outcome. Times are seconds since 1970 (UTC) unless a name says otherwise. Arrays are never changed
-after they were made.
+after they were made. `Frame` lives in frames.py: it holds arrays and a window, and is never sent.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from .digests import digest_of as digest_of  # noqa: PLC0414 -- part of the vocabulary
 
 SCHEMA = 1
 """The version of every noun below; a reader understands this one and the one before."""
@@ -25,9 +27,6 @@ class Noun(msgspec.Struct, frozen=True, kw_only=True, tag_field="noun", tag=str.
     """A value with a schema version; `noun` names its kind in JSON."""
 
     schema: int = SCHEMA
-
-
-# --- where -----------------------------------------------------------------------------------------------------
 
 
 class Kind(StrEnum):
@@ -80,9 +79,8 @@ class Layout(Noun, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()
     """Nodes that must not take part until they are released."""
     reason: str = ""
-    """Why this epoch was begun: start, death, plan, node lost, node returned, node released, finished."""
+    """Why this epoch was begun: start, death, command, node lost, node returned, node released."""
     plan: str = ""
-    """Id of the plan that asked for it, if any."""
     resume_step: int = -1
     """Roll back to the newest whole checkpoint at or before this step; -1: the newest of all."""
     skipped: tuple[int, ...] = ()
@@ -105,9 +103,6 @@ class Layout(Noun, frozen=True, kw_only=True):
     def rank_of(self, worker: str) -> int:
         """Rank of a worker, -1 if the layout does not know it."""
         return next((place.rank for place in self.places if place.worker == worker), -1)
-
-
-# --- what was seen ---------------------------------------------------------------------------------------------
 
 
 class Reading(Noun, frozen=True, kw_only=True, eq=False):
@@ -178,7 +173,7 @@ class Event(Noun, frozen=True, kw_only=True):
     entity: Entity
     time: float
     node: str
-    """Node of the writer."""
+    """Of the writer."""
     boot: str
     number: int
     message: str = ""
@@ -190,7 +185,7 @@ class Event(Noun, frozen=True, kw_only=True):
 
 
 class Baseline(Noun, frozen=True, kw_only=True):
-    """What a learner fitted: immutable, stored by digest, read by detectors as `frame.baselines[name]`."""
+    """What a learner fitted (`data`: msgpack, never pickle): immutable, stored by digest, read by detectors as `frame.baselines[name]`."""
 
     name: str
     """Name of the detector that reads it."""
@@ -198,7 +193,6 @@ class Baseline(Noun, frozen=True, kw_only=True):
     digest: str
     fitted: float
     data: bytes
-    """msgpack; never pickle."""
 
 
 class ConfigChange(Noun, frozen=True, kw_only=True):
@@ -209,20 +203,19 @@ class ConfigChange(Noun, frozen=True, kw_only=True):
 
 
 class Mark(Noun, frozen=True, kw_only=True):
-    """Written by the partition's owner: a tick each second, a cut as soon as an event was read."""
+    """Written by the partition's owner: a tick each second, a cut as soon as an event was read.
+
+    Marks of a lower generation than the highest seen are skipped.
+    """
 
     mark: Literal["tick", "cut"]
     generation: int
-    """Of the owner; marks of a lower one than the highest seen are skipped."""
     number: int
     time: float
 
 
 Record = Batch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark
 """Everything that is written to the topic of observations."""
-
-
-# --- what detectors see ------------------------------------------------------------------------------------------
 
 
 class Step(Noun, frozen=True, kw_only=True, eq=False):
@@ -246,12 +239,6 @@ class Topology(Noun, frozen=True, kw_only=True):
     """GPU UUID → node."""
     workers: dict[str, str] = {}
     """Worker → node, of the newest layouts."""
-
-
-# `Frame` lives in eagle_eye/frames.py: it holds arrays and a window, and is never sent.
-
-
-# --- what is claimed ---------------------------------------------------------------------------------------------
 
 
 class Evidence(Noun, frozen=True, kw_only=True):
@@ -301,14 +288,11 @@ class Finding(Noun, frozen=True, kw_only=True):
 
 
 class Severity(StrEnum):
-    """The weakest repair that can help (Unicron, table 1); `info` asks for none."""
+    """The weakest repair that can help (Unicron, table 1): isolate, restart, reattempt in place, or none."""
 
     SEV1 = "sev1"
-    """isolate and reconfigure"""
     SEV2 = "sev2"
-    """restart the process"""
     SEV3 = "sev3"
-    """reattempt in place"""
     INFO = "info"
 
 
@@ -355,15 +339,11 @@ class Incident(Noun, frozen=True, kw_only=True):
     since: float
     """When the fault began, as far as the evidence tells."""
     time: float
-    """Of this revision."""
     bill_gpu_hours: float = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
     parts: tuple[Finding, ...] = ()
     """The newest revision of its findings, so that diagnosis keeps nothing of its own; at most 256, movers first."""
-
-
-# --- what is done ------------------------------------------------------------------------------------------------
 
 
 class Mode(StrEnum):
@@ -439,12 +419,11 @@ class Allow(Noun, frozen=True, kw_only=True):
 
 
 class Hold(Noun, frozen=True, kw_only=True):
-    """A guard wants something first: a person's approval, or time."""
+    """A guard wants something first: a person's approval, or `seconds` of time (0 = until something changes)."""
 
     guard: str
     reason: str
     seconds: float = 0.0
-    """Ask again after so long; 0 = when something changes."""
 
 
 class Refuse(Noun, frozen=True, kw_only=True):
@@ -506,7 +485,7 @@ class Notice(Noun, frozen=True, kw_only=True):
 
 
 class Situation(Noun, frozen=True, kw_only=True):
-    """What a guard sees beside the plan."""
+    """What a guard sees beside the plan: `running` plans have begun and not ended, `nodes` is the known cluster's size."""
 
     mode: Mode
     incident: Incident
@@ -514,17 +493,8 @@ class Situation(Noun, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...]
     """The recent ones, newest first."""
     running: tuple[Plan, ...]
-    """Plans whose execution has begun and not ended."""
     plans: Mapping[str, Plan]
-    """Plans of the recent outcomes by id."""
+    """Of the recent outcomes, by id."""
     approvals: tuple[Approval, ...]
     nodes: int
-    """Nodes of the cluster that are known."""
     now: float
-
-
-def digest_of(*parts: Any) -> str:
-    """A short, stable digest of values that msgspec can encode: the same on every machine and run."""
-    import hashlib
-
-    return hashlib.blake2b(msgspec.json.encode(parts, order="deterministic"), digest_size=8).hexdigest()

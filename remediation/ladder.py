@@ -52,7 +52,8 @@ BROKEN = Treatment(rungs=("restart_without_node",), by_itself=True, standstill=T
 NETWORK = Treatment(
     rungs=("reattempt", "restart_worker", "restart_without_node"), evidence=("dump",), by_itself=True, standstill=True
 )
-STOPPED = Treatment(rungs=("reattempt", "restart_worker", "restart_without_node"), evidence=("dump",), standstill=True)
+STOPPED = Treatment(rungs=("reattempt", "restart_worker", "restart_without_node"), standstill=True)
+"""No stacks: the process state says it all, and asking a stopped process for its stack only costs time."""
 HANG = Treatment(rungs=("restart_worker", "restart_without_node"), evidence=("dump",), standstill=True)
 SLOW = Treatment(rungs=("restart_worker", "restart_without_node"), weighed=True)
 LOSS = Treatment(rungs=("roll_back", "skip_batch"))

@@ -139,18 +139,15 @@ def test_an_error_that_stops_nothing_restarts_nothing(make):
 # --- standstill ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_worker_is_continued_after_its_stacks_were_kept(make):
+def test_a_stopped_worker_is_continued_at_once(make):
     world = make(Mode.OBSERVE)
     world.job.standing = True
     world.find("worker stopped", WORKER)
     world.run(4)
-    assert world.sent == ["dump", "reattempt"]
-    assert world.commander.sent[0].timeout <= 2.0
-    assert world.commander.sent[1].arguments == {"workers": [WORKER.name]}
-    assert world.outcomes() == [("dump", "done"), ("reattempt", "done")]
+    assert world.sent == ["reattempt"]
+    assert world.commander.sent[0].arguments == {"workers": [WORKER.name]}
+    assert world.outcomes() == [("reattempt", "done")]
     assert world.state() is IncidentState.HEALED
-    dump = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "dump")
-    assert "in all_reduce" in world.ledger.progress(dump.id)[-1].detail
 
 
 def test_a_worker_that_cannot_be_continued_is_restarted(make):
@@ -159,19 +156,22 @@ def test_a_worker_that_cannot_be_continued_is_restarted(make):
     began = world.clock.now()
     world.find("worker stopped", WORKER)
     world.run(14)
-    assert world.sent == ["dump", "reattempt", "restart"]
-    assert world.outcomes() == [("dump", "done"), ("reattempt", "failed"), ("restart_worker", "done")]
+    assert world.sent == ["reattempt", "restart"]
+    assert world.outcomes() == [("reattempt", "failed"), ("restart_worker", "done")]
     restart = world.outcome("restart_worker")
     assert restart.progress[0].time - began <= 3.5
     assert world.state() is IncidentState.HEALED
 
 
-def test_a_hang_is_restarted_at_once_in_every_mode(make):
+def test_a_hang_is_restarted_at_once_in_every_mode_after_its_stacks_were_kept(make):
     world = make(Mode.OBSERVE)
     world.job.standing = True
     world.find("python hang", WORKER)
     world.run(0.2)
     assert world.sent == ["dump", "restart"]
+    assert world.commander.sent[0].timeout <= 2.0
+    dump = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "dump")
+    assert "in all_reduce" in world.ledger.progress(dump.id)[-1].detail
     world.run(10)
     assert world.state() is IncidentState.HEALED
 

@@ -74,7 +74,7 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
         culprit_right=_culprit_right(fault, truth, incident, accused),
         cause=incident.cause if incident else "stream away" if fault.culprit == "nobody" and not math.isnan(found) else "",
         cause_right=incident is not None and incident.cause in fault.causes if fault.causes else not accused and not math.isnan(found),
-        actions=tuple(dict.fromkeys(outcome.action for outcome in seen.outcomes if outcome.state == "done")),
+        actions=_actions(seen.outcomes),
         training_s=training,
         steps_lost=_lost(before, span),
         steps_after=len({step.number for step in after}),
@@ -101,6 +101,12 @@ def _culprit_right(fault: Fault, truth: Truth, incident: Incident | None, accuse
     expected = truth.worker if fault.culprit == "worker" else truth.node
     blamed = {culprit.entity.name for each in accused for culprit in each.culprits}
     return incident is not None and blamed == {expected}
+
+
+def _actions(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Repairs in their order; one that did not help is marked. Evidence and letters are no repairs."""
+    tried = [outcome for outcome in sorted(outcomes, key=lambda each: each.time) if outcome.action not in {"dump", "notify"} and outcome.state in {"done", "failed"}]
+    return tuple(dict.fromkeys(outcome.action if outcome.state == "done" else f"{outcome.action} (did not help)" for outcome in tried))
 
 
 def _back(span: Sequence[Committed], after: Sequence[Committed], trace: Trace, truth: Truth) -> float:

@@ -58,9 +58,9 @@ class Record:
         self._look_at_ledger()
 
     def settled(self, since: float) -> bool:
-        """Every incident since then that blames somebody is healed or closed, and there is one."""
+        """The latest incident since then that blames somebody is healed or closed; an earlier one may have asked for more."""
         about = [kept for kept in self._kept if kept.opened >= since and kept.incident.culprits]
-        return bool(about) and all(kept.state in OVER for kept in about)
+        return bool(about) and max(about, key=lambda kept: kept.opened).state in OVER
 
     def evidence(self, since: float, before: float, until: float) -> Evidence:
         """Everything that was written down between two faults."""

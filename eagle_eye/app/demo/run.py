@@ -27,7 +27,7 @@ WARM_UP_STEPS = 30
 """Steps before the first fault; their throughput is what is expected later."""
 HELD_S = (3.0, 5.0)
 """For how long the stream is stopped."""
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 """How long a fault may take before the demo goes on and counts it as not healed."""
 
 

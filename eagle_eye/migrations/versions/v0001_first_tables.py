@@ -30,6 +30,7 @@ def upgrade() -> None:
     _who_leads()
     _what_was_seen()
     _what_was_done()
+    _what_was_said()
 
 
 def downgrade() -> None:
@@ -167,6 +168,9 @@ def _what_was_done() -> None:
     )
     op.create_index("ix_outcomes_incident", "outcomes", ["incident"])
     op.create_index("ix_outcomes_time", "outcomes", ["time"])
+
+
+def _what_was_said() -> None:
     op.create_table(
         "approvals",
         sa.Column("number", sa.Integer(), nullable=False),
