@@ -90,5 +90,5 @@ class IterationTime:
             yield from self._standing.tell(
                 Claim(entity=job, kind=kind, score=0.7, since=since, evidence=(proof,)), again=False
             )
-        elif (last <= bar).all():
+        elif len(self._last) == self.sustained and max(self._last) <= bar:
             yield from self._standing.withdraw(job, kind, step.end, "its steps take their usual time again")

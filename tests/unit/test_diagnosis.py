@@ -399,11 +399,12 @@ def test_the_bill_is_the_time_of_all_workers_since_it_began() -> None:
 def test_an_incident_whose_fault_another_explains_becomes_a_part_of_it() -> None:
     crash = finding("worker.exception", C, NOW, status="other software error")
     spoil = finding("worker.exited", D, NOW + 0.6, status="killed")
-    first = list(Diagnosis().diagnose((), [crash, spoil], TOPOLOGY))
-    lost = finding("node.lost", node("node-1"), NOW - 0.2)
-    last = list(Diagnosis().diagnose(tuple(first), [lost], TOPOLOGY))
-    assert [(each.cause, bool(each.culprits), each.active) for each in last if each.active] == [("node lost", True, True)]
-    assert not any(each.culprits for each in last if not each.active)
+    chain = Chain()
+    for found in ([crash, spoil], [finding("node.lost", node("node-1"), NOW - 0.2)]):
+        chain.take(Diagnosis().diagnose(tuple(chain.opened.values()), found, TOPOLOGY))
+    assert len(chain.latest) == 2
+    assert verdicts(chain.accusing) == [("node lost", ["node-1"], Severity.SEV1, True)]
+    assert verdicts(list(chain.opened.values())) == verdicts(chain.accusing)
 
 
 def test_a_thousand_victims_are_one_incident_with_few_lines() -> None:

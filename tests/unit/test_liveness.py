@@ -84,6 +84,11 @@ def test_twin_one_or_two_witnesses_are_not_enough(name: str, silent: tuple[str, 
     assert kinds(claims_of(Liveness(), told(ticks(silent=silent), BEGAN + 5.1, *events))) == [], name
 
 
+def test_twin_a_dead_agent_in_a_job_that_stands_still_is_no_dead_node_while_the_launcher_is_there() -> None:
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=(LOST,))]
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 5.1, *sessions(LOST, BEGAN + 5.1, "agent")))) == []
+
+
 def test_a_node_that_reports_again_is_not_lost_any_more() -> None:
     killed = BEGAN + 5.05
     gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
@@ -112,8 +117,9 @@ def test_twin_launchers_and_agents_of_a_finished_job_may_leave() -> None:
 def test_many_nodes_at_once_are_a_switch_only_those_that_peers_saw_die_are_lost() -> None:
     names = tuple(f"node-{index}" for index in range(4))
     events = [each for name in names for each in sessions(name, BEGAN + 5.1, "agent", "launcher")]
-    frames = told(ticks(nodes=20, silent=names), BEGAN + 5.1, *events, peer("node-2", BEGAN + 5.1))
-    assert kinds(claims_of(Liveness(), frames)) == [("node.lost", "node-2", True)]
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(nodes=20, silent=names)]
+    cut = told(frames, BEGAN + 5.1, *events, peer("node-2", BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), cut)) == [("node.lost", "node-2", True)]
 
 
 def test_two_nodes_of_two_are_no_crowd() -> None:

@@ -138,9 +138,11 @@ def test_it_is_over_when_the_workers_move_or_a_new_epoch_begins() -> None:
 
 
 def test_twin_survivors_of_a_death_stand_still_without_being_accused() -> None:
-    dead = event("exit", worker("node-0", 1), NOW - 2, code=-9, signal="SIGKILL", epoch=1)
-    alive = [each for each in stalls("cfcf") if each.entity.name != HANGS]
-    assert kinds(run(cut_frame(NOW, dead, *alive, layout=LAYOUT))) == []
+    """Nor is the dead one, whose last position is furthest behind: who died is told elsewhere."""
+    dead = event("exit", worker("node-0", 1), BEGAN + 4.5, code=-9, signal="SIGKILL", epoch=1)
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4)]))
+    frames.insert(4, cut_frame(BEGAN + 4.5, dead, layout=LAYOUT))
+    assert kinds(claims_of(Progress(), frames)) == []
 
 
 def test_before_the_first_step_of_an_epoch_slow_workers_are_not_stalled() -> None:
