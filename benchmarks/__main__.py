@@ -18,6 +18,7 @@ BENCHMARKS = (
     "benchmarks.chain.detection",
     "benchmarks.chain.overhead",
     "benchmarks.chain.replay",
+    "benchmarks.chain.fresh_clone",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -50,7 +50,7 @@ class Progress:
     """At a tick, without an event: a worker whose marks stood for so long stands still ..."""
     iterations: float = 3.0
     """... or for so many times the median iteration, whichever is more (Unicron: 3)."""
-    data_patience_s: float = 30.0
+    data_patience_s: float = 10.0
     """Waiting for input is nobody's fault for at least so long ..."""
     pause_patience_s: float = 5.0
     """... nor an evaluation or a checkpoint for at least so long ..."""

@@ -77,10 +77,12 @@ class LocalCluster:
         return ""
 
     def stop(self, grace: float = 10.0) -> None:
-        """End everything: launchers first, so that the workers end in order."""
-        running = [process for node in self.nodes.values() for process in (node.launcher, node.agent)]
-        running += [self.server] if self.server else []
-        for process in running:
+        """End everything: the launchers together, so that none looks lost to the others, then agents, then the server."""
+        launchers = [node.launcher for node in self.nodes.values()]
+        for process in launchers:
+            _signal(process, signal.SIGTERM)
+        agents = [node.agent for node in self.nodes.values()]
+        for process in [*launchers, *agents, *([self.server] if self.server else [])]:
             end(process, grace)
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -101,11 +103,15 @@ def _die_with_parent() -> None:
 
 def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
     """SIGTERM, and SIGKILL when that does not help in time."""
+    _signal(process, signal.SIGTERM)
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-        try:
-            process.wait(grace)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            os.kill(process.pid, number)

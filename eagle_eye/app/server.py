@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from detectors.diagnosis import Diagnosis
@@ -24,7 +25,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
 from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.rpc.server import ControlServer
-from eagle_eye.stream import Stream
+from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import ConfigChange, Incident, Notice
 from remediation.actions.notify import Notify
@@ -132,12 +133,12 @@ class Server:
         )  # fmt: skip
         commander.bind(leader, control.command)
         queue: Inbox = SimpleQueue()
-        runner = self._runner(stream, ledger, queue, term)
+        runners = [self._runner(stream, partition, ledger, queue, term) for partition in range(stream.partitions(OBSERVATIONS))]
         await control.start()
         log.info("leading in term %d, control channel on %s", term, self._listen)
         ledger.save_notice(Notice(name="leader.began", time=self._clock.now(), message=f"{self._holder.host} leads in term {term}"))
         threads = [
-            self._thread("runner", lambda: runner.run(self._stop)),
+            *(self._thread("runner", partial(runner.run, self._stop)) for runner in runners),
             self._thread("engine", lambda: drive(engine, queue, self._stop)),
         ]
         if outbox is not None:
@@ -157,11 +158,11 @@ class Server:
             writer.close()
             stream.close()
 
-    def _runner(self, stream: Stream, ledger: Ledger, queue: "Inbox", term: int) -> Runner:
+    def _runner(self, stream: Stream, partition: int, ledger: Ledger, queue: "Inbox", term: int) -> Runner:
         found = parts.detectors(self._config)
         lessons = learners(name for name, _ in found)
         return Runner(
-            stream, 0, found, Diagnosis(), clock=self._clock, generation=term, on_frame=queue.put, on_incidents=queue.put,
+            stream, partition, found, Diagnosis(), clock=self._clock, generation=term, on_frame=queue.put, on_incidents=queue.put,
             on_findings=ledger.save_findings, on_notice=ledger.save_notice, records=self._config.state / "records",
             learning=Learning(lessons, directory=self._config.state / "baselines", clock=self._clock, on_notice=ledger.save_notice),
             config=ConfigChange(digest=self._config.digest, text=""),

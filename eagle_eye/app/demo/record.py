@@ -27,7 +27,7 @@ class Record:
     _ledger_file: Path
     _stream: EmbeddedStream
     _schemas: wire.Schemas = field(default_factory=wire.Schemas)
-    _offset: int = 0
+    _offsets: dict[int, int] = field(default_factory=dict)
     _ledger: Ledger | None = None
     _kept: tuple[IncidentRecord, ...] = ()
     _closed: bool = False
@@ -51,10 +51,11 @@ class Record:
         """Take in what is new."""
         if self._closed:
             return
-        while messages := self._stream.read(OBSERVATIONS, 0, self._offset):
-            self._offset = messages[-1].offset + 1
-            for message in messages:
-                self._take(message.value)
+        for partition in range(self._stream.partitions(OBSERVATIONS)):
+            while messages := self._stream.read(OBSERVATIONS, partition, self._offsets.get(partition, 0)):
+                self._offsets[partition] = messages[-1].offset + 1
+                for message in messages:
+                    self._take(message.value)
         self._look_at_ledger()
 
     def settled(self, since: float) -> bool:

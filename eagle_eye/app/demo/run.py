@@ -44,8 +44,8 @@ class Demo:
     console: Console
     clock: Clock
     faults: tuple[Fault, ...] = FAULTS
-    _truths: list[tuple[Fault, Truth, float]] = field(default_factory=list)
-    """(fault, truth, end of its span)"""
+    _spans: list[tuple[Fault, float]] = field(default_factory=list)
+    """(fault, when it was over); what really happened is written to `truth` alone."""
     _doing: str = "starting"
     _began: float = 0.0
 
@@ -53,10 +53,10 @@ class Demo:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
         self._began = self.clock.now()
         chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
-        self.console.print(settings.CONFIG, style="dim", highlight=False, markup=False)
         stage = self._stage("gpt", settings.JOB, settings.NODES, settings.WORKERS_PER_NODE, 1_000_000)
         with self._live(stage):
             stage.start()
+            self.console.print((stage.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False)
             self._warm_up(stage)
             for fault in self.faults:
                 self._break(fault, stage, chance)
@@ -64,8 +64,12 @@ class Demo:
             stage.stop()
             trace = stage.record.trace
         reference = self._reference(trace.highest() + 1)
-        (self.folder / "truth.jsonl").write_bytes(b"".join(msgspec.json.encode(truth) + b"\n" for _, truth, _ in self._truths))
         return self._judge(stage, trace, reference)
+
+    @property
+    def truth(self) -> Path:
+        """The file of what really happened. Only the final table reads it."""
+        return self.folder / "truth.jsonl"
 
     def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> Stage:
         command = (sys.executable, str(settings.script()), "--steps", str(steps), *settings.MODEL)
@@ -105,13 +109,15 @@ class Demo:
         stage.wait_steps(chance.randint(3, 12), PATIENCE_S)
         self.clock.sleep(chance.uniform(0.0, 0.1))
         struck = self._strike(fault, stage, chance)
+        with self.truth.open("ab") as file:
+            file.write(msgspec.json.encode(struck.truth) + b"\n")
         self._doing = fault.name
         self._say(f"{fault.name}: {struck.truth.worker or struck.truth.node or 'all writers'}")
         if fault.kind == "stream":
             stage.wait(lambda: False, chance.uniform(*HELD_S))
             struck.end()
         healed = stage.wait(lambda: self._over(fault, struck.truth, stage), PATIENCE_S)
-        self._truths.append((fault, struck.truth, self.clock.now()))
+        self._spans.append((fault, self.clock.now()))
         struck.end()
         self._say("training again" if healed else f"NOT healed within {PATIENCE_S:.0f} s")
         if fault.culprit == "node":
@@ -173,10 +179,10 @@ class Demo:
             return stage.record.trace.losses()
 
     def _judge(self, stage: Stage, trace: Trace, reference: dict[int, float]) -> list[Row]:
-        first = self._truths[0][1].time if self._truths else self.clock.now()
-        healthy = trace.throughput_per_worker(step for step in trace.steps if step.end < first and step.number >= 5)
-        rows = []
-        for position, (fault, truth, until) in enumerate(self._truths):
-            following = self._truths[position + 1][1].time if position + 1 < len(self._truths) else self.clock.now()
-            rows.append(judge(fault, truth, stage.record.evidence(truth.time, following, until), trace, healthy, reference))
-        return rows
+        truths = [msgspec.json.decode(line, type=Truth) for line in self.truth.read_bytes().splitlines()]
+        healthy = trace.throughput_per_worker(step for step in trace.steps if step.end < truths[0].time and step.number >= 5)
+        ends = [*(truth.time for truth in truths[1:]), self.clock.now()]
+        return [
+            judge(fault, truth, stage.record.evidence(truth.time, before, until), trace, healthy, reference)
+            for (fault, until), truth, before in zip(self._spans, truths, ends, strict=True)
+        ]
