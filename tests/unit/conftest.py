@@ -1,11 +1,13 @@
-"""What several unit tests share: an engine over a job of paper."""
+"""What several unit tests share: a clock, a ledger of their own, an engine over a job of paper."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from collectors.training import TrainingCollector
 from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.plugins import available, build, load
@@ -73,11 +75,37 @@ class World:
         return next(outcome for outcome in self.ledger.outcomes(incident=name) if outcome.action == action)
 
 
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def collector(tmp_path: Path, clock: FakeClock) -> TrainingCollector:
+    return TrainingCollector(run_dir=tmp_path, node="n1", clock=clock)
+
+
 @pytest.fixture(scope="session")
 def empty_ledger(tmp_path_factory) -> Path:
+    """Made once, since the migration takes most of a test's time."""
     path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
     Ledger.open(path).close()
     return path
+
+
+@pytest.fixture
+def ledger_path(empty_ledger: Path, tmp_path: Path) -> Path:
+    """Of a ledger with nothing in it."""
+    copy = tmp_path / "ledger.sqlite"
+    copy.write_bytes(empty_ledger.read_bytes())
+    return copy
+
+
+@pytest.fixture
+def ledger(ledger_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger.open(ledger_path)
+    yield ledger
+    ledger.close()
 
 
 @pytest.fixture

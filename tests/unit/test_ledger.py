@@ -1,238 +1,28 @@
-"""The ledger on disk: leases, incidents, plans, approvals, epochs, cordons, letters."""
+"""What the ledger keeps: leases, incidents, plans, approvals, epochs, cordons, letters."""
 
-import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
 
 from eagle_eye.errors import LedgerError, Stale
-from eagle_eye.ledger import Holder, Ledger, tables
+from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.ledger.incidents import EDGES
-from eagle_eye.ledger.migration import configuration, upgrade
-from eagle_eye.types import (
-    Allow,
-    Approval,
-    Culprit,
-    Entity,
-    Evidence,
-    Finding,
-    Incident,
-    IncidentState,
-    Kind,
-    Layout,
-    Notice,
-    Outcome,
-    Place,
-    Plan,
-    Progress,
-    Refuse,
-    Severity,
-    Target,
-)
+from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
+from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
 
-JOB = "tenant/gpt/run1"
 ADA = Holder(host="machine-a", pid=101, boot="ada")
 BOB = Holder(host="machine-b", pid=202, boot="bob")
-WORKER = Entity(kind=Kind.WORKER, name="run1/node-a/0")
-
-
-@pytest.fixture(scope="session")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with nothing in it; made once, since the migration takes most of a test's time."""
-    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
-    Ledger.open(path).close()
-    return path
-
-
-@pytest.fixture
-def path(empty: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "ledger.sqlite"
-    copy.write_bytes(empty.read_bytes())
-    return copy
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    ledger = Ledger.open(path)
-    yield ledger
-    ledger.close()
-
-
-def an_incident(revision: int = 1, **changes: Any) -> Incident:
-    incident = Incident(
-        id="incident-1",
-        revision=revision,
-        job=JOB,
-        cause="worker killed",
-        culprits=(Culprit(entity=WORKER, confidence=0.9),),
-        severity=Severity.SEV2,
-        findings=("finding-1",),
-        evidence=(),
-        since=100.0,
-        time=101.0 + revision,
-    )
-    return msgspec.structs.replace(incident, **changes)
-
-
-def a_finding(revision: int = 1, **changes: Any) -> Finding:
-    finding = Finding(
-        id="finding-1",
-        revision=revision,
-        detector="exits",
-        digest="d",
-        job=JOB,
-        entity=WORKER,
-        kind="worker.exited",
-        score=1.0,
-        since=100.0,
-        time=100.5,
-        evidence=(Evidence(text="killed by SIGKILL"),),
-        active=True,
-    )
-    return msgspec.structs.replace(finding, **changes)
-
-
-def a_plan(plan: str = "plan-1", **changes: Any) -> Plan:
-    made = Plan(
-        id=plan,
-        incident="incident-1",
-        action="restart_worker",
-        targets=(Target(job=JOB, epoch=1, basis="b"),),
-        made=103.0,
-        expires=703.0,
-        severity=Severity.SEV2,
-        reason="the process is dead",
-    )
-    return msgspec.structs.replace(made, **changes)
-
-
-def a_step(state: Any, time: float = 104.0, step: str = "restart") -> Progress:
-    return Progress(step=step, state=state, time=time, detail="epoch 2")
-
-
-def a_layout(epoch: int = 2, coordinator: str = "node-a", time: float = 50.0) -> Layout:
-    place = Place(worker="run1/node-a/0", node=coordinator, rank=0, local_rank=0)
-    launchers = {coordinator: "127.0.0.1:7001"}
-    return Layout(job=JOB, epoch=epoch, time=time, coordinator=coordinator, launchers=launchers, places=(place,))
-
-
-# --- the file ----------------------------------------------------------------------------------------------------
-
-
-def test_the_migrations_lead_to_the_tables_of_this_program(path: Path) -> None:
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
-    engine.dispose()
-    assert ScriptDirectory.from_config(configuration()).get_heads() == [tables.VERSION]
-
-
-def test_a_new_ledger_is_brought_up_to_date_once_by_two_that_open_it_at_once(tmp_path: Path) -> None:
-    place, opened = tmp_path / "new" / "ledger.sqlite", threading.Barrier(2)
-    place.parent.mkdir()
-
-    def begin() -> int | None:
-        opened.wait()
-        ledger = Ledger.open(place)
-        try:
-            return ledger.acquire("leader", ADA, 5, 100.0)
-        finally:
-            ledger.close()
-
-    with ThreadPoolExecutor(2) as both:
-        assert [future.result() for future in [both.submit(begin), both.submit(begin)]] == [1, 1]
-
-
-def test_what_is_up_to_date_is_opened_without_alembic(path: Path) -> None:
-    code = (
-        f"import sys; from eagle_eye.ledger import Ledger; Ledger.open({str(path)!r}).close(); print('alembic' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_a_ledger_of_a_newer_version_is_refused_with_the_remedy(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.close()
-    with pytest.raises(LedgerError, match=r"is of version 9999, newer than this program knows.*install the version"):
-        Ledger.open(path)
-    with pytest.raises(LedgerError, match="is of version 9999, this program reads"):
-        Ledger.open(path, read_only=True)
-
-
-def test_a_file_that_is_no_ledger_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("not a database at all, but long enough to be looked at as one " * 20)
-    with pytest.raises(LedgerError, match="not a database; it is damaged or no ledger: move it aside"):
-        Ledger.open(tmp_path / "notes")
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [("postgresql://host/db", "postgresql comes in a later release"), ("what://", "is no URL|later release")],
-)
-def test_a_place_that_is_not_supported_is_named(place: str, words: str) -> None:
-    with pytest.raises(LedgerError, match=words):
-        Ledger.open(place)
-
-
-def test_a_url_of_sqlite_is_a_path(path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{path}")
-    assert ledger.incidents() == ()
-    ledger.close()
-
-
-def test_reading_only_reads_and_makes_no_file(path: Path, ledger: Ledger, tmp_path: Path) -> None:
-    ledger.save_incident(an_incident(), IncidentState.OPEN)
-    reader = Ledger.open(path, read_only=True)
-    assert [record.incident for record in reader.incidents()] == [an_incident()]
-    with pytest.raises(LedgerError, match="opened for reading only"):
-        reader.save_incident(an_incident(2), IncidentState.OPEN)
-    reader.close()
-    with pytest.raises(LedgerError, match=r"there is no ledger at .*--state-dir"):
-        Ledger.open(tmp_path / "nowhere.sqlite", read_only=True)
-    assert not (tmp_path / "nowhere.sqlite").exists()
-
-
-def test_a_write_that_fails_in_the_middle_leaves_nothing(ledger: Ledger) -> None:
-    def broken() -> Iterator[Finding]:
-        yield a_finding()
-        raise ValueError("the source broke")
-
-    with pytest.raises(ValueError, match="broke"):
-        ledger.save_findings(broken())
-    assert ledger.findings() == ()
-
-
-def test_what_was_written_survives_the_death_of_the_writer(path: Path) -> None:
-    code = (
-        "import os, signal; from eagle_eye.ledger import Ledger; from eagle_eye.types import Notice\n"
-        f"ledger = Ledger.open({str(path)!r})\n"
-        "ledger.save_notice(Notice(name='leader.began', time=1.0, message='here'))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
-    reader = Ledger.open(path, read_only=True)
-    assert [notice.name for notice in reader.notices()] == ["leader.began"]
-    reader.close()
 
 
 # --- who leads -----------------------------------------------------------------------------------------------------
 
 
-def test_of_two_servers_the_second_waits_and_can_name_the_first(path: Path, ledger: Ledger) -> None:
-    other = Ledger.open(path)
+def test_of_two_servers_the_second_waits_and_can_name_the_first(ledger_path: Path, ledger: Ledger) -> None:
+    other = Ledger.open(ledger_path)
     assert ledger.acquire("leader", ADA, 5, 100.0) == 1
     assert other.acquire("leader", BOB, 5, 104.9) is None
     lease = other.holder_of("leader")
@@ -273,8 +63,8 @@ def test_a_term_can_be_lifted_above_what_peers_have_seen(ledger: Ledger) -> None
     assert ledger.acquire("leader", ADA, 5, 102.0, above=7) == 8
 
 
-def test_a_leader_that_was_replaced_cannot_write(path: Path, ledger: Ledger) -> None:
-    other = Ledger.open(path)
+def test_a_leader_that_was_replaced_cannot_write(ledger_path: Path, ledger: Ledger) -> None:
+    other = Ledger.open(ledger_path)
     term = ledger.acquire("leader", ADA, 5, 100.0)
     assert term == 1
     ledger.write_as("leader", term)
@@ -287,6 +77,16 @@ def test_a_leader_that_was_replaced_cannot_write(path: Path, ledger: Ledger) -> 
 
 
 # --- what was seen -------------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing(ledger: Ledger) -> None:
+    def broken() -> Iterator[Finding]:
+        yield a_finding()
+        raise ValueError("the source broke")
+
+    with pytest.raises(ValueError, match="broke"):
+        ledger.save_findings(broken())
+    assert ledger.findings() == ()
 
 
 def test_every_revision_of_an_incident_is_kept_and_the_last_one_shown(ledger: Ledger) -> None:
@@ -443,8 +243,8 @@ def test_the_timeline_tells_everything_in_order(ledger: Ledger) -> None:
 # --- jobs ----------------------------------------------------------------------------------------------------------
 
 
-def test_two_halves_never_get_the_same_epoch(path: Path, ledger: Ledger) -> None:
-    other, start = Ledger.open(path), threading.Barrier(2)
+def test_two_halves_never_get_the_same_epoch(ledger_path: Path, ledger: Ledger) -> None:
+    other, start = Ledger.open(ledger_path), threading.Barrier(2)
 
     def ask(mine: Ledger, coordinator: str) -> list[bool]:
         start.wait()
@@ -500,22 +300,3 @@ def test_a_letter_waits_until_it_arrives_or_is_given_up(ledger: Ledger) -> None:
     ledger.delivered(first, 111.0)
     ledger.given_up(second, 111.0, "404")
     assert ledger.due(1000.0) == ()
-
-
-def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    place = tmp_path / "foreign.sqlite"
-    with sqlite3.connect(place) as connection:
-        connection.execute("CREATE TABLE plans (id TEXT)")
-    connection.close()
-    with pytest.raises(LedgerError, match="plans already exists"):
-        Ledger.open(place)
-    with sqlite3.connect(place) as connection:
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("plans",)]
-    connection.close()
-
-
-def test_a_version_that_nobody_knows_is_never_migrated(path: Path) -> None:
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection, pytest.raises(LedgerError, match="newer than this program knows"):
-        upgrade(connection, "ledger", "9999")
-    engine.dispose()

@@ -1,9 +1,7 @@
 """The writer that never waits: order, outages, restarts, bounds, and a full disk under the spool."""
 
-import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.stream.spool_file import SpooledRecord, SpoolFile
 from eagle_eye.types import Notice
+from fakes.full_disk import file_size_limit
 
 DEADLINE_S = 20.0
 
@@ -272,13 +271,3 @@ def test_an_append_that_fails_leaves_no_half_frame(tmp_path: Path) -> None:
     file.append(records(2))
     assert file.peek(10, 1 << 20)[0] == records(0, 2)
     file.close()
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

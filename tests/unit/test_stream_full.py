@@ -1,8 +1,5 @@
 """A full disk under the stream, played by the kernel's limit on the size of a file."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from eagle_eye.clock import FakeClock, SystemClock
@@ -10,16 +7,7 @@ from eagle_eye.errors import StreamFull
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Notice
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from fakes.full_disk import file_size_limit
 
 
 def numbers(stream: EmbeddedStream) -> list[int]:

@@ -1,0 +1,191 @@
+"""How a session over real loopback gRPC begins, is lost and comes back, between event loops and between processes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.rpc.client import ControlClient
+from eagle_eye.rpc.fence import Fence
+from eagle_eye.rpc.messages import Peer
+from eagle_eye.rpc.server import ControlServer
+from fakes.office import JOB, LAUNCHER, Hands, Office, at, joined, run, served, until
+
+CHILD = """
+import asyncio, os, sys
+from eagle_eye.rpc.client import ControlClient
+from eagle_eye.rpc.messages import Peer
+
+async def main():
+    peer = Peer(role="launcher", node="node-a", job="tenant/gpt/run1", boot="child", pid=os.getpid())
+    await ControlClient(sys.argv[1], peer).start()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[str], "subprocess.Popen[bytes]"]]:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def begin(address: str) -> "subprocess.Popen[bytes]":
+        children.append(subprocess.Popen([sys.executable, "-c", CHILD, address]))
+        return children[-1]
+
+    yield begin
+    for process in children:
+        process.kill()
+        process.wait()
+
+
+def test_a_clean_close_is_a_loss_at_once() -> None:
+    async def test() -> None:
+        office = Office()
+        async with served(office, lease_s=600) as server:
+            async with joined(at(server)):
+                assert office.told == [("opened", "node-a", "first")]
+            await until(lambda: office.count("lost"))
+            assert server.peers == ()
+
+    run(test())
+
+
+def test_a_killed_client_is_lost_at_once(child: Callable[[str], "subprocess.Popen[bytes]"]) -> None:
+    async def test() -> None:
+        office = Office()
+        async with served(office, lease_s=600) as server:  # so no lease can be what noticed
+            process = child(at(server))
+            await until(lambda: office.count("opened"), 20)
+            os.kill(process.pid, signal.SIGKILL)
+            await until(lambda: office.count("lost"), 5)
+
+    run(test())
+
+
+def test_a_stopped_client_is_lost_after_the_lease_and_comes_back(
+    child: Callable[[str], "subprocess.Popen[bytes]"],
+) -> None:
+    async def test() -> None:
+        office = Office()
+        async with served(office) as server:
+            process = child(at(server))
+            await until(lambda: office.count("opened"), 20)
+            os.kill(process.pid, signal.SIGSTOP)
+            await until(lambda: office.count("lost"), 10)
+            assert office.told[-1] == ("lost", "node-a", "silent for longer than 1 s")
+            os.kill(process.pid, signal.SIGCONT)
+            await until(lambda: office.count("opened") == 2, 10)
+
+    run(test())
+
+
+def test_a_server_that_overslept_calls_nobody_silent() -> None:
+    async def test() -> None:
+        office, clock = Office(), FakeClock()
+        async with served(office, clock=clock) as server, joined(at(server)) as client:
+            clock.advance(600)  # as if it had been stopped: the lease is 1 s
+            watched = asyncio.get_running_loop().time() + 0.5  # several of its ticks
+            await until(lambda: asyncio.get_running_loop().time() > watched)
+            assert client.connected
+            assert office.count("lost") == 0
+
+    run(test())
+
+
+def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
+    async def test() -> None:
+        hands, clock = Hands(), FakeClock()
+        async with served(Office()) as server, joined(at(server), hands, clock=clock):
+            server._take = lambda session, up: None  # type: ignore[method-assign]  # deaf: no beat is answered
+            while all(state.connected for state in hands.states):
+                clock.advance(0.1)
+                await asyncio.sleep(0.05)
+            assert "the server was silent for longer than 1 s" in hands.states[1].reason
+
+    run(test())
+
+
+def test_a_newer_life_replaces_the_older_one() -> None:
+    async def test() -> None:
+        office = Office()
+        second = Peer(role="launcher", node="node-a", job=JOB, boot="second")
+        async with served(office) as server, joined(at(server)) as first:
+            client = ControlClient(at(server), second)
+            await client.start()
+            await until(lambda: ("opened", "node-a", "second") in office.told)
+            assert office.told[:3] == [
+                ("opened", "node-a", "first"),
+                ("lost", "node-a", "it was started anew"),
+                ("opened", "node-a", "second"),
+            ]
+            await first.stop()
+            await client.stop()
+
+    run(test())
+
+
+def test_the_same_life_connecting_again_is_no_loss() -> None:
+    async def test() -> None:
+        office = Office()
+        async with served(office) as server, joined(at(server)):
+            twin = ControlClient(at(server), LAUNCHER)  # the new connection, before the old one is seen to be dead
+            await twin.start()
+            await until(lambda: twin.connected)
+            assert office.told == [("opened", "node-a", "first")]
+            await twin.stop()
+
+    run(test())
+
+
+def test_a_restarted_server_of_a_higher_term_is_found_again() -> None:
+    async def test() -> None:
+        hands, fence = Hands(), Fence()
+        async with served(Office(), term=1) as server:
+            address = at(server)
+            client = ControlClient(address, LAUNCHER, on_command=hands.obey, on_state=hands.states.append, fence=fence)
+            await client.start()
+            await until(lambda: client.connected)
+        await until(lambda: not client.connected)
+        with pytest.raises(TemporaryError, match="'join' waited"):
+            await client.request("join", {}, timeout=0.05)
+        async with served(Office(), address, term=2) as server:
+            assert (await client.request("join", {}, timeout=10))["kind"] == "join"
+            assert fence.term == 2
+            news = [state.term for state in hands.states if state.connected]
+            assert news == [1, 2]
+            assert "the server" in hands.states[1].reason
+            await client.stop()
+
+    run(test())
+
+
+def test_a_client_follows_an_address_that_changes() -> None:
+    async def test() -> None:
+        async with served(Office()) as first, served(Office()) as second:
+            where = [at(first)]
+            async with joined(lambda: where[0]) as client:
+                where[0] = at(second)
+                client.reconnect("the coordinator moved")
+                await until(lambda: second.peers and not first.peers)
+
+    run(test())
+
+
+def test_a_port_in_use_is_named_with_the_remedy() -> None:
+    async def test() -> None:
+        async with served(Office()) as server:
+            intruder = ControlServer(Office(), at(server), term=2)
+            try:
+                with pytest.raises(ControlError, match=rf"cannot listen on {at(server)}: it is in use.*another port"):
+                    await intruder.start()
+            finally:
+                await intruder.stop()
+
+    run(test())
