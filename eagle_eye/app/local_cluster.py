@@ -45,6 +45,13 @@ class LocalCluster:
     def start_server(self, *arguments: str) -> None:
         self.server = self._start("server", ["server", "--run-dir", str(self.run_dir("server")), *arguments])
 
+    def restart_server(self, *arguments: str) -> None:
+        """kill -9 the server and start it again at once."""
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+        self.start_server(*arguments)
+
     def start_agent(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start the agent of a node, without a launcher."""
         return self._start(f"agent-{name}", ["agent", "--node", name, "--run-dir", str(self.run_dir(name)), *arguments])

@@ -105,7 +105,7 @@ def test_fault_a_hang_that_the_others_await_in_their_evaluation_is_found() -> No
 
 
 def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
-    frames = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Pausing("data")]))
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[Pausing("data")]))
     claims = claims_of(Progress(), frames)
     assert kinds(claims) == [("input.stalled", job().name, True)]
 

@@ -48,6 +48,8 @@ class Demo:
     """(fault, when it was over); what really happened is written to `truth` alone."""
     _doing: str = "starting"
     _began: float = 0.0
+    _hit: str = ""
+    """Worker that the last fault hit."""
 
     def run(self) -> list[Row]:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
@@ -120,14 +122,15 @@ class Demo:
         self._spans.append((fault, self.clock.now()))
         struck.end()
         self._say("training again" if healed else f"NOT healed within {PATIENCE_S:.0f} s")
-        if fault.culprit == "node":
-            self._bring_back(fault, struck.truth.node, stage)
+        self._bring_back(stage)
 
     def _strike(self, fault: Fault, stage: Stage, chance: random.Random) -> Struck:
         if fault.kind == "stream":
             return drills.stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=self.clock), self.clock)
         if fault.culprit == "worker":
-            return drills.ON_WORKER[fault.kind](chance.choice(stage.workers()), self.clock)
+            # not the same one twice running: that is a relapse, to which a stronger answer is right
+            self._hit = chance.choice([worker for worker in stage.workers() if worker.name != self._hit]).name
+            return drills.ON_WORKER[fault.kind](next(worker for worker in stage.workers() if worker.name == self._hit), self.clock)
         name = self._node(fault, stage.record.trace, chance)
         if fault.kind == "slow-node":
             return drills.slow(name, stage.cluster.run_dir(name), self.clock)
@@ -152,15 +155,18 @@ class Demo:
         left = fault.kind != "slow-node" or (trace.layout is not None and truth.node in trace.layout.excluded)
         return left and stage.record.settled(truth.time)
 
-    def _bring_back(self, fault: Fault, name: str, stage: Stage) -> None:
-        """Repair the node, as a person would: start it again, or release it."""
-        self._doing = f"{name} was repaired and comes back"
-        if fault.kind == "slow-node":
-            stage.release(name)
-        else:
-            stage.start_node(name)
-        if not stage.wait(stage.full, PATIENCE_S):
-            self._say(f"{name} was not taken back within {PATIENCE_S:.0f} s")
+    def _bring_back(self, stage: Stage) -> None:
+        """Repair what is out, as a person would: release a node that was left, start one again that is dead."""
+        layout = stage.record.trace.layout
+        missing = [name for name in stage.nodes if layout is not None and name not in layout.nodes]
+        for name in missing:
+            self._doing = f"{name} was repaired and comes back"
+            if layout is not None and name in layout.excluded:
+                stage.release(name)
+            else:
+                stage.start_node(name)
+        if missing and not stage.wait(stage.full, PATIENCE_S):
+            self._say(f"{', '.join(missing)} was not taken back within {PATIENCE_S:.0f} s")
 
     def _say(self, text: str) -> None:
         self.console.print(f"[{self.clock.now() - self._began:6.1f} s] {text}", highlight=False, markup=False)
