@@ -13,17 +13,21 @@ from remediation.policy import Policy
 
 TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
 
+HANDED_IN = {"node", "run_dir", "reading_s"}
+"""Fields of collectors that the agent fills in: nobody needs to configure them."""
+
 
 def generate(config: Config = Config()) -> str:  # noqa: B008 -- frozen
     """The whole file as text; it parses back to `config`."""
     lines = ["# Eagle Eye: one file, one deployment. Every key with its default; delete what you do not change."]
     sections: list[tuple[str, Section]] = []
-    for field, text in plugins.field_texts(Config).items():
+    texts = plugins.field_texts(Config)
+    for field in Config.__struct_fields__:
         value = getattr(config, field)
         if isinstance(value, Section):
             sections.append((field, value))
         elif field not in TABLES and field != "engine":
-            lines += ["", *_comment(text), f"{field} = {_toml(value)}"]
+            lines += ["", *_comment(texts.get(field, "")), f"{field} = {_toml(value)}"]
     for name, section in sections:
         lines += ["", "", *_comment(inspect.getdoc(type(section)) or ""), f"[{name}]"]
         for field, text in plugins.field_texts(type(section)).items():
@@ -41,15 +45,21 @@ def _plugin(table: str, cls: type, chosen: dict[str, Any]) -> Iterator[str]:
     if "enabled" in chosen:
         yield f"enabled = {_toml(chosen['enabled'])}"
     for option in plugins.describe(cls):
+        if option.name in HANDED_IN:
+            continue
         yield from _comment(option.text)
         value = chosen.get(option.name, option.default)
         yield f"{option.name} = {_toml(value)}" if value is not None else f"# {option.name} = ({option.type})"
 
 
 def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), 116)]
+    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), 116, break_on_hyphens=False)]
 
 
 def _toml(value: Any) -> str:
-    encoded: str = msgspec.toml.encode({"x": msgspec.to_builtins(value)}).decode()
+    """A value as it stands behind `key =`; a dict becomes an inline table."""
+    plain = msgspec.to_builtins(value, enc_hook=str)
+    if isinstance(plain, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in plain.items()) + " }" if plain else "{}"
+    encoded: str = msgspec.toml.encode({"x": plain}).decode()
     return encoded.split("=", 1)[1].strip()

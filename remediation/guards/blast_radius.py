@@ -16,9 +16,11 @@ class BlastRadius:
     """
 
     nodes: int = 2
+    """Most nodes that may be touched within the window."""
     share: float = 0.1
     """Of the known nodes, rounded down."""
     window_s: float = 3600.0
+    """Seconds for which a touched node counts."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
         limit = max(self.nodes, math.floor(self.share * situation.nodes))
