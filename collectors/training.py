@@ -48,7 +48,9 @@ class TrainingCollector:
     data_s: float = Limits.data_s
     """While it waits for data."""
     evaluation_s: float = Limits.evaluation_s
+    """While it evaluates."""
     checkpoint_s: float = Limits.checkpoint_s
+    """While it saves a checkpoint."""
     first_step_s: float = Limits.first_step_s
     """Before the first step of its epoch is completed."""
     stopped_s: float = Limits.stopped_s

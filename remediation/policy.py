@@ -10,6 +10,7 @@ class Policy:
     """Seconds, steps and counts; shares are between 0 and 1."""
 
     mode: Mode = Mode.OBSERVE
+    """observe: write down what should be done; recommend: ask a person; auto: do it within the guards."""
     settle_s: float = 1.0
     """After the last new cause an incident counts as settled ..."""
     settle_max_s: float = 5.0
@@ -41,5 +42,3 @@ class Policy:
     """A slow-down that was found to be cheapest left alone is weighed again after so long."""
     expires_s: float = 600.0
     """How long a plan stands."""
-    dump_s: float = 2.0
-    """What the stacks may take, before a restart destroys them."""

@@ -19,6 +19,7 @@ class Dump:
     commander: Commander
     clock: Clock
     timeout_s: float = 2.0
+    """Seconds to wait for the coordinator\'s answer."""
     longest: int = 64 * 1024
     """Characters kept of all stacks together, and of all flight recorders."""
     flight_recorder: bool = True

@@ -16,6 +16,7 @@ class Reattempt:
     commander: Commander
     clock: Clock
     timeout_s: float = 2.0
+    """Seconds to wait for the coordinator\'s answer."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError, PermanentError or Stale."""

@@ -16,6 +16,7 @@ class Release:
     commander: Commander
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
+    """Seconds to wait for the coordinator\'s answer."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError or PermanentError; epoch 0 of a target means whatever epoch the job is in."""

@@ -16,6 +16,7 @@ class RestartWorker:
     commander: Commander
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
+    """Seconds to wait for the coordinator\'s answer."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError, PermanentError (the job's own budget is spent) or Stale."""

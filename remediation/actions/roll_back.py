@@ -17,6 +17,7 @@ class RollBack:
     commander: Commander
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
+    """Seconds to wait for the coordinator\'s answer."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError, PermanentError or Stale."""
