@@ -1,0 +1,87 @@
+"""A training job without torch: ranks that share a batch, wait for each other in a barrier and resume where they were.
+
+    python loop.py [STEPS]
+
+The barrier is real: rank 0 sits in the middle of sockets, as a broken peer breaks everybody's step.
+"""
+
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+import eagle_eye
+
+BATCH_S = 0.08
+"""What the global batch takes on one worker; the ranks share it."""
+TOKENS = 4096.0
+WORD = struct.Struct("!q")
+
+
+class Ranks:
+    """The connections between rank 0 and all others."""
+
+    def __init__(self, rank: int, world: int, meeting: Path) -> None:
+        self.rank = rank
+        self.peers = _accept(world - 1, meeting) if rank == 0 else [_connect(meeting)]
+
+    def agree(self, word: int) -> int:
+        """Wait for everybody; rank 0's word is everybody's answer."""
+        if self.rank:
+            self.peers[0].sendall(WORD.pack(word))
+            return _hear(self.peers[0])
+        for peer in self.peers:
+            _hear(peer)
+        for peer in self.peers:
+            peer.sendall(WORD.pack(word))
+        return word
+
+
+def _accept(count: int, meeting: Path) -> list[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        unfinished = meeting.with_suffix(".new")
+        unfinished.write_text(str(server.getsockname()[1]))
+        unfinished.replace(meeting)
+        return [server.accept()[0] for _ in range(count)]
+
+
+def _connect(meeting: Path) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", int(meeting.read_text())))
+        except OSError:
+            time.sleep(0.01)
+
+
+def _hear(peer: socket.socket) -> int:
+    data = peer.recv(WORD.size, socket.MSG_WAITALL)
+    if len(data) < WORD.size:
+        raise RuntimeError("Connection closed by peer")
+    word: int = WORD.unpack(data)[0]
+    return word
+
+
+def main() -> None:
+    """Train until STEPS, or for ever."""
+    last = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    home = Path(os.environ["EAGLE_EYE_CHECKPOINT_DIR"])
+    done = home / "done"
+    ranks = Ranks(rank, world, home / f"meeting-{os.environ['EAGLE_EYE_EPOCH']}")
+    start = ranks.agree(int(done.read_text()) if done.exists() else 0)
+    monitor = eagle_eye.monitor()
+    for step in monitor.steps(range(start, last), start):
+        with monitor.phase("forward"):
+            time.sleep(BATCH_S / world)
+        with monitor.phase("communication"):
+            ranks.agree(step)
+        if rank == 0:
+            done.with_suffix(".new").write_text(str(step + 1))
+            done.with_suffix(".new").replace(done)
+        monitor.log(loss=1.0 / (step + 1), tokens=TOKENS / world)
+
+
+if __name__ == "__main__":
+    main()

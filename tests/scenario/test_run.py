@@ -1,0 +1,149 @@
+"""`eagle-eye run` and `eagle-eye demo` as a user starts them: how they end, and that nothing is left behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eagle_eye.app import drills
+from eagle_eye.app.cli import main
+from eagle_eye.errors import LaunchError
+
+LOOP = Path(__file__).with_name("loop.py")
+DEADLINE_S = 60.0
+MARK = "EAGLE_EYE_TEST_MARK"
+
+
+class Command:
+    """`eagle-eye ...` in a process group of its own; everything that it starts inherits a mark."""
+
+    def __init__(self, home: Path, *words: str) -> None:
+        self.home = home
+        self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.temporary = home / "t"
+        self.temporary.mkdir()
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary)}
+        with (home / "output").open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "eagle_eye.app.cli", *words],
+                cwd=home, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    def end(self) -> int:
+        """Wait for its end; its exit code."""
+        return self.process.wait(DEADLINE_S)
+
+    def interrupt(self) -> int:
+        """Ctrl-C at its terminal."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.end()
+
+    @property
+    def said(self) -> str:
+        return (self.home / "output").read_text()
+
+    def processes(self) -> list[str]:
+        """Command lines of what runs of it."""
+        found = []
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"{MARK}={self.mark}\0".encode() in (directory / "environ").read_bytes():
+                    found.append((directory / "cmdline").read_text().replace("\0", " "))
+        return found
+
+    def left_behind(self) -> list[Path | str]:
+        """Processes, sockets, lists of workers and rings."""
+        runs = {folder.parent.name for folder in self.home.rglob("logs/*/*/") if folder.is_dir()}
+        rings = [ring for run in runs for ring in Path("/dev/shm").glob(f"eagle-eye-{os.getuid()}-{run}-*")]
+        return [*self.processes(), *rings, *self.home.rglob("*.sock"), *self.home.rglob("jobs/*.json")]
+
+    def trains(self, run_dirs: str) -> bool:
+        """Workers are listed under these runtime directories."""
+        with contextlib.suppress(LaunchError):
+            return bool(drills.workers(list(self.home.glob(run_dirs))))
+        return False
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < end, f"waited {DEADLINE_S:g} s for: {what}\n{self.said}"
+            assert self.process.poll() is None, self.said
+            threading.Event().wait(0.05)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `eagle-eye ...` in an empty directory."""
+    with contextlib.ExitStack() as stack:
+
+        def started(*words: str, script: str = "") -> Command:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="run")))  # short, for its sockets
+            if script:
+                (home / "train.py").write_text(script)
+            made = Command(home, *words)
+            stack.callback(made.close)
+            return made
+
+        yield started
+
+
+def run(*command: str) -> tuple[str, ...]:
+    return ("run", "--nproc-per-node", "2", "--state-dir", "state", "--", sys.executable, *command)
+
+
+def test_a_script_that_finishes_ends_with_zero_and_leaves_nothing(start: Start) -> None:
+    command = start(*run(str(LOOP), "30"))
+    assert command.end() == 0, command.said
+    assert not command.left_behind()
+    assert not list(command.temporary.glob("eagle-eye*"))
+    listed = CliRunner().invoke(main, ["incidents", "--state-dir", str(command.home / "state")])
+    assert listed.output == "no incident so far\n"
+
+
+def test_a_script_that_dies_at_import_ends_with_one_and_says_why(start: Start) -> None:
+    command = start(*run("train.py"), script="import no_such_module\n")
+    assert command.end() == 1, command.said
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in command.said
+    assert not command.left_behind()
+
+
+def test_a_script_that_does_not_exist_is_named_in_one_line(start: Start) -> None:
+    command = start(*run("missing.py"))
+    assert command.end() == 1, command.said
+    assert command.said.count("\n") == 1, "one line"
+    assert "'missing.py' does not exist" in command.said
+    assert not command.left_behind()
+
+
+def test_ctrl_c_ends_a_run_and_every_process_of_it(start: Start) -> None:
+    command = start(*run(str(LOOP)))
+    command.until("workers", lambda: command.trains("t/eagle-eye-run-*/run/*"))
+    assert len(command.processes()) >= 6, "command, server, agent, zygote and two workers"
+    assert command.interrupt() == 130, command.said
+    assert not command.left_behind()
+    assert not list(command.temporary.glob("eagle-eye*"))
+
+
+def test_ctrl_c_ends_the_demo_and_every_process_of_it(start: Start) -> None:
+    command = start("demo", "--only", "kill", "--dir", "demo")
+    command.until("workers", lambda: command.trains("demo/gpt/run/*"))
+    assert command.interrupt() == 130, command.said
+    assert "every process was ended" in command.said
+    assert not command.left_behind()
