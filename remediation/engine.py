@@ -173,7 +173,7 @@ class Engine:
         desk.ledger.save_incident(incident, case.state)
         if case.phase is Phase.ENDED:
             return
-        if incident.active:
+        if incident.active or case.treatment.by_itself:  # over at first sight: its epoch was read together with the death
             self._judging.came_back(case)
             self._treat(case)
         else:

@@ -55,6 +55,15 @@ def test_an_incident_may_be_over_before_its_epoch_is_heard_of(make):
     assert world.state() is IncidentState.HEALED
 
 
+def test_an_incident_that_is_over_when_it_is_first_told_is_healed_by_its_epoch(make):
+    world = make()
+    died = world.job.die(WORKER.name)
+    world.find("worker killed", WORKER, event=died, active=False, since=died.time)
+    world.run(8)
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED
+
+
 def test_the_epoch_may_be_heard_of_before_the_incident(make):
     world = make()
     died = world.job.die(WORKER.name)
