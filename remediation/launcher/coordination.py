@@ -268,7 +268,7 @@ class Coordination:
         self.do(self.coordinator.granted(effect.layout.epoch, granted))
 
     async def _end(self, effect: End) -> None:
-        log.info("the job is over: %s", effect.reason)
+        log.info("the job is over: %s", effect.reason.partition("\n")[0])
         nodes = [node for node, member in self.coordinator.members.items() if member.connected]
         own = self.coordinator.rules.node
         arguments = {"code": effect.code, "reason": effect.reason}
@@ -276,7 +276,7 @@ class Coordination:
         await self._quietly(own, "end", arguments)
 
     def _tell(self, effect: Tell) -> None:
-        log.info("%s: %s", effect.name, effect.message)
+        log.info("%s: %s", effect.name, effect.message.partition("\n")[0])
         if effect.node:
             self._journal.of_node(effect.name, effect.node, effect.message, effect.attributes)
         else:

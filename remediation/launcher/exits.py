@@ -52,7 +52,7 @@ def exit_message(worker: Worker, code: int | None) -> str:
 def died_at_start(code: int | None, completed: int | None, lived_s: float) -> bool:
     """Whether it ended by its own doing before any step: restarting such a script helps nobody.
 
-    `completed`: steps of this epoch on this node, None if the script has no monitor.
+    `completed`: steps of this epoch on this node, None if the script has begun none (or knows nothing of steps).
     """
     if code is None or (code < 0 and -code in FROM_OUTSIDE):
         return False

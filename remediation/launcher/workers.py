@@ -216,8 +216,11 @@ class Workers:
         return ""
 
     def completed(self) -> int | None:
-        """Steps completed in this epoch by whoever has done most; None if no worker has a ring."""
-        return max((now.completed for now in self._now()), default=None)
+        """Steps completed in this epoch by whoever has done most; None if no worker has begun one.
+
+        Every script gets a ring, also one that knows nothing of steps.
+        """
+        return max((now.completed for now in self._now() if now.step >= 0), default=None)
 
     def marks(self) -> int | None:
         """A number that grows while any worker of this node moves; None if no worker has a ring."""

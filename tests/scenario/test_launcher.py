@@ -335,6 +335,16 @@ def test_a_script_that_dies_at_import_fails_at_once_and_says_why(stage: Stage) -
     assert not stage.events("epoch.begun")[1:], "no restart was spent on it"
 
 
+def test_a_script_that_knows_nothing_of_steps_is_restarted_once_it_has_lived(stage: Stage) -> None:
+    (stage.directory / "plain.py").write_text(
+        "import os, time; epoch = os.environ['EAGLE_EYE_EPOCH']; time.sleep(0 if epoch != '1' else 5.5); raise SystemExit(int(epoch == '1'))"
+    )
+    launcher = stage.launch(0, nproc=1, nnodes=(1, 1), command=(sys.executable, "plain.py"))
+    stage.began(2)
+    assert launcher.wait(DEADLINE_S) == 0
+    assert [event.attributes["code"] for event in stage.events("exit")] == ["1"]
+
+
 def test_a_finished_job_ends_every_launcher_with_zero(stage: Stage) -> None:
     for node in (0, 1):
         stage.launch(node, command=(sys.executable, "train.py", "5"))
