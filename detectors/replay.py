@@ -3,7 +3,8 @@
 The very runner of the live system reads the record, with a stream of its own in memory and the marks that stand in the
 record; it commands nobody and writes nowhere. With the same detectors the findings and incidents are the same, byte for
 byte. (Where the record begins in the middle of things, or its owner was restarted, detectors may know less or more than
-those that wrote it; what was judged before the first recorded judgement is not compared.)
+those that wrote it; so what is judged before the first recorded judgement is not compared, unless the record begins
+where its stream began.)
 """
 
 from collections.abc import Iterable, Iterator
@@ -90,8 +91,12 @@ def replay(
     *,
     topology: Topology | None = None,
     configure: Configure | None = None,
+    from_start: bool = False,
 ) -> Replayed:
-    """Judge a record again: `recorded(stream)`, or `keeping.read_records(path)`."""
+    """Judge a record again: `recorded(stream)`, or `keeping.read_records(path)`.
+
+    from_start: the record lacks nothing of its stream's beginning, so that all of it can be compared.
+    """
     streams: dict[int, MemoryStream] = {}
     judged: list[tuple[str, bytes]] = []
     clock = FakeClock()
@@ -114,7 +119,7 @@ def replay(
             runner.step()
         runner.step()
         again += [(topic, message.value) for topic in _NOUNS for message in _all(stream, topic)]
-    return _compared(judged, again, until, records)
+    return _compared(judged, again, (float("-inf") if from_start else None, until), records)
 
 
 def _all(stream: Stream, topic: str) -> list[Message]:
@@ -133,10 +138,13 @@ _Key = tuple[str, str, int]
 
 
 def _compared(
-    judged: list[tuple[str, bytes]], again: list[tuple[str, bytes]], until: float, records: int
+    judged: list[tuple[str, bytes]], again: list[tuple[str, bytes]], span: tuple[float | None, float], records: int
 ) -> Replayed:
+    """`span`: from when (None: the first recorded judgement) until when is compared."""
     before, after = _keyed(judged), _keyed(again)
-    begin = min((noun.time for noun, _ in before.values()), default=float("-inf"))
+    begin, until = span
+    if begin is None:
+        begin = min((noun.time for noun, _ in before.values()), default=float("-inf"))
     before = {key: each for key, each in before.items() if each[0].time <= until}
     shared = {key: each for key, each in after.items() if each[0].time >= begin}
     differences = [_difference(key, before.get(key), shared.get(key)) for key in {**before, **shared}]

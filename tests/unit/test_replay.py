@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -130,11 +131,11 @@ def record(seconds: int = 40, records: Path | None = None, changed_at: int = -1)
     return stream
 
 
-def again(messages: list[Message]) -> Replayed:
+def again(messages: list[Message], *, from_start: bool = False) -> Replayed:
     def configure(change: ConfigChange) -> list[tuple[str, object]]:
         return [("hot", Hot(limit=float(change.text))), ("exited", Exited())]
 
-    return replay(messages, DETECTORS, Folded(), configure=configure)  # type: ignore[arg-type]
+    return replay(messages, DETECTORS, Folded(), configure=configure, from_start=from_start)  # type: ignore[arg-type]
 
 
 def topic(stream: MemoryStream, name: str) -> list[bytes]:
@@ -143,7 +144,7 @@ def topic(stream: MemoryStream, name: str) -> list[bytes]:
 
 def test_the_same_record_gives_the_same_findings_and_incidents_byte_for_byte() -> None:
     stream = record()
-    replayed = again(list(recorded(stream)))
+    replayed = again(list(recorded(stream)), from_start=True)
     assert replayed.differences == ()
     assert replayed.compared == len(topic(stream, FINDINGS)) + len(topic(stream, INCIDENTS)) > 20
     assert "byte for byte" in replayed.summary
@@ -166,6 +167,21 @@ def test_one_changed_reading_is_found() -> None:
     assert difference.recorded != difference.replayed
     assert str(difference).startswith("different: ")
     assert "differ from the record" in replayed.summary
+
+
+def test_what_is_new_before_the_first_recorded_judgement_counts_where_the_record_is_whole() -> None:
+    messages = list(recorded(record()))
+    first = min(
+        msgspec.json.decode(message.value)["time"] for message in messages if message.topic in (FINDINGS, INCIDENTS)
+    )
+    entity = Entity(kind=Kind.WORKER, name="r/a/0")
+    early = Event(name="exit", job=JOB, entity=entity, time=first - 1.0, node="a", boot="c", number=0)
+    at = next(position for position, message in enumerate(messages) if message.key == JOB)
+    messages.insert(at + 1, messages[at]._replace(value=wire.encode(early)))
+    assert "new" not in {difference.what for difference in again(messages).differences if early.id in difference.replayed}
+    assert "new" in {
+        difference.what for difference in again(messages, from_start=True).differences if early.id in difference.replayed
+    }
 
 
 def test_other_detectors_leave_findings_missing_or_new() -> None:
