@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -19,8 +19,8 @@ import msgspec
 from eagle_eye import plugins
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
-from eagle_eye.stream import OBSERVATIONS, Stream
-from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.stream.opening import open_stream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Batch, Event, Kind, Notice
 from eagle_eye.wire import encode
@@ -216,7 +216,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     boot = uuid.uuid4().hex[:12]
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
-    stream = LateStream(lambda: _open_stream(config, clock))
+    stream = LateStream(lambda: open_stream(config, clock))
     writer = SpooledWriter(
         stream.as_stream(),
         config.state / "spool",
@@ -240,17 +240,6 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         stream.close()
 
 
-def _open_stream(config: Config, clock: Clock) -> Stream:
-    return EmbeddedStream(
-        config.state / "stream",
-        partitions={OBSERVATIONS: config.stream.partitions},
-        retention_s=config.stream.retention_s,
-        max_bytes=config.stream.max_bytes,
-        fsync_interval_s=config.stream.fsync_interval_s,
-        clock=clock,
-    )
-
-
 def build_collectors(config: Config, node: str, clock: Clock) -> list[Watched]:
     """Every collector that is there and not switched off, and those that the configuration brings.
 
@@ -261,15 +250,8 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[Watched]:
         "node": node, "run_dir": config.run, "clock": clock, "reading_s": config.agent.batch_s, "gap_s": 2.5 * poll_s
     }  # fmt: skip
     intervals = {"training": poll_s}
-    return [_watched(name, cls, options, services, intervals) for name, cls, options in _chosen(config)]
-
-
-def _chosen(config: Config) -> Iterator[tuple[str, type, dict[str, Any]]]:
-    names = dict.fromkeys((*plugins.available("collectors"), *config.collectors))
-    for name in names:
-        options = dict(config.collectors.get(name, {}))
-        if options.pop("enabled", True):
-            yield name, plugins.load("collectors", options.pop("use", name)), options
+    chosen = plugins.chosen("collectors", config.collectors)
+    return [_watched(name, cls, options, services, intervals) for name, cls, options in chosen]
 
 
 def _watched(

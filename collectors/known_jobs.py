@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from eagle_eye.training import whole_file
+
 from .jobs import JobDirectory
 
 log = logging.getLogger(__name__)
@@ -84,9 +86,7 @@ class KnownJobs:
                 del self._runs[run]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self._path.with_suffix(".new")
-            unfinished.write_bytes(msgspec.json.encode(_Memory(jobs=self._runs)))
-            unfinished.replace(self._path)
+            whole_file.replace(self._path, msgspec.json.encode(_Memory(jobs=self._runs)), lasting=False)
         except OSError as error:  # a full disk: the agent goes on, a restarted one knows less
             log.warning("the jobs of this node cannot be remembered in %s: %s", self._path, error)
 

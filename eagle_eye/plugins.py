@@ -74,6 +74,17 @@ def load(room: str, name: str) -> type:
     return found[0]
 
 
+def chosen(room: str, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, type, dict[str, Any]]]:
+    """(name, class, options) of each plugin of a room, then those that only the configuration knows.
+
+    tables: name → options; `enabled = false` leaves a plugin out, `use` names another class. Raises PluginError.
+    """
+    for name in dict.fromkeys((*available(room), *tables)):
+        options = dict(tables.get(name, {}))
+        if options.pop("enabled", True):
+            yield name, load(room, options.pop("use", name)), options
+
+
 def beside(room: str, name: str, verb: str) -> type | None:
     """The public dataclass with another verb in the module of a plugin (the learner of a detector), None without."""
     module = sys.modules[load(room, name).__module__]

@@ -1,14 +1,11 @@
 """Switch > node > gpu and worker: who is part of whom.
 
 >>> topology = Topology(nodes={"a": "leaf-1", "b": "leaf-1"}, gpus={"GPU-1": "a"})
->>> gpu = Entity(kind=Kind.GPU, name="GPU-1")
->>> [str(entity) for entity in path(gpu, topology)]
-['gpu GPU-1', 'node a', 'switch leaf-1']
->>> contains(Entity(kind=Kind.SWITCH, name="leaf-1"), gpu, topology)
-True
+>>> node_of(Entity(kind=Kind.GPU, name="GPU-1"), topology)
+'a'
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from .types import Entity, Kind, Layout, Topology
 
@@ -49,28 +46,3 @@ def node_of_worker(worker: str) -> str:
     """Node in a worker's name (run/node/slot), '' if it is none."""
     parts = worker.split("/")
     return parts[1] if len(parts) == 3 else ""
-
-
-def path(entity: Entity, topology: Topology) -> tuple[Entity, ...]:
-    """The entity and everything around it, from narrow to wide."""
-    around = [entity]
-    node = node_of(entity, topology)
-    if node and entity.kind is not Kind.NODE:
-        around.append(Entity(kind=Kind.NODE, name=node))
-    switch = topology.nodes.get(node, "")
-    if switch:
-        around.append(Entity(kind=Kind.SWITCH, name=switch))
-    return tuple(around)
-
-
-def contains(wide: Entity, narrow: Entity, topology: Topology) -> bool:
-    """True if `narrow` is `wide` or a part of it."""
-    return wide in path(narrow, topology)
-
-
-def narrowest_common(entities: Sequence[Entity], topology: Topology) -> Entity | None:
-    """The narrowest entity that contains all of these; None if there is none or nothing was given."""
-    if not entities:
-        return None
-    others = [set(path(entity, topology)) for entity in entities[1:]]
-    return next((wide for wide in path(entities[0], topology) if all(wide in other for other in others)), None)

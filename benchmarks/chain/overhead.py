@@ -17,8 +17,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.report import Row, report
+from eagle_eye.app.addresses import free_port
 from eagle_eye.app.demo.settings import script
-from eagle_eye.app.demo.stage import Stage, free_port
+from eagle_eye.app.demo.stage import Stage
 from eagle_eye.clock import SystemClock
 
 STEPS = 160
@@ -104,10 +105,12 @@ def run_bare(folder: Path) -> float:
 
 
 def arguments(checkpoints: Path) -> list[str]:
+    """Of the training script."""
     return ["--steps", str(STEPS), "--checkpoint-every", str(STEPS // 2), "--evaluate-every", "1000000", "--checkpoint-dir", str(checkpoints)]
 
 
 def manifest(checkpoints: Path, step: int) -> Path:
+    """The file of a checkpoint that is whole."""
     return checkpoints / f"step-{step:012}.json"
 
 

@@ -14,7 +14,6 @@ import os
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.report import Row, report
+from eagle_eye.app.addresses import free_port
 from remediation.launcher.__main__ import settings_json
 from remediation.launcher.settings import LauncherSettings
 
@@ -145,13 +145,6 @@ def with_torchrun(directory: Path, kills: int, chance: random.Random) -> list[fl
 def children(pid: int) -> list[int]:
     """Direct children of a process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> int:

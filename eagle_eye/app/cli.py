@@ -17,10 +17,12 @@ class Commands(click.Group):
     """A group whose members are the modules of `commands/`; each holds one `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
+        """Names of the files in `commands/`."""
         folder = Path(next(iter(commands.__path__)))
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules([str(folder)]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The `command` in a file; nothing else is imported."""
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__)

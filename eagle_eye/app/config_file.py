@@ -11,7 +11,7 @@ from eagle_eye import plugins
 from eagle_eye.config import Config, Section
 from remediation.policy import Policy
 
-TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
+from .parts import TABLES
 
 HANDED_IN = {"node", "run_dir", "reading_s"}
 """Fields of collectors that the agent fills in: nobody needs to configure them."""

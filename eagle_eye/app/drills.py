@@ -10,17 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from collectors.jobs import JobDirectory
+from collectors.procfs import alive
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, LaunchError
+from eagle_eye.errors import LaunchError
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training import messages
-from eagle_eye.training.ring import start_time_of
-
-Nothing = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +50,10 @@ class Struck:
     """A fault under way. `end` stops what lasts (a slow-down, a held stream) and waits for it."""
 
     truth: Truth
-    _end: Nothing = field(default=lambda: None)
+    _end: Callable[[], None] = field(default=lambda: None)
 
     def end(self) -> None:
+        """Nothing happens where nothing lasts."""
         self._end()
 
 
@@ -68,21 +67,15 @@ def workers(run_dirs: Sequence[Path], job: str = "") -> list[Worker]:
 
 
 def _listed(folder: Path, job: str) -> Iterator[Worker]:
-    for path in sorted((folder / "jobs").glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            listing: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-            if listing.get("state") != "running" or (job and listing["job"] != job):
-                continue
-            for entry in listing["workers"]:
-                if start_time_of(entry["pid"]) == entry["start_time"]:
-                    yield Worker(
-                        name=entry["worker"],
-                        node=listing["node"],
-                        rank=entry["rank"],
-                        pid=entry["pid"],
-                        launcher_pid=listing["launcher_pid"],
-                        inbox=folder / f"{listing['run']}-launcher.sock",
-                    )
+    for listed in JobDirectory(folder).look():
+        if listed.stopped or (job and listed.job != job):
+            continue
+        for worker in listed.workers:
+            if alive(worker.pid, worker.start_time):
+                yield Worker(
+                    name=worker.worker, node=listed.node, rank=worker.rank, pid=worker.pid,
+                    launcher_pid=listed.launcher_pid, inbox=folder / f"{listed.run}-launcher.sock",
+                )  # fmt: skip
 
 
 # --- on one worker -----------------------------------------------------------------------------------------------
@@ -183,30 +176,15 @@ ON_NODE = ("slow-node", "node")
 ON_STREAM = ("stream",)
 KINDS = (*ON_WORKER, *ON_NODE, *ON_STREAM)
 
-
-def explain(kind: str) -> str:
-    """One line on what a drill does, for a question before it is done."""
-    lines = {
-        "kill": "kill -9 one worker",
-        "stop": "stop one worker with SIGSTOP",
-        "hang": "let one worker's main thread sleep forever",
-        "hang-gil": "let one worker hang in a C call that holds the GIL",
-        "exception": "raise a CUDA-like error in one worker",
-        "nan": "write a NaN into a live parameter of one worker",
-        "slow-node": "stop and continue all workers of one node 10 times a second, so that it runs a tenth of the time",
-        "node": "kill -9 agent, launcher and workers of one node",
-        "stream": "hold the stream's write locks so that nobody can append",
-    }
-    try:
-        return lines[kind]
-    except KeyError:
-        raise EagleEyeError(f"no drill is called {kind!r}; there are {', '.join(KINDS)}") from None
-
-
-def agents(run_dir: Path) -> list[int]:
-    """Pids of the agent of a node, empty when none runs."""
-    with contextlib.suppress(OSError, ValueError):
-        pid, start = (int(word) for word in (run_dir / "agent.pid").read_text().split())
-        if start_time_of(pid) == start:
-            return [pid]
-    return []
+WHAT_IT_DOES = {
+    "kill": "kill -9 one worker",
+    "stop": "stop one worker with SIGSTOP",
+    "hang": "let one worker's main thread sleep forever",
+    "hang-gil": "let one worker hang in a C call that holds the GIL",
+    "exception": "raise a CUDA-like error in one worker",
+    "nan": "write a NaN into a live parameter of one worker",
+    "slow-node": "stop and continue all workers of one node 10 times a second, so that it runs an eighth of the time",
+    "node": "kill -9 agent, launcher and workers of one node",
+    "stream": "hold the stream's write locks so that nobody can append",
+}
+"""Drill → one line on what it does, for a question before it is done."""

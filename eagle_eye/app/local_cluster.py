@@ -40,9 +40,11 @@ class LocalCluster:
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def run_dir(self, node: str) -> Path:
+        """Runtime directory of a node: each has its own."""
         return self.folder / "run" / node
 
     def start_server(self, *arguments: str) -> None:
+        """Start `eagle-eye server` with these arguments; returns at once."""
         self.server = self._start("server", ["server", "--run-dir", str(self.run_dir("server")), *arguments])
 
     def restart_server(self, *arguments: str) -> None:

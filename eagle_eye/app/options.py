@@ -1,6 +1,9 @@
 """Options that several commands share."""
 
+import functools
+import getpass
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,14 +19,40 @@ def deployment(function: Function) -> Function:
     @click.option("--config", "config_path", type=click.Path(), help="Configuration file. Default: ./eagle-eye.toml, else /etc/eagle-eye/config.toml.")
     @click.option("--state-dir", default="", help="What outlives a restart: stream, ledger, checkpoints.")
     @click.option("--run-dir", default="", help="Sockets and the list of running jobs of this node.")
+    @functools.wraps(function)
     def with_config(*args: Any, config_path: str | None, state_dir: str, run_dir: str, **kwargs: Any) -> Any:
         loaded = configuration.load(config_path, state_dir=state_dir, run_dir=run_dir)
         return function(*args, config=loaded, **kwargs)
 
-    with_config.__doc__ = function.__doc__
-    with_config.__name__ = function.__name__
-    with_config.__click_params__ = getattr(function, "__click_params__", []) + with_config.__click_params__  # type: ignore[attr-defined]
     return with_config
 
 
+def config_file() -> Path | None:
+    """What the running command was given as --config, to hand it on to other processes; None: they find their own."""
+    given = click.get_current_context().params["config_path"]
+    return Path(given).absolute() if given else None
+
+
 as_json = click.option("--json", "json_lines", is_flag=True, help="Print the structs of eagle_eye/types.py as JSON, one a line.")
+server = click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
+person = click.option("--as", "person", default=getpass.getuser, help="Who decides. Default: your login.")
+
+
+def decision(function: Function) -> Function:
+    """Add PLAN, --as, --note and --server, for the commands that say yes or no."""
+    note = click.option("--note", default="", help="Why; kept in the ledger.")
+    return click.argument("plan")(person(note(server(function))))
+
+
+def training(function: Function) -> Function:
+    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --checkpoint-dir and the command itself."""
+    added: tuple[Callable[[Function], Function], ...] = (
+        click.option("--job", default="", help="tenant/name. Default: local/<name of the script>."),
+        click.option("--nproc-per-node", type=int, default=1, show_default=True, help="Workers on this node."),
+        click.option("--heal", default="restart:3", show_default=True, help="What the job may do to itself: none, or restart:N."),
+        click.option("--checkpoint-dir", default="", type=click.Path(), help="Shared by all nodes. Default: under the state directory."),
+        click.argument("training_command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),
+    )
+    for add in reversed(added):
+        function = add(function)
+    return function

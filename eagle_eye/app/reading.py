@@ -2,11 +2,10 @@
 
 import time
 
-import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
+from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.config import Config
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
@@ -18,10 +17,7 @@ LONGEST = 160
 
 def open_ledger(config: Config) -> Ledger:
     """The deployment's ledger, to read. Raises LedgerError where there is none."""
-    path = config.state / "ledger.sqlite"
-    if not path.exists():
-        raise LedgerError(f"there is no ledger at {path}: no server ran with this --state-dir")
-    return Ledger.open(path, read_only=True)
+    return Ledger.open(config.state / "ledger.sqlite", read_only=True)
 
 
 def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool) -> None:
@@ -29,35 +25,33 @@ def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: s
     kept = ledger.incidents(open_only=open_only, job=job, limit=limit)
     if json_lines:
         for each in kept:
-            click.echo(msgspec.json.encode(each.incident).decode())
+            print_json(each.incident)
         return
     if not kept:
         console.print("no incident" + (" is open" if open_only else " so far"))
         return
-    table = Table(box=None, header_style="bold")
-    for column in ("id", "opened", "job", "cause", "culprit", "severity", "state"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("id", "opened", "job", "cause", "culprit", "severity", "state")
     for each in kept:
         incident = each.incident
-        table.add_row(incident.id, _clock(each.opened), incident.job, incident.cause, culprits(incident), incident.severity.upper(), each.state)
+        table.add_row(incident.id, _local_time(each.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), each.state)
     console.print(table)
 
 
 def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: bool, stacks: bool) -> None:
     """One incident: what, who, why we think so, what else it could be, and what was done. A prefix of the id will do."""
-    kept = find(ledger, name)
+    kept = _find(ledger, name)
     if stacks:
         _print_stacks(console, ledger, kept.incident.id)
         return
     if json_lines:
         for revision in ledger.incident(kept.incident.id):
-            click.echo(msgspec.json.encode(revision).decode())
+            print_json(revision)
         for outcome in ledger.outcomes(incident=kept.incident.id):
-            click.echo(msgspec.json.encode(outcome).decode())
+            print_json(outcome)
         return
     incident = kept.incident
-    console.print(f"[bold]{incident.cause}[/]  {culprits(incident)}   {incident.severity.upper()}, {kept.state}")
-    console.print(f"job {incident.job}   began {_clock(incident.since)}   found {kept.opened - incident.since:.2f} s later   cost so far {incident.bill_gpu_hours:.4f} GPU-hours\n")
+    console.print(f"[bold]{incident.cause}[/]  {_culprits(incident)}   {incident.severity.upper()}, {kept.state}")
+    console.print(f"job {incident.job}   began {_local_time(incident.since)}   found {kept.opened - incident.since:.2f} s later   cost so far {incident.bill_gpu_hours:.4f} GPU-hours\n")
     console.print("[bold]evidence[/]")
     for line in incident.evidence:
         console.print(f"  {line.text}", highlight=False, markup=False)
@@ -85,7 +79,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"
 
 
-def find(ledger: Ledger, name: str) -> IncidentRecord:
+def _find(ledger: Ledger, name: str) -> IncidentRecord:
     """An incident by its id or the beginning of it. Raises LedgerError when there is none, or more than one."""
     exact = ledger.incident_record(name)
     if exact is not None:
@@ -96,10 +90,10 @@ def find(ledger: Ledger, name: str) -> IncidentRecord:
     return matching[0]
 
 
-def culprits(incident: Incident) -> str:
+def _culprits(incident: Incident) -> str:
     """Who did it, with how sure we are."""
     return ", ".join(f"{culprit.entity} ({culprit.confidence:.0%})" for culprit in incident.culprits) or "unknown"
 
 
-def _clock(moment: float) -> str:
+def _local_time(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

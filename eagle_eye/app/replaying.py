@@ -10,6 +10,8 @@ from eagle_eye.app import parts
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
+from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.stream.opening import open_stream
 
 
 def replay(config: Config, record: Path | None) -> Replayed:
@@ -21,8 +23,9 @@ def replay(config: Config, record: Path | None) -> Replayed:
         return replayed(read_records(record), found, Diagnosis())
     if not (config.state / "stream").is_dir():
         raise ConfigError(f"there is no stream under {config.state}: name the --state-dir of a server that ran")
-    stream = parts.open_stream(config, SystemClock())
+    stream = open_stream(config, SystemClock())
     try:
-        return replayed(recorded(stream), found, Diagnosis())
+        whole = not any(stream.begin(OBSERVATIONS, partition) for partition in range(stream.partitions(OBSERVATIONS)))
+        return replayed(recorded(stream), found, Diagnosis(), from_start=whole)
     finally:
         stream.close()

@@ -26,17 +26,21 @@ from eagle_eye.frames import Frame
 from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.rpc.server import ControlServer
 from eagle_eye.stream import OBSERVATIONS, Stream
+from eagle_eye.stream.opening import open_stream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import ConfigChange, Incident, Notice
 from remediation.actions.notify import Notify
 from remediation.engine import Engine
 from remediation.leader import Leader, SessionCommander
-from remediation.outbox import outbox_of
+from remediation.outbox import Outbox, outbox_of
 
 log = logging.getLogger(__name__)
 
 LEASE = "leader"
 ENGINE_PERIOD_S = 0.05
+SETTLE_S = 0.1
+JOIN_S = 5.0
+"""How long each thread may take to end."""
 LEASE_FACTOR = 2.0
 """The lease in the ledger lasts so many session leases: a leader outlives a short pause of its machine."""
 
@@ -44,8 +48,7 @@ LEASE_FACTOR = 2.0
 def serve(config: Config, listen: str = "") -> None:
     """Run until Ctrl-C, SIGTERM or the loss of the lease. Raises an EagleEyeError for what cannot be started."""
     parts.log_to_stderr()
-    for problem in parts.check_plugins(config):
-        raise EagleEyeError(problem)
+    parts.check(config, "the configuration")
     asyncio.run(Server(config, listen or config.server.listen, SystemClock()).run())
 
 
@@ -111,17 +114,10 @@ class Server:
 
     async def _lead(self, ledger: Ledger, term: int) -> None:
         self._leads = True
-        stream = parts.open_stream(self._config, self._clock)
+        stream = open_stream(self._config, self._clock)
         writer = SpooledWriter(stream, self._config.state / "spool", clock=self._clock, name="leader", on_notice=ledger.save_notice)
         commander = SessionCommander(asyncio.get_running_loop())
-        services = {"commander": commander, "ledger": ledger, "clock": self._clock}
-        actions = parts.actions(self._config, services)
-        notify = actions.get("notify")
-        outbox = outbox_of(notify, ledger, self._clock) if isinstance(notify, Notify) else None
-        engine = Engine(
-            ledger=ledger, actions=actions, guards=parts.guards(self._config), clock=self._clock,
-            policy=parts.policy(self._config), leads=lambda: self._leads,
-        )  # fmt: skip
+        engine, outbox = self._engine(ledger, commander)
         engine.resume()
         leader = Leader(
             term=term, lease_s=self._config.server.lease_s, ledger=ledger, operator=engine,
@@ -132,37 +128,45 @@ class Server:
             clock=self._clock, insecure=self._config.server.insecure,
         )  # fmt: skip
         commander.bind(leader, control.command)
-        queue: Inbox = SimpleQueue()
-        runners = [self._runner(stream, partition, ledger, queue, term) for partition in range(stream.partitions(OBSERVATIONS))]
+        inbox: Inbox = SimpleQueue()
+        runners = [self._runner(stream, partition, ledger, inbox, term) for partition in range(stream.partitions(OBSERVATIONS))]
         await control.start()
         log.info("leading in term %d, control channel on %s", term, self._listen)
         ledger.save_notice(Notice(name="leader.began", time=self._clock.now(), message=f"{self._holder.host} leads in term {term}"))
-        threads = [
-            *(self._thread("runner", partial(runner.run, self._stop)) for runner in runners),
-            self._thread("engine", lambda: drive(engine, queue, self._stop)),
-        ]
+        threads = [self._thread("runner", partial(runner.run, self._stop)) for runner in runners]
+        threads.append(self._thread("engine", lambda: drive(engine, inbox, self._stop)))
         if outbox is not None:
             outbox.start()
         keeper = asyncio.create_task(self._keep_lease(ledger, term))
         try:
             while not self._stop.is_set():
                 leader.settle()
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(SETTLE_S)
         finally:
             keeper.cancel()
             await control.stop()
             if outbox is not None:
                 await asyncio.to_thread(outbox.stop)
             for thread in threads:
-                await asyncio.to_thread(thread.join, 5.0)
+                await asyncio.to_thread(thread.join, JOIN_S)
             writer.close()
             stream.close()
 
-    def _runner(self, stream: Stream, partition: int, ledger: Ledger, queue: "Inbox", term: int) -> Runner:
+    def _engine(self, ledger: Ledger, commander: SessionCommander) -> tuple[Engine, Outbox | None]:
+        """What decides, and what sends its letters (None where `notify` is switched off)."""
+        actions = parts.actions(self._config, {"commander": commander, "ledger": ledger, "clock": self._clock})
+        engine = Engine(
+            ledger=ledger, actions=actions, guards=parts.guards(self._config), clock=self._clock,
+            policy=parts.policy(self._config), leads=lambda: self._leads,
+        )  # fmt: skip
+        notify = actions.get("notify")
+        return engine, outbox_of(notify, ledger, self._clock) if isinstance(notify, Notify) else None
+
+    def _runner(self, stream: Stream, partition: int, ledger: Ledger, inbox: "Inbox", term: int) -> Runner:
         found = parts.detectors(self._config)
         lessons = learners(name for name, _ in found)
         return Runner(
-            stream, partition, found, Diagnosis(), clock=self._clock, generation=term, on_frame=queue.put, on_incidents=queue.put,
+            stream, partition, found, Diagnosis(), clock=self._clock, generation=term, on_frame=inbox.put, on_incidents=inbox.put,
             on_findings=ledger.save_findings, on_notice=ledger.save_notice, records=self._config.state / "records",
             learning=Learning(lessons, directory=self._config.state / "baselines", clock=self._clock, on_notice=ledger.save_notice),
             config=ConfigChange(digest=self._config.digest, text=""),
@@ -172,7 +176,7 @@ class Server:
         def guarded() -> None:
             try:
                 work()
-            except Exception as error:
+            except Exception as error:  # boundary: a thread that dies in silence would leave a leader that does nothing
                 log.exception("the %s failed", name)
                 self._fail(error)
 

@@ -5,14 +5,13 @@ comes twice (its ack was lost, its commander was replaced) gets the first answer
 """
 
 import logging
-import os
-import tempfile
 import threading
 from pathlib import Path
 
 import msgspec
 
 from eagle_eye.errors import ControlError, Stale
+from eagle_eye.training import whole_file
 
 from .messages import Body, Command
 
@@ -64,12 +63,6 @@ class Fence:
         """Remember a leader's term, on disk before this returns; Stale if a higher one was seen. 0 is no leader."""
         with self._lock:
             self._check_term(term)
-            self._keep()
-
-    def admit_epoch(self, job: str, epoch: int) -> None:
-        """Remember a job's epoch, on disk before this returns; Stale if a higher one was seen. 0 is no epoch."""
-        with self._lock:
-            self._check_epoch(job, epoch)
             self._keep()
 
     def admit(self, command: Command) -> Body | None:
@@ -157,26 +150,9 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replace a file so that a reader, or a machine that lost its power, sees the old one or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, data)
+        whole_file.replace(path, data)
     except OSError as error:
         raise ControlError(
             f"cannot write {path}: {error.strerror}; free space or make it writable: without it an old leader "
             "could not be told from the new one"
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
-        except OSError:
-            Path(file.name).unlink()
-            raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the new name itself
-    finally:
-        os.close(directory)

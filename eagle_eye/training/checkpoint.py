@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import messages, tree
+from . import messages, tree, whole_file
 
 VERSION = 1
 KEPT = 2
@@ -71,7 +71,7 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
     epoch = int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
     # a name of its own for each attempt: a worker of an older epoch that wakes up late cannot tear a newer one's
     name = f"{_stem(step)}-{epoch}-{os.getpid()}-{time.monotonic_ns()}.safetensors"
-    _write(home / name, data)
+    whole_file.replace(home / name, data)
     manifest = {
         "version": VERSION,
         "step": step,
@@ -84,7 +84,7 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
         "rest": rest,
     }
     path = home / f"{_stem(step)}.json"
-    _write(path, json.dumps(manifest).encode())
+    whole_file.replace(path, json.dumps(manifest).encode())
     _prune(home)
     _tell_launcher(step, path, finite, epoch)
     return path
@@ -160,29 +160,6 @@ def _whole(entry: Entry) -> bytes:
     return data
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write, force to disk, then rename into place."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _force(path.parent)
-
-
-def _force(directory: Path) -> None:
-    file = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def _prune(home: Path) -> None:
     """Delete what is neither among the newest nor the newest finite one, then what no manifest names."""
     found = entries(home)
@@ -196,8 +173,8 @@ def _prune(home: Path) -> None:
     for path in home.glob("step-*.safetensors"):
         if path.name not in named:
             path.unlink(missing_ok=True)
-    for path in home.glob(".step-*.new"):
-        if not Path(f"/proc/{path.name.split('.')[-2]}").exists():  # its writer was killed half way
+    for path in home.glob(f".step-*{whole_file.UNFINISHED}"):
+        if whole_file.is_abandoned(path):
             path.unlink(missing_ok=True)
 
 

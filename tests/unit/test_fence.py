@@ -11,8 +11,8 @@ from eagle_eye.rpc.messages import Command
 JOB = "tenant/gpt/run1"
 
 
-def order(step: str = "restart", *, plan: str = "plan-1", term: int = 3, epoch: int = 2) -> Command:
-    return Command(action="restart", job=JOB, leader_term=term, epoch=epoch, plan=plan, step=step)
+def order(step: str = "restart", *, plan: str = "plan-1", term: int = 3, epoch: int = 2, job: str = JOB) -> Command:
+    return Command(action="restart", job=job, leader_term=term, epoch=epoch, plan=plan, step=step)
 
 
 def test_an_older_term_is_refused_with_both_numbers_even_after_a_restart(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_an_older_term_is_refused_with_both_numbers_even_after_a_restart(tmp_pat
 
 
 def test_an_older_epoch_is_refused_with_both_numbers_even_after_a_restart(tmp_path: Path) -> None:
-    Fence(tmp_path).admit_epoch(JOB, 7)
+    Fence(tmp_path).admit(order(epoch=7))
     with pytest.raises(Stale, match=f"epoch 6 of {JOB} is over: epoch 7"):
         Fence(tmp_path).admit(order(epoch=6))
     assert Fence(tmp_path).admit(order(epoch=7)) is None
@@ -30,7 +30,7 @@ def test_an_older_epoch_is_refused_with_both_numbers_even_after_a_restart(tmp_pa
 
 def test_epochs_of_different_jobs_do_not_meet() -> None:
     fence = Fence()
-    fence.admit_epoch("tenant/other/run1", 9)
+    fence.admit(order(job="tenant/other/run1", epoch=9))
     assert fence.admit(order(epoch=1)) is None
 
 
@@ -50,7 +50,7 @@ def test_zero_means_no_leader_and_no_epoch() -> None:
 def test_a_step_that_was_done_is_answered_from_memory_though_its_epoch_is_over(tmp_path: Path) -> None:
     before = Fence(tmp_path)
     before.record(order(), {"epoch": 3})
-    before.admit_epoch(JOB, 3)
+    before.admit(order("later", epoch=3))
     assert Fence(tmp_path).admit(order()) == {"epoch": 3}
     with pytest.raises(Stale):
         Fence(tmp_path).admit(order("another"))
@@ -88,7 +88,7 @@ def test_the_oldest_answers_go_first_and_a_long_one_is_kept_as_a_fact() -> None:
 
 def test_a_job_that_is_over_is_forgotten(tmp_path: Path) -> None:
     fence = Fence(tmp_path)
-    fence.admit_epoch(JOB, 3)
+    fence.admit(order(epoch=3))
     fence.forget(JOB)
     assert Fence(tmp_path).epoch(JOB) == 0
 

@@ -1,7 +1,5 @@
 """`eagle-eye approve`."""
 
-import getpass
-
 import click
 
 from eagle_eye.app import options
@@ -11,10 +9,7 @@ from eagle_eye.rpc.messages import Decision
 
 
 @click.command(short_help="approve a plan that waits for a person")
-@click.argument("plan")
-@click.option("--as", "person", default=getpass.getuser, help="Who decides. Default: your login.")
-@click.option("--note", default="", help="Why; kept in the ledger.")
-@click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
+@options.decision
 @options.deployment
 def command(config: Config, plan: str, person: str, note: str, server: str) -> None:
     """Approve PLAN, the id of a plan or of its incident. The word counts for exactly what the plan says now: if action

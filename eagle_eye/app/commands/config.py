@@ -3,7 +3,6 @@
 import click
 
 from eagle_eye import config as configuration
-from eagle_eye.errors import ConfigError
 
 
 @click.group(short_help="print or check a configuration")
@@ -33,10 +32,8 @@ def check(path: str) -> None:
     Example:
       eagle-eye config check eagle-eye.toml
     """
-    from eagle_eye.app.parts import check_plugins, policy
+    from eagle_eye.app import parts
 
     config = configuration.load(path)
-    problems = list(check_plugins(config))
-    if problems:
-        raise ConfigError(f"{path}: " + "; ".join(problems))
-    click.echo(f"{path} is fine (digest {config.digest}, mode {policy(config).mode})")
+    parts.check(config, path)
+    click.echo(f"{path} is fine (digest {config.digest}, mode {parts.policy(config).mode})")

@@ -5,10 +5,10 @@ import tempfile
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 
 from eagle_eye.app import options
+from eagle_eye.app.printing import print_json
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 
@@ -32,9 +32,10 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
     from eagle_eye.app.demo.faults import FAULTS
     from eagle_eye.app.demo.run import Demo
 
+    kinds = dict.fromkeys(fault.kind for fault in FAULTS)
+    if unknown := [kind for kind in only if kind not in kinds]:
+        raise EagleEyeError(f"no fault is called {', '.join(unknown)}; there are {', '.join(kinds)}")
     chosen = tuple(fault for fault in FAULTS if not only or fault.kind in only)
-    if not chosen:
-        raise EagleEyeError(f"no fault is called {', '.join(only)}; there are {', '.join(dict.fromkeys(fault.kind for fault in FAULTS))}")
     seed = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 -- to repeat a run, not to keep a secret
     place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="eagle-eye-demo-"))
     console = Console(stderr=json_lines)
@@ -46,7 +47,7 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
         raise SystemExit(130) from None
     if json_lines:
         for row in rows:
-            click.echo(msgspec.json.encode(view.plain(row)).decode())
+            print_json(view.plain(row))
     console.print(view.table(rows))
     (place / "table.md").write_text(view.markdown(rows) + "\n")
     wrong = [row for row in rows if row.wrongs]

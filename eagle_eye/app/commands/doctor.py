@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from eagle_eye.app import options
+from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
 
@@ -45,7 +44,7 @@ def command(config: Config, json_lines: bool) -> None:
     checks = list(examine(config))
     if json_lines:
         for check in checks:
-            click.echo(msgspec.json.encode(check._asdict()).decode())
+            print_json(check._asdict())
     else:
         _show(checks)
     if any(check.needed and not check.works for check in checks):
@@ -148,9 +147,7 @@ def _gpu() -> Check:
 
 
 def _show(checks: list[Check]) -> None:
-    table = Table(box=None, header_style="bold")
-    for column in ("", "what", "found", "what to do"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("", "what", "found", "what to do")
     for check in checks:
         sign = "[green]✓[/]" if check.works else "[red]✗[/]" if check.needed else "[yellow]–[/]"
         table.add_row(sign, check.name, check.found, "" if check.works else check.remedy)

@@ -1,16 +1,18 @@
 """`eagle-eye drill KIND`."""
 
+import contextlib
 import signal
 import threading
 from pathlib import Path
 
 import click
 
-from eagle_eye.app import drills, options
+from eagle_eye.app import drills, options, pid_file
+from eagle_eye.app.node_agent import PID_FILE
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.stream.opening import open_stream
 
 
 @click.command(short_help="break a job of yours on purpose, after asking")
@@ -30,35 +32,46 @@ def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes:
       eagle-eye drill kill --job team/gpt/7 --rank 3
       eagle-eye drill slow-node --seconds 60
     """
-    clock = SystemClock()
     if kind in drills.ON_STREAM:
-        _ask(f"This will {drills.explain(kind)} for {seconds:.0f} s, under {config.state / 'stream'}.", yes)
-        struck = drills.stream(EmbeddedStream(config.state / "stream", clock=clock), clock)
-        return _last(struck, seconds)
+        _on_stream(kind, config, seconds, yes)
+        return
     listed = drills.workers([config.run], job)
     jobs = {worker.name.split("/")[0] for worker in listed}
     if len(jobs) > 1:
         raise EagleEyeError(f"several jobs run here ({', '.join(sorted(jobs))}): name one with --job")
     if kind in drills.ON_NODE:
-        return _on_node(kind, config.run, listed, seconds, yes)
+        _on_node(kind, config.run, listed, seconds, yes)
+    else:
+        _on_worker(kind, listed, rank, yes)
+
+
+def _on_stream(kind: str, config: Config, seconds: float, yes: bool) -> None:
+    _ask(f"This will {drills.WHAT_IT_DOES[kind]} for {seconds:.0f} s, under {config.state / 'stream'}.", yes)
+    clock = SystemClock()
+    with contextlib.closing(open_stream(config, clock)) as stream:
+        _hold(drills.stream(stream, clock), seconds)
+
+
+def _on_worker(kind: str, listed: list[drills.Worker], rank: int, yes: bool) -> None:
     worker = next((worker for worker in listed if worker.rank == rank), None)
     if worker is None:
         raise EagleEyeError(f"no worker of rank {rank} on this node; there are {', '.join(str(worker.rank) for worker in listed)}")
-    _ask(f"This will {drills.explain(kind)}: rank {rank}, {worker.name}, pid {worker.pid}.", yes)
-    drills.ON_WORKER[kind](worker, clock)
+    _ask(f"This will {drills.WHAT_IT_DOES[kind]}: rank {rank}, {worker.name}, pid {worker.pid}.", yes)
+    drills.ON_WORKER[kind](worker, SystemClock())
     click.echo("done; watch it with `eagle-eye incidents`")
-    return None
 
 
 def _on_node(kind: str, run_dir: Path, listed: list[drills.Worker], seconds: float, yes: bool) -> None:
-    node = listed[0].node
-    _ask(f"This will {drills.explain(kind)}: {node}, {len(listed)} workers" + (f", for {seconds:.0f} s." if kind == "slow-node" else "."), yes)
-    clock = SystemClock()
-    if kind == "slow-node":
-        return _last(drills.slow(node, run_dir, clock), seconds)
-    drills.node(node, [*drills.agents(run_dir), *{worker.launcher_pid for worker in listed}, *(worker.pid for worker in listed)], clock)
+    node, clock = listed[0].node, SystemClock()
+    lasts = kind == "slow-node"
+    _ask(f"This will {drills.WHAT_IT_DOES[kind]}: {node}, {len(listed)} workers" + (f", for {seconds:.0f} s." if lasts else "."), yes)
+    if lasts:
+        _hold(drills.slow(node, run_dir, clock), seconds)
+        return
+    agent = pid_file.living(run_dir / PID_FILE)
+    launchers = {worker.launcher_pid for worker in listed}
+    drills.node(node, [*([agent] if agent else []), *launchers, *(worker.pid for worker in listed)], clock)
     click.echo("done; watch it with `eagle-eye incidents`")
-    return None
 
 
 def _ask(what: str, yes: bool) -> None:
@@ -67,7 +80,7 @@ def _ask(what: str, yes: bool) -> None:
         click.confirm("Really?", abort=True)
 
 
-def _last(struck: drills.Struck, seconds: float) -> None:
+def _hold(struck: drills.Struck, seconds: float) -> None:
     """Keep a lasting fault up for a while; Ctrl-C ends it early and cleanly."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())

@@ -1,5 +1,7 @@
 """`eagle-eye incidents [ID]`."""
 
+import contextlib
+
 import click
 from rich.console import Console
 
@@ -26,9 +28,9 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
       eagle-eye incidents 4f1c9a02
       eagle-eye incidents 4f1c9a02 --stacks
     """
-    ledger = open_ledger(config)
     console = Console()
-    if incident:
-        print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks)
-    else:
-        print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines)
+    with contextlib.closing(open_ledger(config)) as ledger:
+        if incident:
+            print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks)
+        else:
+            print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines)

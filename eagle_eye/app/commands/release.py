@@ -1,7 +1,5 @@
 """`eagle-eye release`."""
 
-import getpass
-
 import click
 
 from eagle_eye.app import options
@@ -12,8 +10,8 @@ from eagle_eye.rpc.messages import Release
 
 @click.command(short_help="let a node that was left take part again")
 @click.argument("node")
-@click.option("--as", "person", default=getpass.getuser, help="Who decides. Default: your login.")
-@click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
+@options.person
+@options.server
 @options.deployment
 def command(config: Config, node: str, person: str, server: str) -> None:
     """Release NODE after its repair. Its jobs take it back with a restart from the newest checkpoint.

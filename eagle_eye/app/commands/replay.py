@@ -22,8 +22,8 @@ def command(config: Config, record: str, json_lines: bool) -> None:
       eagle-eye replay --state-dir /tmp/eagle-eye-demo-x/gpt/state
       eagle-eye replay records/4f1c9a02 --config tomorrow.toml
     """
-    differences = replay(config, Path(record) if record else None)
-    for difference in differences.differences:
+    replayed = replay(config, Path(record) if record else None)
+    for difference in replayed.differences:
         click.echo(difference.json if json_lines else str(difference))
-    click.echo(differences.summary, err=True)
-    raise SystemExit(int(bool(differences.differences)))
+    click.echo(replayed.summary, err=True)
+    raise SystemExit(int(bool(replayed.differences)))

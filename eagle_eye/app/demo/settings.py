@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from eagle_eye.errors import LaunchError
+
 CONFIG = """\
 # The demo's configuration. What differs from the defaults is the mode, the limits that ten faults in two minutes
 # would otherwise hit, and times that fit a job whose step takes a tenth of a second.
@@ -27,8 +29,8 @@ MODEL = ("--micro-batches", "8", "--checkpoint-every", "10", "--evaluate-every",
 
 
 def script() -> Path:
-    """The training script: the file in examples/, unchanged. Raises FileNotFoundError."""
+    """The training script: the file in examples/, unchanged. Raises LaunchError."""
     here = Path(__file__).resolve().parents[3] / "examples" / "train_gpt.py"
     if not here.is_file():
-        raise FileNotFoundError(f"{here} is missing: run the demo from a checkout of the project")
+        raise LaunchError(f"{here} is missing: run the demo from a checkout of the project")
     return here

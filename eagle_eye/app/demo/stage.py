@@ -1,11 +1,11 @@
 """A job on nodes of this machine with everything around it, and eyes on it: for the demo, benchmarks and scenario tests."""
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagle_eye.app import drills
+from eagle_eye.app.addresses import free_port
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import Clock
 from eagle_eye.rpc.client import call
@@ -104,11 +104,3 @@ class Stage:
         self.cluster.stop()
         self.record.look()
         self.record.close()
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

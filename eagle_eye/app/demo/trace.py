@@ -54,6 +54,7 @@ class Trace:
 
     @property
     def layout(self) -> Layout | None:
+        """The newest valid one."""
         return self.layouts[-1] if self.layouts else None
 
     def highest(self, until: float = math.inf) -> int:

@@ -1,0 +1,42 @@
+"""Files that are replaced as a whole: a reader sees the old one or the new one, never a half."""
+
+import os
+import threading
+from pathlib import Path
+
+UNFINISHED = ".new"
+"""How a file that is being written ends; before it stands the pid of the writer."""
+
+
+def replace(path: Path, data: bytes, *, lasting: bool = True) -> None:
+    """Put `data` in the place of a file. Raises OSError, and then leaves nothing behind.
+
+    lasting: it is on disk when this returns, under its name, whatever happens to the machine.
+    """
+    unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(data)
+            file.flush()
+            if lasting:
+                os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if lasting:
+        _force(path.parent)
+
+
+def is_abandoned(unfinished: Path) -> bool:
+    """Whether the writer of a file that is still named as unfinished was killed half way."""
+    return not Path(f"/proc/{unfinished.name.split('.')[-2]}").exists()
+
+
+def _force(directory: Path) -> None:
+    """The new name itself."""
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
