@@ -135,7 +135,7 @@ class Field:
 
     def _calm(self, place: int) -> list[Accusation]:
         back, before = self.stage.clock.now(), self.stage.record.trace.highest()
-        self._wait("nothing was judged any more", lambda: self.stage.clock.now() - back >= CALM_S and self.stage.record.trace.highest() > before)
+        self._wait("no step was recorded any more", lambda: self.stage.clock.now() - back >= CALM_S and self.stage.record.trace.highest() > before)
         accused = self.watch.since(place)
         say("accused: " + ("; ".join(f"{each.entity} ({each.cause})" for each in accused) or "nobody"))
         return accused
@@ -238,11 +238,15 @@ def main() -> int:
         found = {kind: [under_fire.worker(kind) for _ in range(count)] for kind, count in repeats.items()}
         names = under_fire.stage.nodes
         found["node"] = [under_fire.node(names[turn % len(names)]) for turn in range(options.nodes)]
-        streams = [under_fire.stream() for _ in range(options.calm)]
-        servers = [under_fire.server() for _ in range(options.calm)]
+        calm: dict[str, list[list[Accusation]]] = {"stream": [], "server": []}
+        for kind in [*["stream"] * options.calm, *["server"] * options.calm]:
+            calm[kind].append(under_fire.stream() if kind == "stream" else under_fire.server())
+            found["afterwards"] = [*found.get("afterwards", []), under_fire.worker("kill")]
     rows = rows_of(found, iteration_s)
     if options.calm:
-        rows += [calm_row(f"only the stream stopped for {STREAM_HELD_S:.0f} s", streams), calm_row("only the server killed and started again", servers)]
+        rows.append(calm_row(f"only the stream stopped for {STREAM_HELD_S:.0f} s", calm["stream"]))
+        rows.append(calm_row("only the server killed and started again", calm["server"]))
+        rows.append(row("worker killed after that → incident naming it, slowest", found["afterwards"], 1.0, 0.2, "Unicron", 1.8))
     return report(rows, options.json, "from the fault to the incident that names the culprit")
 
 
