@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from eagle_eye.digests import digest_of
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
 from eagle_eye.training.ring import Now, RingReader
@@ -79,6 +80,8 @@ class Workers:
         self._ended = asyncio.Event()
         self._readers: dict[int, RingReader] = {}
         self._ring_dir = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else settings.run_dir  # noqa: S108 - shared memory, names are ours
+        home = digest_of(str(settings.run_dir.absolute()))[:8]  # shared memory is the machine's: two nodes on it may have the same name
+        self._rings = f"eagle-eye-{os.getuid()}-{settings.run}-{settings.node}-{home}-"
         self.zygote: ZygoteLink | None = None
         self.ready_at = 0.0
 
@@ -253,8 +256,7 @@ class Workers:
         self._readers.clear()
 
     def _ring_of(self, slot: int, epoch: int) -> Path:
-        settings = self._settings
-        return self._ring_dir / f"eagle-eye-{os.getuid()}-{settings.run}-{settings.node}-{slot}-{epoch}.ring"
+        return self._ring_dir / f"{self._rings}{slot}-{epoch}.ring"
 
     def _socket_of(self, slot: int, epoch: int) -> Path:
         return self._settings.run_dir / f"{self._settings.run}-{slot}-{epoch}.sock"
@@ -268,8 +270,7 @@ class Workers:
     def _sweep(self, keep_from: int | None) -> None:
         """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read."""
         settings = self._settings
-        prefix = f"eagle-eye-{os.getuid()}-{settings.run}-{settings.node}-"
-        found = [*self._ring_dir.glob(f"{prefix}*.ring*"), *settings.run_dir.glob(f"{settings.run}-*-*.sock")]
+        found = [*self._ring_dir.glob(f"{self._rings}*.ring*"), *settings.run_dir.glob(f"{settings.run}-*-*.sock")]
         for path in found:
             epoch = path.name.partition(".")[0].rpartition("-")[2]
             if keep_from is None or (epoch.isdecimal() and int(epoch) < keep_from):

@@ -103,7 +103,7 @@ class Stage:
         (directory / "train.py").write_text(SCRIPT)
         self.stream = EmbeddedStream(directory / "state" / "stream")
 
-    def settings(self, node: int, **changes: Any) -> LauncherSettings:
+    def settings(self, node: int, /, **changes: Any) -> LauncherSettings:
         given: dict[str, Any] = {
             "job": f"test/loop/{self.run}", "node": f"n{node}", "nproc": 2, "nnodes": (1, 2), "lease_s": 1.0,
             "command": (sys.executable, "train.py", "100000"), "working_dir": self.directory, "preload": (),
@@ -113,7 +113,7 @@ class Stage:
         }  # fmt: skip
         return LauncherSettings(**given | changes)
 
-    def launch(self, node: int, **changes: Any) -> subprocess.Popen[bytes]:
+    def launch(self, node: int, /, **changes: Any) -> subprocess.Popen[bytes]:
         log = (self.directory / f"launcher{node}.log").open("ab")
         process = subprocess.Popen(
             [sys.executable, "-m", "remediation.launcher"], stdin=subprocess.PIPE, stderr=log, stdout=log,
@@ -262,6 +262,20 @@ def test_a_killed_launcher_takes_its_workers_along_and_nothing_else(stage: Stage
     assert begun.attributes["reason"] == "node returned"
     again.send_signal(signal.SIGTERM)
     assert again.wait(DEADLINE_S) == 130
+
+
+def test_two_jobs_of_the_same_name_on_one_machine_do_not_meet_in_its_shared_memory(stage: Stage) -> None:
+    elsewhere = stage.directory / "elsewhere"
+    stage.launch(0, nnodes=(1, 1))
+    stage.launch(1, nnodes=(1, 1), node="n0", rendezvous="", state_dir=elsewhere, checkpoint_dir=elsewhere)
+    rings = [
+        wait_until("workers", lambda node=node: {Path(each["ring"]) for each in stage.job(node)["workers"]}) for node in (0, 1)
+    ]
+    assert not rings[0] & rings[1]
+    stage.launchers[0].send_signal(signal.SIGTERM)
+    assert stage.launchers[0].wait(DEADLINE_S) == 130
+    wait_until("its own rings", lambda: all(ring.exists() for ring in rings[1]))
+    assert not any(ring.exists() for ring in rings[0])
 
 
 def test_half_of_the_launchers_go_on_with_the_leaders_voice_and_take_the_other_back(stage: Stage, leader: FakeLeader) -> None:
