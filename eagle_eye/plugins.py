@@ -123,7 +123,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
         except (msgspec.ValidationError, TypeError) as error:
             option = accepted[name]
             raise PluginError(
-                f"option {name!r} of {_name(cls)} is {value!r}: {error}; it accepts {option.type}, e.g. {option.default!r}"
+                f"option {name!r} of {_name(cls)} is {value!r}: {error}; it accepts {option.type}, e.g. {_plain(option.default)!r}"
             ) from error
     return converted
 
@@ -213,7 +213,14 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _type_name(hint: Any) -> str:
+    if inspect.isclass(hint) and issubclass(hint, enum.Enum):
+        return " or ".join(repr(_plain(member)) for member in hint)
     return hint.__name__ if inspect.isclass(hint) and typing.get_origin(hint) is None else str(hint)
+
+
+def _plain(value: Any) -> Any:
+    """As a configuration file says it."""
+    return value.value if isinstance(value, enum.Enum) else value
 
 
 def _path(kind: type, value: Any) -> Any:

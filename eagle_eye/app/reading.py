@@ -4,6 +4,7 @@ import time
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.config import Config
@@ -33,7 +34,8 @@ def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: s
     table = plain_table("id", "opened", "job", "cause", "culprit", "severity", "state")
     for each in kept:
         incident = each.incident
-        table.add_row(incident.id, _local_time(each.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), each.state)
+        cells = (incident.id, _local_time(each.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), each.state)
+        table.add_row(*(escape(cell) for cell in cells))
     console.print(table)
 
 
@@ -50,8 +52,8 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
             print_json(outcome)
         return
     incident = kept.incident
-    console.print(f"[bold]{incident.cause}[/]  {_culprits(incident)}   {incident.severity.upper()}, {kept.state}")
-    console.print(f"job {incident.job}   began {_local_time(incident.since)}   found {kept.opened - incident.since:.2f} s later   cost so far {incident.bill_gpu_hours:.4f} GPU-hours\n")
+    console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}   {incident.severity.upper()}, {kept.state}")
+    console.print(f"job {escape(incident.job)}   began {_local_time(incident.since)}   found {kept.opened - incident.since:.2f} s later   cost so far {incident.bill_gpu_hours:.4f} GPU-hours\n")
     console.print("[bold]evidence[/]")
     for line in incident.evidence:
         console.print(f"  {line.text}", highlight=False, markup=False)
@@ -71,7 +73,7 @@ def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
         console.print("no stacks were taken for this incident")
     for dump in dumps:
         for each in msgspec.json.decode(dump)["stacks"]:
-            console.print(f"[bold]{', '.join(each['workers'])}[/]")
+            console.print(f"[bold]{escape(', '.join(each['workers']))}[/]")
             console.print(each["stack"], highlight=False, markup=False, soft_wrap=True)
 
 

@@ -30,6 +30,14 @@ def test_what_a_trainer_imports_works_in_an_environment_without_any_package():
     assert done.stdout.strip() == "3"
 
 
+def test_where_only_the_probe_is_installed_the_command_says_what_it_needs():
+    code = "from eagle_eye.app.entry import main; main()"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "'click' is missing" in done.stderr
+    assert "pip install 'eagle-eye[server]'" in done.stderr
+
+
 def sources() -> list[Path]:
     return [path for room in (*ROOMS, "tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py") if "_pb2" not in path.name]
 

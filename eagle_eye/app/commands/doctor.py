@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from eagle_eye.app import options
 from eagle_eye.app.printing import plain_table, print_json
@@ -150,5 +151,5 @@ def _show(checks: list[Check]) -> None:
     table = plain_table("", "what", "found", "what to do")
     for check in checks:
         sign = "[green]✓[/]" if check.works else "[red]✗[/]" if check.needed else "[yellow]–[/]"
-        table.add_row(sign, check.name, check.found, "" if check.works else check.remedy)
+        table.add_row(sign, escape(check.name), escape(check.found), "" if check.works else escape(check.remedy))
     Console().print(table)

@@ -46,7 +46,7 @@ def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes:
 
 
 def _on_stream(kind: str, config: Config, seconds: float, yes: bool) -> None:
-    _ask(f"This will {drills.WHAT_IT_DOES[kind]} for {seconds:.0f} s, under {config.state / 'stream'}.", yes)
+    _ask(f"This will {drills.WHAT_IT_DOES[kind]} for {seconds:g} s, under {config.state / 'stream'}.", yes)
     clock = SystemClock()
     with contextlib.closing(open_stream(config, clock)) as stream:
         _hold(drills.stream(stream, clock), seconds)
@@ -64,7 +64,7 @@ def _on_worker(kind: str, listed: list[drills.Worker], rank: int, yes: bool) -> 
 def _on_node(kind: str, run_dir: Path, listed: list[drills.Worker], seconds: float, yes: bool) -> None:
     node, clock = listed[0].node, SystemClock()
     lasts = kind == "slow-node"
-    _ask(f"This will {drills.WHAT_IT_DOES[kind]}: {node}, {len(listed)} workers" + (f", for {seconds:.0f} s." if lasts else "."), yes)
+    _ask(f"This will {drills.WHAT_IT_DOES[kind]}: {node}, {len(listed)} workers" + (f", for {seconds:g} s." if lasts else "."), yes)
     if lasts:
         _hold(drills.slow(node, run_dir, clock), seconds)
         return
