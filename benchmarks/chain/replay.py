@@ -9,6 +9,7 @@ exception. The changed record differs in one reading: the loss of one worker in 
 import argparse
 import math
 import random
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -140,6 +141,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended then, too
     with tempfile.TemporaryDirectory(prefix="eagle-eye-replay-") as folder:
         state = Path(options.state_dir) if options.state_dir else Path(folder) / "state"
         if not options.state_dir:
