@@ -78,9 +78,12 @@ class Containment:
     notify: Callable[[Case, str], object]
 
     def answer(self, event: Event, job: Job) -> None:
-        """A new epoch, a spent budget, an end."""
+        """A new epoch, a spent budget, an end: then the next leader need not wait for the job's launchers."""
+        over = event.name in ("job.finished", "job.failed")
+        if over:
+            self.desk.ledger.forget_job(job.name)
         for case in self.desk.cases_of(job.name):
-            if event.name in ("job.finished", "job.failed"):
+            if over:
                 self._job_over(case, event)
             elif event.name == "budget.spent" and case.phase is Phase.CONTAINED_BY_JOB:
                 case.alone = False

@@ -1,6 +1,7 @@
 """Each fault of the demo, on a job of paper: what is done, in which order, and what is left alone."""
 
 import pytest
+from msgspec.structs import replace
 
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Severity
 
@@ -43,6 +44,19 @@ def test_the_costs_of_an_outcome_are_those_of_the_fault(make):
     assert outcome.transition_s == pytest.approx(again - 0.3, abs=world.job.step_s)
     assert outcome.sub_healthy_s == 0
     assert outcome.actual["throughput_per_s"] == pytest.approx(outcome.predicted["throughput_per_s"], rel=0.01)
+
+
+@pytest.mark.parametrize("end", ["job.finished", "job.failed"])
+def test_the_next_leader_does_not_wait_for_a_job_that_is_over(make, end):
+    world = make()
+    job, other = world.job.layout, replace(world.job.layout, job="tenant/other/run1")
+    for layout in (job, other):
+        world.ledger.save_job(layout.job, layout, "127.0.0.1:7001", "restart:3", 3)
+    world.run(2)
+    assert set(world.ledger.jobs()) == {job.job, other.job}
+    world.job.tell(end)
+    world.run(2)
+    assert set(world.ledger.jobs()) == {other.job}
 
 
 def test_an_incident_may_be_over_before_its_epoch_is_heard_of(make):
