@@ -129,7 +129,7 @@ class Proposals:
         )
 
     def _leave(self, case: Case, why: str) -> None:
-        """Doing nothing is cheapest for now; weighed again as long as the fault lasts."""
+        """Doing nothing is cheapest at present; weighed again as long as the fault lasts."""
         log.info("incident %s: doing nothing is cheapest: %s", case.incident.id, why)
         self.desk.move(case, Phase.SETTLING, due=self.desk.clock.now() + self.desk.policy.weigh_again_s)
 

@@ -65,6 +65,7 @@ def test_a_killed_client_is_lost_at_once(child: Callable[[str], "subprocess.Pope
             await until(lambda: office.count("opened"), 20)
             os.kill(process.pid, signal.SIGKILL)
             await until(lambda: office.count("lost"), 5)
+            assert [word for word, *_ in office.told] == ["opened", "lost"]
 
     run(test())
 
@@ -174,6 +175,7 @@ def test_a_client_follows_an_address_that_changes() -> None:
                 where[0] = at(second)
                 client.reconnect("the coordinator moved")
                 await until(lambda: second.peers and not first.peers)
+                assert (await client.request("join", {}))["from"] == LAUNCHER.node
 
     run(test())
 
