@@ -1,6 +1,7 @@
 """`eagle-eye run` and `eagle-eye demo` as a user starts them: how they end, and that nothing is left behind."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,9 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from eagle_eye.app import drills
 from eagle_eye.app.cli import main
-from eagle_eye.errors import LaunchError
 
 LOOP = Path(__file__).with_name("loop.py")
 DEADLINE_S = 60.0
@@ -29,6 +28,7 @@ class Command:
     def __init__(self, home: Path, *words: str) -> None:
         self.home = home
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.rings: set[Path] = set()
         self.temporary = home / "t"
         self.temporary.mkdir()
         environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary)}
@@ -61,16 +61,15 @@ class Command:
         return found
 
     def left_behind(self) -> list[Path | str]:
-        """Processes, sockets, lists of workers and rings."""
-        runs = {folder.parent.name for folder in self.home.rglob("logs/*/*/") if folder.is_dir()}
-        rings = [ring for run in runs for ring in Path("/dev/shm").glob(f"eagle-eye-{os.getuid()}-{run}-*")]
+        """Processes, sockets, lists of workers, and the rings that were seen while it ran."""
+        rings = [ring for ring in self.rings if ring.exists()]
         return [*self.processes(), *rings, *self.home.rglob("*.sock"), *self.home.rglob("jobs/*.json")]
 
     def trains(self, run_dirs: str) -> bool:
-        """Workers are listed under these runtime directories."""
-        with contextlib.suppress(LaunchError):
-            return bool(drills.workers(list(self.home.glob(run_dirs))))
-        return False
+        """Two workers are listed on each node, and each has made its ring."""
+        listings = [json.loads(path.read_text()) for path in self.home.glob(f"{run_dirs}/jobs/*.json")]
+        self.rings = {Path(worker["ring"]) for listing in listings for worker in listing["workers"]}
+        return bool(self.rings) and len(self.rings) == 2 * len(listings) and all(ring.exists() for ring in self.rings)
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + DEADLINE_S
