@@ -40,8 +40,9 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
     place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="eagle-eye-demo-"))
     console = Console(stderr=json_lines)
     console.print(f"seed {seed}; everything is kept in {place}")
+    demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen)
     try:
-        rows = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen).run()
+        rows = demo.run()
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
         raise SystemExit(130) from None
@@ -51,6 +52,6 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
     console.print(view.table(rows))
     (place / "table.md").write_text(view.markdown(rows) + "\n")
     wrong = [row for row in rows if row.wrongs]
-    console.print(f"{len(rows) - len(wrong)} of {len(rows)} healed. Look again: eagle-eye incidents --state-dir {place}/state")
+    console.print(f"{len(rows) - len(wrong)} of {len(rows)} healed. Look again: eagle-eye incidents --state-dir {demo.state_dir}")
     if wrong:
         raise SystemExit(1)

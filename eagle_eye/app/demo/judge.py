@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle_eye.app.drills import Truth
 from eagle_eye.types import Incident, Notice, Outcome
@@ -37,7 +37,7 @@ class Row:
     """Of the expected."""
     loss_off: float
     """Largest distance from the undisturbed run over the steps after the fault."""
-    wrongs: tuple[str, ...]
+    wrongs: tuple[str, ...] = ()
     """Why it is not healed; empty when it is."""
 
 
@@ -80,7 +80,6 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
         steps_after=len({step.number for step in after}),
         throughput=throughput,
         loss_off=max(losses, default=math.nan),
-        wrongs=(),
     )
     return _with_wrongs(row, after, trace)
 
@@ -138,5 +137,4 @@ def _with_wrongs(row: Row, after: Sequence[Committed], trace: Trace) -> Row:
     skipped = trace.layout is not None and bool(trace.layout.skipped)
     if not skipped and not row.loss_off <= LOSS:
         wrongs.append(f"loss off by {row.loss_off:.1e}")
-    values = {name: getattr(row, name) for name in Row.__slots__} | {"wrongs": tuple(wrongs)}
-    return Row(**values)
+    return replace(row, wrongs=tuple(wrongs))

@@ -51,6 +51,11 @@ class Demo:
     _hit: str = ""
     """Worker that the last fault hit."""
 
+    @property
+    def state_dir(self) -> Path:
+        """Of the job that is broken: its ledger and stream can be looked at afterwards."""
+        return self.folder / "gpt" / "state"
+
     def run(self) -> list[Row]:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
         self._began = self.clock.now()

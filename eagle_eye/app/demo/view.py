@@ -1,7 +1,7 @@
 """The demo's live terminal view, and its final table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -14,6 +14,7 @@ from .judge import Row
 from .trace import Trace
 
 BARS = "▁▂▃▄▅▆▇█"
+COLUMNS = ["fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"]
 
 
 def live(trace: Trace, incidents: Sequence[Incident], doing: str, now: float, began: float) -> RenderableType:
@@ -24,32 +25,19 @@ def live(trace: Trace, incidents: Sequence[Incident], doing: str, now: float, be
 def table(rows: Sequence[Row]) -> Table:
     """The verdict, one line a fault."""
     shown = Table(title="What was broken, what Eagle Eye made of it", header_style="bold")
-    for column in ("fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"):
+    for column in COLUMNS:
         shown.add_column(column, overflow="fold")
     for row in rows:
-        shown.add_row(
-            row.fault.name,
-            _seconds(row.found_s),
-            _verdict(row.culprit, row.culprit_right),
-            _verdict(row.cause or "none", row.cause_right),
-            ", ".join(row.actions) or "none",
-            _seconds(row.training_s),
-            str(row.steps_lost),
-            "–" if math.isnan(row.loss_off) else f"{row.loss_off:.0e}",
-            "[red]no: " + "; ".join(row.wrongs) if row.wrongs else "[green]yes",
-        )
+        healed = f"[red]no: {'; '.join(row.wrongs)}" if row.wrongs else "[green]yes"
+        shown.add_row(*_cells(row, _verdict), healed)
     return shown
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The same table for a README."""
-    lines = ["| fault | found after | culprit named | cause named | action | training again | steps lost | loss off by | healed |", "|---|---|---|---|---|---|---|---|---|"]
-    lines += [
-        f"| {row.fault.name} | {_seconds(row.found_s)} | {row.culprit} ({'right' if row.culprit_right else 'WRONG'}) | {row.cause or 'none'} ({'right' if row.cause_right else 'WRONG'}) "
-        f"| {', '.join(row.actions) or 'none'} | {_seconds(row.training_s)} | {row.steps_lost} | {'–' if math.isnan(row.loss_off) else f'{row.loss_off:.0e}'} | {'; '.join(row.wrongs) or 'yes'} |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    lines = [COLUMNS, ["---"] * len(COLUMNS)]
+    lines += [[*_cells(row, _plain_verdict), "; ".join(row.wrongs) or "yes"] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def plain(row: Row) -> dict[str, object]:
@@ -102,6 +90,24 @@ def _seconds(value: float) -> str:
     if math.isnan(value):
         return "never"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _cells(row: Row, verdict: Callable[[str, bool], str]) -> list[str]:
+    """All columns but the last."""
+    return [
+        row.fault.name,
+        _seconds(row.found_s),
+        verdict(row.culprit, row.culprit_right),
+        verdict(row.cause or "none", row.cause_right),
+        ", ".join(row.actions) or "none",
+        _seconds(row.training_s),
+        str(row.steps_lost),
+        "–" if math.isnan(row.loss_off) else f"{row.loss_off:.0e}",
+    ]
+
+
+def _plain_verdict(word: str, right: bool) -> str:
+    return f"{word} ({'right' if right else 'WRONG'})"
 
 
 def _verdict(word: str, right: bool) -> str:
