@@ -180,12 +180,12 @@ def _words(name: str, error: BaseException | None) -> str:
     said = str(error)
     if "locked" in said or "busy" in said:
         remedy = f"another process has been writing it for more than {BUSY_S:g} s; see which with `fuser {name}`"
-    elif "full" in said:
-        remedy = "free space on its disk"
+    elif "full" in said or "disk I/O" in said:
+        remedy = "free space on its disk, or look whether the disk is failing"
     elif "not a database" in said or "malformed" in said:
         remedy = "it is damaged or no ledger: move it aside, and a new one is begun"
     elif "readonly" in said or "unable to open" in said:
         remedy = "make the file and its directory readable and writable, or choose another --state-dir"
     else:
-        remedy = "see the error above"
+        remedy = "look at the file and its disk"
     return f"{name}: {said}; {remedy}"

@@ -1,10 +1,12 @@
 """The ledger as a file: how it is made, migrated and opened, and what cannot be opened; what survives its writer."""
 
+import resource
 import sqlite3
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,27 @@ def test_what_was_written_survives_the_death_of_the_writer(ledger_path: Path) ->
     reader = Ledger.open(ledger_path, read_only=True)
     assert [notice.name for notice in reader.notices()] == ["leader.began"]
     reader.close()
+
+
+def fill(ledger: Ledger) -> tuple[int, str]:
+    """Save incidents until there is no room: (how many were taken, what was told then)."""
+    for number in range(1000):
+        try:
+            ledger.save_incident(an_incident(id=f"i{number}"), IncidentState.OPEN)
+        except LedgerError as error:
+            return number, str(error)
+    raise AssertionError("the limit did not work")
+
+
+def test_a_full_disk_under_the_ledger_is_told_and_costs_only_what_was_refused(ledger_path: Path) -> None:
+    with closing(Ledger.open(ledger_path)) as ledger:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        try:
+            taken, told = fill(ledger)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert str(ledger_path) in told
+        assert "free space on its disk" in told
+        assert len(ledger.incidents(limit=1000)) == taken > 0
+        assert ledger.save_incident(an_incident(id="after"), IncidentState.OPEN)
