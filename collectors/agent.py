@@ -22,7 +22,7 @@ from eagle_eye.config import Config
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.opening import open_stream
 from eagle_eye.stream.spool import SpooledWriter
-from eagle_eye.types import Batch, Event, Kind, Notice
+from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
 
 from .batches import Gathered
@@ -148,7 +148,13 @@ class Agent:
             if isinstance(found, Event):
                 self._send_event(found)
             else:
+                self._meet(found)
                 self._gathered.add(found)
+
+    def _meet(self, found: Reading | StepReading) -> None:
+        """A collector may see a new job before the next batch looks for it; its first steps are told only once."""
+        if isinstance(found, StepReading) and not all(self._jobs.job_of(worker) for worker in found.workers):
+            self._jobs.look(self._clock.now())
 
     def _noticed(self, notice: Notice) -> None:
         """The writer has logged it; what was dropped is told to whoever reads the stream, too."""

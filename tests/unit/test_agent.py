@@ -245,6 +245,15 @@ def test_the_configuration_may_say_that_it_is_idle(start: Start) -> None:
     assert [batch.job for batch in node.records.batches()] == ["idle/n1"] * 2 + ["default/gpt/r1"] * 2
 
 
+def test_steps_of_a_job_that_a_collector_saw_first_are_sent_to_it(start: Start) -> None:
+    found = [steps("r1/n1/0")]
+    node = start(scripted("training", lambda: [found.pop()] if found else []))
+    node.list_job()
+    node.seconds(2)
+    sent = [block.reading for batch in node.records.batches("default/gpt/r1") for block in batch.blocks]
+    assert [type(each) for each in sent] == [StepReading]
+
+
 def test_the_last_steps_of_a_job_that_was_struck_off_are_sent_to_it(start: Start) -> None:
     found: list[Any] = []
     node = start(scripted("training", lambda: found))
