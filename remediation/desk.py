@@ -1,6 +1,6 @@
 """What lies on the engine's desk: jobs, cases and trials, and the few things that all of its parts do with them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +29,8 @@ class Desk:
     policy: Policy
     guards: Sequence[Guard]
     execution: Execution
+    publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None
+    """Tells the stream's readers of an outcome: (job, outcome); returns at once."""
     jobs: dict[str, Job] = field(default_factory=dict)
     cases: dict[str, Case] = field(default_factory=dict)
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -67,6 +69,9 @@ class Desk:
         """Write an outcome down. While it is `intended`, its plan is under way: the next leader goes on with it."""
         self.memory.outcome(outcome)
         self.ledger.save_outcome(outcome)
+        case = self.cases.get(outcome.incident)
+        if case is not None:
+            self.publish(case.job, outcome)
 
     def note_plan(
         self, plan: Plan, state: OutcomeState, detail: str = "", progress: tuple[Progress, ...] = ()

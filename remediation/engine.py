@@ -13,7 +13,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.messages import Body, Decision
-from eagle_eye.types import Approval, Incident, IncidentState, Plan, digest_of
+from eagle_eye.types import Approval, Incident, IncidentState, Outcome, Plan, digest_of
 
 from .aftermath import Aftermath
 from .cases import Case, Phase
@@ -44,13 +44,14 @@ class Engine:
         policy: Policy | None = None,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
+        publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None,
     ) -> None:
         self._leads = leads
         self._notifier = actions.get("notify")
         self._lock = threading.RLock()
         execution = Execution(actions=actions, book=ledger, clock=clock, leads=leads, start=start)
         self._desk = Desk(
-            ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution
+            ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution, publish=publish
         )
         self._proposals = Proposals(self._desk, self._notify)
         self._judging = Judging(self._desk, self._proposals.propose, self._notify)

@@ -46,6 +46,7 @@ def launcher_settings(
         leader="" if no_server else server or config.server.listen,
         heal=heal,
         checkpoint_dir=Path(checkpoint_dir).absolute() if checkpoint_dir else None,
+        stream=config.stream,
         lease_s=config.server.lease_s,
     )
 

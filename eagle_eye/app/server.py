@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
+import msgspec
+
 from detectors.diagnosis import Diagnosis
 from detectors.learning import Learning, learners
 from detectors.runner import Runner
@@ -25,7 +27,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
 from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.rpc.server import ControlServer
-from eagle_eye.stream import OBSERVATIONS, Stream
+from eagle_eye.stream import OBSERVATIONS, OUTCOMES, Stream
 from eagle_eye.stream.opening import open_stream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import ConfigChange, Incident, Notice
@@ -62,7 +64,8 @@ class Server:
         self._holder = Holder(host=socket.gethostname(), pid=os.getpid(), boot=secrets.token_hex(6))
         self._lease_s = config.server.lease_s * LEASE_FACTOR
         self._stop = threading.Event()
-        self._leads = False
+        self._leads_until = 0.0
+        """Monotonic time until which the lease is ours for sure."""
         self._failed: BaseException | None = None
 
     async def run(self) -> None:
@@ -99,25 +102,33 @@ class Server:
         return None
 
     async def _keep_lease(self, ledger: Ledger, term: int) -> None:
-        """Renew it until told to stop; a leader that cannot stops acting at once."""
+        """Renew it until told to stop. A ledger that does not answer may come back; once the lease has run out, or another has it, stop."""
         while not self._stop.is_set():
             await asyncio.sleep(self._lease_s / 4)
+            asked = self._clock.monotonic()
             try:
-                self._leads = await asyncio.to_thread(ledger.renew, LEASE, self._holder, term, self._lease_s, self._clock.now())
+                if not await asyncio.to_thread(ledger.renew, LEASE, self._holder, term, self._lease_s, self._clock.now()):
+                    self._leads_until = 0.0
+                    self._fail(EagleEyeError(f"another server has taken over from term {term}"))
+                    return
+                self._leads_until = asked + self._lease_s
             except EagleEyeError as error:
                 log.warning("the lease could not be renewed: %s", error)
-                self._leads = False
-            if not self._leads:
-                self._fail(EagleEyeError(f"the lease of term {term} was lost"))
+                if not self._leads():
+                    self._fail(EagleEyeError(f"the lease of term {term} ran out: {error}"))
+
+    def _leads(self) -> bool:
+        """Asked before every step of an action: a leader whose lease may have run out does nothing."""
+        return self._clock.monotonic() < self._leads_until
 
     # --- leading -------------------------------------------------------------------------------------------------------
 
     async def _lead(self, ledger: Ledger, term: int) -> None:
-        self._leads = True
+        self._leads_until = self._clock.monotonic() + self._lease_s
         stream = open_stream(self._config, self._clock)
         writer = SpooledWriter(stream, self._config.state / "spool", clock=self._clock, name="leader", on_notice=ledger.save_notice)
         commander = SessionCommander(asyncio.get_running_loop())
-        engine, outbox = self._engine(ledger, commander)
+        engine, outbox = self._engine(ledger, commander, writer)
         engine.resume()
         leader = Leader(
             term=term, lease_s=self._config.server.lease_s, ledger=ledger, operator=engine,
@@ -152,12 +163,13 @@ class Server:
             writer.close()
             stream.close()
 
-    def _engine(self, ledger: Ledger, commander: SessionCommander) -> tuple[Engine, Outbox | None]:
+    def _engine(self, ledger: Ledger, commander: SessionCommander, writer: SpooledWriter) -> tuple[Engine, Outbox | None]:
         """What decides, and what sends its letters (None where `notify` is switched off)."""
         actions = parts.actions(self._config, {"commander": commander, "ledger": ledger, "clock": self._clock})
         engine = Engine(
             ledger=ledger, actions=actions, guards=parts.guards(self._config), clock=self._clock,
-            policy=parts.policy(self._config), leads=lambda: self._leads,
+            policy=parts.policy(self._config), leads=self._leads,
+            publish=lambda job, outcome: writer.write(OUTCOMES, job, msgspec.json.encode(outcome), keep=True),
         )  # fmt: skip
         notify = actions.get("notify")
         return engine, outbox_of(notify, ledger, self._clock) if isinstance(notify, Notify) else None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from eagle_eye.rpc.server import is_loopback
 from eagle_eye.types import Layout, Place
 
 
@@ -38,12 +39,6 @@ def worker_environment(
     if all(is_loopback(address) for address in layout.launchers.values()):
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return environment
-
-
-def is_loopback(address: str) -> bool:
-    """Whether a host:port is on this machine alone."""
-    host = address.rpartition(":")[0].strip("[]")
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def _torchrun(layout: Layout, place: Place, store: Store, max_restarts: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.fence import Fence
 from eagle_eye.rpc.messages import Body, Command, Connection, Peer
 from eagle_eye.rpc.server import ControlServer
-from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.stream.opening import open_under
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 
@@ -354,9 +354,11 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     Call it from the main thread. Raises LaunchError and ConfigError, before anything was started where possible.
     """
     clock = SystemClock()
-    stream = EmbeddedStream(settings.state_dir / "stream")
+    stream = open_under(settings.state_dir, settings.stream, clock)
     name = f"launcher-{settings.run}-{settings.node}"
-    writer = SpooledWriter(stream, settings.state_dir / "spool", clock=clock, name=name)
+    writer = SpooledWriter(
+        stream, settings.state_dir / "spool", clock=clock, name=name, max_bytes=settings.stream.spool_bytes
+    )
 
     def write(topic: str, key: str, value: bytes) -> None:
         writer.write(topic, key, value, keep=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from eagle_eye.config import StreamConfig
 from eagle_eye.errors import ConfigError
 
 
@@ -41,6 +42,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     every optimizer of torch imports at its first use (a second of work). Without torch nobody serves the ranks' store."""
     console: bool = True
     """Print the log of rank 0, each line with its worker's name in front."""
+    stream: StreamConfig = StreamConfig()
+    """Where its events go: the deployment's."""
     lease_s: float = 2.0
     """Silence after which a session counts as lost."""
     join_timeout_s: float = 10.0
