@@ -19,9 +19,10 @@ from eagle_eye.app.drills import Worker
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.stream import OUTCOMES
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training.ring import RingReader
-from eagle_eye.types import Notice
+from eagle_eye.types import Notice, Outcome
 
 LOOP = Path(__file__).with_name("loop.py")
 DEADLINE_S = 40.0
@@ -128,6 +129,14 @@ def test_a_killed_worker_is_named_and_the_job_goes_on_beyond(stage: Stage) -> No
     assert epoch(stage) == before + 1
     assert stage.record.trace.highest() > highest
     assert actions(stage, kept) == ["restart_worker"]
+    wait(stage, "the outcome in its topic", lambda: "done" in published(stage, kept.incident.id))
+
+
+def published(stage: Stage, incident: str) -> list[str]:
+    """States of an incident's outcomes as the stream's other readers see them."""
+    with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
+        outcomes = [msgspec.json.decode(message.value, type=Outcome) for message in stream.read(OUTCOMES, 0, 0)]
+    return [outcome.state for outcome in outcomes if outcome.incident == incident]
 
 
 def test_a_stopped_worker_is_continued_and_nothing_is_restarted(stage: Stage) -> None:
