@@ -64,6 +64,8 @@ class Progress:
     _stepped: bool = field(default=False, init=False, repr=False)
     _dead: bool = field(default=False, init=False, repr=False)
     _told: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    _resumed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Worker → when it was said to move again; what was read of it before then is out of date."""
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
     _longest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     """Phase → its longest duration in a completed step of the job."""
@@ -90,8 +92,10 @@ class Progress:
             return
         elif event.name == "stall":
             self._told[event.entity.name] = event
+            self._resumed.pop(event.entity.name, None)
         elif event.name == "resumed":
             self._told.pop(event.entity.name, None)
+            self._resumed[event.entity.name] = event.time
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._standing.withdraw(event.entity, kind, event.time, "it moves again")
         elif event.name in ("exit", "exception"):
@@ -99,6 +103,7 @@ class Progress:
 
     def _forget(self) -> None:
         self._told.clear()
+        self._resumed.clear()
         self._iterations.clear()
         self._stepped = self._dead = False
         self._workers, self._table = (), None
@@ -117,6 +122,7 @@ class Progress:
         self._workers = names
         table = np.stack([np.asarray(columns.get(name, nothing), dtype=np.float64) for name in COLUMNS], axis=1)
         self._keep_late(table, frame.moved.get(Kind.WORKER))
+        self._end_old_stands(table, frame.time)
         if self._told:
             self._drop_moved()
 
@@ -138,6 +144,12 @@ class Progress:
         rows = rows[missed[moved[rows]] < self.late_ticks]
         table[rows] = before[moved[rows]]
         self._missed[rows] = missed[moved[rows]] + 1
+
+    def _end_old_stands(self, table: Doubles, now: float) -> None:
+        """A batch that was read before a worker moved again says how long it had stood until then: that is over."""
+        for row, name in enumerate(self._workers):
+            if name in self._resumed and now - table[row, AGE] < self._resumed[name]:
+                table[row, AGE] = 0.0
 
     def _drop_moved(self) -> None:
         """A worker whose marks moved since its `stall` event has resumed, even if nobody said so."""

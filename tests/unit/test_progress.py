@@ -1,6 +1,6 @@
 """The job stands still: who keeps it waiting?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -135,6 +135,28 @@ def test_it_is_over_when_the_workers_move_or_a_new_epoch_begins() -> None:
     late = stalls("cfcc", epoch=1)
     claims = run(stalled, cut_frame(NOW + 1, begun, layout=LAYOUT), cut_frame(NOW + 1.1, *late, layout=LAYOUT))
     assert sorted(kinds(claims)[2:]) == sorted(over)
+
+
+def test_twin_what_was_read_before_the_workers_moved_again_accuses_nobody_anew() -> None:
+    """A worker moves again between two ticks; the batch of the later tick was read before that."""
+
+    def second_stall(draft: Draft) -> None:
+        if draft.tick >= 9:
+            draft.metrics[Kind.WORKER]["progress_age_s"][:] = draft.tick - 8.3
+
+    faults = [FrozenWorker(worker=1, begin=4), second_stall]
+    frames = list(job_frames(2, 2, 13, np.random.default_rng(0), faults=faults))
+    begun, moved = frames[7].time, frames[7].time + 0.6
+    frames[8] = replace(frames[8], metrics={Kind.WORKER: frames[7].metrics[Kind.WORKER]})
+    resumed = [event("resumed", worker(place.node, place.local_rank), moved, step=12, epoch=1) for place in LAYOUT.places]
+    detector = Progress()
+    before = [claim for frame in frames[:8] for claim in detector.update(frame)]
+    over = list(detector.update(cut_frame(moved, *resumed, layout=LAYOUT)))
+    assert [claim.active for claim in (*before, *over)] == [True, True, False, False]
+    assert list(detector.update(frames[8])) == []
+    again = [claim for frame in frames[9:] for claim in detector.update(frame)]
+    assert kinds(again) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert again[0].since > begun
 
 
 def test_twin_survivors_of_a_death_stand_still_without_being_accused() -> None:
