@@ -25,6 +25,7 @@ from eagle_eye import plugins
 from eagle_eye.clock import Clock
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Learner
+from eagle_eye.training import whole_file
 from eagle_eye.types import Baseline, Floats, Notice
 
 SAMPLES_KEPT = 65_536
@@ -195,9 +196,7 @@ class Learning:
         path = self._directory / f"{baseline.digest}.msgpack"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
-            part.write_bytes(msgspec.msgpack.encode(baseline))
-            part.replace(path)
+            whole_file.replace(path, msgspec.msgpack.encode(baseline), lasting=False)
         except OSError as error:
             self._tell(f"baseline {baseline.digest} of {baseline.job} is not stored: {error}")
 

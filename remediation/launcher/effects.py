@@ -34,7 +34,7 @@ class Start(Effect, frozen=True, kw_only=True):
 
 
 class Halt(Effect, frozen=True, kw_only=True):
-    """End the workers of these nodes: the job cannot go on for now."""
+    """End the workers of these nodes: until there are enough nodes the job cannot go on."""
 
     nodes: tuple[str, ...]
     reason: str

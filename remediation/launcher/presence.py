@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from eagle_eye.training import whole_file
+
 from .workers import Worker
 
 VERSION = 1
@@ -24,9 +26,7 @@ class Presence:
             "launcher_pid": self._pid, "workers": [_words(worker) for worker in workers], "state": state,
         }  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(f".{self._pid}.new")
-        unfinished.write_bytes(msgspec.json.encode(body))
-        unfinished.replace(self.path)
+        whole_file.replace(self.path, msgspec.json.encode(body), lasting=False)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

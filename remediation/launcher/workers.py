@@ -83,7 +83,6 @@ class Workers:
         home = digest_of(str(settings.run_dir.absolute()))[:8]  # shared memory is the machine's: two nodes on it may have the same name
         self._rings = f"eagle-eye-{os.getuid()}-{settings.run}-{settings.node}-{home}-"
         self.zygote: ZygoteLink | None = None
-        self.ready_at = 0.0
 
     @property
     def all(self) -> tuple[Worker, ...]:
