@@ -15,6 +15,7 @@ import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import RingError
+from eagle_eye.steps import LOGGED_NAN
 from eagle_eye.training.ring import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
@@ -208,7 +209,7 @@ class TrainingCollector:
         for steps_of in done:
             for steps in steps_of.values():
                 for step in steps:
-                    fresh = [name for name in step.values if name not in known]
+                    fresh = [name for name in _told(step) if name not in known]
                     names += fresh
                     known.update(fresh)
         return tuple(names)
@@ -237,6 +238,12 @@ class TrainingCollector:
             sweep(Path(self.run_dir), tuple(jobs), self.clock.now(), self.node)
 
 
+def _told(step: StepRecord) -> dict[str, float]:
+    """What a worker says of a step. In a block NaN stands for "not told", so a logged one is said beside it."""
+    bad = {f"{name}{LOGGED_NAN}": 1.0 for name, value in step.values.items() if math.isnan(value)}
+    return step.values | bad if bad else step.values
+
+
 def _aligned(epoch: int, steps_of: dict[str, list[StepRecord]], names: tuple[str, ...]) -> StepReading:
     """The steps of several workers side by side, a row for each step number."""
     workers = tuple(steps_of)
@@ -249,7 +256,7 @@ def _aligned(epoch: int, steps_of: dict[str, list[StepRecord]], names: tuple[str
         for step in steps_of[worker]:
             row = row_of[step.number]
             ends[row, index] = step.end
-            for name, value in step.values.items():
+            for name, value in _told(step).items():
                 values[row, index, column_of[name]] = value
     return StepReading(
         source="training",

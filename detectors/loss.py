@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
-from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Step
+from eagle_eye.steps import LOGGED_NAN
+from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
 from .standing import Standing, ends_epoch
 
 Truths = NDArray[np.bool_]
 
 _NORMAL_MAD = 1.4826
-_TIMES = "_s"
-"""Names with this ending are the probe's own times, the others were logged by the script."""
 
 
 @dataclass
@@ -27,22 +26,17 @@ class Loss:
     loss of the first bad step accuses, and nobody is accused if all have it in the same step. A gradient norm alone
     counts after `norm_steps` in succession: a loss scaler makes a single one and skips the step.
 
-    A step value of NaN may also mean "not logged": it counts as a loss of NaN where the worker logged something else
-    in this step and its loss in the `habit` steps before. Infinite counts at once.
+    A step value of NaN alone means "not logged"; that a worker logged NaN is said by a value of its own (LOGGED_NAN).
     """
 
     norm_steps: int = 3
     """Successive steps with a gradient norm that is no number, while the loss still is one."""
-    habit: int = 3
-    """A worker that logged its loss in so many successive steps logs it in each."""
     window: int = 50
     """Steps that a spike is measured against; judged from 20 on."""
     deviations: float = 8.0
     """A spike is above the window's median by so many robust standard deviations ..."""
     factor: float = 1.5
     """... and by this factor."""
-    _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
-    _logged: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False)
     _bad_norms: int = field(default=0, init=False, repr=False)
     _finite: int = field(default=0, init=False, repr=False)
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
@@ -53,7 +47,6 @@ class Loss:
             if why := ends_epoch(event):
                 self._losses.clear()
                 self._bad_norms = 0
-                self._workers = ()
                 yield from self._standing.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
             yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
@@ -62,8 +55,8 @@ class Loss:
         loss = step.values.get("loss")
         if loss is None:
             return
-        bad = self._not_finite(step, loss)
-        norms = _never(step.values.get("grad_norm"))
+        bad = not_finite(step, "loss")
+        norms = bool(not_finite(step, "grad_norm").any())
         self._bad_norms = self._bad_norms + 1 if norms else 0
         self._finite = 0 if bad.any() or norms else self._finite + 1
         if bad.any() or self._bad_norms >= self.norm_steps:
@@ -76,16 +69,6 @@ class Loss:
                     yield from self._standing.withdraw(entity, kind, step.end, "the loss is a number again")
         if np.isfinite(loss).any():
             yield from self._spike(step, float(np.nanmean(loss)), job)
-
-    def _not_finite(self, step: Step, loss: Floats) -> Truths:
-        """Per worker: it logged a loss that is no number."""
-        if step.workers != self._workers:
-            self._workers, self._logged = step.workers, np.zeros(len(step.workers), np.int64)
-        others = [values for name, values in step.values.items() if name != "loss" and not name.endswith(_TIMES)]
-        spoke = np.any([np.isfinite(values) for values in others], axis=0) if others else np.zeros(len(loss), bool)
-        bad: Truths = np.isinf(loss) | (np.isnan(loss) & spoke & (self._logged >= self.habit))
-        self._logged = np.where(np.isfinite(loss), self._logged + 1, np.where(bad, self._logged, 0))
-        return bad
 
     def _tell_not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
         which = "loss" if bad.any() else "gradient norm"
@@ -125,6 +108,8 @@ class Loss:
             self._losses.popleft()
 
 
-def _never(norms: Floats | None) -> bool:
-    """Some worker's gradient norm is infinite; NaN may only mean that it was not logged."""
-    return norms is not None and bool(np.isinf(norms).any())
+def not_finite(step: Step, name: str) -> Truths:
+    """Per worker: it logged a value under this name, and that is no number."""
+    nobody = np.zeros(len(step.workers))
+    bad: Truths = np.isinf(step.values.get(name, nobody)) | (step.values.get(f"{name}{LOGGED_NAN}", nobody) == 1.0)
+    return bad

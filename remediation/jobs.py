@@ -11,14 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from eagle_eye.frames import Frame
+from eagle_eye.steps import LOGGED_NAN
 from eagle_eye.types import Event, Incident, Layout, Step, digest_of
 
 KEPT_STEPS = 512
 BAD_EARLY_S = 5.0
 """A bad step that ended so long before the fault is said to have begun belongs to an earlier one."""
 KEPT_RATES = 200
-EACH_STEP = 3
-"""A script that told its loss so many steps in a row tells it at each step: a missing one is then no number."""
 WARM_STEPS = 2
 """First intervals of an epoch: caches fill, nothing is learned from them."""
 
@@ -75,8 +74,6 @@ class Job:
     """Restarts that the job may still spend on itself; None: not told yet."""
     nodes_min: int = 1
     over: bool = False
-    _told: int = 0
-    """Steps in a row, up to `EACH_STEP`, that told a loss."""
 
     def follow(self, frame: Frame, *, calm: bool) -> list[Event]:
         """Take a frame in; returns the events that the engine has to answer. `calm`: no fault is open."""
@@ -144,15 +141,10 @@ class Job:
             self.rates.setdefault(seen.workers, deque(maxlen=KEPT_RATES)).append((seen.end, pace))
 
     def _finite(self, step: Step) -> bool:
-        """Whether the loss is a number. NaN in a step also stands for "not told": that is told apart by habit."""
-        loss = step.values.get("loss")
-        if loss is None:
-            return True
-        if np.isfinite(loss).any():
-            self._told = min(EACH_STEP, self._told + 1)
-        elif self._told < EACH_STEP:
-            self._told = 0
-        return not bool(np.isinf(loss).any() or (self._told == EACH_STEP and np.isnan(loss).all()))
+        """Whether every loss that was logged is a number; NaN alone stands for "not told"."""
+        nothing = np.zeros(0)
+        infinite = np.isinf(step.values.get("loss", nothing)).any()
+        return not bool(infinite or (step.values.get(f"loss{LOGGED_NAN}", nothing) == 1.0).any())
 
     def _warm(self, epoch: int) -> bool:
         return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1

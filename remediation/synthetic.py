@@ -15,6 +15,7 @@ import numpy as np
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.frames import Frame
+from eagle_eye.steps import LOGGED_NAN
 from eagle_eye.types import (
     Culprit,
     Entity,
@@ -207,6 +208,7 @@ class SyntheticJob:
             "step_s": self._duration(),
             "tokens": 2048.0 / len(workers),
             "loss": math.nan if self._poisoned else 2.0,
+            f"loss{LOGGED_NAN}": 1.0 if self._poisoned else math.nan,
         }
         values: dict[str, Floats] = {name: np.full(len(workers), value, dtype=np.float32) for name, value in told.items()}
         self._steps.append(Step(number=self.step, epoch=self.epoch, workers=workers, end=self._ends, values=values))

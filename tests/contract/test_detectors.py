@@ -90,7 +90,7 @@ def deaths(draft: Draft) -> None:
 def bad_loss(draft: Draft) -> None:
     if 50 <= draft.tick < 54:
         for step in draft.steps:
-            step.values["loss"][:] = np.nan if draft.tick >= 52 else 50.0
+            step.values["loss"][:] = np.inf if draft.tick >= 52 else 50.0
 
 
 def strange_node(draft: Draft) -> None:

@@ -314,7 +314,9 @@ def test_a_nan_that_spreads_names_where_it_began_and_keeps_the_step() -> None:
         for step in draft.steps:
             if step.number >= 21:
                 step.values["grad_norm"][:] = np.nan
-                step.values["loss"][[2] if step.number == 21 else slice(None)] = np.nan
+                who = [2] if step.number == 21 else slice(None)
+                step.values["loss"][who] = np.nan
+                step.values["loss_nan"] = np.isnan(step.values["loss"]).astype(np.float32)
 
     chain = Chain().feed(*job_frames(2, 2, 16, np.random.default_rng(0), faults=[spoiled]))
     assert verdicts(chain.latest) == [("loss not finite", [C.name], Severity.SEV2, True)]

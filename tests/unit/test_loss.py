@@ -21,6 +21,7 @@ def broken(name: str, value: float, number: int, workers: slice | list[int], las
         for step in draft.steps:
             if number <= step.number <= last:
                 step.values[name][workers] = value
+                step.values[f"{name}_nan"] = np.where(np.isnan(step.values[name]), np.float32(1), NAN)
 
     return fault
 
@@ -37,6 +38,24 @@ def test_fault_the_worker_whose_loss_was_first_no_number_is_named_with_the_step(
     )
     assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
     assert (found[0].evidence[0].metric, found[0].evidence[0].value) == ("step", 41.0)
+
+
+def test_fault_a_loss_of_nan_is_found_where_nothing_else_is_logged_with_it() -> None:
+    def alone(draft: Draft) -> None:
+        for step in draft.steps:
+            del step.values["tokens"], step.values["grad_norm"]
+
+    found = claims(broken("loss", np.nan, 41, [2]), broken("loss", np.nan, 42, slice(None)), alone)
+    assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
+
+
+def test_twin_a_script_that_logs_its_loss_often_and_then_seldom_has_no_bad_loss() -> None:
+    def tiring(draft: Draft) -> None:
+        for step in draft.steps:
+            if step.number > 10 and step.number % 10:
+                step.values["loss"][:] = NAN
+
+    assert claims(tiring) == []
 
 
 def test_if_all_are_bad_in_the_same_step_nobody_is_named() -> None:

@@ -173,5 +173,17 @@ def test_a_listing_that_is_torn_or_newer_is_passed_over(
     assert list(reading_of(collector.collect())) == ["r1/n1/0"]
 
 
+def test_a_nan_that_was_logged_is_told_apart_from_nothing(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    first, second = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, first, second)
+    first.step(0, loss=float("nan"))
+    second.step(0)
+    (steps,) = steps_of(collector.collect())
+    told = steps.values[0, :, steps.names.index("loss_nan")]
+    assert (told[0], np.isnan(told[1])) == (1.0, True)
+
+
 def test_the_columns_of_a_ring_are_known_names() -> None:
     assert {"step_s", "loss", "tokens", "grad_norm", "evaluation_s", "checkpoint_s"} <= set(COLUMNS)
