@@ -1,0 +1,1 @@
+"""What every job of a cluster should look like next: pure computation, the same live and in simulation."""

@@ -1,0 +1,114 @@
+"""Max-plus convolution in whole numbers: the one operation that the dynamic programme is made of.
+
+Gains become whole-number keys, with the workers moved in the lowest digits: adding keys is exact and in any order the
+same, so prefix and suffix tables give what a solution from scratch gives, and of two plans worth the same the one that
+moves fewer workers has the larger key.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+Keys = NDArray[np.int64]
+UNREACHABLE = -(2**62)
+"""Less than any sum of keys; two of them never meet in one sum."""
+KEY_BITS = 60
+"""Every sum of keys stays below 2**60, so UNREACHABLE plus any sum stays within 64 bits."""
+ROWS, COLUMNS = 128, 512
+"""The tile of the dense sum, half a megabyte: it stays in the cache of one core."""
+SPARSE = 12
+"""With fewer than one count in so many worth trying, one pass per count beats the dense tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How gains become keys: a quantum of about 2**-45 of the largest possible sum, times the room for the moves."""
+
+    exponent: int
+    move_bits: int
+
+    @classmethod
+    def of(cls, gains: NDArray[np.float64], moves: NDArray[np.int64]) -> "Scale":
+        """For sums of one gain from each row (rows: tasks)."""
+        largest = float(np.where(np.isfinite(gains), np.abs(gains), 0.0).max(axis=1, initial=0.0).sum())
+        move_bits = int(moves.max(axis=1, initial=0).sum()).bit_length()
+        return cls(KEY_BITS - 1 - move_bits - (math.frexp(largest)[1] if largest else 0), move_bits)
+
+    def keys(self, gains: NDArray[np.float64], moves: NDArray[np.int64]) -> Keys:
+        """One key for each gain: the gain first, then fewer moves. UNREACHABLE where the gain is minus infinity."""
+        finite = np.isfinite(gains)
+        quanta = np.rint(np.ldexp(np.where(finite, gains, 0.0), self.exponent)).astype(np.int64)
+        keys: Keys = np.where(finite, (quanta << self.move_bits) - moves, UNREACHABLE)
+        return keys
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The counts of one task that can be part of a best plan, rising in count and in key."""
+
+    counts: NDArray[np.intp]
+    keys: Keys
+
+    @classmethod
+    def of(cls, row: Keys) -> "Choices":
+        """Without the counts that a smaller one equals: idle workers are allowed, so the smaller one is as good."""
+        best = np.maximum.accumulate(row)
+        rises = np.empty(len(row), dtype=np.bool_)
+        rises[0] = True
+        np.greater(row[1:], best[:-1], out=rises[1:])
+        counts = np.flatnonzero(rises)
+        return cls(counts, row[counts])
+
+
+def combine(before: Keys, choices: Choices) -> Keys:
+    """out[j] = max over counts k <= j of before[j - k] + key(k); `before` does not fall, and count 0 is a choice."""
+    last = int(choices.counts[-1])
+    if len(choices.counts) * SPARSE <= last + 1 or len(choices.counts) < SPARSE:
+        return _one_by_one(before, choices)
+    row = np.full(last + 1, UNREACHABLE, dtype=np.int64)
+    row[last - choices.counts] = choices.keys
+    return _in_tiles(before, row)
+
+
+def _one_by_one(before: Keys, choices: Choices) -> Keys:
+    out: Keys = before + choices.keys[0]
+    room = np.empty_like(out)
+    for count, key in zip(choices.counts[1:].tolist(), choices.keys[1:].tolist(), strict=True):
+        shifted = np.add(before[: len(before) - count], key, out=room[count:])
+        np.maximum(out[count:], shifted, out=out[count:])
+    return out
+
+
+def _in_tiles(before: Keys, falling: Keys) -> Keys:
+    """`falling` holds the keys from the last count down to 0, so that sums run along contiguous memory on both sides."""
+    size, last = len(before), len(falling) - 1
+    padded = np.concatenate([np.full(last, UNREACHABLE // 2, dtype=np.int64), before])
+    step = padded.strides[0]
+    out = np.full(size, UNREACHABLE * 2 + 1, dtype=np.int64)
+    room = np.empty((ROWS, COLUMNS), dtype=np.int64)
+    for start in range(0, size, ROWS):
+        rows = min(ROWS, size - start)
+        for column in range(max(0, last - (start + rows - 1)), last + 1, COLUMNS):
+            columns = min(COLUMNS, last + 1 - column)
+            window = as_strided(padded[start + column :], (rows, columns), (step, step), writeable=False)
+            tile = np.add(window, falling[column : column + columns], out=room[:rows, :columns])
+            np.maximum(out[start : start + rows], tile.max(axis=1), out=out[start : start + rows])
+    return out
+
+
+def best_at(before: Keys, choices: Choices, units: int) -> int:
+    """One entry of `combine`: out[units]."""
+    within = int(np.searchsorted(choices.counts, units, side="right"))
+    return int((before[units - choices.counts[:within]] + choices.keys[:within]).max())
+
+
+def picks(before: Keys, choices: Choices, units: NDArray[np.intp]) -> NDArray[np.intp]:
+    """For each entry of `units`, the smallest count that reaches `combine`'s result there."""
+    left = units[:, None] - choices.counts[None, :]
+    sums = before[np.maximum(left, 0)] + choices.keys[None, :]
+    sums[left < 0] = UNREACHABLE * 2 + 1
+    picked: NDArray[np.intp] = choices.counts[sums.argmax(axis=1)]
+    return picked
