@@ -11,7 +11,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.steps import LOGGED_NAN
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .standing import Standing, ends_epoch
+from .standing import Standing, ends_epoch, epoch_over
 
 Truths = NDArray[np.bool_]
 
@@ -39,6 +39,8 @@ class Loss:
     """... and by this factor."""
     _bad_norms: int = field(default=0, init=False, repr=False)
     _finite: int = field(default=0, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """Newest epoch that is over: its last steps come late and are nobody's fault any more."""
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
     _standing: Standing = field(default_factory=Standing, init=False, repr=False)
 
@@ -47,9 +49,11 @@ class Loss:
             if why := ends_epoch(event):
                 self._losses.clear()
                 self._bad_norms = 0
+                self._over = max(self._over, epoch_over(event))
                 yield from self._standing.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
-            yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
+            if step.epoch > self._over:
+                yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
 
     def _judge(self, step: Step, job: Entity) -> Iterator[Claim]:
         loss = step.values.get("loss")

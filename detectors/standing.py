@@ -58,6 +58,12 @@ def ends_epoch(event: Event) -> str:
     return ""
 
 
+def epoch_over(event: Event) -> int:
+    """The newest epoch that is over with an event that ends one; -1 if the event does not tell."""
+    epoch = whole_number(event, "epoch")
+    return epoch - 1 if event.name == "epoch.begun" else epoch
+
+
 def whole_number(event: Event, name: str) -> int:
     """A whole number among an event's attributes, -1 if it is missing or none."""
     try:

@@ -6,7 +6,7 @@ import pytest
 from detectors.loss import Loss
 from detectors.synthetic import Draft, Fault, job_frames
 from detectors.synthetic_events import claims_of, cut_frame, event, job
-from eagle_eye.types import Claim
+from eagle_eye.types import Claim, Event
 
 NAN = np.float32(np.nan)
 
@@ -92,6 +92,13 @@ def test_it_is_over_when_the_loss_is_a_number_again_or_a_new_epoch_begins() -> N
     claims(broken("loss", np.inf, 41, [2]), detector=detector)
     over = claims_of(detector, [cut_frame(99.0, event("epoch.begun", job(), 99.0, epoch=2))])
     assert [claim.active for claim in over] == [False]
+
+
+@pytest.mark.parametrize("end", [event("epoch.begun", job(), 99.0, epoch=2), event("job.finished", job(), 99.0, epoch=1)])
+def test_twin_the_last_steps_of_an_epoch_that_is_over_accuse_nobody(end: Event) -> None:
+    detector = Loss()
+    late = list(job_frames(2, 2, 40, np.random.default_rng(0), faults=[broken("loss", np.nan, 41, [2])]))
+    assert claims_of(detector, [cut_frame(99.0, end), *late]) == []
 
 
 def test_fault_a_spike_of_the_loss_informs_and_passes() -> None:
