@@ -30,6 +30,7 @@ class Worker:
     rank: int
     pid: int
     launcher_pid: int
+    """0: it is gone."""
     inbox: Path
     """Unix socket of its launcher."""
 
@@ -74,7 +75,7 @@ def _listed(folder: Path, job: str) -> Iterator[Worker]:
             if alive(worker.pid, worker.start_time):
                 yield Worker(
                     name=worker.worker, node=listed.node, rank=worker.rank, pid=worker.pid,
-                    launcher_pid=listed.launcher_pid, inbox=folder / f"{listed.run}-launcher.sock",
+                    launcher_pid=listed.launcher_pid if listed.launched else 0, inbox=folder / f"{listed.run}-launcher.sock",
                 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The launcher's process: its settings from a command line, and its end."""
 
 import asyncio
+import re
 import signal
 import socket
 import time
@@ -74,11 +75,11 @@ def job_name(job: str, run: str, command: Sequence[str]) -> str:
 
     >>> job_name("team/gpt", "7", [])
     'team/gpt/7'
-    >>> job_name("", "7", ["python", "src/train.py", "--lr", "1"])
-    'local/train/7'
+    >>> job_name("", "7", ["python", "src/train gpt.py", "--lr", "1"])
+    'local/train_gpt/7'
     """
     script = next((word for word in command if word.endswith((".py", ".sh"))), command[0] if command else "job")
-    parts = job.split("/") if job else ["local", Path(script).stem]
+    parts = job.split("/") if job else ["local", re.sub(r"[^\w.-]", "_", Path(script).stem).lstrip(".-") or "job"]
     if len(parts) == 2:
         return "/".join([*parts, run])
     if len(parts) == 3 and all(parts):

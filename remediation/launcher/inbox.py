@@ -9,11 +9,12 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from eagle_eye.errors import EagleEyeError
+from eagle_eye.errors import EagleEyeError, LaunchError
 from eagle_eye.training import messages
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 1.0
 Receive = Callable[[messages.Message], bytes | None]
 """Takes one message; what it returns is the answer."""
 
@@ -25,6 +26,19 @@ class Inbox:
         self._path = path
         self._receive = receive
         self._server: asyncio.Server | None = None
+
+    def check_free(self) -> None:
+        """Raises LaunchError while another launcher listens here: its workers, rings and listing would be mixed with ours."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+            caller.settimeout(PATIENCE_S)
+            try:
+                caller.connect(str(self._path))
+            except OSError:
+                return
+        raise LaunchError(
+            f"another launcher listens on {self._path}: choose another run name (--run-id); "
+            "two nodes on one machine need a --run-dir each"
+        )
 
     async def start(self) -> None:
         """Listen. A socket that a killed launcher left behind is replaced."""

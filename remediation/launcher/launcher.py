@@ -70,6 +70,7 @@ class Launcher:
             settings, self._workers, self._terms, self._presence, self._journal, self._report
         )
         self._inbox = Inbox(settings.inbox, self._participant.receive)
+        self._inbox.check_free()
         self._server = ControlServer(
             self, settings.address, term=0, beat_s=settings.lease_s * BEAT_SHARE, lease_s=settings.lease_s, clock=clock
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.training import whole_file
+from eagle_eye.training.ring import start_time_of
 
 from .workers import Worker
 
@@ -23,7 +24,8 @@ class Presence:
         """Say which processes are which worker now."""
         body = {
             "version": VERSION, "job": self._job, "run": self._run, "node": self._node, "epoch": epoch,
-            "launcher_pid": self._pid, "workers": [_words(worker) for worker in workers], "state": state,
+            "launcher_pid": self._pid, "launcher_start_time": start_time_of(self._pid),
+            "workers": [_words(worker) for worker in workers], "state": state,
         }  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
         whole_file.replace(self.path, msgspec.json.encode(body), lasting=False)

@@ -1,11 +1,15 @@
 """Everything that one launcher needs to know, handed in at its start."""
 
+import re
 from pathlib import Path
 
 import msgspec
 
 from eagle_eye.config import StreamConfig
 from eagle_eye.errors import ConfigError
+
+NAME = re.compile(r"\w[\w.-]*")
+"""Of tenants, jobs, runs and nodes: they become names of files."""
 
 
 class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +62,9 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.job.count("/") != 2 or not all(self.job.split("/")):
             raise ConfigError(f"job {self.job!r} is not understood: use tenant/name/run")
-        if not self.node or "/" in self.node:
-            raise ConfigError(f"node {self.node!r} is not usable: give a name without a slash")
+        for name in (*self.job.split("/"), self.node):
+            if not NAME.fullmatch(name):
+                raise ConfigError(f"{name!r} is not usable as a name: letters, digits, '_', '-' and '.', the first no '-' or '.'")
         if self.nproc < 1:
             raise ConfigError(f"--nproc-per-node {self.nproc} is not usable: start at least one worker")
         if not 1 <= self.nnodes[0] <= self.nnodes[1]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import signal
 from collections.abc import Callable, Iterator
@@ -176,8 +177,8 @@ class Workers:
     def zygote_lost(self) -> None:
         """The zygote is gone: the kernel has killed the workers, what they had started is ours to end."""
         for worker in self._by_pid.values():
-            kill_group(worker.pid, signal.SIGKILL)
-            if worker.status is None:
+            if worker.status is None:  # of a reaped one the zygote has ended the group, and its pid may be a stranger's now
+                kill_group(worker.pid, signal.SIGKILL)
                 self.exited(worker.pid, int(signal.SIGKILL))
 
     def _noticed(self, pid: int, status: int | None) -> None:
@@ -268,9 +269,9 @@ class Workers:
 
     def _sweep(self, keep_from: int | None) -> None:
         """Remove rings and sockets of epochs before `keep_from`; the last epoch's are still being read."""
-        settings = self._settings
-        found = [*self._ring_dir.glob(f"{self._rings}*.ring*"), *settings.run_dir.glob(f"{settings.run}-*-*.sock")]
-        for path in found:
-            epoch = path.name.partition(".")[0].rpartition("-")[2]
-            if keep_from is None or (epoch.isdecimal() and int(epoch) < keep_from):
-                path.unlink(missing_ok=True)
+        for folder, prefix in ((self._ring_dir, self._rings), (self._settings.run_dir, f"{self._settings.run}-")):
+            ours = re.compile(rf"{re.escape(prefix)}\d+-(\d+)\.(ring|sock)")  # run `7-1` beside run `7` keeps its own
+            for path in folder.glob("*.*"):
+                named = ours.match(path.name)
+                if named and (keep_from is None or int(named[1]) < keep_from):
+                    path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from remediation.launcher.command import parse_command
 from remediation.launcher.deaths import DeathWatch, glimpse, parse_stat
 from remediation.launcher.environment import Paths, Store, worker_environment
 from remediation.launcher.exits import code_of, died_at_start, signal_name
+from remediation.launcher.inbox import Inbox
 from remediation.launcher.settings import LauncherSettings
 from remediation.launcher.terms import TermsFile
+from remediation.launcher.workers import Worker, Workers
 
 
 def settings(tmp_path: Path, **changes: object) -> LauncherSettings:
@@ -55,10 +58,53 @@ def test_a_command_that_cannot_run_is_refused_by_name(tmp_path: Path, words: tup
 
 
 def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
-    for wrong in ({"job": "name"}, {"node": "a/b"}, {"nproc": 0}, {"nnodes": (3, 2)}):
+    for wrong in ({"job": "name"}, {"node": "a/b"}, {"node": ".."}, {"job": "a/b/.."}, {"job": "a/b/*"}, {"nproc": 0}, {"nnodes": (3, 2)}):
         with pytest.raises(ConfigError):
             settings(tmp_path, **wrong)
     assert read_settings(settings_json(settings(tmp_path, nnodes=(1, 2)))) == settings(tmp_path, nnodes=(1, 2))
+
+
+def test_a_second_launcher_of_a_run_is_refused_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
+    first = Inbox(tmp_path / "7-launcher.sock", lambda _: None)
+
+    async def both() -> None:
+        first.check_free()
+        await first.start()
+        with pytest.raises(LaunchError, match="--run-dir each"):
+            Inbox(tmp_path / "7-launcher.sock", lambda _: None).check_free()
+        await first.stop()
+
+    asyncio.run(both())
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(tmp_path / "7-launcher.sock"))
+    first.check_free()
+
+
+def test_a_launcher_removes_the_sockets_of_its_own_run_alone(tmp_path: Path) -> None:
+    given = settings(tmp_path, job="t/n/7")
+    workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    for name in ("7-0-1.sock", "7-0-1.sock.fr", "7-1-0-1.sock", "7-launcher.sock"):
+        (tmp_path / name).touch()
+    workers.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["7-1-0-1.sock", "7-launcher.sock"]
+
+
+def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path: Path) -> None:
+    """The pid of a reaped worker may be a stranger's by now."""
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+        place = Place(worker="r/n0/0", node="n0", rank=0, local_rank=0)
+        workers._by_pid[stranger.pid] = Worker(
+            place=place, epoch=1, pid=stranger.pid, start_time=1, secret="", log=tmp_path, log_from=0, ring=tmp_path,
+            socket=tmp_path, began=0.0, status=0,
+        )  # fmt: skip
+        workers.zygote_lost()
+        with pytest.raises(subprocess.TimeoutExpired):
+            stranger.wait(0.2)
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_exits_in_words() -> None:

@@ -69,7 +69,7 @@ def _on_node(kind: str, run_dir: Path, listed: list[drills.Worker], seconds: flo
         _hold(drills.slow(node, run_dir, clock), seconds)
         return
     agent = pid_file.living(run_dir / PID_FILE)
-    launchers = {worker.launcher_pid for worker in listed}
+    launchers = {worker.launcher_pid for worker in listed if worker.launcher_pid}
     drills.node(node, [*([agent] if agent else []), *launchers, *(worker.pid for worker in listed)], clock)
     click.echo("done; watch it with `eagle-eye incidents`")
 
