@@ -1,6 +1,6 @@
 """`make bench`: runs every benchmark and writes benchmarks/RESULTS.md.
 
-python -m benchmarks [--quick]
+python -m benchmarks [NAME ...]
 """
 
 import argparse

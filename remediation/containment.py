@@ -122,14 +122,14 @@ class Containment:
             desk.move(case, Phase.SETTLING, due=self.desk.settled(case))
 
     def _job_over(self, case: Case, event: Event) -> None:
-        desk = self.desk
+        desk, finished = self.desk, event.name == "job.finished"
         trial = desk.trials.pop(case.incident.id, None)
         if trial is not None:
             job = desk.job(case.job)
-            desk.note(trial.outcome(job, "failed", desk.clock.now(), "the job ended before it could be judged"))
+            desk.note(trial.outcome(job, "done" if finished else "failed", desk.clock.now(), f"{event.name} came before it could be judged"))
         elif case.phase is Phase.HELD and case.plan is not None:
             desk.note_plan(case.plan, "stale", "the job ended")
-        ended = IncidentState.CLOSED if event.name == "job.finished" else IncidentState.FAILED
+        ended = IncidentState.CLOSED if finished else IncidentState.FAILED
         desk.move(case, Phase.ENDED, state=ended)
 
     def missing(self, case: Case) -> None:

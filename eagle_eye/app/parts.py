@@ -20,6 +20,7 @@ SCHEDULE = ("interval_s", "timeout_s")
 def log_to_stderr() -> None:
     """One line a record, with milliseconds."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # a new ledger is no news to an operator
 
 
 def chosen(config: Config, table: str) -> Iterator[tuple[str, type, Options]]:

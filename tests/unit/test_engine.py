@@ -46,6 +46,16 @@ def test_the_costs_of_an_outcome_are_those_of_the_fault(make):
     assert outcome.actual["throughput_per_s"] == pytest.approx(outcome.predicted["throughput_per_s"], rel=0.01)
 
 
+@pytest.mark.parametrize(("end", "outcome"), [("job.finished", "done"), ("job.failed", "failed")])
+def test_a_repair_is_called_failed_at_the_end_of_the_job_only_if_the_job_failed(make, end, outcome):
+    world = make()
+    world.find("worker killed", WORKER, event=world.job.die(WORKER.name))
+    world.run(0.8)
+    world.job.tell(end)
+    world.run(0.2)
+    assert world.outcomes() == [("restart_worker", outcome)]
+
+
 @pytest.mark.parametrize("end", ["job.finished", "job.failed"])
 def test_the_next_leader_does_not_wait_for_a_job_that_is_over(make, end):
     world = make()
