@@ -12,6 +12,9 @@ from eagle_eye.app.printing import print_json
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 
+PLAIN_WIDTH = 170
+"""Characters of a line where the output is no terminal."""
+
 
 @click.command(short_help="break a real job again and again, and watch it being healed")
 @click.option("--seed", type=int, default=None, help="Repeats the moments and targets of a run. Default: drawn, and printed.")
@@ -39,6 +42,8 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
     seed = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 -- to repeat a run, not to keep a secret
     place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="eagle-eye-demo-"))
     console = Console(stderr=json_lines)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     console.print(f"seed {seed}; everything is kept in {place}")
     demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen)
     try:

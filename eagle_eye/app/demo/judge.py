@@ -34,7 +34,7 @@ class Row:
     steps_lost: int
     steps_after: int
     throughput: float
-    """Of the expected."""
+    """Of the expected, over the best STEPS_AFTER steps in succession after the fault."""
     loss_off: float
     """Largest distance from the undisturbed run over the steps after the fault."""
     wrongs: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
     after = [step for step in span if step.number > before and step.epoch == healed]
     training = span[0].end - truth.time if span and fault.culprit == "nobody" else _back(span, after, trace, truth)
     found = _found(fault, truth, seen, incident)
-    throughput = trace.throughput_per_worker(after[:STEPS_AFTER]) / healthy if after else math.nan
+    throughput = trace.steady_throughput(after, STEPS_AFTER) / healthy
     losses = [abs(step.loss - reference[step.number]) for step in after if step.number in reference]
     row = Row(
         fault=fault,

@@ -19,12 +19,14 @@ from eagle_eye.stream.embedded import EmbeddedStream
 
 from . import settings, view
 from .faults import FAULTS, Fault
-from .judge import STEPS_AFTER, Row, judge
+from .judge import STEPS_AFTER, THROUGHPUT, Row, judge
 from .stage import Stage
 from .trace import Trace
 
-WARM_UP_STEPS = 30
+WARM_UP_STEPS = 40
 """Steps before the first fault; their throughput is what is expected later."""
+FIRST_STEPS = 5
+"""Of those the first, which fill caches, do not count."""
 HELD_S = (3.0, 5.0)
 """For how long the stream is stopped."""
 PATIENCE_S = 30.0
@@ -48,6 +50,8 @@ class Demo:
     """(fault, when it was over); what really happened is written to `truth` alone."""
     _doing: str = "starting"
     _began: float = 0.0
+    _healthy: float = 0.0
+    """Tokens per second and worker before the first fault."""
     _hit: str = ""
     """Worker that the last fault hit."""
 
@@ -108,6 +112,7 @@ class Demo:
         self._doing = f"warming up: {WARM_UP_STEPS} healthy steps"
         if not stage.wait(lambda: stage.record.trace.highest() >= WARM_UP_STEPS, 90.0):
             raise DemoError("the job did not get going; the last lines of its launcher:\n" + stage.cluster.tail(f"launcher-{settings.NODES[0]}"))
+        self._healthy = stage.record.trace.throughput_per_worker(step for step in stage.record.trace.steps if step.number >= FIRST_STEPS)
 
     # --- the faults ------------------------------------------------------------------------------------------------
 
@@ -147,13 +152,12 @@ class Demo:
         other = next(node for node in settings.NODES if node != coordinator)
         return {"coordinator": coordinator, "other": other}.get(fault.target) or chance.choice(settings.NODES)
 
-    @staticmethod
-    def _over(fault: Fault, truth: Truth, stage: Stage) -> bool:
+    def _over(self, fault: Fault, truth: Truth, stage: Stage) -> bool:
         """Enough steps beyond the fault, and the ledger has closed what it opened about it."""
         trace = stage.record.trace
         before = trace.highest(truth.time)
         steps = [step for step in trace.after(truth.time, epoch=trace.layout.epoch if trace.layout else 0) if step.number > before]
-        if len(steps) <= STEPS_AFTER:
+        if len(steps) <= STEPS_AFTER or trace.steady_throughput(steps, STEPS_AFTER) < THROUGHPUT * self._healthy:
             return False
         if fault.culprit == "nobody":
             return True
@@ -191,9 +195,8 @@ class Demo:
 
     def _judge(self, stage: Stage, trace: Trace, reference: dict[int, float]) -> list[Row]:
         truths = [msgspec.json.decode(line, type=Truth) for line in self.truth.read_bytes().splitlines()]
-        healthy = trace.throughput_per_worker(step for step in trace.steps if step.end < truths[0].time and step.number >= 5)
         ends = [*(truth.time for truth in truths[1:]), self.clock.now()]
         return [
-            judge(fault, truth, stage.record.evidence(truth.time, before, until), trace, healthy, reference)
+            judge(fault, truth, stage.record.evidence(truth.time, before, until), trace, self._healthy, reference)
             for (fault, until), truth, before in zip(self._spans, truths, ends, strict=True)
         ]

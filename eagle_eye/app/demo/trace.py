@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from eagle_eye.types import Batch, Event, Layout, Record, StepReading
@@ -69,6 +69,11 @@ class Trace:
         """Median tokens per second and worker; NaN without a step."""
         rates = [step.tokens / step.seconds / step.workers for step in steps if step.seconds > 0]
         return statistics.median(rates) if rates else math.nan
+
+    def steady_throughput(self, steps: Sequence[Committed], count: int) -> float:
+        """The best that `count` steps in succession kept up: what else the machine did meanwhile does not count against the job."""
+        windows = [steps[start : start + count] for start in range(max(1, len(steps) - count + 1))]
+        return max((rate for rate in map(self.throughput_per_worker, windows) if not math.isnan(rate)), default=math.nan)
 
     def losses(self) -> dict[int, float]:
         """Step → its loss when it was last done."""
