@@ -17,10 +17,12 @@ UNREACHABLE = -(2**62)
 """Less than any sum of keys; two of them never meet in one sum."""
 KEY_BITS = 60
 """Every sum of keys stays below 2**60, so UNREACHABLE plus any sum stays within 64 bits."""
-ROWS, COLUMNS = 128, 512
-"""The tile of the dense sum, half a megabyte: it stays in the cache of one core."""
-SPARSE = 12
-"""With fewer than one count in so many worth trying, one pass per count beats the dense tile."""
+ROWS, COLUMNS = 96, 4096
+"""The tile of the dense sum, three megabytes at most; long rows are worth more than a tile that fits a small cache."""
+SPARSE = 2
+"""With fewer than one count in so many worth trying, a row for each of them beats the dense tile."""
+GATHERED = 2**16
+"""Entries of such rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,27 @@ class Choices:
 def combine(before: Keys, choices: Choices) -> Keys:
     """out[j] = max over counts k <= j of before[j - k] + key(k); `before` does not fall, and count 0 is a choice."""
     last = int(choices.counts[-1])
-    if len(choices.counts) * SPARSE <= last + 1 or len(choices.counts) < SPARSE:
-        return _one_by_one(before, choices)
+    if len(choices.counts) * SPARSE <= last + 1:
+        return _gathered(before, choices)
     row = np.full(last + 1, UNREACHABLE, dtype=np.int64)
     row[last - choices.counts] = choices.keys
     return _in_tiles(before, row)
 
 
-def _one_by_one(before: Keys, choices: Choices) -> Keys:
+def _gathered(before: Keys, choices: Choices) -> Keys:
+    """A row per count, each the table shifted by the count, a few rows at a time."""
+    size, last = len(before), int(choices.counts[-1])
+    padded = np.concatenate([np.full(last, UNREACHABLE // 2, dtype=np.int64), before])
+    step = padded.strides[0]
+    shifted = as_strided(padded, (last + 1, size), (step, step), writeable=False)
     out: Keys = before + choices.keys[0]
-    room = np.empty_like(out)
-    for count, key in zip(choices.counts[1:].tolist(), choices.keys[1:].tolist(), strict=True):
-        shifted = np.add(before[: len(before) - count], key, out=room[count:])
-        np.maximum(out[count:], shifted, out=out[count:])
+    rows = max(4, GATHERED // size)
+    for start in range(1, len(choices.counts), rows):
+        counts = choices.counts[start : start + rows]
+        least = int(counts[0])
+        tile = shifted[last - counts, least:]
+        tile += choices.keys[start : start + rows, None]
+        np.maximum(out[least:], tile.max(axis=0), out=out[least:])
     return out
 
 
@@ -87,15 +97,20 @@ def _in_tiles(before: Keys, falling: Keys) -> Keys:
     size, last = len(before), len(falling) - 1
     padded = np.concatenate([np.full(last, UNREACHABLE // 2, dtype=np.int64), before])
     step = padded.strides[0]
-    out = np.full(size, UNREACHABLE * 2 + 1, dtype=np.int64)
-    room = np.empty((ROWS, COLUMNS), dtype=np.int64)
+    out = np.empty(size, dtype=np.int64)
+    room = np.empty(ROWS * min(COLUMNS, last + 1), dtype=np.int64)
     for start in range(0, size, ROWS):
         rows = min(ROWS, size - start)
-        for column in range(max(0, last - (start + rows - 1)), last + 1, COLUMNS):
+        best = out[start : start + rows]
+        first = max(0, last - (start + rows - 1))
+        for column in range(first, last + 1, COLUMNS):
             columns = min(COLUMNS, last + 1 - column)
             window = as_strided(padded[start + column :], (rows, columns), (step, step), writeable=False)
-            tile = np.add(window, falling[column : column + columns], out=room[:rows, :columns])
-            np.maximum(out[start : start + rows], tile.max(axis=1), out=out[start : start + rows])
+            tile = np.add(window, falling[column : column + columns], out=room[: rows * columns].reshape(rows, columns))
+            if column == first:
+                tile.max(axis=1, out=best)
+            else:
+                np.maximum(best, tile.max(axis=1), out=best)
     return out
 
 

@@ -29,9 +29,9 @@ class Event:
 
 def next_events(cluster: Cluster) -> list[Event]:
     """Every single event that may come next."""
-    lost = [Event(EventKind.LOST, task.name) for task in cluster.tasks if task.current]
+    lost = []
     if cluster.workers >= cluster.granularity:
-        lost.append(Event(EventKind.LOST))
+        lost = [*(Event(EventKind.LOST, task.name) for task in cluster.tasks if task.current), Event(EventKind.LOST)]
     finished = [Event(EventKind.FINISHED, task.name) for task in cluster.tasks]
     launched = [Event(EventKind.LAUNCHED, task.name) for task in cluster.queue]
     return [*lost, Event(EventKind.JOINED), *finished, *launched]

@@ -24,7 +24,7 @@ ROUNDING = 2.0**-40
 
 def pruned(choices: Sequence[Choices], units: int) -> list[Choices]:
     """The same problem with the same best key, and with fewer counts. Unchanged if it is small."""
-    if sum(len(each.counts) for each in choices) * units < WORTH_IT:
+    if not choices or sum(len(each.counts) for each in choices) * units < WORTH_IT:
         return list(choices)
     price = _price(choices, units)
     worths = [each.keys - price * each.counts for each in choices]
@@ -40,7 +40,7 @@ def pruned(choices: Sequence[Choices], units: int) -> list[Choices]:
 
 def _price(choices: Sequence[Choices], units: int) -> float:
     """The price at which the tasks together ask for just about all units: the bound is least there."""
-    low, high = 0.0, max((float((each.keys - each.keys[0]).max()) for each in choices), default=0.0) + 1.0
+    low, high = 0.0, max(float(each.keys[-1] - each.keys[0]) for each in choices) + 1.0
     tasks = [(each.counts, each.counts.astype(np.float64), each.keys.astype(np.float64)) for each in choices]
     for _ in range(HALVINGS):
         middle = (low + high) / 2
