@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
@@ -139,7 +140,7 @@ class SlowWorker:
         slow = (clock > self.ratio) & (own > self.ratio)
         share = slow.mean(axis=0)
         by_clock = (clock > self.ratio).mean(axis=0)
-        for index in np.flatnonzero(share >= self.share).tolist():
+        for index in np.flatnonzero(self._named(share)).tolist():
             yield from self._slow(index, clock[:, index], own[:, index], share[index], rows)
         contended = {
             node_of_worker(self._workers[index]): index
@@ -148,6 +149,13 @@ class SlowWorker:
         for node, index in contended.items():
             yield from self._contended(node, index, float(np.median(clock[:, index])), rows)
         yield from self._recover(share, by_clock, frame)
+
+    def _named(self, share: Floats) -> NDArray[np.bool_]:
+        """The slow ones; beside one of them half of the share will do: what slows a node slows all of its workers."""
+        slow = share >= self.share
+        nodes = np.array([node_of_worker(worker) for worker in self._workers])
+        named: NDArray[np.bool_] = slow | (np.isin(nodes, nodes[slow]) & (share >= 0.5 * self.share))
+        return named
 
     def _window(self) -> list[_Row] | None:
         """The rows to judge by, None if there are not enough yet."""

@@ -63,7 +63,8 @@ class Desk:
 
     def settled(self, case: Case) -> float:
         """When the case's incident has settled."""
-        return case.settling.due(self.policy.settle_s, self.policy.settle_max_s)
+        quiet_s = self.policy.settle_slow_s if case.treatment.weighed else self.policy.settle_s
+        return case.settling.due(quiet_s, self.policy.settle_max_s)
 
     def note(self, outcome: Outcome) -> None:
         """Write an outcome down. While it is `intended`, its plan is under way: the next leader goes on with it."""

@@ -11,6 +11,7 @@ from eagle_eye.types import IncidentState, Outcome, Plan, Progress
 from .cases import Case, Phase
 from .desk import Desk
 from .jobs import Job
+from .ladder import same_fault
 from .memory import attempt_of
 from .plans import downtime
 from .trials import Trial
@@ -66,8 +67,8 @@ class Judging:
         """The same fault is reported anew while what was done against it is being judged: it did not help."""
         for trial in list(self.desk.trials.values()):
             other = self.desk.cases[trial.incident]
-            same = (other.job, other.incident.cause, other.culprits) == (case.job, case.incident.cause, case.culprits)
-            if other is not case and same and case.incident.since > trial.began:
+            same = same_fault(other.incident.cause, other.culprits, case.incident.cause, case.culprits)
+            if other is not case and other.job == case.job and same and case.incident.since > trial.began:
                 self.desk.move(other, Phase.ENDED, state=IncidentState.FAILED)
                 self._end(other, trial, "failed", f"it came back as incident {case.incident.id}")
 

@@ -6,6 +6,7 @@ Severities after Unicron, table 1: reattempt (SEV3), restart the process (SEV2),
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Severity
 
 SEVERITIES: Mapping[str, Severity] = {
@@ -87,6 +88,9 @@ TREATMENTS: Mapping[str, Treatment] = {
 }
 """Cause (a word of diagnosis) → treatment."""
 
+WIDENED: Mapping[str, str] = {"slow worker": "slow node"}
+"""Causes that become another one when the rest of the node is seen."""
+
 BY_SEVERITY: Mapping[Severity, Treatment] = {
     Severity.SEV1: BROKEN,
     Severity.SEV2: DEATH,
@@ -123,7 +127,20 @@ class Attempt:
 
     def same_fault(self, job: str, cause: str, culprits: frozenset[str]) -> bool:
         """The same thing broke in the same way: for a fault without a culprit the cause must do."""
-        return (self.job, self.cause) == (job, cause) and bool(self.culprits & culprits or self.culprits == culprits)
+        return self.job == job and same_fault(self.cause, self.culprits, cause, culprits)
+
+
+def same_fault(cause: str, culprits: frozenset[str], again: str, accused: frozenset[str]) -> bool:
+    """Whether what is reported again is the same fault; a slow node may first have been seen as its slow worker."""
+    if WIDENED.get(cause, cause) != WIDENED.get(again, again):
+        return False
+    return culprits == accused or bool(culprits & accused or _nodes(culprits) & accused or culprits & _nodes(accused))
+
+
+def _nodes(culprits: frozenset[str]) -> frozenset[str]:
+    """The nodes of those culprits that are workers."""
+    workers = (culprit.removeprefix("worker ") for culprit in culprits if culprit.startswith("worker "))
+    return frozenset(f"node {node_of_worker(worker)}" for worker in workers)
 
 
 def next_rung(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:

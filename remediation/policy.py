@@ -13,6 +13,8 @@ class Policy:
     """observe: write down what should be done; recommend: ask a person; auto: do it within the guards."""
     settle_s: float = 1.0
     """After the last new cause an incident counts as settled ..."""
+    settle_slow_s: float = 2.5
+    """The same for a slow-down, whose workers are named one after the other, tick by tick; the job runs meanwhile ..."""
     settle_max_s: float = 5.0
     """... and after so long whatever comes."""
     contain_s: float = 10.0

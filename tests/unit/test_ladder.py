@@ -16,6 +16,7 @@ from remediation.ladder import (
     TREATMENTS,
     Attempt,
     next_rung,
+    same_fault,
     treatment_of,
 )
 
@@ -73,6 +74,15 @@ def test_the_same_fault_is_the_same_cause_at_the_same_culprit():
     assert not attempt.same_fault("j", "c", frozenset({"v"}))
     assert not attempt.same_fault("j", "other", frozenset({"w"}))
     assert tried("roll_back", culprits=frozenset()).same_fault("j", "c", frozenset())
+
+
+def test_a_slow_node_that_was_first_seen_as_its_slow_worker_is_the_same_fault():
+    worker, beside, node = (frozenset({name}) for name in ("worker r/a/0", "worker r/a/1", "node a"))
+    assert same_fault("slow worker", worker, "slow node", node)
+    assert same_fault("slow node", node, "slow worker", worker)
+    assert not same_fault("slow worker", worker, "slow node", frozenset({"node b"}))
+    assert not same_fault("slow worker", worker, "slow worker", beside)
+    assert not same_fault("python hang", worker, "slow node", node)
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------

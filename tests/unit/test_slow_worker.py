@@ -35,6 +35,13 @@ def test_both_workers_of_a_slow_node_are_named() -> None:
     assert {claim.entity.name for claim in found} == {"run/node-1/0", "run/node-1/1"}
 
 
+def test_workers_of_a_slow_node_are_named_together_even_if_one_crosses_the_line_first() -> None:
+    detector = SlowWorker()
+    frames = job_frames(2, 2, 20, np.random.default_rng(0), faults=[Slowed(2, 2.5, 8), Slowed(3, 2.5, 9)], step_s=0.25)
+    first = next(found for frame in frames if (found := list(detector.update(frame))))
+    assert {claim.entity.name for claim in first} == {"run/node-1/0", "run/node-1/1"}
+
+
 def test_a_worker_that_keeps_up_again_is_withdrawn_and_so_it_is_with_a_new_epoch() -> None:
     assert [claim.active for claim in claims(Slowed(1, 2.0, 5, 11), ticks=24)] == [True, False]
     detector = SlowWorker()
