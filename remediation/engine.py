@@ -66,11 +66,11 @@ class Engine:
         with self._lock:
             take_over(self._desk)
 
-    def declare(self, job: str, *, budget_left: int, nodes_min: int = 1) -> None:
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1) -> None:
         """What the job's coordinator says of its own permission."""
         with self._lock:
             known = self._desk.job(job)
-            known.budget_left, known.nodes_min = budget_left, nodes_min
+            known.heal, known.budget_left, known.nodes_min = heal, budget_left, nodes_min
 
     def consider(self, incidents: Sequence[Incident]) -> None:
         """New and revised incidents."""

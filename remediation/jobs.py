@@ -70,6 +70,8 @@ class Job:
     """Worker → when it last moved again after a stall."""
     downtimes: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     """Measured seconds from an incident to the first step after a restart."""
+    heal: str = ""
+    """What the job may do to itself, in its own words; '' as long as we do not know."""
     budget_left: int | None = None
     """Restarts that the job may still spend on itself; None: not told yet."""
     nodes_min: int = 1

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Operator(Protocol):
     """What the engine answers to a person."""
 
-    def declare(self, job: str, *, budget_left: int, nodes_min: int = 1) -> None: ...
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1) -> None: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
@@ -149,7 +149,9 @@ class Leader:
         facts = JobFacts(layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)))
         self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left)
         self._jobs[layout.job] = facts
-        self._operator.declare(layout.job, budget_left=facts.budget_left, nodes_min=int(body.get("nodes_min", 1)))
+        self._operator.declare(
+            layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=int(body.get("nodes_min", 1))
+        )
         return {}
 
     def _grant(self, peer: Peer, body: Body) -> Body:

@@ -101,7 +101,7 @@ class Proposals:
 
     def _own(self, case: Case, rung: str) -> bool:
         """The job allowed it itself: it stands still, and what is done is reversible and within its budget."""
-        if rung not in REVERSIBLE or not case.treatment.standstill:
+        if rung not in REVERSIBLE or not case.treatment.standstill or self.desk.job(case.job).heal == "none":
             return False
         return rung != "restart_worker" or (case.alone and self.desk.job(case.job).may_restart)
 

@@ -20,7 +20,8 @@ def take_over(desk: Desk) -> None:
     desk.memory.recall(plans.values(), outcomes, incidents)
     for name, facts in ledger.jobs().items():
         job = desk.job(name)
-        job.layout, job.epoch, job.budget_left = facts.layout, facts.layout.epoch, facts.budget_left
+        job.layout, job.epoch = facts.layout, facts.layout.epoch
+        job.heal, job.budget_left = facts.heal, facts.budget_left
         job.sizes.append((facts.layout.time, len(facts.layout.places)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended"}
     for record in ledger.incidents(open_only=True, limit=LIMIT):

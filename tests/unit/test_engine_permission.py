@@ -133,6 +133,16 @@ def test_the_blast_radius_stops_the_third_node(make_world):
     assert "allowed: 2" in refused[-1].reason
 
 
+@pytest.mark.parametrize(("heal", "sent"), [("none", []), ("restart:0", ["reattempt"])])
+def test_a_job_that_allows_nothing_is_not_even_continued(make_world, heal, sent):
+    world = make_world(Mode.OBSERVE)
+    world.engine.declare(world.job.name, heal=heal, budget_left=0)
+    world.job.standing = True
+    world.find("worker stopped", WORKER)
+    world.run(2)
+    assert world.sent == sent
+
+
 # --- what can go wrong -----------------------------------------------------------------------------------------------
 
 
