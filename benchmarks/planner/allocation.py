@@ -4,8 +4,8 @@
 
 DIRECTORY holds unicron/*.json: cases with the value of their best plan. The large clusters are made up from a seed in
 three kinds: T smooth in the workers; T rough, as divisibility makes it; T in steps, where most counts bring nothing.
-Times are medians of wall time in this process (nothing is compiled, so the first run is no slower). The peer is the
-textbook programme, one vector pass per task and count, on the same gains in the same run.
+Times are medians of one core's time, with the best wall time beside it (nothing is compiled, so the first run is no
+slower). The peer is the textbook programme, one vector pass per task and count, on the same gains in the same run.
 """
 
 import argparse
@@ -98,23 +98,22 @@ def mid_size(kind: str) -> list[Row]:
     cluster = made_up(1024, 32, kind)
     situation = situation_after(cluster, [])
     what = f"1,024 workers × 32 tasks, T {kind}"
-    ours = _timed(lambda: solve(situation), 25)
+    ours, table = _in_turn([lambda: solve(situation), lambda: Forecast(cluster)], 15)
     peer = _timed(lambda: plain(situation), 5)
     assert _close(ours.result.value, peer.result), "the peer found another best value"
-    table = _timed(lambda: Forecast(cluster), 7)
     events = next_events(cluster)
     fresh = _timed(lambda: [solve(situation_after(cluster, [event])) for event in events], 1)
     equal = sum(_same(table.result.plan([event]), one) for event, one in zip(events, fresh.result, strict=True))
-    ratio = table.wall_s / ours.wall_s
+    ratio = table.core_s / ours.core_s
     ask = _lookup_s(table.result, cluster)
     return [
         Row(
-            f"{what}: one solution", f"{ours.wall_s * 1e3:.1f} ms (best {ours.best_s * 1e3:.1f})", "≤ 20 ms", ours.wall_s <= GOAL_SOLVE_S,
-            f"plain numpy {peer.wall_s * 1e3:.0f} ms", f"{peer.wall_s / ours.wall_s:.1f}×",
+            f"{what}: one solution", f"{ours.core_s * 1e3:.1f} ms (wall {ours.wall_s * 1e3:.1f})", "≤ 20 ms", ours.core_s <= GOAL_SOLVE_S,
+            f"plain numpy {peer.core_s * 1e3:.0f} ms", f"{peer.core_s / ours.core_s:.1f}×",
         ),
         Row(
-            f"{what}: the plan after each of {len(events)} next events", f"{table.wall_s * 1e3:.0f} ms = {ratio:.1f} solutions", "≤ 7 solutions",
-            ratio <= GOAL_RATIO, f"each solved afresh {fresh.wall_s * 1e3:.0f} ms", f"{fresh.wall_s / table.wall_s:.1f}×",
+            f"{what}: the plan after each of {len(events)} next events", f"{table.core_s * 1e3:.0f} ms = {ratio:.1f} solutions", "≤ 7 solutions",
+            ratio <= GOAL_RATIO, f"each solved afresh {fresh.core_s * 1e3:.0f} ms", f"{fresh.core_s / table.core_s:.1f}×",
         ),
         Row(f"{what}: plans in the table worth what a fresh solution is", f"{equal} of {len(events)}", "all", equal == len(events)),
         Row(f"{what}: one look-up", f"{ask * 1e6:.2f} µs", "≤ 20 µs", ask <= GOAL_LOOKUP_S),
@@ -128,8 +127,8 @@ def large(kind: str) -> Row:
     peer = _timed(lambda: plain(situation), 1)
     assert _close(ours.result.value, peer.result), "the peer found another best value"
     return Row(
-        f"12,500 nodes × 64 tasks, T {kind}: one solution", f"{ours.wall_s:.2f} s (nothing to compile)", "≤ 2 s", ours.wall_s <= GOAL_LARGE_S,
-        f"plain numpy {peer.wall_s:.1f} s", f"{peer.wall_s / ours.wall_s:.0f}×",
+        f"12,500 nodes × 64 tasks, T {kind}: one solution", f"{ours.core_s:.2f} s (wall {ours.wall_s:.2f}; nothing to compile)", "≤ 2 s", ours.core_s <= GOAL_LARGE_S,
+        f"plain numpy {peer.core_s:.1f} s", f"{peer.core_s / ours.core_s:.0f}×",
     )
 
 
@@ -138,14 +137,14 @@ def worst_case() -> Row:
     line = np.arange(12_501.0)
     tasks = tuple(Task(name=f"t{index}", throughput=line) for index in range(64))
     timed = _timed(lambda: solve(Situation(tasks=tasks, usable=12_500, gpu_mtbf_s=2e7)), 1)
-    return Row("12,500 nodes × 64 tasks that are all alike, T linear: the worst case", f"{timed.wall_s:.2f} s")
+    return Row("12,500 nodes × 64 tasks that are all alike, T linear: the worst case", f"{timed.core_s:.2f} s")
 
 
 def large_table() -> Row:
     """The table for the largest cluster, made in the background."""
     cluster = made_up(12_500, 64, "smooth")
     timed = _timed(lambda: Forecast(cluster), 1)
-    return Row(f"12,500 nodes × 64 tasks: the plan after each of {len(timed.result)} next events", f"{timed.wall_s:.1f} s, in the background")
+    return Row(f"12,500 nodes × 64 tasks: the plan after each of {len(timed.result)} next events", f"{timed.core_s:.1f} s, in the background")
 
 
 def answers_during_a_rebuild() -> Row:
@@ -177,18 +176,28 @@ class Timed:
     """What came out and how long it took."""
 
     result: Any
+    core_s: float
+    """Of one core, median."""
     wall_s: float
-    """Median."""
-    best_s: float
+    """Of the clock on the wall, best."""
 
 
 def _timed(work: Callable[[], Any], times: int) -> Timed:
-    result, took = None, []
+    return _in_turn([work], times)[0]
+
+
+def _in_turn(works: list[Callable[[], Any]], times: int) -> list[Timed]:
+    """One after the other and again, so that a busy moment of the machine hits all alike."""
+    results: list[Any] = [None] * len(works)
+    core: list[list[float]] = [[] for _ in works]
+    wall: list[list[float]] = [[] for _ in works]
     for _ in range(times):
-        began = time.perf_counter()
-        result = work()
-        took.append(time.perf_counter() - began)
-    return Timed(result, statistics.median(took), min(took))
+        for index, work in enumerate(works):
+            began = time.perf_counter(), time.process_time()
+            results[index] = work()
+            core[index].append(time.process_time() - began[1])
+            wall[index].append(time.perf_counter() - began[0])
+    return [Timed(result, statistics.median(ours), min(clock)) for result, ours, clock in zip(results, core, wall, strict=True)]
 
 
 def _lookup_s(forecast: Forecast, cluster: Cluster) -> float:

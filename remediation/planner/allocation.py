@@ -54,7 +54,8 @@ class Grid:
         units = situation.usable // granularity
         worth = gains(tasks, units, granularity, situation.horizon_s)
         moved = moves(tasks, units, granularity)
-        return cls(tasks, granularity, units, worth, moved, Scale.of(worth, moved))
+        most_moved = sum(task.current for task in tasks) + situation.usable
+        return cls(tasks, granularity, units, worth, moved, Scale.of(worth, most_moved))
 
     def forced(self, index: int) -> NDArray[np.float64]:
         """The gains of a task that lost a worker."""
@@ -66,11 +67,14 @@ class Grid:
 
     def allocation(self, units: Plan, usable: int, there: Sequence[int], changed: Mapping[int, NDArray[np.float64]]) -> Allocation:
         """A plan in words: of the tasks that are `there`, with the gains of the `changed` ones in place of the grid's."""
-        counts = [int(count) for count in units]
-        given = [(self.tasks[index], counts[index] * self.granularity) for index in there]
+        counts = (units * self.granularity).tolist()
+        given = [(self.tasks[index], counts[index]) for index in there]
+        worth = self.gains[np.arange(len(units)), units].tolist()
+        for index, row in changed.items():
+            worth[index] = float(row[units[index]])
         return Allocation(
             workers={task.name: count for task, count in given},
-            value=math.fsum(changed.get(index, self.gains[index])[counts[index]] for index in there),
+            value=math.fsum(worth[index] for index in there),
             waf=math.fsum(task.waf_at(count) for task, count in given),
             moved=sum(abs(count - task.current) for task, count in given),
             idle=usable - sum(count for _, count in given),

@@ -27,17 +27,23 @@ GATHERED = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How gains become keys: a quantum of about 2**-45 of the largest possible sum, times the room for the moves."""
+    """How gains become keys: a quantum of some 2**-44 of the most that a plan can be worth, times the room for the moves."""
 
     exponent: int
     move_bits: int
 
     @classmethod
-    def of(cls, gains: NDArray[np.float64], moves: NDArray[np.int64]) -> "Scale":
-        """For sums of one gain from each row (rows: tasks)."""
-        largest = float(np.where(np.isfinite(gains), np.abs(gains), 0.0).max(axis=1, initial=0.0).sum())
-        move_bits = int(moves.max(axis=1, initial=0).sum()).bit_length()
-        return cls(KEY_BITS - 1 - move_bits - (math.frexp(largest)[1] if largest else 0), move_bits)
+    def of(cls, gains: NDArray[np.float64], most_moved: int) -> "Scale":
+        """For sums of one gain from each row (rows: tasks, columns: units), of plans that move at most so many workers.
+
+        A plan of n units is worth no more than its tasks with none, and n times the most that a unit brings anywhere.
+        """
+        units = gains.shape[1] - 1
+        finite = np.isfinite(gains)
+        waiting = float(np.where(finite, -gains, 0.0).max(axis=1, initial=0.0).sum() + np.abs(gains[:, 0]).sum())
+        per_unit = (gains[:, 1:] - gains[:, :1]) / np.arange(1, units + 1)
+        largest = waiting + units * float(per_unit.max(initial=0.0))
+        return cls(KEY_BITS - 1 - most_moved.bit_length() - (math.frexp(largest)[1] if largest else 0), most_moved.bit_length())
 
     def keys(self, gains: NDArray[np.float64], moves: NDArray[np.int64]) -> Keys:
         """One key for each gain: the gain first, then fewer moves. UNREACHABLE where the gain is minus infinity."""
