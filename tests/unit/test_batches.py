@@ -30,7 +30,7 @@ def brute(groups: Sequence[Pace], total: int) -> float:
     return min((max(g.time(c) for g, c in zip(groups, split, strict=True)) for split in fitting), default=math.inf)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(PACES, min_size=1, max_size=4), st.integers(1, 12))
 def test_the_makespan_is_the_least(groups: list[Pace], total: int) -> None:
     best = brute(groups, total)
@@ -81,7 +81,7 @@ def partitions(nodes: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
                 yield (size, *rest)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(st.integers(1, 5), PACES, min_size=1, max_size=4),
     st.integers(1, 10),

@@ -77,7 +77,7 @@ def price(case: Situation, pipelines: Pipelines) -> tuple[float, float, int]:
     return distribute(groups, case.micro_batches).makespan, moved, changed
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from([(2, 3), (3, 3), (2, 2, 2), (4, 2)]), st.integers(0, 5), st.booleans(), st.booleans())
 def test_the_best_of_all_layouts(sizes: tuple[int, ...], gone: int, joins: bool, within: bool) -> None:
     names = iter("abcdef")
@@ -98,7 +98,7 @@ def test_the_best_of_all_layouts(sizes: tuple[int, ...], gone: int, joins: bool,
     assert sorted(node for pipeline in found.pipelines for node in pipeline) == sorted(nodes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sets(st.integers(0, 13), max_size=8))
 def test_every_copy_has_a_living_source_that_holds_the_layer(lost: set[int]) -> None:
     case = situation(START, " ".join(map(str, lost)))
