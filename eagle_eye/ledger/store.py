@@ -13,12 +13,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import LedgerError, Stale
 
 from . import tables
 
 BUSY_S = 5.0
 """How long a write waits for another process's."""
+BUSY_PAUSE_S = 0.01
 
 
 class Store:
@@ -150,7 +152,7 @@ def _engine(path: Path, read_only: bool) -> Engine:
         connection = sqlite3.connect(where, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             if not read_only:
-                connection.execute("PRAGMA journal_mode=WAL")
+                _switch_to_wal(connection, SystemClock())
                 connection.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error:
             connection.close()
@@ -161,6 +163,20 @@ def _engine(path: Path, read_only: bool) -> Engine:
     # SQLite would take its lock at the first write, too late for what was read before it
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_begin(connection)))
     return engine
+
+
+def _switch_to_wal(connection: sqlite3.Connection, clock: Clock) -> None:
+    """SQLite's own patience does not cover this: two that make a ledger at once would meet, and one would fail."""
+    deadline = clock.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.monotonic() >= deadline:
+                raise
+            clock.sleep(BUSY_PAUSE_S)
+        else:
+            return
 
 
 def _begin(connection: Connection) -> str:
