@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from eagle_eye.errors import ControlError
 from eagle_eye.types import Plan, Severity, Target, digest_of
 
 from .desk import Desk
@@ -19,10 +20,13 @@ class Releases:
     """(not before, plan)."""
 
     def ask(self, node: str, person: str) -> list[str]:
-        """Written down at once; returns the jobs that will be told."""
+        """Written down at once; returns the jobs that will be told. Raises ControlError for a node that nobody leaves out."""
         now = self.desk.clock.now()
-        self.desk.ledger.release(node, person, now)
         jobs = [job for job in self.desk.jobs.values() if job.layout is not None and node in job.layout.excluded]
+        out = {cordon.node for cordon in self.desk.ledger.cordoned()}
+        if not jobs and node not in out:
+            raise ControlError(f"nobody leaves {node!r} out; out now: {', '.join(sorted(out)) or 'no node'}")
+        self.desk.ledger.release(node, person, now)
         for job in jobs:
             target = Target(job=job.name, epoch=0, basis=job.basis, exclude=(node,))
             plan = Plan(

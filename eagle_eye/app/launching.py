@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eagle_eye.app.addresses import own_listen
-from eagle_eye.app.parts import log_to_stderr
+from eagle_eye.app.parts import log_to_stderr, make_directories
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
@@ -34,6 +34,7 @@ def launcher_settings(
     no_server: bool = False,
 ) -> LauncherSettings:
     """Settings of one launcher; the keywords are the options of `eagle-eye launch`. Raises ConfigError, LaunchError."""
+    make_directories(config)
     return LauncherSettings(
         job=job_name(job, run_id, command),
         node=node or socket.gethostname(),
@@ -43,6 +44,7 @@ def launcher_settings(
         nproc=nproc_per_node,
         nnodes=node_range(nnodes),
         address=listen or own_listen(rdzv),
+        or_any_port=not listen,
         rendezvous=rdzv,
         leader="" if no_server else server or config.server.listen,
         heal=heal,

@@ -5,7 +5,7 @@ import threading
 
 from collectors.agent import run_agent
 from eagle_eye.app import pid_file
-from eagle_eye.app.parts import log_to_stderr
+from eagle_eye.app.parts import log_to_stderr, make_directories
 from eagle_eye.config import Config
 
 PID_FILE = "agent.pid"
@@ -18,6 +18,6 @@ def serve(config: Config, node: str, server: str) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    config.run.mkdir(parents=True, exist_ok=True)
+    make_directories(config)
     with pid_file.held(config.run / PID_FILE):
         run_agent(config, stop, node=node, server=server)

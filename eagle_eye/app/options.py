@@ -33,7 +33,7 @@ def config_file() -> Path | None:
     return Path(given).absolute() if given else None
 
 
-as_json = click.option("--json", "json_lines", is_flag=True, help="Print the structs of eagle_eye/types.py as JSON, one a line.")
+as_json = click.option("--json", "json_lines", is_flag=True, help="Print JSON, one object a line.")
 server = click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
 person = click.option("--as", "person", default=getpass.getuser, help="Who decides. Default: your login.")
 

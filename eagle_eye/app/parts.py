@@ -17,6 +17,13 @@ SCHEDULE = ("interval_s", "timeout_s")
 """Options that every collector takes beside its own."""
 
 
+def make_directories(config: Config) -> None:
+    """State and run directory; new ones are for this user alone: they hold logs, stacks and the sockets of jobs."""
+    for path in (config.state, config.run):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def log_to_stderr() -> None:
     """One line a record, with milliseconds."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")

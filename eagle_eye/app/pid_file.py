@@ -5,13 +5,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from eagle_eye.errors import ConfigError
+from eagle_eye.training import whole_file
 from eagle_eye.training.ring import start_time_of
 
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Name this process in the file while the block lasts."""
-    path.write_text(f"{os.getpid()} {start_time_of(os.getpid())}\n")
+    """Name this process in the file while the block lasts. Raises ConfigError when another one that lives is named."""
+    other = living(path)
+    if other is not None:
+        raise ConfigError(f"process {other} runs here already, says {path}: end it first, or choose another --run-dir")
+    whole_file.replace(path, f"{os.getpid()} {start_time_of(os.getpid())}\n".encode(), lasting=False)
     try:
         yield
     finally:

@@ -11,8 +11,8 @@ def print_json(struct: object) -> None:
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines; long cells are folded."""
+    """A table without lines; long cells are folded, but for ids, which people copy."""
     table = Table(box=None, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "id")
     return table

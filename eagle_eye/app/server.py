@@ -72,7 +72,7 @@ class Server:
         """Wait for the lease, lead, give it back."""
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        self._config.state.mkdir(parents=True, exist_ok=True)
+        parts.make_directories(self._config)
         ledger = Ledger.open(self._config.state / "ledger.sqlite")
         try:
             term = await self._stand_by(ledger)

@@ -71,9 +71,7 @@ class Launcher:
         )
         self._inbox = Inbox(settings.inbox, self._participant.receive)
         self._inbox.check_free()
-        self._server = ControlServer(
-            self, settings.address, term=0, beat_s=settings.lease_s * BEAT_SHARE, lease_s=settings.lease_s, clock=clock
-        )
+        self._server = self._control(settings.address)
         self._console = Console(lambda: self._workers.all, sys.stdout)
         self._leader: ControlClient | None = None
         self._following: Following | None = None
@@ -111,6 +109,20 @@ class Launcher:
             log.error("%s failed: %s", self._settings.job, reason)
         return code
 
+    def _control(self, address: str) -> ControlServer:
+        lease_s = self._settings.lease_s
+        return ControlServer(self, address, term=0, beat_s=lease_s * BEAT_SHARE, lease_s=lease_s, clock=self._clock)
+
+    async def _listen(self) -> None:
+        """At its address; whoever comes second to a meeting place takes any port beside it, if it may."""
+        try:
+            await self._server.start()
+        except ControlError:
+            if not self._settings.or_any_port:
+                raise
+            self._server = self._control(f"{self._settings.address.rpartition(':')[0]}:0")
+            await self._server.start()
+
     # --- start and end -------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
@@ -120,7 +132,7 @@ class Launcher:
         names = {"EAGLE_EYE_JOB": settings.job, "EAGLE_EYE_RUN": settings.run, "EAGLE_EYE_NODE": settings.node}
         await self._zygote.start(settings.preload, self._environment | names, str(self._cwd))
         await self._inbox.start()
-        await self._server.start()
+        await self._listen()
         if settings.leader:
             self._leader = ControlClient(
                 settings.leader, self._peer, on_command=self._obey_leader, on_state=self._leader_state,
@@ -234,7 +246,7 @@ class Launcher:
         return ""
 
     def _is_rendezvous(self) -> bool:
-        return self._settings.rendezvous in ("", self._settings.address, self._address)
+        return self._settings.rendezvous in ("", self._address)
 
     async def _known_coordinator(self) -> str:
         """Address of the coordinator that the leader knows to be alive; '' if that is nobody, or we."""

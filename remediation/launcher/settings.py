@@ -29,6 +29,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Fewest and most nodes that the job may run on."""
     address: str = "127.0.0.1:0"
     """host:port on which this launcher serves its control channel; port 0 takes a free one."""
+    or_any_port: bool = False
+    """True: where the address is taken, any other port of its host will do."""
     rendezvous: str = ""
     """host:port of the launcher that coordinates the job from its start; empty: this one."""
     leader: str = ""

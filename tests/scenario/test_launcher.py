@@ -422,6 +422,15 @@ def test_the_workers_find_what_torchrun_would_give_them(stage: Stage) -> None:
     assert found[0]["TORCHELASTIC_RUN_ID"] == stage.run
 
 
+def test_who_comes_second_to_the_meeting_place_listens_beside_it(stage: Stage) -> None:
+    meeting = f"127.0.0.1:{stage.ports[0]}"
+    for node in (0, 1):
+        stage.launch(node, address=meeting, rendezvous=meeting, or_any_port=True, nnodes=(2, 2))
+    stage.began(1)
+    assert len(stage.layouts()[-1].places) == 4
+    assert len(set(stage.layouts()[-1].launchers.values())) == 2
+
+
 def test_a_missing_script_is_refused_before_anything_starts(stage: Stage) -> None:
     process = stage.launch(0, command=(sys.executable, "missing.py"))
     assert process.wait(DEADLINE_S) == 1

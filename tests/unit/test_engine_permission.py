@@ -322,3 +322,8 @@ def test_a_person_releases_a_node(make_world):
     assert world.sent[-1] == "release"
     assert world.job.excluded == ()
     assert world.ledger.cordoned() == ()
+
+
+def test_a_node_that_nobody_leaves_out_cannot_be_released(make_world):
+    with pytest.raises(ControlError, match="nobody leaves 'node-x' out"):
+        make_world().engine.release("node-x", "Ada")

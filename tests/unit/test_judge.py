@@ -82,6 +82,14 @@ def test_a_stopped_stream_is_right_when_it_was_noticed_and_nobody_was_blamed():
     assert "missed" in judge(STREAM, truth, evidence(), trace, 320.0, REFERENCE).wrongs
 
 
+def test_a_skipped_batch_excuses_the_losses_from_then_on_and_no_earlier():
+    trace = healed_trace(loss=2.01)
+    skipping = layout(3, 120.0)
+    trace.layouts.append(type(skipping)(**{name: getattr(skipping, name) for name in skipping.__struct_fields__} | {"skipped": (150,)}))
+    assert any("loss off" in wrong for wrong in judge(KILL, TRUTH, evidence(incident()), trace, 320.0, REFERENCE).wrongs)
+    assert judge(KILL, TRUTH, evidence(incident(), until=130.0), trace, 320.0, REFERENCE).wrongs == ()
+
+
 def test_a_loss_that_is_no_number_is_not_healed():
     row = judge(KILL, TRUTH, evidence(incident()), healed_trace(loss=math.nan), 320.0, REFERENCE)
     assert row.wrongs

@@ -81,7 +81,8 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
         throughput=throughput,
         loss_off=max(losses, default=math.nan),
     )
-    return _with_wrongs(row, after, trace)
+    skipped = any(layout.skipped for layout in trace.layouts if layout.time <= seen.until)
+    return _with_wrongs(row, after, trace, skipped=skipped)
 
 
 def _found(fault: Fault, truth: Truth, seen: Evidence, incident: Incident | None) -> float:
@@ -120,7 +121,7 @@ def _lost(before: int, span: Sequence[Committed]) -> int:
     return len({step.number for step in span if step.number <= before})
 
 
-def _with_wrongs(row: Row, after: Sequence[Committed], trace: Trace) -> Row:
+def _with_wrongs(row: Row, after: Sequence[Committed], trace: Trace, *, skipped: bool) -> Row:
     wrongs = []
     if math.isnan(row.found_s):
         wrongs.append("missed")
@@ -134,7 +135,6 @@ def _with_wrongs(row: Row, after: Sequence[Committed], trace: Trace) -> Row:
         wrongs.append("global batch changed")
     if not row.throughput >= THROUGHPUT:
         wrongs.append(f"throughput {row.throughput:.0%} of the expected")
-    skipped = trace.layout is not None and bool(trace.layout.skipped)
     if not skipped and not row.loss_off <= LOSS:
         wrongs.append(f"loss off by {row.loss_off:.1e}")
     return replace(row, wrongs=tuple(wrongs))

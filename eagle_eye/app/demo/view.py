@@ -26,7 +26,7 @@ def table(rows: Sequence[Row]) -> Table:
     """The verdict, one line a fault."""
     shown = Table(title="What was broken, what Eagle Eye made of it", header_style="bold")
     for column in COLUMNS:
-        shown.add_column(column, overflow="fold")
+        shown.add_column(column, overflow="fold", min_width=max(map(len, column.split())))
     for row in rows:
         healed = f"[red]no: {'; '.join(row.wrongs)}" if row.wrongs else "[green]yes"
         shown.add_row(*_cells(row, _verdict), healed)
