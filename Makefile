@@ -34,10 +34,10 @@ services: .venv/.ready  ## real servers and streams
 	@.venv/bin/pytest -q tests/services
 
 bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md
-	@$(RUN) -m benchmarks
+	@$(RUN) -m benchmarks $(ARGS)
 
-soak: .venv/.ready  ## the long ones: a healthy run of ten minutes must raise nothing
-	@$(RUN) -m benchmarks.chain.soak $(ARGS)
+soak: .venv/.ready  ## the long ones: a healthy run of ten minutes must raise nothing; writes benchmarks/RESULTS.md
+	@$(RUN) -m benchmarks benchmarks.chain.soak
 
 stubs: .venv/.ready  ## control.proto → Python
 	@$(RUN) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. eagle_eye/rpc/control.proto

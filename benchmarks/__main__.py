@@ -1,16 +1,19 @@
-"""`make bench`: runs every benchmark and writes benchmarks/RESULTS.md.
+"""`make bench`: runs benchmarks one after another and writes benchmarks/RESULTS.md.
 
-python -m benchmarks [NAME ...]
+    python -m benchmarks                                 all that need no data
+    python -m benchmarks benchmarks.chain.probe          one; the others' sections stay as they are
+    python -m benchmarks --data DIR                      the planner's too, on the data that its README describes
 """
 
 import argparse
 import json
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = (
+CHAIN = (
     "benchmarks.chain.probe",
     "benchmarks.chain.stream",
     "benchmarks.chain.frames",
@@ -20,33 +23,66 @@ BENCHMARKS = (
     "benchmarks.chain.replay",
     "benchmarks.chain.fresh_clone",
 )
+PLANNER = (
+    "benchmarks.planner.allocation",
+    "benchmarks.planner.templates",
+    "benchmarks.planner.batches",
+    "benchmarks.planner.reconfiguration",
+)
+"""These read public data that is no part of the project."""
+LONG = ("benchmarks.chain.soak",)
+"""`make soak`."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
+HEADING = re.compile(r"^## `python -m (\S+)", re.MULTILINE)
 
 
 def main() -> int:
-    """Run them one after another; a missed goal is written down, not hidden."""
+    """Run them; a missed goal is written down, not hidden."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("only", nargs="*", help="names of benchmarks, e.g. benchmarks.chain.probe; default: all")
-    chosen = parser.parse_args().only or BENCHMARKS
-    parts = [f"# Results\n\nWritten by `make bench` on {platform.machine()}, Python {platform.python_version()}. Run it again on your machine.\n"]
+    parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
+    parser.add_argument("--data", help="folder of the planner's public data")
+    options = parser.parse_args()
+    chosen = options.only or [*CHAIN, *(PLANNER if options.data else ())]
+    sections = known()
     failed = False
     for name in chosen:
-        print(f"{name} ...", flush=True)
-        done = subprocess.run([sys.executable, "-m", name, "--json"], stdout=subprocess.PIPE, text=True)
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        data = ["--data", options.data] if name in PLANNER and options.data else []
+        done = subprocess.run([sys.executable, "-m", name, "--json", *data], stdout=subprocess.PIPE, text=True)
         try:
-            parts.append(section(name, json.loads(done.stdout)))
+            sections[name] = section(name, json.loads(done.stdout))
         except ValueError:
-            parts.append(f"\n## `python -m {name}`\n\nended with {done.returncode} and printed no result.\n")
+            print(f"{name} ended with {done.returncode} and printed no result", file=sys.stderr)
             failed = True
-    RESULTS.write_text("".join(parts))
-    print(RESULTS.read_text())
+        RESULTS.write_text(text(sections))
     return int(failed)
+
+
+def known() -> dict[str, str]:
+    """The sections of the file as it is: name → text."""
+    if not RESULTS.exists():
+        return {}
+    found = RESULTS.read_text()
+    starts = [(match.group(1), match.start()) for match in HEADING.finditer(found)]
+    ends = [*(start for _, start in starts[1:]), len(found)]
+    return {name: found[start:end].rstrip() + "\n" for (name, start), end in zip(starts, ends, strict=True)}
+
+
+def text(sections: dict[str, str]) -> str:
+    """The whole file, the sections in the order of the lists above."""
+    order = [*CHAIN, *LONG, *PLANNER]
+    names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
+    head = (
+        f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "
+        "run them on yours. Peers run beside in the same command, or are named with their source.\n"
+    )
+    return "\n".join([head, *(sections[name] for name in names)])
 
 
 def section(name: str, result: dict[str, object]) -> str:
     """One benchmark as a Markdown table."""
     rows: list[dict[str, object]] = result["rows"]  # type: ignore[assignment]
-    lines = [f"\n## `python -m {name}`\n", "| what | figure | goal | met | beside | ratio |", "|---|---|---|---|---|---|"]
+    lines = [f"## `python -m {name}`\n", "| what | figure | goal | met | beside | ratio |", "|---|---|---|---|---|---|"]
     words = {True: "yes", False: "**no**", None: ""}
     for row in rows:
         met = words[row["met"]]  # type: ignore[index]
