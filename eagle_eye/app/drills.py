@@ -25,6 +25,8 @@ from eagle_eye.training import messages
 class Worker:
     """A worker as the launcher of its node lists it."""
 
+    job: str
+    """tenant/name/run"""
     name: str
     node: str
     rank: int
@@ -74,7 +76,7 @@ def _listed(folder: Path, job: str) -> Iterator[Worker]:
         for worker in listed.workers:
             if alive(worker.pid, worker.start_time):
                 yield Worker(
-                    name=worker.worker, node=listed.node, rank=worker.rank, pid=worker.pid,
+                    job=listed.job, name=worker.worker, node=listed.node, rank=worker.rank, pid=worker.pid,
                     launcher_pid=listed.launcher_pid if listed.launched else 0, inbox=folder / f"{listed.run}-launcher.sock",
                 )  # fmt: skip
 

@@ -257,6 +257,18 @@ def test_a_drill_on_nobody_is_refused(cli: Cli, listed: Path) -> None:
         assert said in result.output
 
 
+@pytest.mark.parametrize("kind", ["kill", "slow-node"])
+def test_a_drill_among_the_jobs_of_two_tenants_asks_which(cli: Cli, listed: Path, kind: str) -> None:
+    """Their runs have the same id, and so have their workers."""
+    other = json.loads((listed / "jobs" / "7.json").read_text()) | {"job": "rival/gpt/7"}
+    (listed / "jobs" / "rival.json").write_text(json.dumps(other))
+    result = cli("drill", kind, "--run-dir", str(listed), typed="n\n")
+    assert result.exit_code == 1
+    assert f"several jobs run here (rival/gpt/7, {JOB}): name one with --job" in result.output
+    named = cli("drill", kind, "--run-dir", str(listed), "--job", JOB, typed="n\n")
+    assert named.output.startswith("This will ")
+
+
 def test_an_unknown_drill_or_fault_names_those_that_there_are(cli: Cli) -> None:
     drill = cli("drill", "nonsense")
     assert drill.exit_code == 2

@@ -36,7 +36,7 @@ def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes:
         _on_stream(kind, config, seconds, yes)
         return
     listed = drills.workers([config.run], job)
-    jobs = {worker.name.split("/")[0] for worker in listed}
+    jobs = {worker.job for worker in listed}
     if len(jobs) > 1:
         raise EagleEyeError(f"several jobs run here ({', '.join(sorted(jobs))}): name one with --job")
     if kind in drills.ON_NODE:
