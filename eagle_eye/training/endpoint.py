@@ -24,7 +24,18 @@ class Voice(Protocol):
     def status(self) -> dict[str, Any]: ...
 
 
-def serve(path: str, voice: Voice, gate: messages.TokenGate) -> threading.Thread:
+UidOf = Callable[[socket.socket], int]
+"""Under which uid the process at the other end connected."""
+
+
+def uid_of(connection: socket.socket) -> int:
+    """What the kernel says (SO_PEERCRED, unix(7)); the visitor cannot choose it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(credentials)
+    return int(uid)
+
+
+def serve(path: str, voice: Voice, gate: messages.TokenGate, uid_of: UidOf = uid_of) -> threading.Thread:
     """Listen on `path` (made anew, mode 0600) and answer from a daemon thread. Raises OSError."""
     Path(path).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -32,12 +43,12 @@ def serve(path: str, voice: Voice, gate: messages.TokenGate) -> threading.Thread
     Path(path).chmod(0o600)  # before the first connection can come
     listener.listen(8)
     os.register_at_fork(after_in_child=listener.close)
-    thread = threading.Thread(target=_accept, args=(listener, voice, gate), name="eagle-eye-probe", daemon=True)
+    thread = threading.Thread(target=_accept, args=(listener, voice, gate, uid_of), name="eagle-eye-probe", daemon=True)
     thread.start()
     return thread
 
 
-def _accept(listener: socket.socket, voice: Voice, gate: messages.TokenGate) -> None:
+def _accept(listener: socket.socket, voice: Voice, gate: messages.TokenGate, uid_of: UidOf) -> None:
     while True:
         try:
             connection, _ = listener.accept()
@@ -45,19 +56,19 @@ def _accept(listener: socket.socket, voice: Voice, gate: messages.TokenGate) -> 
             return  # closed
         with connection:
             try:
-                _answer(connection, voice, gate)
+                _answer(connection, voice, gate, uid_of)
             except Exception:  # noqa: BLE001 - one bad visitor must not silence the probe
                 _log.debug("a visitor of the probe's socket was sent away", exc_info=True)
 
 
-def _answer(connection: socket.socket, voice: Voice, gate: messages.TokenGate) -> None:
+def _answer(connection: socket.socket, voice: Voice, gate: messages.TokenGate, uid_of: UidOf) -> None:
     connection.settimeout(_PATIENCE_S)
     try:
         message = _request(connection)
         if message["kind"] == "status":
             reply, act = messages.reply(True, **voice.status()), None
         elif message["kind"] == "drill":
-            reply, act = messages.reply(True), _drill(connection, message, gate)
+            reply, act = messages.reply(True), _drill(uid_of(connection), message, gate)
         else:
             raise EagleEyeError(f"unknown request {message['kind']!r}; the probe knows status and drill")
     except EagleEyeError as error:
@@ -76,10 +87,8 @@ def _request(connection: socket.socket) -> messages.Message:
     raise EagleEyeError("the connection was closed before a whole line had come")
 
 
-def _drill(connection: socket.socket, message: messages.Message, gate: messages.TokenGate) -> Callable[[], None]:
+def _drill(uid: int, message: messages.Message, gate: messages.TokenGate) -> Callable[[], None]:
     """The act, after the visitor has proved that it may ask for it and we know that it can be done."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid != os.getuid():
         raise EagleEyeError("drills are done for the user of the training job only")
     if not gate.take(message.get("token")):

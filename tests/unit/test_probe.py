@@ -1,5 +1,6 @@
 import itertools
 import math
+import os
 import socket
 import subprocess
 import sys
@@ -357,6 +358,45 @@ def test_a_drill_without_a_valid_token_is_refused(probe_socket: str) -> None:
     reply = messages.ask(probe_socket, messages.encode("drill", token="wrong", drill="hang"))
     assert not reply["ok"]
     assert "no valid token" in reply["error"]
+
+
+NOBODY = """
+import os, socket, sys
+os.chdir(sys.argv[1])  # nobody may not walk down to it
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(5)
+    connection.connect(sys.argv[2])
+    connection.sendall(sys.stdin.buffer.read())
+    sys.stdout.buffer.write(connection.recv(65536))
+"""
+
+
+def ask_as_another_user(monitor: Monitor, path: Path, message: bytes) -> dict[str, Any]:
+    """What a probe answers to a process of a uid that is not its own. Only root can become another: else the reader is."""
+    if os.getuid() != 0:
+        endpoint.serve(str(path), monitor, messages.TokenGate("secret"), uid_of=lambda _: os.getuid() + 1)
+        return messages.ask(path, message)
+    endpoint.serve(str(path), monitor, messages.TokenGate("secret"))
+    path.chmod(0o666)  # the mode would stop such a visitor before; this is about the second lock
+    path.parent.chmod(0o711)
+    words = [sys.executable, "-S", "-c", NOBODY, str(path.parent), path.name]
+    said = subprocess.run(words, input=message, capture_output=True, timeout=20, check=True).stdout
+    return messages.decode(said.splitlines()[0])
+
+
+def test_a_drill_of_another_user_is_refused_even_with_a_good_token(watched: Watched, tmp_path: Path) -> None:
+    path = tmp_path / "p.sock"
+    offered = messages.encode("drill", token=messages.token("secret", 0), drill="x")
+    reply = ask_as_another_user(watched[0], path, offered)
+    assert not reply["ok"]
+    assert "for the user of the training job only" in reply["error"]
+
+
+def test_the_kernel_says_who_has_connected() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        assert endpoint.uid_of(ours) == os.getuid()
 
 
 def test_an_unknown_drill_is_refused_and_its_token_is_spent(probe_socket: str) -> None:
