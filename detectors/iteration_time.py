@@ -9,7 +9,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .standing import Standing, ends_epoch
+from .standing import Standing, ends_epoch, epoch_over
 from .step_time import iteration_time
 
 _NORMAL_MAD = 1.4826
@@ -39,6 +39,8 @@ class IterationTime:
     _times: deque[float] = field(default_factory=deque, init=False, repr=False)
     _last: deque[float] = field(default_factory=deque, init=False, repr=False)
     _skipped: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """Newest epoch that is over: its last steps come late and say nothing of the job as it is now."""
     _standing: Standing = field(default_factory=Standing, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -46,8 +48,11 @@ class IterationTime:
             if why := ends_epoch(event):
                 self._times.clear()
                 self._last.clear()
+                self._over = max(self._over, epoch_over(event))
                 yield from self._standing.withdraw_all(event.time, why)
         for step in frame.steps:
+            if step.epoch <= self._over:
+                continue
             if step.epoch > self._skipped:  # the first step of an epoch compiles and fills caches
                 self._skipped = step.epoch
             elif step.epoch == self._skipped:

@@ -23,7 +23,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
-from .standing import Standing, ends_epoch
+from .standing import Standing, ends_epoch, epoch_over
 from .step_time import phase
 
 ROWS = 64
@@ -57,6 +57,8 @@ class SlowWorker:
     recovered: float = 0.3
     """Slow in no more than this share of the window: withdrawn."""
     _epoch: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """Newest epoch that is over: its last steps come late and are nobody's fault any more."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     _queue: Floats = field(default_factory=lambda: np.zeros(0, np.float32), init=False, repr=False)
@@ -66,13 +68,15 @@ class SlowWorker:
         for event in frame.events:
             if why := ends_epoch(event):
                 self._rows.clear()
+                self._over = max(self._over, epoch_over(event))
                 yield from self._standing.withdraw_all(event.time, why)
         if not frame.tick:
             return
         self._watch_queue(frame)
         before = len(self._rows), self._rows[-1].end if self._rows else 0.0
         for step in frame.steps:
-            self._remember(step, frame)
+            if step.epoch > self._over:
+                self._remember(step, frame)
         if self._rows and (len(self._rows), self._rows[-1].end) != before:
             yield from self._judge(frame)
 

@@ -107,3 +107,10 @@ def test_a_script_without_marks_accuses_nobody() -> None:
                 del step.values[name]
 
     assert claims(Slowed(1, 2.0, 5), unmarked) == []
+
+
+def test_twin_late_steps_of_an_epoch_that_is_over_name_nobody() -> None:
+    late = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Slowed(1, 2.0, 8)], step_s=0.25))
+    begun = cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))
+    assert claims_of(SlowWorker(), late)
+    assert claims_of(SlowWorker(), [begun, *late]) == []
