@@ -72,10 +72,10 @@ def _is_victim(cause: Finding, other: Finding) -> bool:
         return cause.entity != other.entity or status_of(cause) == "killed"
     if status not in ("exited abnormally", "other software error") or cause.entity == other.entity:
         return False
-    return other.since >= cause.since - FOLLOWER_EARLY_S and not _says_the_same(cause, other)
+    return other.since >= cause.since - FOLLOWER_EARLY_S and not says_the_same(cause, other)
 
 
-def _says_the_same(one: Finding, other: Finding) -> bool:
+def says_the_same(one: Finding, other: Finding) -> bool:
     """Two workers that raise the same words, numbers aside, have the same fault; none is the other's victim."""
     return one.kind == other.kind == "worker.exception" and _words(one) == _words(other)
 

@@ -19,7 +19,7 @@ from eagle_eye.types import (
 )
 
 from .causes import EVERYWHERE, WHOLE_NODE, Cause
-from .relations import are_one_fault, cause_of, explains, movers, strength
+from .relations import are_one_fault, cause_of, explains, movers, says_the_same, strength
 
 PARTS_KEPT = 256
 ALIKE_S = 1.0
@@ -53,7 +53,7 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     roots = roots_of(parts, topology)
     cause = cause_of(roots[0])[1]
     blamed, everywhere = _blamed(roots, cause, topology)
-    if blamed and _all_ended_alike(roots[0], parts, topology):
+    if blamed and (_all_ended_alike(roots[0], parts, topology) or _many_raised_alike(roots[0], parts, topology)):
         blamed, everywhere = (), True
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
     evidence = _evidence(parts, roots)
@@ -107,6 +107,21 @@ def _all_ended_alike(root: Finding, parts: Sequence[Finding], topology: Topology
         and abs(part.since - root.since) <= ALIKE_S
     }
     return len(alike) > 1 and alike >= _of_job(root.job, topology)
+
+
+def _many_raised_alike(root: Finding, parts: Sequence[Finding], topology: Topology) -> bool:
+    """Workers on several nodes, or half of the job, raised the same words together: a script's mistake, no machine's.
+
+    What only broken hardware says is left to the machines that say it.
+    """
+    cause = cause_of(root)[1]
+    if cause.severity is Severity.SEV1:
+        return False
+    alike = [part for part in parts if says_the_same(root, part) and abs(part.since - root.since) <= cause.together_s]
+    workers = {part.entity.name for part in alike}
+    nodes = {node for part in alike if (node := node_of(part.entity, topology))}
+    job = _of_job(root.job, topology) - {""}
+    return len(workers) > 1 and (len(nodes) > 1 or (bool(job) and 2 * len(workers & job) >= len(job)))
 
 
 def _of_job(job: str, topology: Topology) -> set[str]:

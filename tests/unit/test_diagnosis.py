@@ -175,6 +175,27 @@ def test_a_program_that_fails_everywhere_accuses_no_machine() -> None:
     assert verdicts(chain.latest) == [("worker exited", [], Severity.SEV2, True)]
 
 
+@pytest.mark.parametrize("who", [(A, C), (A, B)])
+def test_a_mistake_of_the_script_that_several_workers_make_at_once_accuses_none_of_them(who: tuple[Entity, ...]) -> None:
+    """The others were ended before they could say the same."""
+    same = [raised(each, NOW + 0.02 * index, f"index {index} is out of range", "IndexError") for index, each in enumerate(who)]
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, *same), cut(NOW + 0.2, raised(D, NOW + 0.1)))
+    assert verdicts(chain.latest) == [("exception", [], Severity.SEV2, True)]
+
+
+def test_twin_one_workers_exception_names_it_whatever_its_victims_say_alike() -> None:
+    first = raised(B, NOW, "index 7 is out of range", "IndexError")
+    victims = [raised(each, NOW + 0.05, message) for message in (RESET, "the loop broke off") for each in (A, C, D)]
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, first, *victims))
+    assert verdicts(chain.latest) == [("exception", [B.name], Severity.SEV2, True)]
+
+
+def test_twin_what_only_broken_hardware_says_names_all_that_say_it() -> None:
+    ecc = "CUDA error: uncorrectable ECC error encountered"
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, *(raised(each, NOW, ecc, "torch.AcceleratorError") for each in (A, C))))
+    assert [(each.cause, {culprit.entity for culprit in each.culprits}) for each in chain.latest] == [("ecc error", {A, C})]
+
+
 # --- exceptions ----------------------------------------------------------------------------------------------------
 
 
