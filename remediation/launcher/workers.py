@@ -25,6 +25,8 @@ from .zygote_link import ZygoteLink, kill_group
 
 STATUS_S = 0.05
 """How long an exit status is waited for where the kernel does not show it at once."""
+WORDS_S = 0.02
+"""How long an exit code that nobody has explained waits for the exception that is under way in the inbox."""
 LONGEST_SOCKET = 103
 """Bytes of the path of a unix socket."""
 
@@ -196,7 +198,16 @@ class Workers:
             return
         worker.noticed = True
         worker.end = status if status is not None else worker.status
-        if not worker.ordered:
+        if worker.ordered:
+            return
+        if worker.end is not None and os.waitstatus_to_exitcode(worker.end) > 0 and not worker.exception:
+            asyncio.get_running_loop().call_later(WORDS_S, self._tell_late, worker)
+        else:
+            self._on_end(worker, worker.end)
+
+    def _tell_late(self, worker: Worker) -> None:
+        """Its exit may have overtaken its last words; a later epoch has no use for either."""
+        if self._by_pid.get(worker.pid) is worker:
             self._on_end(worker, worker.end)
 
     # --- progress ----------------------------------------------------------------------------------------------

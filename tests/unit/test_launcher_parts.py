@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import ConfigError, LaunchError
+from eagle_eye.rpc.fence import Fence
 from eagle_eye.types import Layout, Place
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.command import parse_command
@@ -18,6 +19,7 @@ from remediation.launcher.deaths import DeathWatch, glimpse, parse_stat
 from remediation.launcher.environment import Paths, Store, worker_environment
 from remediation.launcher.exits import code_of, died_at_start, signal_name
 from remediation.launcher.inbox import Inbox
+from remediation.launcher.leftovers import sweep
 from remediation.launcher.settings import LauncherSettings
 from remediation.launcher.terms import TermsFile
 from remediation.launcher.workers import Worker, Workers
@@ -107,6 +109,37 @@ def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path:
         stranger.wait()
 
 
+@pytest.mark.parametrize(("status", "waits"), [(1 << 8, True), (0, False), (int(signal.SIGKILL), False)])
+def test_an_exit_code_waits_for_the_exception_that_it_overtook_a_signal_does_not(
+    tmp_path: Path, status: int, waits: bool
+) -> None:
+    async def end() -> tuple[list[str], list[str]]:
+        told: list[str] = []
+        done = asyncio.Event()
+
+        def hear(worker: Worker, _: int | None) -> None:
+            told.append(worker.exception)
+            done.set()
+
+        workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, hear)
+        pid = 1 << 22  # above the kernel's highest
+        worker = Worker(
+            place=Place(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
+            log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
+        )  # fmt: skip
+        workers._by_pid[pid] = worker
+        workers.exited(pid, status)
+        at_once = list(told)
+        worker.exception = "ImportError"  # as the inbox does when the message is read
+        async with asyncio.timeout(5):
+            await done.wait()
+        workers.exited(pid, status)
+        return at_once, told
+
+    at_once, told = asyncio.run(end())
+    assert (at_once, told) == (([], ["ImportError"]) if waits else ([""], [""]))
+
+
 def test_exits_in_words() -> None:
     assert code_of(3 << 8) == 3
     assert signal_name(code_of(signal.SIGKILL)) == "SIGKILL"
@@ -160,6 +193,33 @@ def test_each_death_is_told_once_with_its_status() -> None:
     told = asyncio.run(watch())
     assert len(told) == 1
     assert told[0][1] in (signal.SIGKILL, None), "the kernel shows the status at once, or not at all"
+
+
+def left_by(given: LauncherSettings, *files: Path) -> list[str]:
+    """What lies in the state directory after the end of a run that had left this much."""
+    fence, terms = Fence(given.state_dir / "terms" / "r-n0"), TermsFile(given.state_dir, given.run, given.node)
+    fence.admit_term(2)
+    terms.promise(3)
+    terms.end()
+    for directory in (given.logs, given.checkpoints):
+        directory.mkdir(parents=True)
+    for file in (given.logs / "0.log", *files):
+        file.touch()
+    sweep(given, fence)
+    return sorted(str(path.relative_to(given.state_dir)) for path in given.state_dir.rglob("*"))
+
+
+def test_a_run_that_is_over_leaves_its_log_and_its_vote(tmp_path: Path) -> None:
+    left = left_by(settings(tmp_path))
+    assert left == ["checkpoints", "logs", "logs/r", "logs/r/n0", "logs/r/n0/0.log", "terms", "terms/r-n0.json"]
+    assert TermsFile(tmp_path, "r", "n0").terms.promised == 3, "a start of the same run id begins above"
+
+
+def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path) -> None:
+    given = settings(tmp_path)
+    assert "checkpoints/t_n_r/step-1" in left_by(given, given.checkpoints / "step-1")
+    chosen = settings(tmp_path / "other", checkpoint_dir=tmp_path / "other" / "mine")
+    assert "mine" in left_by(chosen)
 
 
 def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
