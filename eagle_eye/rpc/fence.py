@@ -4,6 +4,7 @@ The highest leader term, the highest epoch of each job, and the answers of the s
 comes twice (its ack was lost, its commander was replaced) gets the first answer and is not done again.
 """
 
+import contextlib
 import logging
 import threading
 from pathlib import Path
@@ -93,6 +94,14 @@ class Fence:
         with self._lock:
             self._unwritten = self._memory.jobs.pop(job, None) is not None or self._unwritten
             self._keep()
+
+    def remove(self) -> None:
+        """The run is over, nobody commands it again: take the file away, and its directory once that is empty."""
+        if self._directory is None:
+            return
+        with self._lock, contextlib.suppress(OSError):  # what stays costs some space and nothing else
+            (self._directory / FILE).unlink(missing_ok=True)
+            self._directory.rmdir()
 
     def _check_term(self, term: int) -> None:
         known = self._memory.term

@@ -29,6 +29,7 @@ from .following import ASK_LEADER_S, Following
 from .healing import parse_heal
 from .inbox import Inbox
 from .journal import Journal, Write
+from .leftovers import sweep
 from .membership import voters
 from .participant import Participant
 from .presence import Presence
@@ -167,6 +168,8 @@ class Launcher:
         self._presence.remove()
         if self._participant.ended.done():
             self._terms.end()
+        if self._participant.job_over:
+            sweep(self._settings, self._fence)
 
     async def _stopped(self, stop: asyncio.Event) -> None:
         """The user stops this launcher: the job if we coordinate it, else our part of it."""

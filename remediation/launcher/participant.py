@@ -54,7 +54,9 @@ class Participant:
         self.moved: Callable[[str], None] = lambda _: None
         """Called with the address of another coordinator, when ours gives way to it."""
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-        """Code and reason, once the job is over."""
+        """Code and reason, once the job is over for this launcher."""
+        self.job_over = False
+        """The coordinator has said that it is over for all."""
 
     async def obey(self, command: Command) -> Body:
         """Do what the coordinator asks. Raises ControlError for an action that we do not know."""
@@ -112,6 +114,7 @@ class Participant:
     async def _end(self, arguments: dict[str, Any]) -> Body:
         """The launcher ends a moment later, so that the coordinator still hears the acknowledgement."""
         self._workers.expect_end()
+        self.job_over = True
         asyncio.get_running_loop().call_later(END_S, self.end, int(arguments["code"]), str(arguments["reason"]))
         return {}
 

@@ -93,6 +93,16 @@ def test_a_job_that_is_over_is_forgotten(tmp_path: Path) -> None:
     assert Fence(tmp_path).epoch(JOB) == 0
 
 
+def test_a_fence_that_nobody_needs_any_more_leaves_nothing(tmp_path: Path) -> None:
+    fence = Fence(tmp_path / "7-n0")
+    fence.remove()
+    fence.admit_term(5)
+    assert (tmp_path / "7-n0" / FILE).exists()
+    fence.remove()
+    assert list(tmp_path.iterdir()) == []
+    Fence().remove()
+
+
 def test_a_torn_file_is_moved_aside_and_the_next_term_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Fence(tmp_path).admit_term(5)
     whole = (tmp_path / FILE).read_bytes()
