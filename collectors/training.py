@@ -92,7 +92,9 @@ class TrainingCollector:
         second = math.floor((wall + LEAD_S) / self.reading_s)
         due, self._read_out = second != self._read_out, second
         found: list[Found] = list(self._look(wall, monotonic, rings=due))
-        gone = [watched for life, watched in self._workers.items() if life not in listed or not watched.alive]
+        # one that has finished keeps its row while its launcher lists it: its peers may still stand, and not for it
+        stay = {life for life, watched in self._workers.items() if life in listed and (watched.alive or watched.finished)}
+        gone = [watched for life, watched in self._workers.items() if life not in stay]
         if due or gone:
             found += self._steps(wall)
         if due:

@@ -106,6 +106,11 @@ class WatchedWorker:
         """Its process lived at the last look."""
         return self.look is not None
 
+    @property
+    def finished(self) -> bool:
+        """Its loop was over and its process is gone: it waits for nobody. A death after the loop is told as an exit."""
+        return not self.alive and self.now is not None and self.now.step >= 0 and not self.now.running
+
     def steps(self) -> list[StepRecord]:
         """Steps completed since the last call, each once. Raises RingError if the ring was cut short."""
         if self._ring is None:

@@ -13,7 +13,7 @@ from .standing import number, whole_number
 
 COLUMNS = ("step", "marks", "phase", "state", "running", "progress_age_s")
 STEP, MARKS, PHASE, STATE, RUNNING, AGE = range(len(COLUMNS))
-COMMUNICATION, DATA = float(PHASES.index("communication")), float(PHASES.index("data"))
+COMMUNICATION, DATA, OTHER = (float(PHASES.index(name)) for name in ("communication", "data", "other"))
 PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
 STOPPED = float(ord("T"))
 
@@ -30,6 +30,8 @@ class Positions(NamedTuple):
     """Their node has said, with a `stall` event, that they stand still."""
     late: Truths
     """Read some ticks ago; the batch since is late."""
+    finished: Truths
+    """Their loop is over and their process is gone: they stand for nobody and nobody waits for them."""
 
     def line(self, index: int) -> str:
         """One worker's position in words."""
@@ -47,6 +49,28 @@ def missed_by_most(table: Doubles, behind: Truths, pausing: Truths) -> Truths:
         return np.zeros_like(pausing)
     few: Truths = behind & ~pausing & (table[:, MARKS] < np.nanmin(table[pausing, MARKS]))
     return few
+
+
+def finished_rows(table: Doubles) -> Truths:
+    """Rows of processes that are gone after their loop was over: where they came to is known, their state is not."""
+    found: Truths = (table[:, RUNNING] == 0.0) & np.isfinite(table[:, MARKS]) & np.isnan(table[:, STATE])
+    return found
+
+
+def not_awaiting_the_finished(at: Positions, culprits: Truths) -> Truths:
+    """Who of them may still be named beside workers that have finished.
+
+    One that left the loop before the place where these stand may be what they wait for, unless their phase says that
+    they wait for nobody. And several that are all who is left stand at the same place.
+    """
+    if not at.finished.any() or not culprits.any():
+        return culprits
+    table = at.table
+    step, marks = np.nanmin(table[culprits, STEP]), np.nanmin(table[culprits, MARKS])
+    early = at.finished & ((table[:, STEP] < step) | ((table[:, STEP] == step) & (table[:, MARKS] <= marks)))
+    named = culprits & ~np.isin(table[:, PHASE], (COMMUNICATION, OTHER)) if early.any() else culprits
+    alone: Truths = np.zeros_like(named) if named.sum() > 1 and (named | at.finished).all() else named
+    return alone
 
 
 def furthest_behind(table: Doubles, behind: Truths) -> Truths:

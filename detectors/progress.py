@@ -29,8 +29,10 @@ from .positions import (
     STOPPED,
     Positions,
     Truths,
+    finished_rows,
     furthest_behind,
     missed_by_most,
+    not_awaiting_the_finished,
     row_of,
     waiting_for,
 )
@@ -72,6 +74,8 @@ class Progress:
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _table: Doubles | None = field(default=None, init=False, repr=False)
     _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
+    _finished: dict[str, Doubles] = field(default_factory=dict, init=False, repr=False)
+    """Worker that has finished → its last row."""
     _standing: Standing = field(default_factory=Standing, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -104,6 +108,7 @@ class Progress:
     def _forget(self) -> None:
         self._told.clear()
         self._resumed.clear()
+        self._finished.clear()
         self._iterations.clear()
         self._stepped = self._dead = False
         self._workers, self._table = (), None
@@ -123,6 +128,7 @@ class Progress:
         table = np.stack([np.asarray(columns.get(name, nothing), dtype=np.float64) for name in COLUMNS], axis=1)
         self._keep_late(table, frame.moved.get(Kind.WORKER))
         self._end_old_stands(table, frame.time)
+        self._let_go(table)
         if self._told:
             self._drop_moved()
 
@@ -151,6 +157,13 @@ class Progress:
             if name in self._resumed and now - table[row, AGE] < self._resumed[name]:
                 table[row, AGE] = 0.0
 
+    def _let_go(self, table: Doubles) -> None:
+        """Who has finished stands no more, in no phase; its step and marks say how far the others have to come."""
+        for index in np.flatnonzero(finished_rows(table)).tolist():
+            table[index, [AGE, PHASE]] = np.nan
+            self._finished[self._workers[index]] = table[index].copy()
+            self._told.pop(self._workers[index], None)
+
     def _drop_moved(self) -> None:
         """A worker whose marks moved since its `stall` event has resumed, even if nobody said so."""
         assert self._table is not None
@@ -175,7 +188,10 @@ class Progress:
         late = np.array([name in late_names for name in workers], dtype=bool) & ~told
         for index in np.flatnonzero(told).tolist():
             table[index] = row_of(self._told[workers[index]], frame.time)
-        return Positions(workers, table, told, late)
+        finished = np.array([name in self._finished for name in workers], dtype=bool)
+        for index in np.flatnonzero(finished).tolist():
+            table[index] = self._finished[workers[index]]
+        return Positions(workers, table, told, late & ~finished, finished)
 
     # --- judging
 
@@ -188,10 +204,10 @@ class Progress:
         stopped = self._stands(at) & (at.table[:, STATE] == STOPPED)
         for index in np.flatnonzero(stopped).tolist():
             yield from self._worker("worker.stopped", at, index, frame, 1.0)
-        if self._dead or not at.workers or not (frame.tick or at.told.all()):
+        if self._dead or not at.workers or not (frame.tick or (at.told | at.finished).all()):
             return
-        known = at.told | np.isfinite(at.table[:, AGE])
-        if not (self._stands(at, share=0.5) | ~known).all():
+        known = at.told | at.finished | np.isfinite(at.table[:, AGE])
+        if at.finished.all() or not (self._stands(at, share=0.5) | at.finished | ~known).all():
             if not self._told and not stopped.any():
                 yield from self._standing.withdraw_all(frame.time, "the job moves again")
         elif stopped.any():
@@ -220,7 +236,8 @@ class Progress:
     def _blame(self, at: Positions, frame: Frame) -> Iterator[Claim]:
         """All workers stand: who keeps them waiting?"""
         table = at.table
-        behind = table[:, STEP] == np.min(table[:, STEP], where=np.isfinite(table[:, STEP]), initial=np.inf)
+        left = ~at.finished
+        behind = left & (table[:, STEP] == np.min(table[:, STEP], where=left & np.isfinite(table[:, STEP]), initial=np.inf))
         pausing = behind & np.isin(table[:, PHASE], PAUSES)
         culprits = missed_by_most(table, behind, pausing)
         if not culprits.any() and pausing.any() and self._patient(table[pausing]):
@@ -229,6 +246,7 @@ class Progress:
             return
         if not culprits.any():
             culprits = self._overdue(table, pausing) if pausing.any() else furthest_behind(table, behind)
+        culprits = not_awaiting_the_finished(at, culprits)
         yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
         score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
         blamed = {at.workers[index] for index in np.flatnonzero(culprits).tolist()}
@@ -282,7 +300,8 @@ class Progress:
         age = float(np.nanmin(ages)) if np.isfinite(ages).any() else 0.0
         lines = [Evidence(text=at.line(index)) for index in list(shown)[:4]]
         if not lines:
-            lines = [Evidence(text=f"all {len(at.workers)} workers wait at the same place; {at.line(0)}")]
+            left = np.flatnonzero(~at.finished)
+            lines = [Evidence(text=f"all {len(left)} workers wait at the same place; {at.line(int(left[0]))}")]
         claim = Claim(
             entity=Entity(kind=Kind.JOB, name=frame.job),
             kind=kind,

@@ -197,3 +197,51 @@ def test_positions_that_stay_unknown_accuse_nobody() -> None:
     frames = list(job_frames(2, 2, 14, np.random.default_rng(0), faults=faults))
     kinds_ = [claim.kind for claim in claims_of(Progress(late_ticks=0), frames)]
     assert kinds_ == ["job.stalled"]
+
+
+@dataclass
+class Finished:
+    """A worker's loop is over and its process is gone from a tick on, as its node reads it."""
+
+    worker: int
+    begin: int = 4
+    steps_short: int = 0
+
+    def __call__(self, draft: Draft) -> None:
+        if draft.tick >= self.begin:
+            metrics = draft.metrics[Kind.WORKER]
+            metrics["running"][self.worker] = 0
+            metrics["state"][self.worker] = np.nan
+            metrics["marks"][self.worker] += 5
+            metrics["step"][self.worker] -= self.steps_short
+
+
+def test_fault_who_hangs_after_a_peer_has_finished_is_named_and_the_peer_is_not() -> None:
+    frames = job_frames(1, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), Finished(0)])
+    found = claims_of(Progress(), frames)
+    assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert not any("node-0/0" in line.text for claim in found for line in claim.evidence)
+
+
+@pytest.mark.parametrize("phase", ["communication", "other"])
+def test_twin_those_that_wait_for_a_peer_that_has_left_early_are_not_named_nor_is_it(phase: str) -> None:
+    def waiting(draft: Draft) -> None:
+        if draft.tick >= 4:
+            draft.metrics[Kind.WORKER]["phase"][1] = PHASES.index(phase)
+
+    faults = [FrozenWorker(worker=1, begin=4), waiting, Finished(0, steps_short=3)]
+    found = claims_of(Progress(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults))
+    assert kinds(found) == [("job.stalled", job().name, True)]
+    assert not any("worker run/node-0/0" in line.text for claim in found for line in claim.evidence)
+
+
+def test_twin_workers_that_have_all_finished_do_not_stand_still() -> None:
+    faults = [FrozenWorker(worker=1, begin=4), Finished(0), Finished(1)]
+    assert claims_of(Progress(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults)) == []
+
+
+def test_a_stall_told_by_events_is_judged_without_waiting_for_who_has_finished() -> None:
+    frames = list(job_frames(2, 2, 6, np.random.default_rng(0), faults=[Finished(0)]))
+    told = cut_frame(NOW, *stalls("cfcc", step=1000)[1:], layout=LAYOUT)
+    named = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert kinds(claims_of(Progress(), [*frames, told])) == named

@@ -12,6 +12,7 @@ from collectors.watched_worker import NAMES
 from eagle_eye.clock import FakeClock
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring import NAMES as COLUMNS
+from eagle_eye.training.ring import RUNNING
 from eagle_eye.types import Kind, Reading
 from fakes.looks import events_of, reading_of, steps_of, watch
 from fakes.trainer import DEAD_PID, Trainer, write_listing
@@ -91,6 +92,24 @@ def test_the_last_steps_of_a_dead_worker_are_read_and_its_ring_forgotten(
     (steps,) = steps_of(collector.collect())
     assert steps.numbers.tolist() == [5]
     assert watch(collector, clock, 2.0) == []
+
+
+def test_a_worker_that_has_finished_keeps_its_row_while_it_is_listed(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    """The detector would take a missing one for a worker of which nothing is known."""
+    done, other = Trainer(tmp_path, 0, clock, pid=DEAD_PID), Trainer(tmp_path, 1, clock)
+    done.step(5)
+    done.ring.now[RUNNING] = 0
+    write_listing(tmp_path, done, other)
+    collector.collect()
+    for _ in range(2):
+        row = reading_of(watch(collector, clock, 1.0))["r1/n1/0"]
+        assert (row["step"], row["running"]) == (5, 0)
+        assert np.isnan(row["state"])
+    write_listing(tmp_path, other)
+    watch(collector, clock, 1.0)
+    assert list(reading_of(watch(collector, clock, 1.0))) == ["r1/n1/1"]
 
 
 def test_a_worker_that_is_no_longer_listed_is_read_once_more(
