@@ -221,9 +221,12 @@ class Job:
         """A step was completed after that time."""
         return bool(self.steps) and self.steps[-1].end > time
 
-    def good_checkpoint(self, before: int) -> int:
-        """Step of the newest checkpoint before a step whose numbers are all finite; -1 if there is none."""
-        return max((step for step, finite in self.checkpoints.items() if finite and step < before), default=-1)
+    def good_checkpoint(self, bad: int) -> int:
+        """Step of the newest checkpoint from which a bad step can be done again, and whose numbers are all finite; -1 if there is none.
+
+        A checkpoint's number is the first step still to do: that of the bad step itself was saved before it.
+        """
+        return max((step for step, finite in self.checkpoints.items() if finite and step <= bad), default=-1)
 
     def reported_since(self, time: float) -> bool:
         """Every node of the layout has sent a batch after `time`: silence is the job's, not the telemetry's."""

@@ -307,7 +307,15 @@ class Launcher:
     async def _obey_leader(self, command: Command) -> Body:
         if self._coordination is None:
             raise TemporaryError(f"the launcher on {self._settings.node} does not coordinate {self._settings.job}")
+        if command.action == "restart":
+            await asyncio.to_thread(self._check_way_back, int(command.arguments.get("resume_step", -1)))
         return await self._coordination.command(command)
+
+    def _check_way_back(self, step: int) -> None:
+        """A roll-back to where nothing is kept any more would begin the whole training anew. Raises PermanentError."""
+        kept = [entry.step for entry in checkpoint.entries(self._settings.checkpoints) if entry.finite]
+        if step >= 0 and kept and min(kept) > step:
+            raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
 
     def _leader_state(self, connection: Connection) -> None:
         if self._coordination is None:

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from eagle_eye import wire
-from eagle_eye.errors import Stale
+from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.rpc.messages import Body, Command, Peer
 from eagle_eye.rpc.server import ControlServer
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.training import checkpoint
 from eagle_eye.training.ring import RingReader
 from eagle_eye.types import Event, Layout
 from remediation.launcher.__main__ import settings_json
@@ -336,6 +337,19 @@ def test_commands_of_the_leader_exclude_release_and_are_refused_when_stale(stage
     assert leader.command("reattempt", {"workers": []}, epoch=2, step="d") == {"continued": [f"{stage.run}/n1/0"]}
     leader.command("release", {"node": "n0"}, epoch=2, step="e")
     assert stage.layouts()[-1].nodes == ("n1", "n0")
+
+
+def test_a_roll_back_to_where_nothing_is_kept_is_refused(stage: Stage, leader: FakeLeader) -> None:
+    checkpoints = stage.directory / "checkpoints"
+    checkpoints.mkdir()
+    manifest = {"version": checkpoint.VERSION, "step": 320, "data": "x", "bytes": 0, "crc32": 0, "finite": True, "epoch": 1}
+    (checkpoints / "step-000000000320.json").write_text(json.dumps(manifest))
+    stage.launch(0, nnodes=(1, 1), leader=leader.address, checkpoint_dir=checkpoints)
+    stage.began(1)
+    wait_until("the leader to know", lambda: leader.known)
+    with pytest.raises(PermanentError, match="the oldest is 320"):
+        leader.command("restart", {"resume_step": 310, "own": False}, epoch=1, step="a")
+    assert leader.command("restart", {"resume_step": 320, "own": False}, epoch=1, step="b") == {"epoch": 2, "budget_left": 3}
 
 
 def test_a_script_that_dies_at_import_fails_at_once_and_says_why(stage: Stage) -> None:
