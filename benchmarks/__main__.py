@@ -33,7 +33,7 @@ PLANNER = (
 LONG = ("benchmarks.chain.soak",)
 """`make soak`."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
-HEADING = re.compile(r"^## `python -m (\S+)", re.MULTILINE)
+HEADING = re.compile(r"^## `python -m ([\w.]+)`", re.MULTILINE)
 
 
 def main() -> int:

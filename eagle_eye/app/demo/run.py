@@ -27,7 +27,7 @@ WARM_UP_STEPS = 40
 """Steps before the first fault; their throughput is what is expected later."""
 FIRST_STEPS = 5
 """Of those the first, which fill caches, do not count."""
-HELD_S = (3.0, 5.0)
+HELD_S = (3.0, 4.0)
 """For how long the stream is stopped."""
 PATIENCE_S = 30.0
 """How long a fault may take before the demo goes on and counts it as not healed."""
@@ -118,7 +118,7 @@ class Demo:
 
     def _break(self, fault: Fault, stage: Stage, chance: random.Random) -> None:
         self._doing = f"healthy; next: {fault.name}"
-        stage.wait_steps(chance.randint(3, 12), PATIENCE_S)
+        stage.wait_steps(chance.randint(3, 8), PATIENCE_S)
         self.clock.sleep(chance.uniform(0.0, 0.1))
         struck = self._strike(fault, stage, chance)
         with self.truth.open("ab") as file:
