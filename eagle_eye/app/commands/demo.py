@@ -1,6 +1,7 @@
 """`eagle-eye demo`."""
 
 import random
+import signal
 import tempfile
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
         console.width = PLAIN_WIDTH
     console.print(f"seed {seed}; everything is kept in {place}")
     demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell in the background has them ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         rows = demo.run()
     except KeyboardInterrupt:
