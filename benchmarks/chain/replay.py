@@ -3,7 +3,7 @@
     python -m benchmarks.chain.replay [--state-dir DIR] [--config FILE] [--json]
 
 Without DIR it makes a record: a job of four workers on two nodes, one of them killed, one stopped, one raising an
-exception. The changed record differs in one reading: the loss of one worker in one healthy step is no number.
+exception. The changed record differs in one reading: the loss of one worker in one healthy step is infinite.
 """
 
 import argparse
@@ -64,16 +64,16 @@ class Changed:
 
 
 def changed(messages: list[Message]) -> Changed:
-    """The same record with one loss that is no number, some steps after the beginning of what it holds."""
+    """The same record with one loss that is infinite, some steps after the beginning of what it holds."""
     position, batch, block, row = next(_steps_with_loss(messages))
     reading = block.reading
     assert isinstance(reading, StepReading)
     values = reading.values.copy()
-    values[row, 0, reading.names.index("loss")] = math.nan
+    values[row, 0, reading.names.index("loss")] = math.inf
     other = msgspec.structs.replace(block, reading=msgspec.structs.replace(reading, values=values))
     blocks = tuple(other if each is block else each for each in batch.blocks)
     message = messages[position]._replace(value=wire.encode(msgspec.structs.replace(batch, blocks=blocks)))
-    what = f"the loss of {reading.workers[0]} in step {reading.numbers[row]} is no number"
+    what = f"the loss of {reading.workers[0]} in step {reading.numbers[row]} is infinite"
     return Changed([*messages[:position], message, *messages[position + 1 :]], what)
 
 
