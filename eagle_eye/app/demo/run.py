@@ -139,8 +139,9 @@ class Demo:
             return drills.stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=self.clock), self.clock)
         if fault.culprit == "worker":
             # not the same one twice running: that is a relapse, to which a stronger answer is right
-            self._hit = chance.choice([worker for worker in stage.workers() if worker.name != self._hit]).name
-            return drills.ON_WORKER[fault.kind](next(worker for worker in stage.workers() if worker.name == self._hit), self.clock)
+            worker = chance.choice([worker for worker in stage.workers() if worker.name != self._hit])
+            self._hit = worker.name
+            return drills.ON_WORKER[fault.kind](worker, self.clock)
         name = self._node(fault, stage.record.trace, chance)
         if fault.kind == "slow-node":
             return drills.slow(name, stage.cluster.run_dir(name), self.clock)
