@@ -9,8 +9,11 @@ ARGS ?=
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/.ready: pyproject.toml constraints.txt scripts/set-up
+.venv/.ready: pyproject.toml constraints.txt requirements-broker.txt scripts/set-up
 	@PYTHON=$(PYTHON) scripts/set-up
+
+.venv/.servers: .venv/.ready scripts/install-debian
+	@scripts/install-debian prometheus prometheus-alertmanager postgresql && touch $@
 
 demo: .venv/.ready  ## a real training job, broken ten times and healed; ends with a table
 	@.venv/bin/eagle-eye demo $(ARGS)
@@ -30,7 +33,7 @@ unit: .venv/.ready  ## unit and contract tests: no network, a fake clock
 scenarios: .venv/.ready  ## real processes, killed for real
 	@.venv/bin/pytest -q tests/scenario
 
-services: .venv/.ready  ## real servers and streams
+services: .venv/.servers  ## real servers and streams
 	@.venv/bin/pytest -q tests/services
 
 bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md

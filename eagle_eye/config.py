@@ -6,7 +6,7 @@ defaults below. A wrong type or an unknown key refuses the whole file, naming th
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,10 +30,43 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     """Listen beyond loopback without authentication. Only on a network that you trust wholly."""
     lease_s: float = 2.0
     """Seconds of silence after which a session counts as lost, and a leader's term as over."""
+    role: Literal["all", "detect", "lead"] = "all"
+    """detect: read partitions of the stream and diagnose; lead: decide and command; all: both in one process."""
+    http: str = "127.0.0.1:7468"
+    """host:port of the one HTTP port: /metrics, /healthz, hooks, approvals. Empty: none."""
+    public_url: str = ""
+    """How a person's browser reaches the HTTP port: the beginning of links in alerts. Default: http://<server.http>."""
+
+
+class KafkaConfig(Section, frozen=True, kw_only=True):
+    """A Kafka cluster as the stream of many machines."""
+
+    brokers: str = ""
+    """host:port, several with commas. Empty: the embedded stream."""
+    replication: int = -1
+    """Replicas of a topic that is made; -1: the broker's default."""
+    compression: Literal["lz4", "zstd", "gzip", "none"] = "lz4"
+    """Of batches."""
+    security: Literal["plaintext", "tls", "sasl", "sasl_tls"] = "plaintext"
+    """plaintext, tls (server checked, and we by certificate_file if given), sasl (password, no encryption), sasl_tls."""
+    ca_file: str = ""
+    """PEM of the authority that signed the brokers' certificates; empty: the system's."""
+    certificate_file: str = ""
+    """PEM of our own certificate."""
+    key_file: str = ""
+    """PEM of its key."""
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
+    """Of SASL."""
+    user: str = ""
+    """Of SASL."""
+    password_file: str = ""
+    """File with its password; else the variable EAGLE_EYE_KAFKA_PASSWORD."""
+    timeout_s: float = 10.0
+    """A record that no broker has acknowledged by then makes the stream count as away."""
 
 
 class StreamConfig(Section, frozen=True, kw_only=True):
-    """The embedded stream: an ordered log on disk, shared by the processes of one machine."""
+    """The stream: an ordered log, on disk for the processes of one machine, or in Kafka for many."""
 
     partitions: int = 1
     """Partitions of the topic of observations."""
@@ -45,6 +78,50 @@ class StreamConfig(Section, frozen=True, kw_only=True):
     """Seconds between two fsyncs: what a power cut may cost. A killed process costs nothing."""
     spool_bytes: int = 256 << 20
     """Bytes that an agent or launcher may spool while the stream is away."""
+    kafka: KafkaConfig = KafkaConfig()
+
+
+class LedgerConfig(Section, frozen=True, kw_only=True):
+    """The ledger: incidents, plans, outcomes, approvals, and who leads."""
+
+    url: str = ""
+    """postgresql://user@host/database. Empty: ledger.sqlite in the state directory."""
+    password_file: str = ""
+    """File with the database's password; else the variable EAGLE_EYE_LEDGER_PASSWORD."""
+    retention_s: float = 90 * 86_400.0
+    """Seconds for which ended incidents, old findings and notices are kept."""
+
+
+class HistoryConfig(Section, frozen=True, kw_only=True):
+    """The history: every number, in Parquet files that DuckDB reads."""
+
+    enabled: bool = True
+    """False: nothing is kept beyond the stream's own retention."""
+    place: str = ""
+    """A directory, or an fsspec URL of an object store. Default: history in the state directory."""
+    file_s: float = 30.0
+    """Seconds of telemetry in one new file."""
+    compact_s: float = 3600.0
+    """Small files of so many seconds are made into one."""
+    retention_s: float = 14 * 86_400.0
+    """Seconds for which numbers are kept."""
+    max_bytes: int = 64 << 30
+    """Bytes that the history may take; the oldest go first."""
+
+
+class AccessConfig(Section, frozen=True, kw_only=True):
+    """Who may connect, and as what."""
+
+    ca_file: str = ""
+    """PEM of the authority of the control channel (`eagle-eye certs` makes one): with it, both sides must show a certificate."""
+    certificate_file: str = ""
+    """PEM of this process's certificate."""
+    key_file: str = ""
+    """PEM of its key."""
+    tokens_file: str = ""
+    """TOML of the people's tokens and roles, hashed (`eagle-eye token`). Default: tokens/tokens.toml in the state directory, if it is there."""
+    token_file: str = ""
+    """File with this process's own token, for commands; else the variable EAGLE_EYE_TOKEN."""
 
 
 class AgentConfig(Section, frozen=True, kw_only=True):
@@ -68,6 +145,9 @@ class Config(Section, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     stream: StreamConfig = StreamConfig()
     agent: AgentConfig = AgentConfig()
+    ledger: LedgerConfig = LedgerConfig()
+    history: HistoryConfig = HistoryConfig()
+    access: AccessConfig = AccessConfig()
     engine: Options = {}
     """What may be done and how the outcome is judged: remediation/policy.py."""
     collectors: dict[str, Options] = {}
@@ -134,14 +214,19 @@ def _check(config: Config, name: str) -> None:
         "server.lease_s": config.server.lease_s,
         "stream.partitions": config.stream.partitions,
         "stream.retention_s": config.stream.retention_s,
+        "stream.kafka.timeout_s": config.stream.kafka.timeout_s,
         "agent.batch_s": config.agent.batch_s,
+        "history.file_s": config.history.file_s,
+        "history.retention_s": config.history.retention_s,
+        "ledger.retention_s": config.ledger.retention_s,
     }
     for key, value in positive.items():
         if value <= 0:
             raise ConfigError(f"{name}: {key} is {value}; it must be above zero.")
-    host, colon, port = config.server.listen.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise ConfigError(f"{name}: server.listen is {config.server.listen!r}; write it as host:port, e.g. 127.0.0.1:7467.")
+    for key, address in (("listen", config.server.listen), ("http", config.server.http or "none:0")):
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdigit():
+            raise ConfigError(f"{name}: server.{key} is {address!r}; write it as host:port, e.g. 127.0.0.1:7467.")
 
 
 def _read(path: Path) -> str:

@@ -25,7 +25,7 @@ def generate(config: Config = Config()) -> str:  # noqa: B008 -- frozen
     for field in Config.__struct_fields__:
         value = getattr(config, field)
         if isinstance(value, Section):
-            sections.append((field, value))
+            sections += _sections(field, value)
         elif field not in TABLES and field != "engine":
             lines += ["", *_comment(texts.get(field, "")), f"{field} = {_toml(value)}"]
     for name, section in sections:
@@ -38,6 +38,14 @@ def generate(config: Config = Config()) -> str:  # noqa: B008 -- frozen
             chosen = {"enabled": True, **getattr(config, table).get(name, {})}
             lines += _plugin(f"{table}.{name}", plugins.load(room, name), chosen)
     return "\n".join(lines) + "\n"
+
+
+def _sections(name: str, section: Section) -> Iterator[tuple[str, Section]]:
+    """A section, then those within it."""
+    yield name, section
+    for field in section.__struct_fields__:
+        if isinstance(value := getattr(section, field), Section):
+            yield from _sections(f"{name}.{field}", value)
 
 
 def _plugin(table: str, cls: type, chosen: dict[str, Any]) -> Iterator[str]:

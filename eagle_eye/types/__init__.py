@@ -1,0 +1,107 @@
+"""The nouns: what flows through Eagle Eye. Frozen, keyword-only, each with a schema version.
+
+Batches become frames, frames become findings, findings an incident, an incident a plan, a plan an
+outcome. Times are seconds since 1970 (UTC) unless a name says otherwise. Arrays are never changed
+after they were made. `Frame` lives in frames.py: it holds arrays and a window, and is never sent.
+"""
+
+from eagle_eye.digests import digest_of
+
+from .foundation import (
+    SCHEMA,
+    Doubles,
+    Entity,
+    Floats,
+    Integers,
+    Kind,
+    Noun,
+)
+from .healing import (
+    Allow,
+    Alternative,
+    Approval,
+    Hold,
+    Mode,
+    Outcome,
+    Plan,
+    Progress,
+    Refuse,
+    Situation,
+    Target,
+    Transition,
+    Verdict,
+)
+from .judgements import (
+    Claim,
+    Culprit,
+    Evidence,
+    Finding,
+    Incident,
+    IncidentState,
+    Notice,
+    Rival,
+    Severity,
+)
+from .observations import (
+    Baseline,
+    Batch,
+    Block,
+    ConfigChange,
+    Event,
+    Layout,
+    Mark,
+    Place,
+    Reading,
+    Record,
+    SchemaRecord,
+    Step,
+    StepReading,
+    Topology,
+)
+
+__all__ = [
+    "SCHEMA",
+    "Allow",
+    "Alternative",
+    "Approval",
+    "Baseline",
+    "Batch",
+    "Block",
+    "Claim",
+    "ConfigChange",
+    "Culprit",
+    "Doubles",
+    "Entity",
+    "Event",
+    "Evidence",
+    "Finding",
+    "Floats",
+    "Hold",
+    "Incident",
+    "IncidentState",
+    "Integers",
+    "Kind",
+    "Layout",
+    "Mark",
+    "Mode",
+    "Notice",
+    "Noun",
+    "Outcome",
+    "Place",
+    "Plan",
+    "Progress",
+    "Reading",
+    "Record",
+    "Refuse",
+    "Rival",
+    "SchemaRecord",
+    "Severity",
+    "Situation",
+    "Step",
+    "StepReading",
+    "Target",
+    "Topology",
+    "Transition",
+    "Verdict",
+    "digest_of",
+]

@@ -1,0 +1,156 @@
+"""What is done about it: plans, verdicts, progress and outcomes; and what a guard sees beside a plan."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Literal
+
+from eagle_eye.digests import digest_of
+
+from .foundation import Noun
+from .judgements import Incident, Severity
+from .observations import Layout
+
+
+class Mode(StrEnum):
+    """How far Eagle Eye may go beyond what the job allowed itself."""
+
+    OBSERVE = "observe"
+    RECOMMEND = "recommend"
+    AUTO = "auto"
+
+
+class Target(Noun, frozen=True, kw_only=True):
+    """What a plan wants of one job."""
+
+    job: str
+    epoch: int
+    """The plan is stale once the job's epoch is higher."""
+    basis: str
+    """Digest of the layout that the plan was made for."""
+    exclude: tuple[str, ...] = ()
+    resume_step: int = -1
+    skip: tuple[int, ...] = ()
+    workers: tuple[str, ...] = ()
+
+
+class Alternative(Noun, frozen=True, kw_only=True):
+    """An action that lost, and why."""
+
+    action: str
+    why: str
+
+
+class Plan(Noun, frozen=True, kw_only=True):
+    """One action against one incident."""
+
+    id: str
+    incident: str
+    action: str
+    targets: tuple[Target, ...]
+    made: float
+    expires: float
+    severity: Severity
+    own: bool = False
+    """True: the job allowed it itself with `--heal`; no mode and no guard is asked."""
+    reason: str = ""
+    cost: float = 0.0
+    """WAF·seconds (here: GPU-seconds) that the action itself is expected to cost."""
+    benefit: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What an approval is given for: action and targets, whatever the id and the time."""
+        return digest_of(self.action, self.targets)
+
+
+class Transition(Noun, frozen=True, kw_only=True):
+    """A plan worked out for an elastic job: who recomputes what, who sends which layer to whom."""
+
+    job: str
+    epoch: int
+    target: Layout
+    recompute: dict[str, tuple[int, ...]]
+    """Worker → micro-batches."""
+    sends: tuple[tuple[str, str, int], ...]
+    """(giver, taker, layer), in this order."""
+
+
+class Allow(Noun, frozen=True, kw_only=True):
+    """A guard lets the plan pass."""
+
+    guard: str
+    reason: str = ""
+
+
+class Hold(Noun, frozen=True, kw_only=True):
+    """A guard wants something first: a person's approval, or `seconds` of time (0 = until something changes)."""
+
+    guard: str
+    reason: str
+    seconds: float = 0.0
+
+
+class Refuse(Noun, frozen=True, kw_only=True):
+    """A guard says no."""
+
+    guard: str
+    reason: str
+
+
+Verdict = Allow | Hold | Refuse
+
+
+class Progress(Noun, frozen=True, kw_only=True):
+    """One step of an action, before (`intended`) and after (`done`)."""
+
+    step: str
+    state: Literal["intended", "done", "failed"]
+    time: float
+    detail: str = ""
+
+
+class Outcome(Noun, frozen=True, kw_only=True):
+    """What became of a plan."""
+
+    plan: str
+    incident: str
+    action: str
+    state: Literal["intended", "done", "failed", "stale"]
+    time: float
+    progress: tuple[Progress, ...] = ()
+    detection_s: float | None = None
+    """C_detection: from the fault's beginning to the incident."""
+    transition_s: float | None = None
+    """C_transition: from the incident to the first step committed afterwards."""
+    sub_healthy_s: float | None = None
+    """C_sub-healthy: GPU-seconds lost so far by running on less than the full layout."""
+    predicted: dict[str, float] = {}
+    actual: dict[str, float] = {}
+    detail: str = ""
+
+
+class Approval(Noun, frozen=True, kw_only=True):
+    """A named person's word on one plan digest."""
+
+    digest: str
+    person: str
+    approved: bool
+    time: float
+    expires: float
+
+
+class Situation(Noun, frozen=True, kw_only=True):
+    """What a guard sees beside the plan: `running` plans have begun and not ended, `nodes` is the known cluster's size."""
+
+    mode: Mode
+    incident: Incident
+    open: tuple[Incident, ...]
+    outcomes: tuple[Outcome, ...]
+    """The recent ones, newest first."""
+    running: tuple[Plan, ...]
+    plans: Mapping[str, Plan]
+    """Of the recent outcomes, by id."""
+    approvals: tuple[Approval, ...]
+    nodes: int
+    now: float
