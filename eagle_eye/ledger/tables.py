@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION = "0001"
+VERSION = "0002"
 """The revision of migrations/ that these tables are."""
 
 metadata = MetaData(
