@@ -12,6 +12,7 @@
     │   └── StreamRefused      a record that the stream can never take: trying again is of no use
     ├── RingError              a ring that cannot be read (torn, foreign, of another version)
     ├── LedgerError            the ledger cannot be read or written
+    │   └── LedgerAway         its database has gone away and kept nothing of the call: try again later
     ├── ControlError           the control channel refused a request
     │   └── Stale              an older term, epoch or plan than the one already seen
     ├── LaunchError            a training command cannot be started
@@ -66,6 +67,10 @@ class RingError(EagleEyeError):
 
 class LedgerError(EagleEyeError):
     """The ledger cannot be read or written."""
+
+
+class LedgerAway(LedgerError):
+    """The database has gone away and may come back; nothing of the call was kept."""
 
 
 class ControlError(EagleEyeError):

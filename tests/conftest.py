@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+pytest.register_assert_rewrite("contract.ledger_cases")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):

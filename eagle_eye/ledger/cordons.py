@@ -3,7 +3,7 @@
 import msgspec
 from sqlalchemy import insert, select, update
 
-from .store import Store, words
+from .store import Store, patient, words
 from .tables import cordons
 from .values import Cordon
 
@@ -11,6 +11,7 @@ from .values import Cordon
 class Cordons(Store):
     """Cordoned nodes. All cordons ever made are kept."""
 
+    @patient
     def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool:
         """Keep a node out; False if it is out already (the first plan stays its reason)."""
         cordon = Cordon(node=node, job=job, plan=plan, reason=reason, since=time)
@@ -21,12 +22,14 @@ class Cordons(Store):
             connection.execute(insert(cordons).values(node=node, since=time, body=words(cordon)))
             return True
 
+    @patient
     def release(self, node: str, person: str, time: float) -> bool:
         """Let a node take part again; False if it was not out."""
         out = (cordons.c.node == node, cordons.c.released.is_(None))
         with self._writing() as connection:
             return connection.execute(update(cordons).where(*out).values(released=time, person=person)).rowcount > 0
 
+    @patient
     def cordoned(self) -> tuple[Cordon, ...]:
         """Nodes that are out now, oldest first."""
         query = select(cordons.c.body).where(cordons.c.released.is_(None)).order_by(cordons.c.number)

@@ -5,7 +5,7 @@ from sqlalchemy import func, insert, select
 
 from eagle_eye.types import Layout, digest_of
 
-from .store import Store, put, words
+from .store import Store, patient, put, words
 from .tables import epochs, jobs
 from .values import JobFacts
 
@@ -13,6 +13,7 @@ from .values import JobFacts
 class Epochs(Store):
     """The last layout of each job, and who was granted which epoch."""
 
+    @patient
     def grant_epoch(self, job: str, epoch: int, layout: Layout) -> bool:
         """True once for each epoch, and again only for the very same layout: two halves never both get it.
 
@@ -32,6 +33,7 @@ class Epochs(Store):
             connection.execute(insert(epochs).values(job=job, epoch=epoch, digest=digest, body=words(layout)))
             return True
 
+    @patient
     def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int) -> bool:
         """Keep what the coordinator told after a valid epoch; False, and nothing kept, for an epoch that is over."""
         facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left)
@@ -42,12 +44,14 @@ class Epochs(Store):
             put(connection, jobs, {"job": job}, {"epoch": layout.epoch, "body": words(facts)})
             return True
 
+    @patient
     def jobs(self) -> dict[str, JobFacts]:
         """All jobs that were ever told of and not forgotten."""
         with self._reading() as connection:
             rows = connection.execute(select(jobs.c.job, jobs.c.body).order_by(jobs.c.job)).all()
             return {row.job: msgspec.json.decode(row.body, type=JobFacts) for row in rows}
 
+    @patient
     def forget_job(self, job: str) -> None:
         """The run is over: the next leader need not look for it. Its granted epochs stay."""
         with self._writing() as connection:

@@ -8,7 +8,7 @@ from sqlalchemy import delete, insert, select
 
 from eagle_eye.types import Finding, Notice
 
-from .store import Store, words
+from .store import Store, patient, words
 from .tables import findings, notices
 
 
@@ -22,6 +22,10 @@ class Findings(Store):
             known = last.get(finding.id)
             if known is None or known.revision < finding.revision:
                 last[finding.id] = finding
+        self._save_newest(last)
+
+    @patient
+    def _save_newest(self, last: dict[str, Finding]) -> None:
         with self._writing() as connection:
             for ids in _portions(list(last)):
                 kept = connection.execute(select(findings.c.id, findings.c.revision).where(findings.c.id.in_(ids)))
@@ -31,6 +35,7 @@ class Findings(Store):
                     connection.execute(delete(findings).where(findings.c.id.in_([row["id"] for row in rows])))
                     connection.execute(insert(findings), rows)
 
+    @patient
     def findings(self, *, active_only: bool = False, job: str = "", limit: int = 1000) -> tuple[Finding, ...]:
         """Newest first."""
         query = select(findings.c.body).order_by(findings.c.time.desc(), findings.c.id).limit(limit)
@@ -41,6 +46,7 @@ class Findings(Store):
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Finding) for body in connection.execute(query).scalars())
 
+    @patient
     def findings_of(self, ids: Sequence[str]) -> tuple[Finding, ...]:
         """Those of these ids that are kept, by their beginning."""
         kept: list[Finding] = []
@@ -50,11 +56,13 @@ class Findings(Store):
                 kept += [msgspec.json.decode(body, type=Finding) for body in bodies]
         return tuple(sorted(kept, key=lambda finding: (finding.since, finding.id)))
 
+    @patient
     def save_notice(self, notice: Notice) -> None:
         """Keep a notice."""
         with self._writing() as connection:
             connection.execute(insert(notices).values(name=notice.name, time=notice.time, body=words(notice)))
 
+    @patient
     def notices(self, *, since: float = 0.0, limit: int = 100) -> tuple[Notice, ...]:
         """Newest first."""
         order = (notices.c.time.desc(), notices.c.number.desc())

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Incident, IncidentState
 
-from .store import Store, words
+from .store import Store, patient, words
 from .tables import incident_revisions, incident_states, incidents
 from .values import IncidentRecord, StateChange
 
@@ -31,6 +31,7 @@ UNDER_WAY = (_STATE.OPEN, _STATE.CONTAINED, _STATE.HEALING)
 class Incidents(Store):
     """Revisions and states of incidents."""
 
+    @patient
     def save_incident(self, incident: Incident, state: IncidentState, *, time: float | None = None) -> bool:
         """Keep a revision, and the state if it has changed at `time` (the revision's if not told).
 
@@ -57,6 +58,7 @@ class Incidents(Store):
                 connection.execute(insert(incident_revisions).values(**revision, body=words(incident)))
             return news
 
+    @patient
     def move_incident(self, incident: str, state: IncidentState, time: float) -> None:
         """Change the state alone. LedgerError if there is no such incident or the state cannot follow."""
         with self._writing() as connection:
@@ -66,6 +68,7 @@ class Incidents(Store):
             self._move(connection, incident, IncidentState(present), state, time)
             connection.execute(update(incidents).where(incidents.c.id == incident).values(state=state, changed=time))
 
+    @patient
     def incidents(self, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentRecord, ...]:
         """The last revision of each, newest first. `open_only`: those in which something is still to be done."""
         query = select(incidents).order_by(incidents.c.opened.desc(), incidents.c.id).limit(limit)
@@ -76,12 +79,14 @@ class Incidents(Store):
         with self._reading() as connection:
             return tuple(_record(row) for row in connection.execute(query))
 
+    @patient
     def incident_record(self, incident: str) -> IncidentRecord | None:
         """The last revision and where it stands, None if there is none."""
         with self._reading() as connection:
             row = connection.execute(select(incidents).where(incidents.c.id == incident)).one_or_none()
             return _record(row) if row is not None else None
 
+    @patient
     def incident(self, incident: str) -> tuple[Incident, ...]:
         """All revisions, oldest first; none if there is no such incident."""
         table = incident_revisions
@@ -89,6 +94,7 @@ class Incidents(Store):
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Incident) for body in connection.execute(query).scalars())
 
+    @patient
     def states(self, incident: str) -> tuple[StateChange, ...]:
         """Its life so far, oldest first."""
         table = incident_states

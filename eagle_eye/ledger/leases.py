@@ -8,7 +8,7 @@ from .values import Holder, Lease
 
 
 class Leases(Store):
-    """Leases by name, e.g. `leader`. The caller's `now` is wall time; all holders share the ledger's machine."""
+    """Leases by name, e.g. `leader`. The caller's `now` counts where all holders share a machine (SQLite), else the database's."""
 
     def acquire(self, name: str, holder: Holder, seconds: float, now: float, *, above: int = 0) -> int | None:
         """The term, if the lease was free, run out or ours; None while another has it: `holder_of` names it.
@@ -16,6 +16,7 @@ class Leases(Store):
         `above`: the new term is higher than this too (a peer has seen it from a ledger that was lost).
         """
         with self._writing(fenced=False) as connection:
+            now = self._database.now(connection, now)
             last = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).one_or_none()
             ours = last is not None and _lease(last).holder == holder
             if last is not None and last.until > now and not ours:
@@ -32,12 +33,14 @@ class Leases(Store):
         """Hold it for so long from now; False if another has taken it: stop acting at once."""
         mine = (leases.c.name == name, leases.c.term == term, leases.c.boot == holder.boot)
         with self._writing(fenced=False) as connection:
+            now = self._database.now(connection, now)
             return connection.execute(update(leases).where(*mine).values(until=now + seconds)).rowcount == 1
 
     def resign(self, name: str, holder: Holder, now: float) -> None:
         """Give it up, so that the next one need not wait; nothing happens if it is another's."""
-        mine = (leases.c.name == name, leases.c.boot == holder.boot, leases.c.until > now)
         with self._writing(fenced=False) as connection:
+            now = self._database.now(connection, now)
+            mine = (leases.c.name == name, leases.c.boot == holder.boot, leases.c.until > now)
             connection.execute(update(leases).where(*mine).values(until=now))
 
     def holder_of(self, name: str) -> Lease | None:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Select, Table, func, insert, select
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
 
-from .store import Store, put, words
+from .store import Store, patient, put, words
 from .tables import approvals, outcomes, plans, progress, verdicts
 from .values import KeptVerdict
 
@@ -18,20 +18,24 @@ Kept = TypeVar("Kept")
 class Plans(Store):
     """Plans, their progress, outcomes, the guards' verdicts and people's approvals."""
 
+    @patient
     def save_plan(self, plan: Plan) -> None:
         """Keep a plan; the same id again replaces it."""
         with self._writing() as connection:
             _keep(connection, plan)
 
+    @patient
     def plan(self, plan: str) -> Plan | None:
         """The plan of that id."""
         return next(iter(self._plans(select(plans.c.body).where(plans.c.id == plan))), None)
 
+    @patient
     def plans(self, *, incident: str = "", limit: int = 100) -> tuple[Plan, ...]:
         """Newest first."""
         query = select(plans.c.body).order_by(plans.c.made.desc(), plans.c.id).limit(limit)
         return self._plans(query.where(plans.c.incident == incident) if incident else query)
 
+    @patient
     def intend(self, plan: Plan, step: Progress) -> None:
         """Write down that a step is about to be done; call before it runs."""
         if step.state != "intended":
@@ -40,6 +44,7 @@ class Plans(Store):
             _keep(connection, plan)
             _write(connection, plan.id, step)
 
+    @patient
     def did(self, plan: Plan, step: Progress) -> None:
         """Write down that a step is done or has failed. LedgerError if it was not written before it ran."""
         with self._writing() as connection:
@@ -48,41 +53,48 @@ class Plans(Store):
                 raise LedgerError(f"step {step.step!r} of plan {plan.id} was not written down before it ran")
             _write(connection, plan.id, step)
 
+    @patient
     def progress(self, plan: str) -> tuple[Progress, ...]:
         """What was done of a plan, oldest first."""
         query = select(progress.c.body).where(progress.c.plan == plan).order_by(progress.c.number)
         with self._reading() as connection:
             return _decoded(connection, query, Progress)
 
+    @patient
     def unfinished(self) -> tuple[Plan, ...]:
         """Plans with a step that began and did not end, oldest first: the next leader resumes or undoes them."""
         last = select(func.max(progress.c.number)).group_by(progress.c.plan, progress.c.step)
         begun = select(progress.c.plan).where(progress.c.number.in_(last), progress.c.state == "intended")
         return self._plans(select(plans.c.body).where(plans.c.id.in_(begun)).order_by(plans.c.made, plans.c.id))
 
+    @patient
     def save_outcome(self, outcome: Outcome) -> None:
         """Keep what became of a plan; later word replaces the earlier."""
         values = {"incident": outcome.incident, "state": outcome.state, "time": outcome.time, "body": words(outcome)}
         with self._writing() as connection:
             put(connection, outcomes, {"plan": outcome.plan}, values)
 
+    @patient
     def outcome(self, plan: str) -> Outcome | None:
         """What became of a plan."""
         with self._reading() as connection:
             return next(iter(_decoded(connection, select(outcomes.c.body).where(outcomes.c.plan == plan), Outcome)), None)
 
+    @patient
     def outcomes(self, *, incident: str = "", since: float = 0.0, limit: int = 100) -> tuple[Outcome, ...]:
         """Newest first."""
         query = select(outcomes.c.body).where(outcomes.c.time >= since).order_by(outcomes.c.time.desc()).limit(limit)
         with self._reading() as connection:
             return _decoded(connection, query.where(outcomes.c.incident == incident) if incident else query, Outcome)
 
+    @patient
     def save_approval(self, approval: Approval) -> None:
         """Keep a person's word."""
         values = {"digest": approval.digest, "time": approval.time, "expires": approval.expires}
         with self._writing() as connection:
             connection.execute(insert(approvals).values(**values, body=words(approval)))
 
+    @patient
     def approvals(self, *, digest: str = "", now: float | None = None) -> tuple[Approval, ...]:
         """Newest first; with `now` only those that have not expired. The newest word on a digest is what counts."""
         query = select(approvals.c.body).order_by(approvals.c.time.desc(), approvals.c.number.desc())
@@ -93,12 +105,14 @@ class Plans(Store):
         with self._reading() as connection:
             return _decoded(connection, query, Approval)
 
+    @patient
     def save_verdict(self, plan: Plan, verdict: Verdict, time: float) -> None:
         """Keep what a guard said about a plan."""
         values = {"plan": plan.id, "incident": plan.incident, "time": time, "body": words(verdict)}
         with self._writing() as connection:
             connection.execute(insert(verdicts).values(**values))
 
+    @patient
     def verdicts(self, *, incident: str = "", plan: str = "") -> tuple[KeptVerdict, ...]:
         """What guards said about a plan, or about all plans of an incident; oldest first."""
         query = select(verdicts).order_by(verdicts.c.number)

@@ -1,87 +1,111 @@
-"""The file under the ledger: opened, brought up to date, read and written in transactions."""
+"""The database under the ledger: opened, brought up to date, read and written in transactions."""
 
-import sqlite3
-from collections.abc import Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, update
+from sqlalchemy import Connection, Table, insert, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import QueuePool
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import LedgerError, Stale
+from eagle_eye.errors import LedgerAway, LedgerError, Stale
 
 from . import tables
+from .database import Database
+from .sqlite import SqliteFile
 
-BUSY_S = 5.0
-"""How long a write waits for another process's."""
-BUSY_PAUSE_S = 0.01
+RETRY_S = 0.2
+"""Between two attempts to reach a database that has gone away."""
+log = logging.getLogger(__name__)
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Opened = TypeVar("Opened", bound="Store")
 
 
 class Store:
     """One ledger, opened. Subclasses add what is kept in it."""
 
-    def __init__(self, engine: Engine, name: str, *, writable: bool) -> None:
-        self._engine = engine
-        self._name = name
+    def __init__(self, database: Database, *, writable: bool, patience_s: float = 0.0, clock: Clock | None = None) -> None:
+        self._database = database
         self._writable = writable
+        self._patience_s = patience_s
+        self._clock = clock or SystemClock()
         self._fence: tuple[str, int] | None = None
 
     @classmethod
-    def open(cls, place: str | Path, *, read_only: bool = False) -> Self:
+    def open(
+        cls, place: str | Path, *, read_only: bool = False, password: str = "", patience_s: float = 0.0, clock: Clock | None = None
+    ) -> Self:
         """Open a path or a URL, and bring the tables up to date; read-only, they must be so already.
 
-        LedgerError if it is no ledger, of a newer version, or cannot be read or written.
+        patience_s: how long every call waits for a database that has gone away (leases excepted). LedgerError if it is
+        no ledger, of a newer version, or cannot be read or written.
         """
-        path = _path_of(place)
-        if read_only and not path.exists():
-            raise LedgerError(f"there is no ledger at {path}: name the right --state-dir, or start `eagle-eye server`")
-        store = cls(_engine(path, read_only), str(path), writable=not read_only)
+        clock = clock or SystemClock()
+        store = cls(_database(place, read_only, password, clock), writable=not read_only, patience_s=patience_s, clock=clock)
         try:
-            if not read_only:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            store._database.prepare()
             store._bring_up_to_date()
-        except OSError as error:
-            raise LedgerError(f"cannot make {path.parent}: {error.strerror}; choose another --state-dir") from error
         except LedgerError:
             store.close()
             raise
         return store
 
     def close(self) -> None:
-        """Release the file."""
-        self._engine.dispose()
+        """Release the connections."""
+        self._database.engine.dispose()
 
     def write_as(self, lease: str, term: int) -> None:
         """From now on write only while this term of the lease is the last one; Stale otherwise."""
         self._fence = (lease, term)
+
+    def write_freely(self) -> None:
+        """No longer as the holder of a lease."""
+        self._fence = None
+
+    @property
+    def _name(self) -> str:
+        return self._database.name
 
     # --- transactions --------------------------------------------------------------------------------------------
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         """A consistent view."""
-        with self._told(), self._engine.connect() as connection, connection.begin():
+        with self._told(), self._database.reading() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def _writing(self, *, fenced: bool = True) -> Iterator[Connection]:
-        """One transaction: all of it, or nothing if the block raises."""
+        """One transaction: all of it, or nothing if the block raises. No other writes meanwhile."""
         if not self._writable:
             raise LedgerError(f"{self._name} was opened for reading only")
-        with (
-            self._told(),
-            self._engine.connect().execution_options(eagle_eye_writes=True) as connection,
-            connection.begin(),
-        ):
-            if fenced and self._fence is not None:
-                self._check_fence(connection, *self._fence)
-            yield connection
+        with self._told(), self._database.writing() as connection:
+            transaction = connection.begin()
+            try:
+                self._database.alone(connection)
+                if fenced and self._fence is not None:
+                    self._check_fence(connection, *self._fence)
+                yield connection
+                mark = self._database.mark(connection)
+            except BaseException:
+                transaction.rollback()
+                raise
+            self._commit(transaction.commit, mark)
+
+    def _commit(self, commit: Callable[[], None], mark: str) -> None:
+        """A commit whose answer was lost may have been kept: the database tells."""
+        try:
+            commit()
+        except DBAPIError as error:
+            if not (self._database.lost(error) and self._database.kept(mark)):
+                raise
 
     def _check_fence(self, connection: Connection, lease: str, term: int) -> None:
         last = connection.execute(select(tables.leases.c.term).where(tables.leases.c.name == lease)).scalar()
@@ -94,7 +118,8 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            raise LedgerError(_words(self._name, error.orig)) from error
+            kind = LedgerAway if self._database.lost(error) else LedgerError
+            raise kind(self._database.words(error.orig)) from error
         except SQLAlchemyError as error:
             raise LedgerError(f"{self._name}: {error}") from error
         except msgspec.MsgspecError as error:
@@ -121,6 +146,32 @@ class Store:
                 upgrade(connection, self._name, _version(connection))
 
 
+def patient(
+    method: Callable[Concatenate[Opened, Arguments], Answer],
+) -> Callable[Concatenate[Opened, Arguments], Answer]:
+    """A call that waits for a database which has gone away, as long as the ledger's patience goes.
+
+    Nothing was kept when LedgerAway is raised, so that doing all of it again does it once.
+    """
+
+    @functools.wraps(method)
+    def until_answered(self: Opened, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        deadline: float | None = None
+        while True:
+            try:
+                return method(self, *args, **kwargs)
+            except LedgerAway as error:
+                now = self._clock.monotonic()
+                if deadline is None:
+                    deadline = now + self._patience_s
+                    log.warning("the ledger is away: %s", error)
+                if now >= deadline:
+                    raise
+                self._clock.sleep(RETRY_S)
+
+    return until_answered
+
+
 def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
     """Update the row of that key, or insert it."""
     where = [table.c[name] == value for name, value in key.items()]
@@ -133,75 +184,26 @@ def words(noun: Any) -> str:
     return msgspec.json.encode(noun).decode()
 
 
-def _path_of(place: str | Path) -> Path:
+def _database(place: str | Path, read_only: bool, password: str, clock: Clock) -> Database:
     if isinstance(place, Path) or "://" not in place:
-        return Path(place)
+        return SqliteFile(Path(place), read_only=read_only)
     try:
         url = make_url(place)
     except ArgumentError:
-        raise LedgerError(f"{place!r} is no URL of a ledger: give a path, or sqlite:///path") from None
-    if url.get_backend_name() != "sqlite" or not url.database:
-        raise LedgerError(f"a ledger in {url.get_backend_name()} comes in a later release: give a path, or sqlite:///path")
-    return Path(url.database)
+        raise LedgerError(f"{place!r} is no URL of a ledger: give a path, or postgresql://user@host/database") from None
+    backend = url.get_backend_name()
+    if backend == "sqlite" and url.database:
+        return SqliteFile(Path(url.database), read_only=read_only)
+    if backend in ("postgresql", "postgres") and url.database:
+        from .postgresql import PostgreSql
 
-
-def _engine(path: Path, read_only: bool) -> Engine:
-    where = f"file:{quote(str(path.absolute()))}?mode={'ro' if read_only else 'rwc'}"
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(where, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
-            if not read_only:
-                _switch_to_wal(connection, SystemClock())
-                connection.execute("PRAGMA synchronous=NORMAL")
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
-
-    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=4, max_overflow=16)
-    # SQLite would take its lock at the first write, too late for what was read before it
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_begin(connection)))
-    return engine
-
-
-def _switch_to_wal(connection: sqlite3.Connection, clock: Clock) -> None:
-    """SQLite's own patience does not cover this: two that make a ledger at once would meet, and one would fail."""
-    deadline = clock.monotonic() + BUSY_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.monotonic() >= deadline:
-                raise
-            clock.sleep(BUSY_PAUSE_S)
-        else:
-            return
-
-
-def _begin(connection: Connection) -> str:
-    return "BEGIN IMMEDIATE" if connection.get_execution_options().get("eagle_eye_writes") else "BEGIN"
+        return PostgreSql(url, password, clock=clock)
+    raise LedgerError(f"a ledger cannot be kept in {backend}: give a path, or postgresql://user@host/database")
 
 
 def _version(connection: Connection) -> str | None:
-    """The revision that the file says it has; None for an empty one."""
-    known = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE name = 'alembic_version'").scalar()
-    if known is None:
+    """The revision that the ledger says it has; None for an empty one."""
+    if not inspect(connection).has_table("alembic_version"):
         return None
     version: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     return version
-
-
-def _words(name: str, error: BaseException | None) -> str:
-    said = str(error)
-    if "locked" in said or "busy" in said:
-        remedy = f"another process has been writing it for more than {BUSY_S:g} s; see which with `fuser {name}`"
-    elif "full" in said or "disk I/O" in said:
-        remedy = "free space on its disk, or look whether the disk is failing"
-    elif "not a database" in said or "malformed" in said:
-        remedy = "it is damaged or no ledger: move it aside, and a new one is begun"
-    elif "readonly" in said or "unable to open" in said:
-        remedy = "make the file and its directory readable and writable, or choose another --state-dir"
-    else:
-        remedy = "look at the file and its disk"
-    return f"{name}: {said}; {remedy}"

@@ -74,7 +74,7 @@ def test_a_file_that_is_no_ledger_is_refused_with_the_remedy(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("place", "words"),
-    [("postgresql://host/db", "postgresql comes in a later release"), ("what://", "is no URL|later release")],
+    [("mysql://host/db", "cannot be kept in mysql: give a path, or postgresql://"), ("what://", "is no URL|cannot be kept in")],
 )
 def test_a_place_that_is_not_supported_is_named(place: str, words: str) -> None:
     with pytest.raises(LedgerError, match=words):

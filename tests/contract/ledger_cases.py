@@ -1,0 +1,241 @@
+"""What every ledger keeps, whichever database it lies in: run on SQLite and on a real PostgreSQL.
+
+The importer brings the fixtures `ledger` (empty) and `reopened` (the same ledger, opened once more).
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from eagle_eye.errors import LedgerError
+from eagle_eye.ledger import Ledger
+from eagle_eye.ledger.incidents import EDGES
+from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
+from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
+
+# --- what was seen -------------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing(ledger: Ledger) -> None:
+    def broken() -> Iterator[Finding]:
+        yield a_finding()
+        raise ValueError("the source broke")
+
+    with pytest.raises(ValueError, match="broke"):
+        ledger.save_findings(broken())
+    assert ledger.findings() == ()
+
+
+def test_every_revision_of_an_incident_is_kept_and_the_last_one_shown(ledger: Ledger) -> None:
+    assert ledger.save_incident(an_incident(1), IncidentState.OPEN)
+    assert ledger.save_incident(an_incident(2, cause="node lost"), IncidentState.HEALING)
+    assert not ledger.save_incident(an_incident(1), IncidentState.HEALING)  # delivered twice
+    assert [incident.revision for incident in ledger.incident("incident-1")] == [1, 2]
+    record = ledger.incident_record("incident-1")
+    assert record is not None
+    assert (record.incident.cause, record.state, record.opened, record.changed) == ("node lost", "healing", 102.0, 103.0)
+
+
+def test_states_are_kept_with_their_times(ledger: Ledger) -> None:
+    ledger.save_incident(an_incident(), IncidentState.OPEN)
+    ledger.save_incident(an_incident(), IncidentState.CONTAINED, time=102.5)
+    ledger.move_incident("incident-1", IncidentState.HEALED, 110.0)
+    ledger.save_incident(an_incident(2), IncidentState.HEALED)
+    states = [(change.state.value, change.time) for change in ledger.states("incident-1")]
+    assert states == [("open", 102.0), ("contained", 102.5), ("healed", 110.0)]
+
+
+def test_an_illegal_edge_changes_nothing(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="cannot go from nothing to healed: only to open"):
+        ledger.save_incident(an_incident(), IncidentState.HEALED)
+    assert ledger.incidents() == ()
+    ledger.save_incident(an_incident(), IncidentState.OPEN)
+    ledger.move_incident("incident-1", IncidentState.CLOSED, 110.0)
+    with pytest.raises(LedgerError, match="cannot go from closed to open: only to nothing"):
+        ledger.save_incident(an_incident(2), IncidentState.OPEN)
+    assert len(ledger.incident("incident-1")) == 1
+    with pytest.raises(LedgerError, match="no incident 'another'"):
+        ledger.move_incident("another", IncidentState.CLOSED, 110.0)
+
+
+def test_every_state_has_its_edges_and_every_incident_can_be_closed() -> None:
+    assert set(EDGES) == {None, *IncidentState}
+    assert all(IncidentState.CLOSED in EDGES[state] for state in IncidentState if state != IncidentState.CLOSED)
+
+
+def test_incidents_are_found_by_state_and_job(ledger: Ledger) -> None:
+    for number, job in enumerate([JOB, JOB, "tenant/other/run9"]):
+        ledger.save_incident(an_incident(id=f"incident-{number}", job=job, time=100.0 + number), IncidentState.OPEN)
+    ledger.move_incident("incident-0", IncidentState.HEALED, 120.0)
+    assert [record.incident.id for record in ledger.incidents()] == ["incident-2", "incident-1", "incident-0"]
+    assert [record.incident.id for record in ledger.incidents(open_only=True, job=JOB)] == ["incident-1"]
+    assert [record.incident.id for record in ledger.incidents(limit=1)] == ["incident-2"]
+
+
+def test_of_a_finding_the_last_revision_counts(ledger: Ledger) -> None:
+    ledger.save_findings([a_finding(1), a_finding(2, active=False, time=105.0)])
+    ledger.save_findings([a_finding(1)])
+    assert ledger.findings() == (a_finding(2, active=False, time=105.0),)
+    assert ledger.findings(active_only=True) == ()
+    assert ledger.findings(job="tenant/other/run9") == ()
+    assert ledger.findings_of(["finding-1", "finding-2"]) == ledger.findings()
+
+
+def test_a_storm_of_findings_is_kept_whole(ledger: Ledger) -> None:
+    storm = [a_finding(id=f"finding-{number:04}", since=float(number)) for number in range(1200)]
+    ledger.save_findings(storm)
+    assert list(ledger.findings_of([finding.id for finding in storm])) == storm
+
+
+def test_notices_are_read_newest_first(ledger: Ledger) -> None:
+    first, second = (Notice(name=name, time=time, message="m") for name, time in [("stream.away", 1.0), ("stream.back", 2.0)])
+    ledger.save_notice(first)
+    ledger.save_notice(second)
+    assert ledger.notices() == (second, first)
+    assert ledger.notices(since=1.5) == (second,)
+
+
+# --- what was done -------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_written_before_and_after_it_runs(ledger: Ledger) -> None:
+    ledger.intend(a_plan(), a_step("intended"))
+    assert ledger.unfinished() == (a_plan(),)
+    ledger.did(a_plan(), a_step("done", 105.0))
+    assert ledger.unfinished() == ()
+    assert [step.state for step in ledger.progress("plan-1")] == ["intended", "done"]
+    assert ledger.plan("plan-1") == a_plan()
+
+
+def test_a_step_that_was_not_written_before_cannot_be_done(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="'restart' of plan plan-1 was not written down before"):
+        ledger.did(a_plan(), a_step("done"))
+    with pytest.raises(LedgerError, match="only an intended one"):
+        ledger.intend(a_plan(), a_step("done"))
+
+
+def test_a_plan_whose_second_try_began_is_unfinished_again(ledger: Ledger) -> None:
+    for state in ("intended", "failed", "intended"):
+        (ledger.intend if state == "intended" else ledger.did)(a_plan(), a_step(state))
+    ledger.intend(a_plan("plan-2", made=99.0), a_step("intended", step="dump"))
+    assert [plan.id for plan in ledger.unfinished()] == ["plan-2", "plan-1"]
+
+
+def test_an_outcome_is_replaced_by_later_word(ledger: Ledger) -> None:
+    intended = Outcome(plan="plan-1", incident="incident-1", action="restart_worker", state="intended", time=104.0)
+    done = msgspec.structs.replace(intended, state="done", time=109.0, transition_s=0.8)
+    ledger.save_outcome(intended)
+    ledger.save_outcome(done)
+    assert ledger.outcome("plan-1") == done
+    assert ledger.outcomes() == ledger.outcomes(incident="incident-1") == (done,)
+    assert ledger.outcomes(since=110.0) == ()
+
+
+def test_approvals_expire_and_the_newest_word_comes_first(ledger: Ledger) -> None:
+    digest = a_plan().digest
+    yes = Approval(digest=digest, person="ada", approved=True, time=100.0, expires=200.0)
+    no = Approval(digest=digest, person="bob", approved=False, time=101.0, expires=150.0)
+    ledger.save_approval(yes)
+    ledger.save_approval(no)
+    assert ledger.approvals(digest=digest) == (no, yes)
+    assert ledger.approvals(now=150.0) == (yes,)
+    assert ledger.approvals(digest="another") == ()
+
+
+def test_every_no_is_kept_with_its_reason(ledger: Ledger) -> None:
+    no = Refuse(guard="blast radius", reason="more than a tenth of the nodes")
+    ledger.save_verdict(a_plan(), no, 104.0)
+    ledger.save_verdict(a_plan(), Allow(guard="duplicates"), 104.0)
+    assert [kept.verdict for kept in ledger.verdicts(plan="plan-1")] == [no, Allow(guard="duplicates")]
+    assert ledger.verdicts(incident="another") == ()
+
+
+def test_the_timeline_tells_everything_in_order(ledger: Ledger) -> None:
+    plan = a_plan()
+    ledger.save_findings([a_finding()])
+    ledger.save_incident(an_incident(), IncidentState.OPEN)
+    ledger.save_verdict(plan, Refuse(guard="approval", reason="nobody has approved"), 103.2)
+    ledger.save_approval(Approval(digest=plan.digest, person="ada", approved=True, time=103.5, expires=200.0))
+    ledger.intend(plan, a_step("intended", 104.0))
+    ledger.did(plan, a_step("done", 105.0))
+    ledger.move_incident("incident-1", IncidentState.HEALING, 103.9)
+    ledger.save_outcome(Outcome(plan=plan.id, incident="incident-1", action=plan.action, state="done", time=109.0))
+    story = [(moment.what, moment.text) for moment in ledger.timeline("incident-1")]
+    assert story == [
+        ("fault", "the fault began"),
+        ("finding", "worker.exited at worker run1/node-a/0, by exits (score 1.00): killed by SIGKILL"),
+        ("incident", "revision 1: worker killed, worker run1/node-a/0 (sev2)"),
+        ("state", "open"),
+        ("plan", "restart_worker: the process is dead"),
+        ("verdict", "approval: refuse, nobody has approved"),
+        ("approval", "ada approved restart_worker"),
+        ("state", "healing"),
+        ("step", "restart intended: epoch 2"),
+        ("step", "restart done: epoch 2"),
+        ("outcome", "restart_worker done"),
+    ]
+    assert ledger.timeline("another") == ()
+
+
+# --- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_halves_never_get_the_same_epoch(ledger: Ledger, reopened: Ledger) -> None:
+    other, start = reopened, threading.Barrier(2)
+
+    def ask(mine: Ledger, coordinator: str) -> list[bool]:
+        start.wait()
+        return [mine.grant_epoch(JOB, epoch, a_layout(epoch, coordinator)) for epoch in range(1, 21)]
+
+    with ThreadPoolExecutor(2) as both:
+        halves = [both.submit(ask, ledger, "node-a"), both.submit(ask, other, "node-b")]
+        answers = list(zip(*(half.result() for half in halves), strict=True))
+    assert all(sum(pair) <= 1 for pair in answers)
+    assert any(sum(pair) == 1 for pair in answers)
+
+
+def test_a_grant_is_given_again_to_the_same_layout_only(ledger: Ledger) -> None:
+    assert ledger.grant_epoch(JOB, 2, a_layout(2, time=50.0))
+    assert ledger.grant_epoch(JOB, 2, a_layout(2, time=51.0))
+    assert not ledger.grant_epoch(JOB, 2, a_layout(2, "node-b"))
+    assert not ledger.grant_epoch(JOB, 1, a_layout(1))
+    assert ledger.grant_epoch("tenant/other/run9", 1, a_layout(1))
+
+
+def test_an_epoch_that_is_already_valid_is_not_granted(ledger: Ledger) -> None:
+    ledger.save_job(JOB, a_layout(5), "127.0.0.1:7001", "restart:3", 3)
+    assert not ledger.grant_epoch(JOB, 5, a_layout(5, "node-b"))
+    assert ledger.grant_epoch(JOB, 6, a_layout(6, "node-b"))
+
+
+def test_a_job_is_remembered_by_its_highest_epoch(ledger: Ledger) -> None:
+    assert ledger.save_job(JOB, a_layout(5), "127.0.0.1:7001", "restart:3", 3)
+    assert not ledger.save_job(JOB, a_layout(4), "127.0.0.1:9999", "restart:3", 1)
+    assert ledger.save_job(JOB, a_layout(5), "127.0.0.1:7001", "restart:3", 2)
+    assert {job: (facts.address, facts.budget_left) for job, facts in ledger.jobs().items()} == {JOB: ("127.0.0.1:7001", 2)}
+    ledger.forget_job(JOB)
+    assert ledger.jobs() == {}
+
+
+def test_a_node_is_out_until_it_is_released(ledger: Ledger) -> None:
+    assert ledger.cordon("node-a", JOB, "plan-1", 100.0, "slow")
+    assert not ledger.cordon("node-a", JOB, "plan-2", 101.0)
+    assert [(cordon.node, cordon.plan, cordon.reason) for cordon in ledger.cordoned()] == [("node-a", "plan-1", "slow")]
+    assert ledger.release("node-a", "ada", 102.0)
+    assert not ledger.release("node-a", "ada", 103.0)
+    assert ledger.cordoned() == ()
+    assert ledger.cordon("node-a", JOB, "plan-3", 104.0)
+
+
+def test_a_letter_waits_until_it_arrives_or_is_given_up(ledger: Ledger) -> None:
+    first, second = ledger.post("pager", "{}", 100.0), ledger.post("chat", "{}", 101.0)
+    assert [letter.id for letter in ledger.due(100.5)] == [first]
+    ledger.failed(first, 110.0, "connection refused")
+    assert [letter.name for letter in ledger.due(109.0)] == ["chat"]
+    assert [(letter.name, letter.attempts) for letter in ledger.due(110.0)] == [("chat", 0), ("pager", 1)]
+    ledger.delivered(first, 111.0)
+    ledger.given_up(second, 111.0, "404")
+    assert ledger.due(1000.0) == ()
