@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from eagle_eye.app.printing import plain_table, print_json
-from eagle_eye.config import Config
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ledger import IncidentRecord, Ledger, opening
 from eagle_eye.types import Incident
 
 LONGEST = 160
@@ -18,7 +17,7 @@ LONGEST = 160
 
 def open_ledger(config: Config) -> Ledger:
     """The deployment's ledger, to read. Raises LedgerError where there is none."""
-    return Ledger.open(config.state / "ledger.sqlite", read_only=True)
+    return opening.open_ledger(config, read_only=True)
 
 
 def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool) -> None:

@@ -1,0 +1,108 @@
+"""Where services are plugged in: each has `start` and `stop`, and belongs to a process, a leader's term or a partition.
+
+A function below returns the services of one kind of owner, in the order in which they are started; they are stopped
+in the reverse order. Both are called in a thread of their own, so they may wait for disk and network.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from detectors.runner import Runner
+from eagle_eye.clock import Clock
+from eagle_eye.config import Config
+from eagle_eye.ledger import Ledger
+from eagle_eye.stream import Stream
+from remediation.actions.notify import Notify
+from remediation.engine import Engine
+from remediation.leader import Leader
+from remediation.outbox import outbox_of
+
+log = logging.getLogger(__name__)
+
+
+class Service(Protocol):
+    """Something that runs beside the rest."""
+
+    def start(self) -> None:
+        """Begin; returns soon. Raises an EagleEyeError where it cannot."""
+        ...
+
+    def stop(self) -> None:
+        """End, and wait until it has."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Around:
+    """What a process has, whatever its role, and what it does at this moment."""
+
+    config: Config
+    clock: Clock
+    ledger: Ledger
+    """For leases and notices: its writes are fenced by no term."""
+    stream: Stream
+    boot: str
+    """Random id of this life of the process."""
+    runners: dict[int, Runner] = field(default_factory=dict)
+    """Partition → its runner, for those that this process owns now."""
+    leading: "Leading | None" = None
+    """None while it stands by, or is no leader by its role."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Leading:
+    """What a leader has for one term."""
+
+    term: int
+    ledger: Ledger
+    """Its writes are refused once another leads."""
+    engine: Engine
+    leader: Leader
+    notify: Notify | None
+    """None where it is switched off."""
+
+
+def of_process(around: Around) -> list[Service]:  # noqa: ARG001 -- the place of the HTTP port
+    """As long as the process lives: the HTTP port."""
+    return []
+
+
+def of_leader(around: Around, leading: Leading) -> list[Service]:
+    """While this process leads: the outbox of its letters, the heartbeat."""
+    outbox = outbox_of(leading.notify, leading.ledger, around.clock) if leading.notify is not None else None
+    return [outbox] if outbox is not None else []
+
+
+def of_partition(around: Around, partition: int, term: int) -> list[Service]:  # noqa: ARG001 -- the place of the history
+    """While this process owns a partition of the observations: the writer of its history."""
+    return []
+
+
+class Running:
+    """Services that were started."""
+
+    def __init__(self, services: Iterable[Service]) -> None:
+        self._services: Sequence[Service] = tuple(services)
+        self._started: list[Service] = []
+
+    async def start(self) -> None:
+        """In order; if one cannot, those before it are stopped again."""
+        for service in self._services:
+            try:
+                await asyncio.to_thread(service.start)
+            except BaseException:
+                await self.stop()
+                raise
+            self._started.append(service)
+
+    async def stop(self) -> None:
+        """In the reverse order; one that cannot be stopped does not keep the others."""
+        while self._started:
+            service = self._started.pop()
+            try:
+                await asyncio.to_thread(service.stop)
+            except Exception:  # boundary: the others are still to be stopped
+                log.exception("stopping %s failed", type(service).__name__)
