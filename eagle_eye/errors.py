@@ -14,6 +14,8 @@
     ├── LedgerError            the ledger cannot be read or written
     │   └── LedgerAway         its database has gone away and kept nothing of the call: try again later
     ├── ControlError           the control channel refused a request
+    │   ├── AccessDenied       whoever asks may not do this
+    │   │   └── NotAuthenticated   nobody knows who asks: no token, a wrong or an expired one
     │   └── Stale              an older term, epoch or plan than the one already seen
     ├── LaunchError            a training command cannot be started
     ├── TemporaryError         an action did not work yet; try again after `delay` seconds
@@ -75,6 +77,14 @@ class LedgerAway(LedgerError):
 
 class ControlError(EagleEyeError):
     """The control channel refused a request."""
+
+
+class AccessDenied(ControlError):
+    """Whoever asks may not do this."""
+
+
+class NotAuthenticated(AccessDenied):
+    """Nobody knows who asks: no token, a wrong or an expired one."""
 
 
 class Stale(ControlError):
