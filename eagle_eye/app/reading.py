@@ -8,16 +8,11 @@ from rich.markup import escape
 
 from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import IncidentRecord, Ledger, opening
+from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Incident
 
 LONGEST = 160
 """Characters of a line of the timeline."""
-
-
-def open_ledger(config: Config) -> Ledger:
-    """The deployment's ledger, to read. Raises LedgerError where there is none."""
-    return opening.open_ledger(config, read_only=True)
 
 
 def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool) -> None:

@@ -1,10 +1,11 @@
-"""The ledger: what was found, decided, approved and done, and who leads. One SQLite file beside the stream.
+"""The ledger: what was found, decided, approved and done, and who leads. One SQLite file beside the stream, or PostgreSQL.
 
 Every write is one transaction. Nouns are kept whole as JSON beside the columns that are searched. SQLite in WAL
 mode with `synchronous=NORMAL`: what was written survives the death of any process; after a power cut the last
 writes may be gone, never half there.
 """
 
+from .brakes import Brakes
 from .cordons import Cordons
 from .epochs import Epochs
 from .findings import Findings
@@ -12,6 +13,7 @@ from .incidents import Incidents
 from .leases import Leases
 from .outbox import Outbox
 from .plans import Plans
+from .retention import Retention
 from .timeline import Timeline
 from .values import Cordon, Holder, IncidentRecord, JobFacts, KeptVerdict, Lease, Letter, Moment, StateChange
 
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox):
+class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Retention):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

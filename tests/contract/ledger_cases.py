@@ -239,3 +239,27 @@ def test_a_letter_waits_until_it_arrives_or_is_given_up(ledger: Ledger) -> None:
     ledger.delivered(first, 111.0)
     ledger.given_up(second, 111.0, "404")
     assert ledger.due(1000.0) == ()
+
+
+# --- what is old ---------------------------------------------------------------------------------------------------
+
+
+def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None:
+    for name, time in (("old", 100.0), ("open", 100.0), ("new", 900.0)):
+        ledger.save_incident(an_incident(id=name, time=time), IncidentState.OPEN)
+        plan = msgspec.structs.replace(a_plan(), id=f"plan-{name}", incident=name)
+        ledger.intend(plan, a_step("intended"))
+        if name != "open":
+            ledger.move_incident(name, IncidentState.CLOSED, time)
+    ledger.save_findings([a_finding(id="over", time=100.0, active=False), a_finding(id="lasting", time=100.0)])
+    ledger.save_notice(Notice(name="old", time=100.0, message=""))
+    sent, waiting = ledger.post("webhook", "sent", 100.0), ledger.post("webhook", "waits", 100.0)
+    ledger.delivered(sent, 100.0)
+    assert ledger.sweep(500.0) > 0
+    assert {record.incident.id for record in ledger.incidents()} == {"open", "new"}
+    assert {plan.id for plan in ledger.plans()} == {"plan-open", "plan-new"}
+    assert ledger.progress("plan-old") == () != ledger.progress("plan-open")
+    assert [finding.id for finding in ledger.findings()] == ["lasting"]
+    assert ledger.notices() == ()
+    assert [letter.id for letter in ledger.due(1000.0)] == [waiting]
+    assert ledger.sweep(500.0) == 0

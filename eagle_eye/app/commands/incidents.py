@@ -6,8 +6,9 @@ import click
 from rich.console import Console
 
 from eagle_eye.app import options
-from eagle_eye.app.reading import open_ledger, print_incident, print_incidents
+from eagle_eye.app.reading import print_incident, print_incidents
 from eagle_eye.config import Config
+from eagle_eye.ledger.opening import open_ledger
 
 
 @click.command(short_help="what happened, why, and what was done")
@@ -29,7 +30,7 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
       eagle-eye incidents 4f1c9a02 --stacks
     """
     console = Console()
-    with contextlib.closing(open_ledger(config)) as ledger:
+    with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
         if incident:
             print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks)
         else:

@@ -1,0 +1,68 @@
+"""What is old goes: ended incidents with everything about them, findings that are over, notices, letters."""
+
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Select, Table, delete, select
+
+from . import tables
+from .incidents import UNDER_WAY
+from .store import Store, patient
+
+AT_ONCE = 500
+"""Rows of one transaction: nobody waits long for its turn."""
+
+
+class Retention(Store):
+    """Keeps the ledger from growing for ever. What is open, cordoned or unsent stays, however old."""
+
+    def sweep(self, before: float) -> int:
+        """Remove what ended before that time; returns how many rows went."""
+        return self._sweep_incidents(before) + sum(self._until_done(*each) for each in _single_rows(before))
+
+    def _sweep_incidents(self, before: float) -> int:
+        gone = 0
+        while True:
+            removed, more = self._sweep_some_incidents(before)
+            gone += removed
+            if not more:
+                return gone
+
+    @patient
+    def _sweep_some_incidents(self, before: float) -> tuple[int, bool]:
+        """An incident goes together with all that was said and done about it."""
+        kept = tables.incidents
+        ended = (kept.c.state.not_in([str(state) for state in UNDER_WAY]), kept.c.changed < before)
+        with self._writing() as connection:
+            ids = list(connection.execute(select(kept.c.id).where(*ended).limit(AT_ONCE)).scalars())
+            plans = list(connection.execute(select(tables.plans.c.id).where(tables.plans.c.incident.in_(ids))).scalars())
+            removals: list[tuple[Table, Column[str], list[str]]] = [
+                (tables.progress, tables.progress.c.plan, plans),
+                *((table, table.c.incident, ids) for table in (tables.outcomes, tables.verdicts, tables.plans)),
+                *((table, table.c.incident, ids) for table in (tables.incident_revisions, tables.incident_states)),
+                (kept, kept.c.id, ids),
+            ]
+            gone = sum(connection.execute(delete(table).where(column.in_(values))).rowcount for table, column, values in removals)
+            return gone, len(ids) == AT_ONCE
+
+    def _until_done(self, table: Table, key: Column[str], over: ColumnElement[bool]) -> int:
+        gone = 0
+        while removed := self._remove_some(table, key, select(key).where(over).limit(AT_ONCE)):
+            gone += removed
+        return gone
+
+    @patient
+    def _remove_some(self, table: Table, key: Column[str], query: Select[Any]) -> int:
+        with self._writing() as connection:
+            keys = list(connection.execute(query).scalars())
+            return connection.execute(delete(table).where(key.in_(keys))).rowcount if keys else 0
+
+
+def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
+    """(table, key, what is over) of rows that belong to nothing else."""
+    findings, notices, outbox, approvals = tables.findings, tables.notices, tables.outbox, tables.approvals
+    return [
+        (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
+        (notices, notices.c.number, notices.c.time < before),
+        (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
+        (approvals, approvals.c.number, approvals.c.expires < before),
+    ]
