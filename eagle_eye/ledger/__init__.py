@@ -5,7 +5,6 @@ mode with `synchronous=NORMAL`: what was written survives the death of any proce
 writes may be gone, never half there.
 """
 
-from .brakes import Brakes
 from .cordons import Cordons
 from .epochs import Epochs
 from .findings import Findings

@@ -180,3 +180,24 @@ outbox = Table(
     Column("error", Text, nullable=False),
     Index(None, "done", "next_try"),
 )
+
+brakes = Table(
+    "brakes",
+    metadata,
+    Column("id", String(200), primary_key=True),
+    Column("kind", String(20), nullable=False),
+    Column("since", Double, nullable=False),
+    Column("until", Double, nullable=True),
+    Column("body", Text, nullable=False),
+    Index(None, "kind", "until"),
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("incident", String(200), nullable=False),
+    Column("time", Double, nullable=False),
+    Column("body", Text, nullable=False),
+    Index(None, "incident"),
+)

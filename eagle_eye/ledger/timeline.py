@@ -4,21 +4,22 @@ from collections.abc import Iterator
 
 from eagle_eye.types import Incident
 
+from .brakes import Brakes
 from .findings import Findings
 from .incidents import Incidents
 from .plans import Plans
 from .values import Moment
 
 
-class Timeline(Incidents, Findings, Plans):
-    """Joins incidents, findings and plans."""
+class Timeline(Incidents, Findings, Plans, Brakes):
+    """Joins incidents, findings, plans and what people said."""
 
     def timeline(self, incident: str) -> tuple[Moment, ...]:
         """Everything about an incident, oldest first; nothing if there is no such incident."""
         revisions = self.incident(incident)
         if not revisions:
             return ()
-        moments = [*self._told_by_diagnosis(revisions), *self._told_by_plans(incident)]
+        moments = [*self._told_by_diagnosis(revisions), *self._told_by_plans(incident), *self._told_by_people(incident)]
         moments += [Moment(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
         return tuple(sorted(dict.fromkeys(moments), key=lambda moment: moment.time))
 
@@ -48,6 +49,16 @@ class Timeline(Incidents, Findings, Plans):
         for outcome in self.outcomes(incident=incident, limit=1000):
             detail = f": {outcome.detail}" if outcome.detail else ""
             yield Moment(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
+
+    def _told_by_people(self, incident: str) -> Iterator[Moment]:
+        for note in self.notes(incident):
+            yield Moment(time=note.time, what="note", text=f"{note.person}: {note.text}")
+        for breaker in self.breakers():
+            if breaker.incident == incident:
+                opened = f"opened for {breaker.action} on {breaker.job}: {breaker.reason}"
+                yield Moment(time=breaker.since, what="breaker", text=opened)
+                if breaker.until is not None:
+                    yield Moment(time=breaker.until, what="breaker", text=f"closed by {breaker.person}")
 
 
 def _told(revision: Incident) -> str:

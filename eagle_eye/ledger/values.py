@@ -95,5 +95,5 @@ class Moment(Value, frozen=True, kw_only=True):
 
     time: float
     what: str
-    """fault, finding, incident, state, plan, verdict, approval, step or outcome."""
+    """fault, finding, incident, state, plan, verdict, approval, step, outcome, note or breaker."""
     text: str

@@ -7,6 +7,14 @@ after they were made. `Frame` lives in frames.py: it holds arrays and a window, 
 
 from eagle_eye.digests import digest_of
 
+from .brakes import (
+    Breaker,
+    Note,
+    Silence,
+    Telemetry,
+    Window,
+    matches_job,
+)
 from .foundation import (
     SCHEMA,
     Doubles,
@@ -67,6 +75,7 @@ __all__ = [
     "Baseline",
     "Batch",
     "Block",
+    "Breaker",
     "Claim",
     "ConfigChange",
     "Culprit",
@@ -84,6 +93,7 @@ __all__ = [
     "Layout",
     "Mark",
     "Mode",
+    "Note",
     "Notice",
     "Noun",
     "Outcome",
@@ -96,12 +106,16 @@ __all__ = [
     "Rival",
     "SchemaRecord",
     "Severity",
+    "Silence",
     "Situation",
     "Step",
     "StepReading",
     "Target",
+    "Telemetry",
     "Topology",
     "Transition",
     "Verdict",
+    "Window",
     "digest_of",
+    "matches_job",
 ]

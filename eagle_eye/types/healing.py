@@ -6,9 +6,10 @@ from typing import Literal
 
 from eagle_eye.digests import digest_of
 
+from .brakes import Breaker, Silence, Telemetry, Window
 from .foundation import Noun
 from .judgements import Incident, Severity
-from .observations import Layout
+from .observations import Layout, Topology
 
 
 class Mode(StrEnum):
@@ -154,3 +155,18 @@ class Situation(Noun, frozen=True, kw_only=True):
     approvals: tuple[Approval, ...]
     nodes: int
     now: float
+    settled: float = 0.0
+    """When the incident has settled, or had."""
+    silences: tuple[Silence, ...] = ()
+    """Those that have begun and not ended."""
+    windows: tuple[Window, ...] = ()
+    """Of maintenance; those under way."""
+    breakers: tuple[Breaker, ...] = ()
+    """The open ones."""
+    topology: Topology = Topology()
+    layouts: Mapping[str, Layout] = {}
+    """Job → its newest valid one."""
+    nodes_min: Mapping[str, int] = {}
+    """Job → the fewest nodes on which it runs."""
+    telemetry: Mapping[str, Telemetry] = {}
+    """Of every node that takes part in a job."""
