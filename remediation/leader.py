@@ -15,7 +15,7 @@ from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import JobFacts, Ledger
-from eagle_eye.rpc.messages import Body, Command, Decision, Peer, Release
+from eagle_eye.rpc.messages import Body, Command, Decision, Order, Peer, Release
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Entity, Event, Kind, Layout, Plan
 
@@ -29,6 +29,7 @@ class Operator(Protocol):
     def decide(self, decision: Decision, approved: bool) -> Body: ...
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
+    def order(self, order: Order) -> Body: ...
 
 
 Write = Callable[[str, str, bytes], None]
@@ -173,6 +174,9 @@ class Leader:
 
     async def release(self, release: Release) -> Body:
         return await asyncio.to_thread(self._operator.release, release.node, release.person)
+
+    async def order(self, order: Order) -> Body:
+        return await asyncio.to_thread(self._operator.order, order)
 
     async def status(self) -> Body:
         body = await asyncio.to_thread(self._operator.status)

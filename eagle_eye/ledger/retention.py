@@ -37,7 +37,7 @@ class Retention(Store):
             plans = list(connection.execute(select(tables.plans.c.id).where(tables.plans.c.incident.in_(ids))).scalars())
             removals: list[tuple[Table, Column[str], list[str]]] = [
                 (tables.progress, tables.progress.c.plan, plans),
-                *((table, table.c.incident, ids) for table in (tables.outcomes, tables.verdicts, tables.plans)),
+                *((table, table.c.incident, ids) for table in (tables.outcomes, tables.verdicts, tables.plans, tables.notes)),
                 *((table, table.c.incident, ids) for table in (tables.incident_revisions, tables.incident_states)),
                 (kept, kept.c.id, ids),
             ]
@@ -59,10 +59,11 @@ class Retention(Store):
 
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
-    findings, notices, outbox, approvals = tables.findings, tables.notices, tables.outbox, tables.approvals
+    findings, notices, outbox, approvals, brakes = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.brakes
     return [
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
         (notices, notices.c.number, notices.c.time < before),
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
         (approvals, approvals.c.number, approvals.c.expires < before),
+        (brakes, brakes.c.id, brakes.c.until.is_not(None) & (brakes.c.until < before)),
     ]

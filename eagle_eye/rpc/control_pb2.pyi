@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -148,6 +149,64 @@ class ReleaseRequest(_message.Message):
     node: str
     person: str
     def __init__(self, node: _Optional[str] = ..., person: _Optional[str] = ...) -> None: ...
+
+class SilenceOrder(_message.Message):
+    __slots__ = ("id", "person", "job", "node", "cause", "seconds", "reason", "ahead")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PERSON_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    person: str
+    job: str
+    node: str
+    cause: str
+    seconds: float
+    reason: str
+    ahead: bool
+    def __init__(self, id: _Optional[str] = ..., person: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ..., ahead: _Optional[bool] = ...) -> None: ...
+
+class MaintenanceOrder(_message.Message):
+    __slots__ = ("id", "person", "nodes", "jobs", "begins_in_s", "seconds", "reason", "ahead")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PERSON_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_IN_S_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    person: str
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    begins_in_s: float
+    seconds: float
+    reason: str
+    ahead: bool
+    def __init__(self, id: _Optional[str] = ..., person: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., begins_in_s: _Optional[float] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ..., ahead: _Optional[bool] = ...) -> None: ...
+
+class BreakerOrder(_message.Message):
+    __slots__ = ("id", "person")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PERSON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    person: str
+    def __init__(self, id: _Optional[str] = ..., person: _Optional[str] = ...) -> None: ...
+
+class NoteOrder(_message.Message):
+    __slots__ = ("incident", "person", "text")
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    PERSON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    incident: str
+    person: str
+    text: str
+    def __init__(self, incident: _Optional[str] = ..., person: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -59,6 +59,26 @@ class ControlStub:
                 request_serializer=eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
                 response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
                 _registered_method=True)
+        self.Silence = channel.unary_unary(
+                '/eagle_eye.v1.Control/Silence',
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                _registered_method=True)
+        self.Maintain = channel.unary_unary(
+                '/eagle_eye.v1.Control/Maintain',
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.MaintenanceOrder.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                _registered_method=True)
+        self.CloseBreaker = channel.unary_unary(
+                '/eagle_eye.v1.Control/CloseBreaker',
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.BreakerOrder.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                _registered_method=True)
+        self.Note = channel.unary_unary(
+                '/eagle_eye.v1.Control/Note',
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.NoteOrder.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -94,6 +114,30 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Silence(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Maintain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseBreaker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Note(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -120,6 +164,26 @@ def add_ControlServicer_to_server(servicer, server):
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+            ),
+            'Silence': grpc.unary_unary_rpc_method_handler(
+                    servicer.Silence,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+            ),
+            'Maintain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Maintain,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.MaintenanceOrder.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+            ),
+            'CloseBreaker': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseBreaker,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.BreakerOrder.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+            ),
+            'Note': grpc.unary_unary_rpc_method_handler(
+                    servicer.Note,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.NoteOrder.FromString,
                     response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
             ),
     }
@@ -257,6 +321,114 @@ class Control:
             target,
             '/eagle_eye.v1.Control/Status',
             eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Silence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eagle_eye.v1.Control/Silence',
+            eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Maintain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eagle_eye.v1.Control/Maintain',
+            eagle__eye_dot_rpc_dot_control__pb2.MaintenanceOrder.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseBreaker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eagle_eye.v1.Control/CloseBreaker',
+            eagle__eye_dot_rpc_dot_control__pb2.BreakerOrder.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Note(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eagle_eye.v1.Control/Note',
+            eagle__eye_dot_rpc_dot_control__pb2.NoteOrder.SerializeToString,
             eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
             options,
             channel_credentials,

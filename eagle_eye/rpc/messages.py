@@ -145,6 +145,58 @@ class Release(Message, frozen=True, kw_only=True):
     person: str
 
 
+class SilenceOrder(Message, frozen=True, kw_only=True):
+    """A person makes a silence, or ends the one of that id."""
+
+    person: str
+    id: str = ""
+    """To end; empty: make one."""
+    job: str = ""
+    """Pattern of tenant/name/run, the run may be left out; empty: every job."""
+    node: str = ""
+    cause: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+    ahead: bool = False
+    """What it is for may not be known yet."""
+
+
+class MaintenanceOrder(Message, frozen=True, kw_only=True):
+    """A person announces planned work, or ends the window of that id."""
+
+    person: str
+    id: str = ""
+    """To end; empty: announce."""
+    nodes: tuple[str, ...] = ()
+    """Patterns."""
+    jobs: tuple[str, ...] = ()
+    begins_in_s: float = 0.0
+    seconds: float = 0.0
+    reason: str = ""
+    ahead: bool = False
+    """What it is for may not be known yet."""
+
+
+class BreakerOrder(Message, frozen=True, kw_only=True):
+    """A person closes a breaker: its action may be tried on its job again."""
+
+    id: str
+    person: str
+
+
+class NoteOrder(Message, frozen=True, kw_only=True):
+    """A person writes something about an incident."""
+
+    incident: str
+    """Its id, or the beginning of it."""
+    person: str
+    text: str
+
+
+Order = SilenceOrder | MaintenanceOrder | BreakerOrder | NoteOrder
+"""What a person may order beside deciding on a plan and releasing a node."""
+
+
 class Connection(Message, frozen=True, kw_only=True):
     """What a client tells its owner when its session begins or ends."""
 

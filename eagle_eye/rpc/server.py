@@ -15,7 +15,7 @@ from . import control_pb2 as pb
 from . import control_pb2_grpc as stubs
 from . import translation as wire
 from .line import Line
-from .messages import Body, Command, Decision, Failure, Hello, Peer, Release, Request, Result, Rhythm, Welcome
+from .messages import Body, Command, Decision, Failure, Hello, Order, Peer, Release, Request, Result, Rhythm, Welcome
 from .silence import Alarm
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class DecisionHandler(Protocol):
     async def decide(self, decision: Decision, approved: bool) -> Body: ...
     async def release(self, release: Release) -> Body: ...
     async def status(self) -> Body: ...
+    async def order(self, order: Order) -> Body: ...
 
 
 class _Session:
@@ -301,6 +302,18 @@ class ControlServer(stubs.ControlServicer):
 
     async def Status(self, _words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
         return await self._told("status", lambda handler: handler.status())
+
+    async def Silence(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._told("silence", lambda handler: handler.order(wire.order_of(words)))
+
+    async def Maintain(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._told("maintain", lambda handler: handler.order(wire.order_of(words)))
+
+    async def CloseBreaker(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._told("close a breaker", lambda handler: handler.order(wire.order_of(words)))
+
+    async def Note(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._told("note", lambda handler: handler.order(wire.order_of(words)))
 
     async def _told(self, what: str, ask: Any) -> Any:
         if not isinstance(self._handler, DecisionHandler):

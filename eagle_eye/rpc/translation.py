@@ -7,8 +7,27 @@ import msgspec
 from eagle_eye.errors import ControlError
 
 from . import control_pb2 as pb
-from .messages import Body, Command, Decision, Failure, Hello, Peer, Release, Request, Result, Rhythm, Welcome
+from .messages import (
+    Body,
+    BreakerOrder,
+    Command,
+    Decision,
+    Failure,
+    Hello,
+    MaintenanceOrder,
+    NoteOrder,
+    Order,
+    Peer,
+    Release,
+    Request,
+    Result,
+    Rhythm,
+    SilenceOrder,
+    Welcome,
+)
 
+ORDERS: dict[str, type[Order]] = {kind.__name__: kind for kind in (SilenceOrder, MaintenanceOrder, BreakerOrder, NoteOrder)}
+"""Name of the message → what it stands for."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Room for the stacks and flight records of a node's workers."""
 
@@ -167,6 +186,18 @@ def release_words(release: Release) -> pb.ReleaseRequest:
 def release_of(words: pb.ReleaseRequest) -> Release:
     """The release of a node from the wire."""
     return Release(node=words.node, person=words.person)
+
+
+def order_words(order: Order) -> Any:
+    """An order for the wire: the message of the same name, field by field."""
+    return getattr(pb, type(order).__name__)(**msgspec.structs.asdict(order))
+
+
+def order_of(words: Any) -> Order:
+    """An order from the wire."""
+    kind = ORDERS[type(words).__name__]
+    given = {name: getattr(words, name) for name in kind.__struct_fields__}
+    return msgspec.convert({name: value if isinstance(value, str | bool | float) else tuple(value) for name, value in given.items()}, kind)
 
 
 def _verdict(failure: Failure | None) -> dict[str, Any]:

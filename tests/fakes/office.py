@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec import structs
+
 from eagle_eye.errors import PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient
-from eagle_eye.rpc.messages import Body, Command, Connection, Decision, Peer, Release
+from eagle_eye.rpc.messages import Body, Command, Connection, Decision, Order, Peer, Release
 from eagle_eye.rpc.server import ControlServer
 
 JOB = "tenant/gpt/run1"
@@ -56,6 +58,9 @@ class Leader(Office):
 
     async def status(self) -> Body:
         return {"mode": "observe"}
+
+    async def order(self, order: Order) -> Body:
+        return {"kind": type(order).__name__, **structs.asdict(order)}
 
 
 class Hands:

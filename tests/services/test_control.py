@@ -3,12 +3,23 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from eagle_eye.errors import ControlError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient, call
 from eagle_eye.rpc.fence import Fence
-from eagle_eye.rpc.messages import Command, Decision, Peer, Release
+from eagle_eye.rpc.messages import (
+    BreakerOrder,
+    Command,
+    Decision,
+    MaintenanceOrder,
+    NoteOrder,
+    Order,
+    Peer,
+    Release,
+    SilenceOrder,
+)
 from eagle_eye.rpc.server import REQUESTS_PER_SESSION
 from fakes.office import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
 
@@ -204,6 +215,27 @@ def test_the_operator_is_answered_over_unary_calls() -> None:
             address = at(server)
         with pytest.raises(ControlError, match=r"no server answered 'status'.*eagle-eye server"):
             await ask(call, address, "status")
+
+    run(test())
+
+
+ORDERS: dict[str, Order] = {
+    "silence": SilenceOrder(person="ada", job="team/gpt", node="rack-1-*", cause="slow *", seconds=60.0, reason="benchmark", ahead=True),
+    "maintain": MaintenanceOrder(person="ada", nodes=("rack-1-*", "n9"), jobs=("team/*",), begins_in_s=5.0, seconds=60.0, reason="cables"),
+    "close_breaker": BreakerOrder(id="b1", person="ada"),
+    "note": NoteOrder(incident="i1", person="ada", text="the cable was loose — «again»"),
+}
+
+
+@pytest.mark.parametrize("what", ORDERS)
+def test_an_order_arrives_as_it_was_given(what: str) -> None:
+    async def test() -> None:
+        async with served(Leader()) as server:
+            answer = await asyncio.to_thread(call, at(server), what, ORDERS[what])
+            given = msgspec.json.decode(msgspec.json.encode(ORDERS[what]))
+            assert answer == {"kind": type(ORDERS[what]).__name__, **given}
+            with pytest.raises(ControlError, match=f"cannot ask '{what}' with Release"):
+                await asyncio.to_thread(call, at(server), what, Release(node="n1", person="ada"))
 
     run(test())
 
