@@ -1,0 +1,90 @@
+"""Throughputs that were measured on this cluster: rows of a CSV, or of any table that has the same columns.
+
+    task,gpus,flops        achieved model FLOP/s of all GPUs together
+    task,gpus,samples_s    needs the task's model, to know the FLOPs of a sample
+
+Of several rows for the same task and count the median counts.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from eagle_eye.errors import ConfigError
+
+from .training_run import TrainingRun
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One throughput."""
+
+    task: str
+    gpus: int
+    flops: float
+    """Achieved model FLOP/s of all GPUs together."""
+
+
+def read_csv(path: Path, runs: Mapping[str, TrainingRun] | None = None) -> list[Measured]:
+    """Raises ConfigError that names the file, the line and the column."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    rows = []
+    for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
+        try:
+            rows.append(from_row(row, runs or {}))
+        except ConfigError as error:
+            raise ConfigError(f"{path}, line {line}: {error}") from error
+    return rows
+
+
+def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Measured:
+    """Raises ConfigError that names the column."""
+    task = str(row.get("task") or "")
+    if not task:
+        raise ConfigError("task is missing; every row names one")
+    gpus = _number(row, "gpus")
+    if gpus != int(gpus):
+        raise ConfigError(f"gpus is {gpus}; it must be a whole number")
+    if row.get("flops") not in (None, ""):
+        return Measured(task, int(gpus), _number(row, "flops"))
+    if row.get("samples_s") in (None, ""):
+        raise ConfigError("flops or samples_s is missing; a row has one of them")
+    if task not in runs:
+        raise ConfigError(f"samples_s of task {task!r} says nothing without its model; describe the model, or give flops")
+    return Measured(task, int(gpus), _number(row, "samples_s") * runs[task].shape.sample_flops)
+
+
+def points(measured: Iterable[Measured], task: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """(counts,) ascending, and (counts,) the median FLOP/s at each."""
+    by_count: dict[int, list[float]] = {}
+    for one in measured:
+        if one.task == task:
+            by_count.setdefault(one.gpus, []).append(one.flops)
+    counts = sorted(by_count)
+    return np.array(counts, dtype=np.int64), np.array([median(by_count[count]) for count in counts])
+
+
+def check(measured: Sequence[Measured]) -> None:
+    """Raises ConfigError for what cannot have been measured."""
+    for one in measured:
+        if one.gpus < 1 or not (math.isfinite(one.flops) and one.flops > 0):
+            raise ConfigError(f"task {one.task!r} was measured with {one.flops} FLOP/s on {one.gpus} GPUs; both are above zero")
+
+
+def _number(row: Mapping[str, object], column: str) -> float:
+    text = row.get(column)
+    try:
+        value = float(str(text))
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{column} is {text!r}; it must be a number above zero")
+    return value
