@@ -5,6 +5,7 @@ mode with `synchronous=NORMAL`: what was written survives the death of any proce
 writes may be gone, never half there.
 """
 
+from .alerts import Alerts
 from .cordons import Cordons
 from .epochs import Epochs
 from .findings import Findings
@@ -14,9 +15,21 @@ from .outbox import Outbox
 from .plans import Plans
 from .retention import Retention
 from .timeline import Timeline
-from .values import Cordon, Holder, IncidentRecord, JobFacts, KeptVerdict, Lease, Letter, Moment, StateChange
+from .values import (
+    AlertRecord,
+    Cordon,
+    Holder,
+    IncidentRecord,
+    JobFacts,
+    KeptVerdict,
+    Lease,
+    Letter,
+    Moment,
+    StateChange,
+)
 
 __all__ = [
+    "AlertRecord",
     "Cordon",
     "Holder",
     "IncidentRecord",
@@ -30,7 +43,7 @@ __all__ = [
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Retention):
+class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

@@ -1,6 +1,8 @@
 """Webhook calls that are to be made: kept until one succeeded, so that a restart loses none."""
 
-from sqlalchemy import insert, select, update
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from .store import Store, patient
 from .tables import outbox
@@ -13,11 +15,8 @@ class Outbox(Store):
     @patient
     def post(self, name: str, body: str, now: float) -> int:
         """Put a letter for the webhook of that name into the box; returns its id."""
-        values = {"name": name, "body": body, "made": now, "attempts": 0, "next_try": now, "error": ""}
         with self._writing() as connection:
-            key = connection.execute(insert(outbox).values(**values)).inserted_primary_key
-            assert key is not None
-            return int(key[0])
+            return put_letter(connection, name, body, now)
 
     @patient
     def due(self, now: float, limit: int = 20) -> tuple[Letter, ...]:
@@ -25,29 +24,55 @@ class Outbox(Store):
         mine = (outbox.c.done.is_(None), outbox.c.next_try <= now)
         query = select(outbox).where(*mine).order_by(outbox.c.next_try, outbox.c.id).limit(limit)
         with self._reading() as connection:
-            return tuple(
-                Letter(
-                    id=row.id, name=row.name, body=row.body, made=row.made, attempts=row.attempts, next_try=row.next_try
-                )
-                for row in connection.execute(query)
-            )
+            return tuple(_letter(row) for row in connection.execute(query))
+
+    def unsent(self, name: str, limit: int = 500) -> tuple[Letter, ...]:
+        """The letters to one receiver that are still to arrive, in the order in which they were written."""
+        query = select(outbox).where(outbox.c.done.is_(None), outbox.c.name == name).order_by(outbox.c.id).limit(limit)
+        with self._reading() as connection:
+            return tuple(_letter(row) for row in connection.execute(query))
+
+    def addressees(self) -> dict[str, tuple[int, float, str]]:
+        """Receiver → (letters that are still to arrive, when the oldest was written, why the last try failed)."""
+        totals = select(outbox.c.name, func.count(), func.min(outbox.c.made)).where(outbox.c.done.is_(None)).group_by(outbox.c.name)
+        failed = select(outbox.c.name, outbox.c.error).where(outbox.c.done.is_(None), outbox.c.error != "").order_by(outbox.c.id)
+        with self._reading() as connection:
+            errors = {row.name: row.error for row in connection.execute(failed)}
+            return {name: (count, oldest, errors.get(name, "")) for name, count, oldest in connection.execute(totals)}
 
     @patient
-    def delivered(self, letter: int, now: float) -> None:
-        """It arrived."""
-        self._tried(letter, done=now, error="")
+    def delivered(self, letter: int, now: float, *, merged: Iterable[int] = ()) -> None:
+        """It arrived, and with it what the `merged` ones had said before it."""
+        older = list(merged)
+        with self._writing() as connection:
+            _tried(connection, letter, done=now, error="")
+            if older:
+                connection.execute(update(outbox).where(outbox.c.id.in_(older)).values(done=now, error=f"merged into letter {letter}"))
 
     @patient
     def failed(self, letter: int, next_try: float, error: str) -> None:
         """It did not arrive; try again then."""
-        self._tried(letter, next_try=next_try, error=error)
+        with self._writing() as connection:
+            _tried(connection, letter, next_try=next_try, error=error)
 
     @patient
     def given_up(self, letter: int, now: float, error: str) -> None:
         """It will never arrive; the error stays."""
-        self._tried(letter, done=now, error=error)
-
-    def _tried(self, letter: int, **values: float | str) -> None:
-        attempts = outbox.c.attempts + 1
         with self._writing() as connection:
-            connection.execute(update(outbox).where(outbox.c.id == letter).values(attempts=attempts, **values))
+            _tried(connection, letter, done=now, error=error)
+
+
+def put_letter(connection: Connection, name: str, body: str, now: float) -> int:
+    """Within a transaction: a letter into the box; returns its id."""
+    values = {"name": name, "body": body, "made": now, "attempts": 0, "next_try": now, "error": ""}
+    key = connection.execute(insert(outbox).values(**values)).inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def _tried(connection: Connection, letter: int, **values: float | str) -> None:
+    connection.execute(update(outbox).where(outbox.c.id == letter).values(attempts=outbox.c.attempts + 1, **values))
+
+
+def _letter(row: Row[tuple[object, ...]]) -> Letter:
+    return Letter(id=row.id, name=row.name, body=row.body, made=row.made, attempts=row.attempts, next_try=row.next_try)

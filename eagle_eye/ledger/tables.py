@@ -201,3 +201,17 @@ notes = Table(
     Column("body", Text, nullable=False),
     Index(None, "incident"),
 )
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", String(200), primary_key=True),
+    Column("storm", String(200), nullable=False, default=""),
+    Column("number", Integer, nullable=False, default=0),
+    Column("opened", Double, nullable=False, default=0.0),
+    Column("changed", Double, nullable=False, default=0.0),
+    Column("over", Double, nullable=True),
+    Column("news", Text, nullable=False, default=""),
+    Column("body", Text, nullable=False, default=""),
+    Index(None, "over", "opened"),
+)

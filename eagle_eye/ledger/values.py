@@ -90,6 +90,26 @@ class Letter(Value, frozen=True, kw_only=True):
     next_try: float
 
 
+class AlertRecord(Value, frozen=True, kw_only=True):
+    """What was said to people about one incident, or about a storm of them."""
+
+    id: str
+    """Of the incident, or of the storm."""
+    storm: str = ""
+    """The storm in whose letters it is counted; then it has none of its own."""
+    number: int = 0
+    """Letters so far."""
+    opened: float = 0.0
+    changed: float = 0.0
+    """When the last letter was written."""
+    over: float | None = None
+    """When it was resolved."""
+    news: str = ""
+    """What somebody has to hear next."""
+    body: str = ""
+    """What was said last."""
+
+
 class Moment(Value, frozen=True, kw_only=True):
     """One line of an incident's story."""
 

@@ -1,0 +1,47 @@
+"""Alerts: what was last said about each incident. Letters and what they say are written in one transaction."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import Row, and_, or_, select
+
+from .outbox import put_letter
+from .store import Store, patient, put
+from .tables import alerts
+from .values import AlertRecord
+
+
+class Alerts(Store):
+    """One row an incident or storm."""
+
+    @patient
+    def tell(self, incident: str, news: str) -> None:
+        """What somebody has to hear about an incident; the next letter about it says it."""
+        with self._writing() as connection:
+            put(connection, alerts, {"id": incident}, {"news": news})
+
+    @patient
+    def say(self, alert: AlertRecord, letters: Iterable[tuple[str, str]], now: float) -> None:
+        """Keep what is said, and put its letters, (receiver, body), into the outbox: all of it, or nothing. The news stays."""
+        values = {"storm": alert.storm, "number": alert.number, "opened": alert.opened, "changed": alert.changed, "over": alert.over}
+        with self._writing() as connection:
+            put(connection, alerts, {"id": alert.id}, {**values, "body": alert.body})
+            for receiver, body in letters:
+                put_letter(connection, receiver, body, now)
+
+    def alert(self, name: str) -> AlertRecord | None:
+        """What is known of an incident or storm."""
+        with self._reading() as connection:
+            row = connection.execute(select(alerts).where(alerts.c.id == name)).one_or_none()
+            return _record(row) if row is not None else None
+
+    def alerts(self) -> tuple[AlertRecord, ...]:
+        """Those that were said and are not over, oldest first."""
+        said = and_(alerts.c.over.is_(None), or_(alerts.c.number > 0, alerts.c.storm != ""))
+        with self._reading() as connection:
+            return tuple(_record(row) for row in connection.execute(select(alerts).where(said).order_by(alerts.c.opened, alerts.c.id)))
+
+
+def _record(row: Row[tuple[object, ...]]) -> AlertRecord:
+    return AlertRecord(
+        id=row.id, storm=row.storm, number=row.number, opened=row.opened, changed=row.changed, over=row.over, news=row.news, body=row.body
+    )
