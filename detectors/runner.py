@@ -1,6 +1,6 @@
 """The one loop: reads a partition in order, appends the marks, and judges what it reads back.
 
-    records ─► Watch (pure) ─► findings, incidents ─► topics, then callbacks, then the committed offset
+    records ─► Watch (pure) ─► findings, incidents, pulses ─► topics, then callbacks, then the committed offset
 
 Frames come only from what was read, marks included, so a replay of the same records sees the same frames.
 """
@@ -19,8 +19,9 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamAway, StreamFull, WireError
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Diagnoser
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
-from eagle_eye.types import ConfigChange, Event, Finding, Incident, Mark, Notice, Topology
+from eagle_eye.pulses import Pulses
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, PULSES, Message, Stream
+from eagle_eye.types import ConfigChange, Event, Finding, Incident, Mark, Notice, Pulse, Topology
 
 from .keeping import RecordKeeper
 from .learning import Learning
@@ -64,6 +65,7 @@ class Runner:
         on_incidents: Callable[[list[Incident]], None] | None = None,
         on_findings: Callable[[list[Finding]], None] | None = None,
         on_frame: Callable[[Frame], None] | None = None,
+        on_pulses: Callable[[list[Pulse]], None] | None = None,
         on_notice: Callable[[Notice], None] | None = None,
         topology: Topology | None = None,
         configure: Configure | None = None,
@@ -85,13 +87,12 @@ class Runner:
         """Of the next message to read."""
         self.superseded = False
         """An owner of a higher generation was seen: this one is over."""
-        self._stream = stream
-        self._partition = partition
-        self._clock = clock
+        self._stream, self._partition, self._clock = stream, partition, clock
         self._generation = generation
         self._on_incidents = on_incidents
         self._on_findings = on_findings
         self._on_frame = on_frame
+        self._on_pulses, self._pulses = on_pulses, Pulses()
         self._on_notice = on_notice
         self._config = config
         self._keeper = None if records is None else RecordKeeper(stream, partition, records)
@@ -218,6 +219,8 @@ class Runner:
         self.counts.incidents += len(incidents)
         self._outbox += [(INCIDENTS, incident.job, msgspec.json.encode(incident)) for incident in incidents]
         self._outbox += [(FINDINGS, finding.job, msgspec.json.encode(finding)) for finding in findings]
+        pulses = [pulse for pulse in map(self._pulses.of, judgement.frames) if pulse is not None] if self._marks else []
+        self._outbox += [(PULSES, pulse.job, msgspec.json.encode(pulse)) for pulse in pulses]
         try:
             self._flush()
         except (StreamAway, StreamFull) as error:
@@ -226,6 +229,8 @@ class Runner:
             _call(self._on_incidents, incidents)
         if findings:
             _call(self._on_findings, findings)
+        if pulses:
+            _call(self._on_pulses, pulses)
         for frame in judgement.frames:
             _call(self._on_frame, frame)
         if judgement.mark.mark == "tick" and self._learning is not None and self._marks:

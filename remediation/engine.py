@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError
-from eagle_eye.frames import Frame
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.messages import Body, Decision
-from eagle_eye.types import Approval, Incident, IncidentState, Outcome, Plan, digest_of
+from eagle_eye.types import Approval, Incident, IncidentState, Outcome, Plan, Pulse, digest_of
 
 from .aftermath import Aftermath
 from .cases import Case, Phase
@@ -78,12 +77,12 @@ class Engine:
             for incident in incidents:
                 self._consider(incident)
 
-    def follow(self, frame: Frame) -> None:
-        """Every frame of every job, tick or cut."""
+    def follow(self, pulse: Pulse) -> None:
+        """Every pulse of every job, tick or cut."""
         with self._lock:
-            job = self._desk.job(frame.job)
-            calm = not any(case.treatment is not INFORM for case in self._desk.cases_of(frame.job))
-            for event in job.follow(frame, calm=calm):
+            job = self._desk.job(pulse.job)
+            calm = not any(case.treatment is not INFORM for case in self._desk.cases_of(pulse.job))
+            for event in job.follow(pulse, calm=calm):
                 self._containment.answer(event, job)
             self._judging.follow_short(job)
 

@@ -2,17 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
-from eagle_eye.frames import Frame
-from eagle_eye.steps import LOGGED_NAN
-from eagle_eye.types import Event, Incident, Layout, Step, digest_of
+from eagle_eye.types import Event, Incident, Layout, Pulse, PulseStep, digest_of
 
 KEPT_STEPS = 512
 BAD_EARLY_S = 5.0
@@ -20,19 +15,6 @@ BAD_EARLY_S = 5.0
 KEPT_RATES = 200
 WARM_STEPS = 2
 """First intervals of an epoch: caches fill, nothing is learned from them."""
-
-
-class Seen(NamedTuple):
-    """One step that a job has completed."""
-
-    number: int
-    epoch: int
-    end: float
-    tokens: float
-    """Of all workers; NaN if the script does not tell."""
-    workers: int
-    finite: bool
-    """The loss is a number, or is not told."""
 
 
 class Begun(NamedTuple):
@@ -57,8 +39,9 @@ class Job:
     """The highest that was heard of; the layout may come a moment later."""
     seen: float = 0.0
     """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
-    reporting: Mapping[str, float] = field(default_factory=dict)
-    steps: deque[Seen] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    heard: float = 0.0
+    """Every node of the layout has sent a batch at this time or later."""
+    steps: deque[PulseStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
     """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
     checkpoints: dict[int, bool] = field(default_factory=dict)
@@ -77,14 +60,14 @@ class Job:
     nodes_min: int = 1
     over: bool = False
 
-    def follow(self, frame: Frame, *, calm: bool) -> list[Event]:
-        """Take a frame in; returns the events that the engine has to answer. `calm`: no fault is open."""
-        news = [event for event in frame.events if self._hear(event)]
-        if frame.layout is not None:
-            self._take_layout(frame.layout)
-        if frame.tick:
-            self.seen, self.reporting = frame.time, frame.reporting
-            for step in frame.steps:
+    def follow(self, pulse: Pulse, *, calm: bool) -> list[Event]:
+        """Take a pulse in; returns the events that the engine has to answer. `calm`: no fault is open."""
+        news = [event for event in pulse.events if self._hear(event)]
+        if pulse.layout is not None:
+            self._take_layout(pulse.layout)
+        if pulse.tick:
+            self.seen, self.heard = pulse.time, pulse.heard
+            for step in pulse.steps:
                 self._take_step(step, calm)
         return news
 
@@ -127,26 +110,11 @@ class Job:
         if layout.resume_step >= 0:
             self.checkpoints = {step: whole for step, whole in self.checkpoints.items() if step <= layout.resume_step}
 
-    def _take_step(self, step: Step, calm: bool) -> None:
-        tokens = step.values.get("tokens")
-        seen = Seen(
-            number=step.number,
-            epoch=step.epoch,
-            end=step.end,
-            tokens=float(np.nansum(tokens)) if tokens is not None and np.isfinite(tokens).any() else math.nan,
-            workers=len(step.workers),
-            finite=self._finite(step),
-        )
-        self.steps.append(seen)
-        pace = self.pace(2, epoch=step.epoch) if calm and seen.finite and self._warm(step.epoch) else math.nan
+    def _take_step(self, step: PulseStep, calm: bool) -> None:
+        self.steps.append(step)
+        pace = self.pace(2, epoch=step.epoch) if calm and step.finite and self._warm(step.epoch) else math.nan
         if math.isfinite(pace):
-            self.rates.setdefault(seen.workers, deque(maxlen=KEPT_RATES)).append((seen.end, pace))
-
-    def _finite(self, step: Step) -> bool:
-        """Whether every loss that was logged is a number; NaN alone stands for "not told"."""
-        nothing = np.zeros(0)
-        infinite = np.isinf(step.values.get("loss", nothing)).any()
-        return not bool(infinite or (step.values.get(f"loss{LOGGED_NAN}", nothing) == 1.0).any())
+            self.rates.setdefault(step.workers, deque(maxlen=KEPT_RATES)).append((step.end, pace))
 
     def _warm(self, epoch: int) -> bool:
         return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1
@@ -159,7 +127,7 @@ class Job:
         steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
         if len(steps) < 2 or steps[-1].end <= steps[0].end:
             return math.nan
-        done = [1.0 if math.isnan(step.tokens) else step.tokens for step in steps[1:]]
+        done = [1.0 if step.tokens is None else step.tokens for step in steps[1:]]
         return sum(done) / (steps[-1].end - steps[0].end)
 
     def disturbed(self, since: float) -> None:
@@ -230,5 +198,4 @@ class Job:
 
     def reported_since(self, time: float) -> bool:
         """Every node of the layout has sent a batch after `time`: silence is the job's, not the telemetry's."""
-        nodes: Iterable[str] = self.layout.nodes if self.layout is not None else ()
-        return all(self.reporting.get(node, 0.0) > time for node in nodes)
+        return self.heard > time

@@ -1,7 +1,7 @@
 """A job that exists only on paper: it trains, breaks and is restarted on a FakeClock. For tests and rehearsals.
 
     job = SyntheticJob(clock=clock)
-    frames = job.advance(0.1)            # what the stream would have told of that tenth of a second
+    pulses = job.advance(0.1)            # what the stream would have told of that tenth of a second
     commander = FakeCommander(answers=job.answers())
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.frames import Frame
+from eagle_eye.pulses import pulse_of
 from eagle_eye.steps import LOGGED_NAN
 from eagle_eye.types import (
     Culprit,
@@ -26,6 +27,7 @@ from eagle_eye.types import (
     Kind,
     Layout,
     Place,
+    Pulse,
     Severity,
     Step,
 )
@@ -108,8 +110,12 @@ class SyntheticJob:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def advance(self, seconds: float) -> list[Frame]:
-        """Let time pass; returns the frames: a cut for each event, a tick each second."""
+    def advance(self, seconds: float) -> list[Pulse]:
+        """Let time pass; returns the pulses: a cut for each event, a tick each second."""
+        return [pulse_of(frame) for frame in self.frames(seconds)]
+
+    def frames(self, seconds: float) -> list[Frame]:
+        """The same as frames."""
         self.clock.advance(seconds)
         now = self.clock.now()
         while not self.standing and self._ends <= now:

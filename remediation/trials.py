@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from eagle_eye.types import Outcome, Plan, Progress
+from eagle_eye.types import Outcome, Plan, Progress, PulseStep
 
-from .jobs import Job, Seen
+from .jobs import Job
 from .policy import Policy
 
 Verdict = Literal["healed", "failed", "unknown"]
@@ -40,14 +40,14 @@ class Trial:
         """The same processes go on, in the same epoch."""
         return self.plan.action == "reattempt"
 
-    def counted(self, job: Job) -> list[Seen]:
+    def counted(self, job: Job) -> list[PulseStep]:
         """Steps after the action, those that are done again among them."""
         epoch = self.plan.targets[0].epoch
         if self.in_place:
             return [step for step in job.steps if step.end > self.began]
         return [step for step in job.steps if step.epoch > epoch]
 
-    def new(self, job: Job) -> list[Seen]:
+    def new(self, job: Job) -> list[PulseStep]:
         """Steps after the action that had never been committed before."""
         counted = self.counted(job)
         if self.bad_step >= 0:
@@ -71,11 +71,11 @@ class Trial:
         limit = policy.reattempt_s if self.in_place else policy.verify_s
         return self._out_of_time(job, limit, f"no step within {limit:g} s")
 
-    def _moves(self, job: Job, counted: list[Seen]) -> bool:
+    def _moves(self, job: Job, counted: list[PulseStep]) -> bool:
         resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.targets[0].workers)
         return bool(counted) or (self.in_place and resumed)
 
-    def _throughput(self, job: Job, counted: list[Seen], policy: Policy) -> tuple[bool, str]:
+    def _throughput(self, job: Job, counted: list[PulseStep], policy: Policy) -> tuple[bool, str]:
         if not counted:
             return False, "no step yet"
         expected = job.expected(counted[-1].workers)

@@ -10,6 +10,7 @@ OBSERVATIONS = "eagle-eye.observations"
 FINDINGS = "eagle-eye.findings"
 INCIDENTS = "eagle-eye.incidents"
 OUTCOMES = "eagle-eye.outcomes"
+PULSES = "eagle-eye.pulses"
 DEAD_LETTERS = "eagle-eye.dead-letters"
 
 

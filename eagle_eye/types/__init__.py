@@ -66,8 +66,10 @@ from .observations import (
     StepReading,
     Topology,
 )
+from .pulse import ANSWERED, Pulse, PulseStep
 
 __all__ = [
+    "ANSWERED",
     "SCHEMA",
     "Allow",
     "Alternative",
@@ -100,6 +102,8 @@ __all__ = [
     "Place",
     "Plan",
     "Progress",
+    "Pulse",
+    "PulseStep",
     "Reading",
     "Record",
     "Refuse",

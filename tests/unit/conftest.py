@@ -47,8 +47,8 @@ class World:
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
-            for frame in self.job.advance(0.1):
-                self.engine.follow(frame)
+            for pulse in self.job.advance(0.1):
+                self.engine.follow(pulse)
             self.engine.tick()
 
     def find(self, cause: str, culprit: Entity | None = None, **more) -> Incident:

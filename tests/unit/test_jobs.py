@@ -5,14 +5,15 @@ import math
 import pytest
 
 from eagle_eye.clock import FakeClock
+from eagle_eye.pulses import pulse_of
 from remediation.jobs import Job
 from remediation.synthetic import SyntheticJob, incident
 
 
 def follow(paper: SyntheticJob, job: Job, seconds: float, *, calm=True) -> None:
     for _ in range(round(seconds * 10)):
-        for frame in paper.advance(0.1):
-            job.follow(frame, calm=calm)
+        for pulse in paper.advance(0.1):
+            job.follow(pulse, calm=calm)
 
 
 @pytest.fixture
@@ -64,12 +65,11 @@ def test_a_checkpoint_with_bad_numbers_is_no_good_one(paper, job):
 
 def test_a_loss_that_is_told_now_and_then_is_no_bad_number(paper, job):
     paper.bad_batch = -1
-    ticks = [frame for _ in range(80) for frame in paper.advance(0.1)]
-    for frame in ticks:
+    for frame in [frame for _ in range(80) for frame in paper.frames(0.1)]:
         for step in frame.steps:
             if step.number % 3:
                 step.values["loss"][:] = math.nan
-        job.follow(frame, calm=True)
+        job.follow(pulse_of(frame), calm=True)
     assert all(step.finite for step in job.steps)
 
 
@@ -88,6 +88,6 @@ def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
     event = paper.tell("epoch.begun", epoch="7", reason="death")
     cut = paper._frame(tick=False, events=(event,))
     paper._events.clear()
-    job.follow(cut, calm=True)
+    job.follow(pulse_of(cut), calm=True)
     assert job.epoch == 7
     assert job.current is None

@@ -7,12 +7,11 @@ from detectors.diagnosis import Diagnosis
 from detectors.learning import Learning, learners
 from detectors.runner import Runner
 from eagle_eye.app import parts
-from eagle_eye.frames import Frame
-from eagle_eye.types import ConfigChange, Finding, Incident
+from eagle_eye.types import ConfigChange, Finding, Incident, Pulse
 
 from .services import Around
 
-Inbox = SimpleQueue[Frame | Sequence[Incident]]
+Inbox = SimpleQueue[Sequence[Incident | Pulse]]
 """What a runner hands to an engine in the same process, in order."""
 
 
@@ -22,7 +21,7 @@ def runner_of(around: Around, partition: int, term: int, inbox: Inbox, on_findin
     found = parts.detectors(config)
     lessons = learners(name for name, _ in found)
     return Runner(
-        around.stream, partition, found, Diagnosis(), clock=clock, generation=term, on_frame=inbox.put, on_incidents=inbox.put,
+        around.stream, partition, found, Diagnosis(), clock=clock, generation=term, on_pulses=inbox.put, on_incidents=inbox.put,
         on_findings=on_findings, on_notice=ledger.save_notice, records=config.state / "records",
         learning=Learning(lessons, directory=config.state / "baselines", clock=clock, on_notice=ledger.save_notice),
         config=ConfigChange(digest=config.digest, text=""),

@@ -17,13 +17,12 @@ import msgspec
 from eagle_eye.app import parts
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.frames import Frame
 from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.ledger.opening import open_ledger
 from eagle_eye.rpc.server import ControlServer
 from eagle_eye.stream import OBSERVATIONS, OUTCOMES
 from eagle_eye.stream.spool import SpooledWriter
-from eagle_eye.types import Notice
+from eagle_eye.types import Notice, Pulse
 from remediation.actions.notify import Notify
 from remediation.engine import Engine
 from remediation.leader import Leader, SessionCommander
@@ -224,10 +223,11 @@ def drive(engine: Engine, inbox: Inbox, stop: threading.Event) -> None:
         try:
             item = inbox.get(timeout=ENGINE_PERIOD_S)
             while True:
-                if isinstance(item, Frame):
-                    engine.follow(item)
-                else:
-                    engine.consider(item)
+                for told in item:
+                    if isinstance(told, Pulse):
+                        engine.follow(told)
+                    else:
+                        engine.consider([told])
                 item = inbox.get_nowait()
         except Empty:
             pass

@@ -1,0 +1,82 @@
+"""Frames → pulses. No clock and no chance: the same frames give the same pulses."""
+
+import msgspec
+import numpy as np
+
+from .frames import Frame
+from .steps import LOGGED_NAN
+from .types import ANSWERED, Floats, Layout, Pulse, PulseStep, Step
+
+NOTHING: Floats = np.zeros(0, dtype=np.float32)
+
+
+def pulse_of(frame: Frame, *, told: Layout | None = None) -> Pulse:
+    """What decisions need of a frame. `told`: the layout that an earlier pulse has carried."""
+    pulse = Pulse(
+        job=frame.job,
+        generation=frame.generation,
+        number=frame.number,
+        time=frame.time,
+        tick=frame.tick,
+        events=tuple(event for event in frame.events if event.name in ANSWERED),
+        layout=None if frame.layout is told or frame.layout == told else frame.layout,
+    )
+    return _of_tick(pulse, frame) if frame.tick else pulse
+
+
+def _of_tick(pulse: Pulse, frame: Frame) -> Pulse:
+    nodes = {place.node for place in frame.layout.places} if frame.layout is not None else ()
+    return msgspec.structs.replace(
+        pulse,
+        heard=min((frame.reporting.get(node, 0.0) for node in nodes), default=frame.time),
+        steps=tuple(_step(step) for step in frame.steps),
+        entities={kind.value: len(entities) for kind, entities in frame.entities.items() if entities},
+        behind_s=max(0.0, frame.time - max(frame.reporting.values(), default=frame.time)),
+    )
+
+
+class Pulses:
+    """The pulses of one partition: the layout of a job is in the first one that knows it, and in those that change it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Layout] = {}
+
+    def of(self, frame: Frame) -> Pulse | None:
+        """None where there is nothing to decide: a node without a job."""
+        pulse = pulse_of(frame, told=self._told.get(frame.job))
+        if frame.layout is None and not pulse.events and not pulse.steps:
+            return None
+        if frame.layout is not None:
+            self._told[frame.job] = frame.layout
+        return pulse
+
+    def forget(self, jobs: set[str]) -> None:
+        """Keep what was told of these jobs alone."""
+        self._told = {name: layout for name, layout in self._told.items() if name in jobs}
+
+
+def _step(step: Step) -> PulseStep:
+    tokens, loss, seconds = (_numbers(step, name) for name in ("tokens", "loss", "step_s"))
+    return PulseStep(
+        number=step.number,
+        epoch=step.epoch,
+        end=step.end,
+        workers=len(step.workers),
+        tokens=float(tokens.sum()) if len(tokens) else None,
+        loss=float(loss.mean()) if len(loss) else None,
+        step_s=float(seconds.max()) if len(seconds) else None,
+        finite=_finite(step),
+    )
+
+
+def _numbers(step: Step, name: str) -> Floats:
+    """What the workers told under a name, as far as it is a number."""
+    values = step.values.get(name, NOTHING)
+    numbers: Floats = values[np.isfinite(values)]
+    return numbers
+
+
+def _finite(step: Step) -> bool:
+    """Whether every loss that was logged is a number; NaN alone stands for "not told"."""
+    infinite = np.isinf(step.values.get("loss", NOTHING)).any()
+    return not bool(infinite or (step.values.get(f"loss{LOGGED_NAN}", NOTHING) == 1.0).any())
