@@ -216,12 +216,16 @@ class Watch:
             _log.exception("diagnosis failed on %d findings", len(findings))
             self._tell("diagnosis.failing", f"{type(error).__name__}: {error}")
             return []
+        news = []
         for incident in incidents:
+            known = self.incidents.get(incident.id)
+            if known is None or incident.revision > known.revision:
+                news.append(incident)
             if incident.active:
                 self.incidents[incident.id] = incident
             else:
                 self.incidents.pop(incident.id, None)
-        return incidents
+        return news
 
 
 def _log_only(name: str, message: str) -> None:

@@ -42,7 +42,7 @@ class Detector(Protocol):
 
 @runtime_checkable
 class Diagnoser(Protocol):
-    """Folds findings into incidents: returns the new and the revised ones."""
+    """Folds findings into incidents: returns the new and the revised ones; one of the same revision is no news."""
 
     def diagnose(
         self, opened: Sequence[Incident], findings: Sequence[Finding], topology: Topology, /

@@ -8,7 +8,11 @@ import msgspec
 from eagle_eye.types import Evidence, Finding, Incident, Severity, Topology, digest_of
 
 from .relations import are_one_fault, explains, strength
-from .verdict import compose, roots_of
+from .roots import Roots
+from .verdict import COUNT, PARTS_KEPT, compose, roots_of
+
+IDS_KEPT = 1024
+"""Findings that an incident names; further ones are counted by kind."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,10 @@ class Diagnosis:
     def diagnose(
         self, opened: Sequence[Incident], findings: Sequence[Finding], topology: Topology, /
     ) -> Iterable[Incident]:
-        """New and revised incidents. All findings are of one mark, `opened` are the incidents that are open now."""
+        """New and revised incidents. All findings are of one mark, `opened` are the incidents that are open now.
+
+        One of the revision that it had already is no news: only what it counts has changed.
+        """
         jobs = {finding.job for finding in findings}
         cases = [_Case(incident, topology) for incident in opened if incident.job in jobs]
         for finding in _in_order(findings):
@@ -46,34 +53,42 @@ class _Case:
         self._topology = topology
         self.parts = {part.id: part for part in incident.parts}
         self.ids = dict.fromkeys(incident.findings)
-        self._roots: list[Finding] | None = None
+        self.more = dict(incident.more)
+        self._roots: Roots | None = None
 
     @property
-    def roots(self) -> list[Finding]:
+    def roots(self) -> Roots:
         """The findings that are the fault."""
         if self._roots is None:
-            self._roots = roots_of(list(self.parts.values()), self._topology) if self.parts else []
+            self._roots = Roots(roots_of(list(self.parts.values()), self._topology) if self.parts else (), self._topology)
         return self._roots
 
     def take(self, findings: Iterable[Finding]) -> None:
-        """Newer revisions, or further findings."""
+        """Newer revisions, or further findings; of a storm that changes nothing about the fault only the number."""
         for finding in findings:
             known = finding.id in self.parts
-            if known or finding.id not in self.ids or finding.active:
+            beside = not known and finding.active and self._roots is not None and self._roots.beside(finding)
+            minor = beside or (not known and self._roots is not None and self._roots.explain(finding))
+            fresh = self._name(finding)
+            if minor and len(self.parts) >= PARTS_KEPT:
+                self.more[finding.kind] = self.more.get(finding.kind, 0) + fresh
+                continue
+            if known or fresh or finding.active:
                 self.parts[finding.id] = finding
-            self.ids[finding.id] = None
-            if known or not self._is_consequence(finding):
+            if beside and self._roots is not None:
+                self._roots.add(finding)
+            elif not minor:
                 self._roots = None
         self.touched = True
 
-    def _is_consequence(self, finding: Finding) -> bool:
-        """It changes nothing about the fault; a thousand of them must cost no more than a thousand looks."""
-        if self._roots is None:
+    def _name(self, finding: Finding) -> bool:
+        """True for one that was not in it before; beyond the ids that are kept, its first revision counts."""
+        if finding.id in self.ids:
             return False
-        return any(
-            root.active and strength(root) < strength(finding) and explains(root, finding, self._topology)
-            for root in self._roots
-        )
+        if len(self.ids) < IDS_KEPT:
+            self.ids[finding.id] = None
+            return True
+        return finding.revision == 1
 
     def told(self, time: float) -> Iterator[Incident]:
         """The incident as it is now, if that is news."""
@@ -83,10 +98,14 @@ class _Case:
         if self.part_of:
             yield _closed(before, self.part_of, time)
             return
-        now = msgspec.structs.replace(before, time=time, parts=tuple(self.parts.values()), findings=tuple(self.ids))
+        now = msgspec.structs.replace(
+            before, time=time, parts=tuple(self.parts.values()), findings=tuple(self.ids), more=self.more
+        )
         revised = compose(now, self._topology)
         if self._fresh or _says(revised) != _says(before):
             yield msgspec.structs.replace(revised, revision=before.revision + 1)
+        elif revised.more != before.more:
+            yield revised  # no news, but the count goes on
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -104,7 +123,7 @@ def _fold(finding: Finding, cases: list[_Case], topology: Topology) -> None:
         return  # the end of something that no open incident holds
     if case is None:
         fitting = [case for case in cases if case.incident.active and _fits(finding, case, topology)]
-        case = min(fitting, key=lambda case: strength(case.roots[0]), default=None)
+        case = min(fitting, key=lambda case: strength(case.roots.first), default=None)
     if case is None:
         cases.append(_Case(_opened(finding), topology, fresh=True))
     else:
@@ -113,11 +132,11 @@ def _fold(finding: Finding, cases: list[_Case], topology: Topology) -> None:
 
 def _fits(finding: Finding, case: _Case, topology: Topology) -> bool:
     """The case's fault explains it, is explained by it, or is the same."""
-    if case.incident.job != finding.job:
+    if case.incident.job != finding.job or not case.roots:
         return False
     return any(
         are_one_fault(root, finding) or explains(root, finding, topology) or explains(finding, root, topology)
-        for root in case.roots
+        for root in case.roots.near(finding)
     )
 
 
@@ -132,10 +151,12 @@ def _absorb(cases: Sequence[_Case], topology: Topology) -> None:
 
 def _follows(narrow: _Case, wide: _Case, topology: Topology) -> bool:
     """Every root of one follows from the fault of the other, and not the other way round."""
-    if narrow is wide or not narrow.roots or not (narrow.touched or wide.touched):
+    if narrow is wide or not (narrow.touched or wide.touched) or narrow.incident.job != wide.incident.job:
         return False
-    return narrow.incident.job == wide.incident.job and all(
-        any(explains(cause, root, topology) and strength(cause) < strength(root) for cause in wide.roots)
+    if not narrow.roots or not wide.roots:
+        return False
+    return all(
+        any(explains(cause, root, topology) and strength(cause) < strength(root) for cause in wide.roots.near(root))
         for root in narrow.roots
     )
 
@@ -170,12 +191,13 @@ def _opened(finding: Finding) -> Incident:
 
 
 def _says(incident: Incident) -> tuple[object, ...]:
-    """What a revision is for; a bill that has grown alone is none."""
+    """What a revision is for; a bill that has grown alone is none, nor a storm that is not twice as large."""
     return (
         incident.cause,
         incident.culprits,
         incident.severity,
-        incident.findings,
-        incident.evidence,
+        incident.findings if not incident.more else (),
+        (sum(incident.more.values()) + len(incident.parts)).bit_length(),
+        tuple(line for line in incident.evidence if line.metric != COUNT),
         incident.active,
     )

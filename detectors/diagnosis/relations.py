@@ -14,22 +14,38 @@ FOLLOWER_EARLY_S = 0.25
 _BY_KIND: dict[str, list[tuple[int, Cause]]] = {}
 for _order, _cause in enumerate(CAUSES):
     _BY_KIND.setdefault(_cause.kind, []).append((_order, _cause))
+_BY_STATUS = {
+    (kind, status): next((row for row in rows if not row[1].statuses or status in row[1].statuses), None)
+    for kind, rows in _BY_KIND.items()
+    for status in ("", *(status for _, cause in rows for status in cause.statuses))
+    if all(cause.severe_xid is None for _, cause in rows)
+}
+"""(kind, status) → the row of the table, worked out in advance: a storm asks a million times."""
 _UNKNOWN = (len(CAUSES) - 1, CAUSES[-1])
 
 
 def status_of(finding: Finding) -> str:
     """What the table of statuses calls it, '' if nothing."""
-    return next((line.status for line in finding.evidence if line.status), "")
+    for line in finding.evidence:
+        if line.status:
+            return line.status
+    return ""
 
 
 def cause_of(finding: Finding) -> tuple[int, Cause]:
     """What a finding would be if nothing explained it, and its place in the table."""
-    for order, cause in _BY_KIND.get(finding.kind, ()):
-        if cause.severe_xid is not None and cause.severe_xid is not _worst_xid(finding):
-            continue
-        if not cause.statuses or status_of(finding) in cause.statuses:
-            return order, cause
-    return _UNKNOWN
+    rows = _BY_KIND.get(finding.kind)
+    if rows is None:
+        return _UNKNOWN
+    status = status_of(finding)
+    known = _BY_STATUS.get((finding.kind, status)) or _BY_STATUS.get((finding.kind, ""))
+    return known or _by_xid(finding, rows)
+
+
+def _by_xid(finding: Finding, rows: list[tuple[int, Cause]]) -> tuple[int, Cause]:
+    worst = _worst_xid(finding) if any(cause.severe_xid is not None for _, cause in rows) else None
+    fitting = (row for row in rows if row[1].severe_xid in (None, worst) and not row[1].statuses)
+    return next(fitting, _UNKNOWN)
 
 
 def _worst_xid(finding: Finding) -> Severity:
@@ -88,7 +104,9 @@ def _words(finding: Finding) -> str:
 def are_one_fault(one: Finding, other: Finding) -> bool:
     """The same cause in several places at once."""
     cause = cause_of(one)[1]
-    same = cause.word == cause_of(other)[1].word and one.job == other.job and cause.word != "unknown"
+    same = cause.word == cause_of(other)[1].word and one.job == other.job
+    if cause.word == "unknown":
+        same = same and one.kind == other.kind  # accuses nobody: ten thousand of a kind are one piece of news
     return same and abs(one.since - other.since) <= cause.together_s
 
 

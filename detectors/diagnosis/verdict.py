@@ -1,7 +1,7 @@
 """What the findings of one incident mean: cause, culprits, severity, evidence, rivals."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -22,8 +22,10 @@ from .causes import EVERYWHERE, WHOLE_NODE, Cause
 from .relations import are_one_fault, cause_of, explains, movers, says_the_same, strength
 
 PARTS_KEPT = 256
+COUNT = "count"
+"""Metric of the lines that only count."""
 ALIKE_S = 1.0
-LINES_PER_MOVER, LINES_PER_VICTIM, VICTIMS_SHOWN = 8, 1, 8
+LINES_PER_MOVER, LINES_PER_VICTIM, MOVERS_SHOWN, VICTIMS_SHOWN = 8, 1, 64, 8
 
 
 def roots_of(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
@@ -56,10 +58,11 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     if blamed and (_all_ended_alike(roots[0], parts, topology) or _many_raised_alike(roots[0], parts, topology)):
         blamed, everywhere = (), True
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
-    evidence = _evidence(parts, roots)
+    evidence = _evidence(parts, roots, incident.more)
     if everywhere:
         evidence = (Evidence(text=EVERYWHERE), *evidence)
-    ordered = sorted(parts, key=lambda part: (part not in roots, part.since, part.id))
+    to_blame = {root.id for root in roots}
+    ordered = sorted(parts, key=lambda part: (part.id not in to_blame, part.since, part.id))
     since = min(root.since for root in roots)
     return msgspec.structs.replace(
         incident,
@@ -72,6 +75,7 @@ def compose(incident: Incident, topology: Topology) -> Incident:
         bill_gpu_hours=max(0.0, incident.time - since) * _workers(incident, topology) / 3600.0,
         active=any(root.active for root in roots),
         parts=tuple(ordered[:PARTS_KEPT]),
+        more=dict(Counter(incident.more) + Counter(part.kind for part in ordered[PARTS_KEPT:])),
     )
 
 
@@ -126,8 +130,21 @@ def _many_raised_alike(root: Finding, parts: Sequence[Finding], topology: Topolo
 
 def _of_job(job: str, topology: Topology) -> set[str]:
     """All workers of a job; one that nobody can match if no layout is known."""
-    run = job.rsplit("/", 1)[-1]
-    return {worker for worker in topology.workers if worker.startswith(f"{run}/")} or {""}
+    return _by_run(topology).get(job.rsplit("/", 1)[-1], {""})
+
+
+_last: tuple[Topology, dict[str, set[str]]] = (Topology(), {})
+
+
+def _by_run(topology: Topology) -> dict[str, set[str]]:
+    """Run → its workers; of the last topology it is remembered, for one of 100,000 workers is asked many times a second."""
+    global _last  # noqa: PLW0603 -- a memory of one pure answer
+    if _last[0] is not topology:
+        found: dict[str, set[str]] = {}
+        for worker in topology.workers:
+            found.setdefault(worker.partition("/")[0], set()).add(worker)
+        _last = topology, found
+    return _last[1]
 
 
 def _on_node(job: str, node: str, suspects: set[str], topology: Topology) -> set[str]:
@@ -157,18 +174,22 @@ def _workers(incident: Incident, topology: Topology) -> int:
 # --- why ---------------------------------------------------------------------------------------------------------
 
 
-def _evidence(parts: Sequence[Finding], roots: Sequence[Finding]) -> tuple[Evidence, ...]:
-    """Lines in the order in which things began; of many victims the first ones and a count."""
+def _evidence(parts: Sequence[Finding], roots: Sequence[Finding], further: Mapping[str, int]) -> tuple[Evidence, ...]:
+    """Lines in the order in which things began; of many movers and victims the first ones and a count."""
     lines: list[Evidence] = []
-    victims = [part for part in parts if part not in roots]
-    shown = {part.id for part in victims[:VICTIMS_SHOWN]}
+    to_blame = {root.id for root in roots}
+    victims = [part for part in parts if part.id not in to_blame]
+    first = [part for part in parts if part.id in to_blame]
+    shown = {part.id for part in (*first[:MOVERS_SHOWN], *victims[:VICTIMS_SHOWN])}
     for part in parts:
-        if part in roots:
-            lines += part.evidence[:LINES_PER_MOVER]
-        elif part.id in shown:
-            lines += part.evidence[:LINES_PER_VICTIM]
-    more = Counter(part.kind for part in victims[VICTIMS_SHOWN:])
-    if more:
-        told = ", ".join(f"{count} × {kind}" for kind, count in sorted(more.items()))
-        lines.append(Evidence(text=f"and as consequences {told}"))
-    return tuple(lines)
+        if part.id in shown:
+            lines += part.evidence[: LINES_PER_MOVER if part.id in to_blame else LINES_PER_VICTIM]
+    lines += _rest("and beside them", Counter(part.kind for part in first[MOVERS_SHOWN:]))
+    storm = Counter(further)
+    storm.update(part.kind for part in victims[VICTIMS_SHOWN:])
+    return (*lines, *_rest("and as consequences", storm))
+
+
+def _rest(words: str, more: Counter[str]) -> list[Evidence]:
+    told = ", ".join(f"{count} × {kind}" for kind, count in sorted(more.items()))
+    return [Evidence(text=f"{words} {told}", metric=COUNT, value=float(more.total()))] if told else []

@@ -98,6 +98,7 @@ class Incident(Noun, frozen=True, kw_only=True):
     """Empty when unknown: evicts nobody."""
     severity: Severity
     findings: tuple[str, ...]
+    """Ids of those in it; in a storm of the first thousand."""
     evidence: tuple[Evidence, ...]
     rivals: tuple[Rival, ...] = ()
     since: float
@@ -106,6 +107,8 @@ class Incident(Noun, frozen=True, kw_only=True):
     bill_gpu_hours: float = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
+    more: dict[str, int] = {}
+    """Kind → how many findings of a storm are counted beyond the parts."""
     parts: tuple[Finding, ...] = ()
     """The newest revision of its findings, so that diagnosis keeps nothing of its own; at most 256, movers first."""
 

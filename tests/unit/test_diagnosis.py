@@ -443,6 +443,33 @@ def test_a_thousand_victims_are_one_incident_with_few_lines() -> None:
     assert "992 × worker.exception" in incident.evidence[-1].text
 
 
+def test_a_storm_of_a_minute_stays_one_incident_of_bounded_size_and_hides_no_other_death() -> None:
+    chain = Chain()
+    chain.take(Diagnosis().diagnose((), [finding("worker.exited", A, status="killed")], TOPOLOGY))
+    for second in range(10):
+        victims = [
+            finding("worker.exception", worker(f"node-{second}-{index}", 0), NOW + second + 0.1, status="connection refused or reset")
+            for index in range(1000)
+        ]
+        other = [finding("worker.exited", worker("node-9", 1), NOW + second, status="killed")] if second == 5 else []
+        chain.take(Diagnosis().diagnose(tuple(chain.opened.values()), [*victims, *other], TOPOLOGY))
+    storm, death = chain.opened.values()
+    assert [culprit.entity for culprit in storm.culprits] == [A]
+    assert [culprit.entity for culprit in death.culprits] == [worker("node-9", 1)]
+    assert len(storm.findings) <= 1024
+    assert len(storm.parts) <= 256
+    assert sum(storm.more.values()) + len(storm.parts) == 10_001
+    assert "9992 × worker.exception" in storm.evidence[-1].text
+    assert storm.revision <= 10
+
+
+def test_ten_thousand_findings_that_nobody_knows_are_one_piece_of_news() -> None:
+    strange = [finding("fan.rattles", node(f"node-{index}"), NOW + index / 1000) for index in range(1000)]
+    (incident,) = Diagnosis().diagnose((), strange, TOPOLOGY)
+    assert (incident.cause, incident.culprits, incident.severity) == ("unknown", (), Severity.INFO)
+    assert len(incident.evidence) <= 80
+
+
 def test_the_documentation_names_every_cause_and_every_finding() -> None:
     text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
     assert [cause.word for cause in CAUSES if cause.word not in text] == []
