@@ -128,6 +128,16 @@ def places(template: Template) -> tuple[range, ...]:
     return tuple(range(first, end) for first, end in itertools.pairwise(bounds))
 
 
+def pace_of(template: Template, speeds: Sequence[float]) -> Pace:
+    """Of a pipeline whose nodes have these speeds, in the order of its places."""
+    ends = [layers.stop for layers in places(template)]
+    slowed = [
+        latency / speeds[next(index for index, end in enumerate(ends) if stage.end <= end)]
+        for stage, latency in zip(template.stages, template.latencies, strict=True)
+    ]
+    return Pace(slowed[slowest_stage(slowed)], iteration_time(slowed, 0))
+
+
 class _Field:
     """The survivors, what they hold, and where they could stand."""
 
@@ -236,15 +246,7 @@ class _Field:
 
     def _pace(self, pipeline: Sequence[str]) -> Pace:
         speeds = [self.situation.speeds.get(node, 1.0) for node in pipeline]
-        template = self.situation.templates[len(pipeline)]
-        if all(speed == 1.0 for speed in speeds):
-            return self._paces[len(pipeline)]
-        ends = [layers.stop for layers in self._places[len(pipeline)]]
-        slowed = [
-            latency / speeds[next(index for index, end in enumerate(ends) if stage.end <= end)]
-            for stage, latency in zip(template.stages, template.latencies, strict=True)
-        ]
-        return Pace(slowed[slowest_stage(slowed)], iteration_time(slowed, 0))
+        return self._paces[len(pipeline)] if all(speed == 1.0 for speed in speeds) else pace_of(self.situation.templates[len(pipeline)], speeds)
 
     def _moved(self, node: str, layers: range) -> int:
         held = self.held.get(node, range(0))
