@@ -18,7 +18,7 @@ from eagle_eye.app import parts
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Holder, Ledger
-from eagle_eye.ledger.opening import open_ledger
+from eagle_eye.ledger.opening import SERVER_PATIENCE_S, open_ledger
 from eagle_eye.rpc.server import ControlServer
 from eagle_eye.stream import OBSERVATIONS, OUTCOMES
 from eagle_eye.stream.spool import SpooledWriter
@@ -123,7 +123,7 @@ class Lead:
         return False
 
     async def _lead(self, seat: Seat) -> None:
-        ledger = open_ledger(self._around.config)
+        ledger = open_ledger(self._around.config, patience_s=SERVER_PATIENCE_S)
         ledger.write_as(LEASE, seat.term)
         term = Term(self._around, self._listen, seat, ledger)
         try:

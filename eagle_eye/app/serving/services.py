@@ -20,6 +20,8 @@ from remediation.engine import Engine
 from remediation.leader import Leader
 from remediation.outbox import outbox_of
 
+from .sweeping import Sweeping
+
 log = logging.getLogger(__name__)
 
 
@@ -71,9 +73,10 @@ def of_process(around: Around) -> list[Service]:  # noqa: ARG001 -- the place of
 
 
 def of_leader(around: Around, leading: Leading) -> list[Service]:
-    """While this process leads: the outbox of its letters, the heartbeat."""
+    """While this process leads: the outbox of its letters, the heartbeat, the ledger's retention."""
+    services: list[Service] = [Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock)]
     outbox = outbox_of(leading.notify, leading.ledger, around.clock) if leading.notify is not None else None
-    return [outbox] if outbox is not None else []
+    return [*services, outbox] if outbox is not None else services
 
 
 def of_partition(around: Around, partition: int, term: int) -> list[Service]:  # noqa: ARG001 -- the place of the history
