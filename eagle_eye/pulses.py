@@ -6,6 +6,7 @@ import numpy as np
 from .frames import Frame
 from .steps import LOGGED_NAN
 from .types import ANSWERED, Floats, Layout, Pulse, PulseStep, Step
+from .types.pulse import LATE_S
 
 NOTHING: Floats = np.zeros(0, dtype=np.float32)
 
@@ -25,13 +26,15 @@ def pulse_of(frame: Frame, *, told: Layout | None = None) -> Pulse:
 
 
 def _of_tick(pulse: Pulse, frame: Frame) -> Pulse:
-    nodes = {place.node for place in frame.layout.places} if frame.layout is not None else ()
+    nodes = {place.node for place in frame.layout.places} if frame.layout is not None else set[str]()
+    ages = ((node, frame.time - frame.reporting.get(node, 0.0)) for node in sorted(nodes))
     return msgspec.structs.replace(
         pulse,
         heard=min((frame.reporting.get(node, 0.0) for node in nodes), default=frame.time),
         steps=tuple(_step(step) for step in frame.steps),
         entities={kind.value: len(entities) for kind, entities in frame.entities.items() if entities},
         behind_s=max(0.0, frame.time - max(frame.reporting.values(), default=frame.time)),
+        late={node: age for node, age in ages if abs(age) > LATE_S},
     )
 
 

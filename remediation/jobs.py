@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from eagle_eye.types import Event, Incident, Layout, Pulse, PulseStep, digest_of
 
+from .hearing import Hearing
+
 KEPT_STEPS = 512
 BAD_EARLY_S = 5.0
 """A bad step that ended so long before the fault is said to have begun belongs to an earlier one."""
@@ -41,6 +43,7 @@ class Job:
     """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
     heard: float = 0.0
     """Every node of the layout has sent a batch at this time or later."""
+    hearing: Hearing = field(default_factory=Hearing)
     steps: deque[PulseStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
     """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
@@ -67,6 +70,7 @@ class Job:
             self._take_layout(pulse.layout)
         if pulse.tick:
             self.seen, self.heard = pulse.time, pulse.heard
+            self.hearing.follow(pulse)
             for step in pulse.steps:
                 self._take_step(step, calm)
         return news

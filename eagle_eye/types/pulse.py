@@ -46,7 +46,13 @@ class Pulse(Noun, frozen=True, kw_only=True):
     """Kind → how many have columns in the frame. Of a tick."""
     behind_s: float = 0.0
     """Age of the newest batch at the mark: how far telemetry lags. Of a tick."""
+    late: dict[str, float] = {}
+    """Node of the layout → age of its newest batch at the mark, by the node's own clock (negative: that is ahead), where it
+    is further off than LATE_S; since 1970 if it never sent one. Of a tick."""
 
+
+LATE_S = 3.0
+"""A batch a second, the way of one, and a tick that has just missed it."""
 
 ANSWERED = frozenset({"epoch.begun", "budget.spent", "job.finished", "job.failed", "checkpoint.saved", "resumed"})
 """Names of the events that a pulse carries; all others count as evidence within findings."""

@@ -57,6 +57,15 @@ def test_heard_is_the_time_of_the_node_that_was_silent_for_longest(paper):
     assert pulse_of(replace(frame, reporting={"node-a": frame.time})).heard == 0.0, "one that never reported"
 
 
+def test_nodes_whose_batches_are_not_of_now_are_named(paper):
+    frame = a_tick(paper)
+    now = frame.time
+    assert pulse_of(frame).late == {}
+    odd = replace(frame, reporting={"node-a": now + 20.0, "node-b": now - 7.0, "elsewhere": 0.0})
+    assert pulse_of(odd).late == {"node-a": pytest.approx(-20.0), "node-b": pytest.approx(7.0)}
+    assert pulse_of(replace(frame, reporting={"node-a": now})).late == {"node-b": now}
+
+
 def test_only_events_that_decisions_hang_on_travel(paper):
     entity = Entity(kind=Kind.JOB, name=paper.name)
     events = tuple(Event(name=name, job=paper.name, entity=entity, time=1.0, node="n", boot="b", number=1) for name in ("xid", "resumed"))

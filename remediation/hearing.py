@@ -1,0 +1,37 @@
+"""Which nodes of a job can be heard, and whose clock is off; told from the age of their newest batches alone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from eagle_eye.types import Pulse, Telemetry
+
+
+@dataclass(slots=True)
+class Hearing:
+    """Of one job. A node whose batches are old and whose newest one stays the same is silent; one whose batches are old
+    (or from the future) and go on is heard, with a clock that is off."""
+
+    seen: float = 0.0
+    """Time of the newest tick."""
+    _odd: Mapping[str, Telemetry] = field(default_factory=dict)
+    """Nodes that are not heard as they should be."""
+
+    def follow(self, pulse: Pulse) -> None:
+        """Take a tick in."""
+        self._odd = {node: self._told(node, pulse.time - age, pulse.time) for node, age in pulse.late.items()}
+        self.seen = pulse.time
+
+    def of(self, nodes: Iterable[str]) -> dict[str, Telemetry]:
+        """What is known of each of these."""
+        return {node: self._odd.get(node) or Telemetry(node=node, heard=self.seen) for node in nodes}
+
+    def _told(self, node: str, newest: float, now: float) -> Telemetry:
+        """`newest`: time of its newest batch, by its own clock."""
+        before = self._odd.get(node) or Telemetry(node=node, heard=self.seen)
+        if newest <= 0.0:
+            return Telemetry(node=node)
+        if not before.heard:
+            return Telemetry(node=node, heard=min(newest, now))
+        if newest > before.heard + before.skew_s:
+            return Telemetry(node=node, heard=now, skew_s=newest - now)
+        return before
