@@ -1,10 +1,20 @@
 """The ledger of a deployment, as its configuration says."""
 
 from eagle_eye.config import Config
+from eagle_eye.secret import secret_of
 
 from . import Ledger
 
+SERVER_PATIENCE_S = 30.0
+"""How long a leader's calls wait for a database that restarts."""
 
-def open_ledger(config: Config, *, read_only: bool = False) -> Ledger:
-    """Open it, and make it or bring it up to date unless `read_only`. Raises LedgerError."""
-    return Ledger.open(config.state / "ledger.sqlite", read_only=read_only)
+
+def open_ledger(config: Config, *, read_only: bool = False, patience_s: float = 0.0) -> Ledger:
+    """Open the URL of the configuration, else the file in its state directory; make it or bring it up to date unless `read_only`.
+
+    Raises LedgerError, ConfigError.
+    """
+    if not config.ledger.url:
+        return Ledger.open(config.state / "ledger.sqlite", read_only=read_only, patience_s=patience_s)
+    password = secret_of(config.ledger.password_file, "EAGLE_EYE_LEDGER_PASSWORD", "the ledger's password")
+    return Ledger.open(config.ledger.url, read_only=read_only, password=password, patience_s=patience_s)
