@@ -20,7 +20,7 @@ from eagle_eye import plugins
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.stream.opening import open_stream
+from eagle_eye.stream.opening import confirmed_by, open_stream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
@@ -158,7 +158,7 @@ class Agent:
 
     def _noticed(self, notice: Notice) -> None:
         """The writer has logged it; what was dropped is told to whoever reads the stream, too."""
-        if notice.name == "stream.back":
+        if notice.name in ("stream.back", "stream.anew"):
             self._schemas_sent.clear()  # the stream may have begun anew
         elif notice.name == "spool.dropped":
             self._send_event(unsigned(notice.name, Kind.NODE, self.node, notice.time, notice.message))
@@ -229,6 +229,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         clock=clock,
         name=f"agent-{file_name}",
         max_bytes=config.stream.spool_bytes,
+        confirmed_by=confirmed_by(config.stream),
         on_notice=inbox.put,
     )
     session = LeaderSession(server or config.server.listen, node, boot, os.getpid())
@@ -244,6 +245,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         session.close(CLOSE_S / 2)
         writer.close(CLOSE_S)
         stream.close()
+        writer.close(CLOSE_S)  # what it was still handing over when the stream was closed goes to the spool
 
 
 def build_collectors(config: Config, node: str, clock: Clock) -> list[Watched]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from eagle_eye.errors import StreamAway, StreamError
-from eagle_eye.stream import Stream
+from eagle_eye.stream import Message, Place, Stream
 
 
 class LateStream:
@@ -14,19 +14,35 @@ class LateStream:
         self._opening = opening
         self._stream: Stream | None = None
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
-        """As `Stream.append`; StreamAway also while the stream cannot be opened."""
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+        """As `Stream.append`; StreamAway also while the stream cannot be opened, as in the others."""
+        return self._opened().append(topic, items)
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
+        """As `Stream.read`."""
+        return self._opened().read(topic, partition, offset, limit)
+
+    def begin(self, topic: str, partition: int) -> int:
+        """As `Stream.begin`."""
+        return self._opened().begin(topic, partition)
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """As `Stream.committed`."""
+        return self._opened().committed(group, topic, partition)
+
+    def close(self) -> None:
+        """Release it, if it was opened."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def as_stream(self) -> Stream:
+        """For whoever asks for a whole stream and only writes."""
+        return cast("Stream", self)
+
+    def _opened(self) -> Stream:
         if self._stream is None:
             try:
                 self._stream = self._opening()
             except (OSError, StreamError) as error:
                 raise StreamAway(f"the stream cannot be opened: {error}") from error
-        self._stream.append(topic, items)
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def as_stream(self) -> Stream:
-        """For whoever asks for a whole stream and only appends."""
-        return cast("Stream", self)
+        return self._stream

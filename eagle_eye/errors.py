@@ -8,7 +8,6 @@
     ├── StreamError            the stream refused or lost a request
     │   ├── StreamAway         it does not answer: try again later, spool meanwhile
     │   ├── StreamFull         no room left under it
-    │   ├── StreamFenced       a commit of an older generation of the consumer group
     │   └── StreamRefused      a record that the stream can never take: trying again is of no use
     ├── RingError              a ring that cannot be read (torn, foreign, of another version)
     ├── LedgerError            the ledger cannot be read or written
@@ -53,10 +52,6 @@ class StreamAway(StreamError):
 
 class StreamFull(StreamError):
     """No room is left under the stream."""
-
-
-class StreamFenced(StreamError):
-    """The group has a newer generation: this member joins again before it commits."""
 
 
 class StreamRefused(StreamError):

@@ -21,7 +21,7 @@ def replay(config: Config, record: Path | None) -> Replayed:
         if not record.is_file():
             raise ConfigError(f"there is no record at {record}; the server keeps one for each incident under {config.state / 'records'}")
         return replayed(read_records(record), found, Diagnosis())
-    if not (config.state / "stream").is_dir():
+    if not config.stream.kafka.brokers and not (config.state / "stream").is_dir():
         raise ConfigError(f"there is no stream under {config.state}: name the --state-dir of a server that ran")
     stream = open_stream(config, SystemClock())
     try:

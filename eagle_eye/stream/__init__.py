@@ -1,6 +1,7 @@
 """The stream: an ordered log of records, shared by every process of a deployment.
 
-`Stream` is the protocol; `embedded.EmbeddedStream` is the default, one machine, no server.
+`Stream` is the protocol; `embedded.EmbeddedStream` is the default, one machine, no server; `kafka.KafkaStream` is
+for many machines. `opening` makes the one that the configuration names.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ INCIDENTS = "eagle-eye.incidents"
 OUTCOMES = "eagle-eye.outcomes"
 PULSES = "eagle-eye.pulses"
 DEAD_LETTERS = "eagle-eye.dead-letters"
+WATCHERS = "eagle-eye.runner"
+"""Consumer group of those who judge the observations: what it has committed is judged and written down."""
 
 
 class Message(NamedTuple):
@@ -25,14 +28,25 @@ class Message(NamedTuple):
     time: float
 
 
+class Place(NamedTuple):
+    """Where an appended record lies."""
+
+    partition: int
+    offset: int
+    """Its own, or a later one where the stream does not tell (a record that arrived twice)."""
+
+
 class Stream(Protocol):
     """What every stream can do. Offsets rise within a partition; they need not be dense.
 
     Every method may raise StreamAway (try again later) or StreamFull; `append` also StreamRefused (never try again).
     """
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
-        """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process."""
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+        """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process.
+
+        Returns where each of them lies.
+        """
         ...
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
@@ -59,23 +73,12 @@ class Stream(Protocol):
         """Block until a message at or after `offset` is there, at most `timeout` seconds."""
         ...
 
-    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None = None) -> None:
-        """Remember that a consumer group has done everything before `offset`.
-
-        With the `generation` that `join` returned, StreamFenced once the group has another one.
-        """
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember that a consumer group has done everything before `offset`."""
         ...
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
         """The group's committed offset, None if it never committed."""
-        ...
-
-    def join(self, group: str, topic: str, member: str, lease: float) -> tuple[int, list[int]]:
-        """Join a consumer group or renew one's place in it: (generation, partitions that are mine now)."""
-        ...
-
-    def leave(self, group: str, topic: str, member: str) -> None:
-        """Leave the group, so that the others take over at once."""
         ...
 
     def close(self) -> None:

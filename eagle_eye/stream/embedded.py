@@ -7,24 +7,21 @@ Acknowledged means: survives kill -9 of any process. What survives a power cut i
 everything older than `fsync_interval_s`. Make a stream after a fork, never before it.
 """
 
-import hashlib
 import logging
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import StreamError, StreamRefused
-from eagle_eye.stream import Message
+from eagle_eye.errors import StreamError
+from eagle_eye.stream import Message, Place
 from eagle_eye.stream.groups import Groups
 from eagle_eye.stream.partition import Limits, Partition
+from eagle_eye.stream.placing import check_size, check_topic, partition_of
 
-MAX_RECORD_BYTES = 16 << 20
 POLL_S = 0.002
 """How often a waiting reader looks: 8 µs each time."""
-_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _log = logging.getLogger(__name__)
 
 
@@ -63,16 +60,18 @@ class EmbeddedStream:
 
     # --- the records -------------------------------------------------------------------------------------------
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
         """Append (key, value) pairs in order; one transaction per partition that they go to."""
         shares: dict[int, list[tuple[str, bytes]]] = {}
+        partitions = []
         for item in items:
-            _check_size(topic, item)
-            shares.setdefault(self.partition_of(topic, item[0]), []).append(item)
-        for partition, share in shares.items():
-            self._partition(topic, partition).append(share)
+            check_size(topic, *item)
+            partitions.append(self.partition_of(topic, item[0]))
+            shares.setdefault(partitions[-1], []).append(item)
+        following = {partition: self._partition(topic, partition).append(share) for partition, share in shares.items()}
         if self._keeper is None:
             self._start_keeper()
+        return _places(partitions, following)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
         """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
@@ -82,18 +81,14 @@ class EmbeddedStream:
         """How many partitions a topic has."""
         count = self._counts.get(topic)
         if count is None:
-            if not _TOPIC.fullmatch(topic):
-                raise StreamRefused(f"{topic!r} cannot name a topic: use letters, digits, dots, hyphens, underscores")
+            check_topic(topic)
             wanted = self._wanted if isinstance(self._wanted, int) else self._wanted.get(topic, 1)
             count = self._counts[topic] = self._groups.partitions(topic, max(1, wanted))
         return count
 
     def partition_of(self, topic: str, key: str) -> int:
         """The partition that a key goes to: the same in every process and run."""
-        count = self.partitions(topic)
-        if count == 1:
-            return 0
-        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) % count
+        return partition_of(key, self.partitions(topic))
 
     def begin(self, topic: str, partition: int) -> int:
         """Offset of the oldest message kept."""
@@ -115,21 +110,13 @@ class EmbeddedStream:
 
     # --- consumer groups ---------------------------------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None = None) -> None:
-        """Remember that a group has done everything before `offset`; StreamFenced from an older generation."""
-        self._groups.commit(group, topic, partition, offset, generation)
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember that a group has done everything before `offset`."""
+        self._groups.commit(group, topic, partition, offset)
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
         """The group's committed offset, None if it never committed."""
         return self._groups.committed(group, topic, partition)
-
-    def join(self, group: str, topic: str, member: str, lease: float) -> tuple[int, list[int]]:
-        """Join or renew: (generation, partitions that are mine now). Renew within `lease` seconds."""
-        return self._groups.join(group, topic, member, lease, self.partitions(topic))
-
-    def leave(self, group: str, topic: str, member: str) -> None:
-        """Leave the group, so that the others take over when they renew next."""
-        self._groups.leave(group, topic, member)
 
     # --- keeping house -----------------------------------------------------------------------------------------
 
@@ -210,8 +197,10 @@ class EmbeddedStream:
         return records
 
 
-def _check_size(topic: str, item: tuple[str, bytes]) -> None:
-    if len(item[1]) > MAX_RECORD_BYTES:
-        raise StreamRefused(
-            f"a record of {item[0]} for {topic} has {len(item[1])} bytes; the stream takes {MAX_RECORD_BYTES}: split it"
-        )
+def _places(partitions: Sequence[int], following: dict[int, int]) -> list[Place]:
+    """Where each record lies: `following` holds the offset of the first record of each partition."""
+    places = []
+    for partition in partitions:
+        places.append(Place(partition, following[partition]))
+        following[partition] += 1
+    return places

@@ -1,11 +1,6 @@
-"""Consumer groups, committed offsets and the number of partitions of each topic: one small SQLite file.
-
-A member's lease counts in `Clock.monotonic()`, which the processes of one machine share. After a
-reboot that clock begins again: a renewal that lies in the future is of another boot, and is over.
-"""
+"""Committed offsets and the number of partitions of each topic: one small SQLite file."""
 
 import fcntl
-import json
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -13,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamError, StreamFenced
+from eagle_eye.errors import StreamError
 from eagle_eye.stream.database import Torn, check_identity, connect, identify, translated, writing
 
 _CHECKPOINT_PAGES = 64
@@ -22,17 +17,11 @@ CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, partitions INTEGER) S
 CREATE TABLE IF NOT EXISTS committed (
     team TEXT, topic TEXT, partition INTEGER, place INTEGER, PRIMARY KEY (team, topic, partition)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS members (
-    team TEXT, topic TEXT, member TEXT, renewed REAL, lease REAL, PRIMARY KEY (team, topic, member)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS generations (
-    team TEXT, topic TEXT, generation INTEGER, members TEXT, PRIMARY KEY (team, topic)
-) STRICT, WITHOUT ROWID;
 """
 
 
 class Groups:
-    """Who reads what, and how far. Safe for threads and processes."""
+    """How far each group has read. Safe for threads and processes."""
 
     def __init__(self, path: Path, busy_s: float, clock: Clock) -> None:
         self._path = path
@@ -107,64 +96,9 @@ class Groups:
         with self._used() as connection:
             return dict(connection.execute("SELECT topic, partitions FROM topics").fetchall())
 
-    def join(self, group: str, topic: str, member: str, lease: float, partitions: int) -> tuple[int, list[int]]:
-        """Renew a member's lease: (generation, its partitions). The generation rises when the members change."""
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember the offset."""
         with self._changed() as connection:
-            now = self._clock.monotonic()
-            connection.execute(
-                "INSERT INTO members VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET renewed = excluded.renewed, "
-                "lease = excluded.lease",
-                (group, topic, member, now, lease),
-            )
-            generation, members = self._settle(connection, group, topic)
-        mine = members.index(member)
-        return generation, [partition for partition in range(partitions) if partition % len(members) == mine]
-
-    def leave(self, group: str, topic: str, member: str) -> None:
-        """Give the place up."""
-        with self._changed() as connection:
-            connection.execute(
-                "DELETE FROM members WHERE team = ? AND topic = ? AND member = ?", (group, topic, member)
-            )
-            self._settle(connection, group, topic)
-
-    def _settle(self, connection: sqlite3.Connection, group: str, topic: str) -> tuple[int, list[str]]:
-        """Forget members whose lease is over, and raise the generation if the members are others than before."""
-        now = self._clock.monotonic()
-        connection.execute(
-            "DELETE FROM members WHERE team = ? AND topic = ? AND (renewed > ? OR renewed + lease <= ?)",
-            (group, topic, now, now),
-        )
-        members = [
-            member
-            for (member,) in connection.execute(
-                "SELECT member FROM members WHERE team = ? AND topic = ? ORDER BY member", (group, topic)
-            )
-        ]
-        generation, before = self._generation(connection, group, topic)
-        if members != before:
-            generation += 1
-            connection.execute(
-                "INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", (group, topic, generation, json.dumps(members))
-            )
-        return generation, members
-
-    @staticmethod
-    def _generation(connection: sqlite3.Connection, group: str, topic: str) -> tuple[int, list[str]]:
-        row = connection.execute(
-            "SELECT generation, members FROM generations WHERE team = ? AND topic = ?", (group, topic)
-        ).fetchone()
-        return (0, []) if row is None else (int(row[0]), json.loads(row[1]))
-
-    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None) -> None:
-        """Remember the offset; StreamFenced if the group has another generation than the given one."""
-        with self._changed() as connection:
-            current, _members = self._generation(connection, group, topic)
-            if generation is not None and generation != current:
-                raise StreamFenced(
-                    f"group {group} of {topic} is at generation {current}, this commit is of {generation}: join again, "
-                    "then read on from the committed offset of the partitions that are yours now"
-                )
             connection.execute(
                 "INSERT INTO committed VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET place = excluded.place",
                 (group, topic, partition, offset),

@@ -3,21 +3,17 @@
 Several `MemoryStream`s over one `MemoryLog` are what several openings of one directory are to the embedded stream.
 """
 
-import hashlib
-import re
 import threading
 from collections.abc import Sequence
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import StreamAway, StreamError, StreamFenced, StreamRefused
-from eagle_eye.stream import Message
-
-MAX_RECORD_BYTES = 16 << 20
-_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.stream import Message, Place
+from eagle_eye.stream.placing import check_size, check_topic, partition_of
 
 
 class MemoryLog:
-    """The records, commits and groups that its streams share."""
+    """The records and commits that its streams share."""
 
     def __init__(self, partitions: int = 1, clock: Clock | None = None) -> None:
         self.partitions = partitions
@@ -25,9 +21,6 @@ class MemoryLog:
         self.changed = threading.Condition()
         self.topics: dict[str, list[list[Message]]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
-        self.members: dict[tuple[str, str], dict[str, float]] = {}
-        """(group, topic) → member → end of its lease."""
-        self.generations: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
 
 
 class MemoryStream:
@@ -40,20 +33,20 @@ class MemoryStream:
 
     # --- the records -------------------------------------------------------------------------------------------
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> None:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
         """Append (key, value) pairs in order."""
+        places = []
         for key, value in items:
-            if len(value) > MAX_RECORD_BYTES:
-                raise StreamRefused(
-                    f"a record of {key} has {len(value)} bytes; the stream takes {MAX_RECORD_BYTES}: split it"
-                )
+            check_size(topic, key, value)
         with self._log.changed:
             logs = self._topic(topic)
             for key, value in items:
                 number = self.partition_of(topic, key)
                 message = Message(topic, number, len(logs[number]), key, bytes(value), self._log.clock.now())
                 logs[number].append(message)
+                places.append(Place(number, message.offset))
             self._log.changed.notify_all()
+        return places
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
         """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
@@ -67,8 +60,7 @@ class MemoryStream:
 
     def partition_of(self, topic: str, key: str) -> int:
         """The partition that a key goes to."""
-        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-        return int.from_bytes(digest) % self.partitions(topic)
+        return partition_of(key, self.partitions(topic))
 
     def begin(self, topic: str, partition: int) -> int:
         """Offset of the oldest message: nothing is ever removed."""
@@ -87,13 +79,10 @@ class MemoryStream:
 
     # --- consumer groups ---------------------------------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, partition: int, offset: int, generation: int | None = None) -> None:
-        """Remember that a group has done everything before `offset`; StreamFenced from an older generation."""
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember that a group has done everything before `offset`."""
         with self._log.changed:
             self._answering()
-            newest = self._log.generations.get((group, topic), (0, ()))[0]
-            if generation is not None and generation != newest:
-                raise StreamFenced(f"group {group} has generation {newest}, not {generation}: join again")
             self._log.committed[group, topic, partition] = offset
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
@@ -101,23 +90,6 @@ class MemoryStream:
         with self._log.changed:
             self._answering()
             return self._log.committed.get((group, topic, partition))
-
-    def join(self, group: str, topic: str, member: str, lease: float) -> tuple[int, list[int]]:
-        """Join or renew: (generation, partitions that are mine now)."""
-        with self._log.changed:
-            self._answering()
-            self._log.members.setdefault((group, topic), {})[member] = self._log.clock.monotonic() + lease
-            generation, members = self._settle(group, topic)
-            mine = members.index(member)
-            count = self.partitions(topic)
-            return generation, [partition for partition in range(count) if partition % len(members) == mine]
-
-    def leave(self, group: str, topic: str, member: str) -> None:
-        """Give the place up."""
-        with self._log.changed:
-            self._answering()
-            self._log.members.get((group, topic), {}).pop(member, None)
-            self._settle(group, topic)
 
     def close(self) -> None:
         """No more of this one; the log stays for the others."""
@@ -134,8 +106,7 @@ class MemoryStream:
     def _topic(self, topic: str) -> list[list[Message]]:
         self._answering()
         if topic not in self._log.topics:
-            if not _TOPIC.fullmatch(topic):
-                raise StreamRefused(f"{topic!r} cannot name a topic: use letters, digits, dots, hyphens, underscores")
+            check_topic(topic)
             self._log.topics[topic] = [[] for _ in range(self._log.partitions)]
         return self._log.topics[topic]
 
@@ -144,14 +115,3 @@ class MemoryStream:
         if not 0 <= number < len(logs):
             raise StreamError(f"{topic} has no partition {number}: it has {len(logs)}, counted from 0")
         return logs[number]
-
-    def _settle(self, group: str, topic: str) -> tuple[int, tuple[str, ...]]:
-        now = self._log.clock.monotonic()
-        alive = {member: end for member, end in self._log.members.get((group, topic), {}).items() if end > now}
-        self._log.members[group, topic] = alive
-        generation, before = self._log.generations.get((group, topic), (0, ()))
-        members = tuple(sorted(alive))
-        if members != before:
-            generation += 1
-            self._log.generations[group, topic] = (generation, members)
-        return generation, members

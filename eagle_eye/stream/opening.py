@@ -1,26 +1,65 @@
 """The stream of a deployment, as its configuration says."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config, StreamConfig
+from eagle_eye.errors import ConfigError
 
-from . import OBSERVATIONS
+from . import OBSERVATIONS, WATCHERS, Stream
 from .embedded import EmbeddedStream
 
 
-def open_stream(config: Config, clock: Clock) -> EmbeddedStream:
-    """Open or make it under the state directory. Raises StreamError."""
+def open_stream(config: Config, clock: Clock) -> Stream:
+    """Kafka if the configuration names brokers, else the embedded one in the state directory. Raises StreamError, ConfigError."""
     return open_under(config.state, config.stream, clock)
 
 
-def open_under(state_dir: Path, settings: StreamConfig, clock: Clock) -> EmbeddedStream:
-    """The same for who has been handed no more than it needs. Raises StreamError."""
+def open_under(state_dir: Path, settings: StreamConfig, clock: Clock) -> Stream:
+    """The same for who has been handed no more than it needs.
+
+    Kafka is connected at the first use, and made for one process: open it after a fork.
+    """
+    if settings.kafka.brokers:
+        return _open_kafka(settings, clock)
     return EmbeddedStream(
         state_dir / "stream",
         partitions={OBSERVATIONS: settings.partitions},
         retention_s=settings.retention_s,
         max_bytes=settings.max_bytes,
         fsync_interval_s=settings.fsync_interval_s,
+        clock=clock,
+    )
+
+
+def open_embedded(config: Config, clock: Clock) -> EmbeddedStream:
+    """For what only the embedded stream can do. Raises ConfigError where the configuration names brokers."""
+    stream = open_stream(config, clock)
+    if not isinstance(stream, EmbeddedStream):
+        raise ConfigError(
+            f"the stream is Kafka at {config.stream.kafka.brokers}, and only the embedded stream can do this: stop a "
+            "broker instead, or take stream.kafka.brokers out of the configuration"
+        )
+    return stream
+
+
+def confirmed_by(settings: StreamConfig) -> Mapping[str, str]:
+    """topic → group whose commits confirm a record, for a `SpooledWriter`: brokers may forget what they acknowledged."""
+    return {OBSERVATIONS: WATCHERS} if settings.kafka.brokers else {}
+
+
+def _open_kafka(settings: StreamConfig, clock: Clock) -> Stream:
+    try:
+        import kafka as _  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("stream.kafka.brokers is set, but kafka-python is not installed: pip install 'eagle-eye[kafka]'") from error
+    from .kafka import KafkaStream
+
+    return KafkaStream(
+        settings.kafka,
+        partitions={OBSERVATIONS: settings.partitions},
+        retention_s=settings.retention_s,
+        max_bytes=settings.max_bytes,
         clock=clock,
     )

@@ -68,18 +68,19 @@ class Partition:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def append(self, items: Sequence[tuple[str, bytes]]) -> None:
-        """All of the items in one transaction, in order."""
+    def append(self, items: Sequence[tuple[str, bytes]]) -> int:
+        """All of the items in one transaction, in order; returns the offset of the first one."""
         with self._writing():
             try:
-                self._insert(items)
+                first = self._insert(items)
             except StreamFull:
                 if not self._trim_slice():
                     raise
-                self._insert(items)
+                first = self._insert(items)
             self._appended += 1
+        return first
 
-    def _insert(self, items: Sequence[tuple[str, bytes]]) -> None:
+    def _insert(self, items: Sequence[tuple[str, bytes]]) -> int:
         now = self._clock.now()
         connection, path = self._now.writer, self._now.path
         rows = [(key, value, now, checksum(key, value)) for key, value in items]
@@ -90,7 +91,9 @@ class Partition:
         ):
             if self._now.successor.exists():
                 raise Torn(f"{path} was set aside by another process")
-            connection.executemany(INSERT, [(place, *row) for place, row in enumerate(rows, self._end(connection))])
+            first = self._end(connection)
+            connection.executemany(INSERT, [(place, *row) for place, row in enumerate(rows, first)])
+        return first
 
     def trim(self) -> int:
         """Remove what is too old or too much, in slices between which others may write; returns how many went."""

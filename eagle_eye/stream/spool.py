@@ -4,12 +4,15 @@ What is lost, and when: records that were written in the last moment before a ki
 memory for about 1 ms; for one time-out of the stream at the moment when it goes away), and what the
 bound of the spool refuses. Beyond `max_bytes` the newest batches are refused, so that an outage is
 recorded from its beginning; what was written with keep=True (events) is taken up to twice that.
+
+A stream that may forget what it acknowledged (a broker's memory) is given the groups whose commits confirm a record:
+until then it is kept here, and sent again when the stream begins anew. See `unconfirmed`.
 """
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +20,14 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamRefused
 from eagle_eye.stream import Stream
 from eagle_eye.stream.spool_file import SpooledRecord, SpoolFile, size_of
+from eagle_eye.stream.unconfirmed import Unconfirmed
 from eagle_eye.types import Notice
 
 BATCH_RECORDS = 1_024
 BATCH_BYTES = 4 << 20
 RETRY_S = 0.25
+CONFIRM_S = 5.0
+"""Between two looks at what has been confirmed."""
 MEMORY_BYTES = 8 << 20
 """Room for records in memory: before the background thread takes them, and while the spool's disk is full."""
 _log = logging.getLogger(__name__)
@@ -40,6 +46,8 @@ class SpoolStatus(NamedTuple):
     """Since when the oldest record waits; 0 if none does."""
     away: bool
     """The stream did not take the last batch."""
+    unconfirmed: int = 0
+    """Records that the stream acknowledged, kept until their reader has done them."""
 
 
 class SpooledWriter:
@@ -55,12 +63,15 @@ class SpooledWriter:
         max_bytes: int = 64 << 20,
         memory_bytes: int = MEMORY_BYTES,
         retry_s: float = RETRY_S,
+        confirmed_by: Mapping[str, str] | None = None,
+        confirm_s: float = CONFIRM_S,
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
         """Begin to write; what an earlier writer left in `directory/name.spool` goes first.
 
-        on_notice: called in the background thread, once per change: stream.away, stream.back, spool.dropped,
-        spool.failing, spool.torn.
+        confirmed_by: topic → consumer group whose commits confirm its records, for a stream that may forget.
+        on_notice: called in the background thread, once per change: stream.away, stream.back, stream.anew,
+        spool.dropped, spool.failing, spool.torn.
         """
         self._stream = stream
         self._clock = clock
@@ -75,6 +86,10 @@ class SpooledWriter:
         self._taken: list[SpooledRecord] = []
         self._overflow: deque[SpooledRecord] = deque()  # behind the spool file, when its disk is full
         self._overflow_bytes = 0
+        self._unconfirmed = Unconfirmed(stream, confirmed_by or {})
+        self._confirm_s = confirm_s
+        self._again: deque[SpooledRecord] = deque()  # forgotten by the stream: goes before everything else
+        self._look_at = 0.0
         self._dropped = 0
         self._retry_at = self._retry_disk_at = 0.0
         self._told_dropped = self._told_failing = self._away = self._closing = self._closed = False
@@ -100,13 +115,13 @@ class SpooledWriter:
     def status(self) -> SpoolStatus:
         """How many records wait where, and since when."""
         with self._changed:
-            waiting = len(self._incoming) + len(self._taken) + len(self._overflow)
-            heads = [self._file.oldest] + [queue[0].time for queue in (self._taken, self._overflow) if queue]
+            waiting = len(self._incoming) + len(self._taken) + len(self._overflow) + len(self._again)
+            heads = [self._file.oldest] + [queue[0].time for queue in (self._again, self._taken, self._overflow) if queue]
             if self._incoming:
                 heads.append(self._incoming[0][0].time)
             oldest = min((head for head in heads if head is not None), default=None)
             age = 0.0 if oldest is None else max(0.0, self._clock.now() - oldest)
-            return SpoolStatus(waiting, self._file.count, self._dropped + self._file.lost, age, self._away)
+            return SpoolStatus(waiting, self._file.count, self._dropped + self._file.lost, age, self._away, len(self._unconfirmed))
 
     def flush(self, timeout: float) -> bool:
         """Wait until the stream has everything; False if it does not within `timeout` seconds."""
@@ -124,7 +139,7 @@ class SpooledWriter:
             self._file.close()
 
     def _empty(self) -> bool:
-        return not (self._incoming or self._taken or self._overflow or self._file.count)
+        return not (self._incoming or self._taken or self._backlog())
 
     # --- the background thread ----------------------------------------------------------------------------------
 
@@ -132,9 +147,10 @@ class SpooledWriter:
         ended = False
         while not ended:
             with self._changed:
-                self._changed.wait_for(self._something_to_do, self._retry_s if self._backlog() else None)
+                self._changed.wait_for(self._something_to_do, self._patience())
                 taken, ended = self._take(), self._closing
             try:
+                self._look()
                 self._pass_on(taken)
             except Exception as error:  # noqa: BLE001 (boundary: a writer that dies in silence loses everything after)
                 self._tell("spool.failing", f"a batch of {len(taken)} records was lost: {error!r}")
@@ -144,12 +160,19 @@ class SpooledWriter:
                 ended = ended and not self._incoming
                 self._changed.notify_all()
             self._tell_dropped()
+        self._save_unconfirmed()
+
+    def _patience(self) -> float | None:
+        """How long the thread may sleep while nothing is written."""
+        if self._backlog():
+            return self._retry_s
+        return self._confirm_s if self._unconfirmed else None
 
     def _something_to_do(self) -> bool:
         return bool(self._incoming) or self._closing
 
     def _backlog(self) -> bool:
-        return bool(self._file.count or self._overflow)
+        return bool(self._again or self._file.count or self._overflow)
 
     def _take(self) -> list[tuple[SpooledRecord, bool]]:
         taken: list[tuple[SpooledRecord, bool]] = []
@@ -185,12 +208,17 @@ class SpooledWriter:
 
     def _append_run(self, topic: str, records: list[SpooledRecord]) -> bool:
         try:
-            self._stream.append(topic, [(record.key, record.value) for record in records])
+            if self._away:
+                self._look_now()  # before anything is written behind what was forgotten
+                if self._again and records[0] is not self._again[0]:
+                    return False
+            places = self._stream.append(topic, [(record.key, record.value) for record in records])
         except StreamRefused as error:
             return self._refused(topic, records, error)
         except (StreamError, OSError) as error:
             self._set_away(error)
             return False
+        self._unconfirmed.keep(topic, records, places)
         self._set_back()
         return True
 
@@ -238,6 +266,11 @@ class SpooledWriter:
 
     def _drain(self) -> None:
         """Hand on what waits, oldest first, until the stream refuses or nothing is left."""
+        done = self._append(list(self._again))
+        for _ in range(done):
+            self._again.popleft()
+        if self._again:
+            return
         while self._file.count:
             records, position = self._file.peek(BATCH_RECORDS, BATCH_BYTES)
             done = self._append(records)
@@ -250,6 +283,33 @@ class SpooledWriter:
         with self._changed:
             for _ in range(done):
                 self._overflow_bytes -= size_of(self._overflow.popleft())
+
+    # --- what the stream may forget ------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Let go what is confirmed, now and then; take up again what was forgotten."""
+        if not self._unconfirmed or self._away or self._clock.monotonic() < self._look_at:
+            return
+        try:
+            self._look_now()
+        except (StreamError, OSError) as error:
+            self._set_away(error)
+
+    def _look_now(self) -> None:
+        self._look_at = self._clock.monotonic() + self._confirm_s
+        forgotten = self._unconfirmed.look()
+        if forgotten:
+            self._again.extendleft(reversed(forgotten))
+            self._tell("stream.anew", f"the stream has begun anew: {len(forgotten)} records that it had acknowledged go again")
+
+    def _save_unconfirmed(self) -> None:
+        """For the next start: it sends them again, and readers drop what they know."""
+        left = [*self._again, *self._unconfirmed.records()]
+        if left:
+            try:
+                self._file.append(left)
+            except OSError as error:
+                self._tell_failing(error)
 
     # --- telling ------------------------------------------------------------------------------------------------
 

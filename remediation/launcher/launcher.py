@@ -16,7 +16,7 @@ from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.fence import Fence
 from eagle_eye.rpc.messages import Body, Command, Connection, Peer
 from eagle_eye.rpc.server import ControlServer
-from eagle_eye.stream.opening import open_under
+from eagle_eye.stream.opening import confirmed_by, open_under
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 
@@ -381,8 +381,9 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     stream = open_under(settings.state_dir, settings.stream, clock)
     name = f"launcher-{settings.run}-{settings.node}"
     writer = SpooledWriter(
-        stream, settings.state_dir / "spool", clock=clock, name=name, max_bytes=settings.stream.spool_bytes
-    )
+        stream, settings.state_dir / "spool", clock=clock, name=name, max_bytes=settings.stream.spool_bytes,
+        confirmed_by=confirmed_by(settings.stream),
+    )  # fmt: skip
 
     def write(topic: str, key: str, value: bytes) -> None:
         writer.write(topic, key, value, keep=True)
@@ -394,3 +395,4 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     finally:
         writer.close()
         stream.close()
+        writer.close()  # what it was still handing over when the stream was closed goes to the spool

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.clock import FakeClock, SystemClock
-from eagle_eye.errors import StreamAway, StreamError, StreamFenced, StreamRefused
+from eagle_eye.errors import StreamAway, StreamError, StreamRefused
 from eagle_eye.stream import Stream
-from eagle_eye.stream.embedded import MAX_RECORD_BYTES, EmbeddedStream
+from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
+from eagle_eye.stream.placing import MAX_RECORD_BYTES
 
 TOPIC = "observations"
 Open = Callable[[], Stream]
@@ -180,40 +181,6 @@ def test_wait_for_a_later_offset_does_not_return_for_an_earlier_record(stream: S
 # --- groups ----------------------------------------------------------------------------------------------------
 
 
-def test_members_share_the_partitions_and_every_change_raises_the_generation(stream: Stream) -> None:
-    first, all_ = stream.join("engine", TOPIC, "a", 30.0)
-    assert all_ == [0, 1, 2, 3]
-    assert stream.join("engine", TOPIC, "a", 30.0) == (first, all_)
-    second, of_b = stream.join("engine", TOPIC, "b", 30.0)
-    again, of_a = stream.join("engine", TOPIC, "a", 30.0)
-    assert second == again > first
-    assert sorted(of_a + of_b) == all_
-    assert of_a
-    assert of_b
-    stream.leave("engine", TOPIC, "b")
-    third, of_a = stream.join("engine", TOPIC, "a", 30.0)
-    assert third > second
-    assert of_a == all_
-
-
-def test_more_members_than_partitions_leaves_some_idle(stream: Stream) -> None:
-    for member in "abcdef":
-        stream.join("engine", TOPIC, member, 30.0)
-    shares = [stream.join("engine", TOPIC, member, 30.0)[1] for member in "abcdef"]
-    assert sorted(partition for share in shares for partition in share) == [0, 1, 2, 3]
-
-
-def test_a_commit_of_an_older_generation_is_refused(stream: Stream) -> None:
-    old, _ = stream.join("engine", TOPIC, "a", 30.0)
-    stream.commit("engine", TOPIC, 0, 5, old)
-    new, _ = stream.join("engine", TOPIC, "b", 30.0)
-    with pytest.raises(StreamFenced, match="join again"):
-        stream.commit("engine", TOPIC, 0, 9, old)
-    assert stream.committed("engine", TOPIC, 0) == 5
-    stream.commit("engine", TOPIC, 0, 7, new)
-    assert stream.committed("engine", TOPIC, 0) == 7
-
-
 def test_groups_do_not_see_each_others_commits(stream: Stream) -> None:
     stream.commit("engine", TOPIC, 0, 5)
     assert stream.committed("history", TOPIC, 0) is None
@@ -310,17 +277,6 @@ def test_the_newest_record_outlives_every_limit_so_that_offsets_never_fall(tmp_p
         assert values(stream, 0) == [b"2"]
     with EmbeddedStream(tmp_path, clock=clock) as stream:
         assert stream.end(TOPIC, 0) == 2
-
-
-def test_a_member_that_stops_renewing_loses_its_partitions(tmp_path: Path) -> None:
-    clock = FakeClock()
-    with EmbeddedStream(tmp_path, partitions=2, clock=clock) as stream:
-        stream.join("engine", TOPIC, "a", 10.0)
-        generation, _ = stream.join("engine", TOPIC, "b", 10.0)
-        clock.advance(6.0)
-        assert stream.join("engine", TOPIC, "b", 10.0)[0] == generation
-        clock.advance(6.0)
-        assert stream.join("engine", TOPIC, "b", 10.0) == (generation + 1, [0, 1])
 
 
 def test_an_existing_topic_keeps_its_number_of_partitions(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_records_arrive_in_order(stream: Switched, make: Callable[..., SpooledWr
         writer.write("t", "k", b"%d" % i)
     assert writer.flush(DEADLINE_S)
     assert values(stream) == [b"%d" % i for i in range(3000)]
-    assert writer.status() == (0, 0, 0, 0.0, False)
+    assert writer.status() == (0, 0, 0, 0.0, False, 0)
 
 
 @pytest.mark.parametrize("error", [StreamAway("gone"), StreamFull("full"), StreamError("odd")])

@@ -12,7 +12,7 @@ from eagle_eye.app.node_agent import PID_FILE
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.stream.opening import open_stream
+from eagle_eye.stream.opening import open_embedded
 
 
 @click.command(short_help="break a job of yours on purpose, after asking")
@@ -48,7 +48,7 @@ def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes:
 def _on_stream(kind: str, config: Config, seconds: float, yes: bool) -> None:
     _ask(f"This will {drills.WHAT_IT_DOES[kind]} for {seconds:g} s, under {config.state / 'stream'}.", yes)
     clock = SystemClock()
-    with contextlib.closing(open_stream(config, clock)) as stream:
+    with contextlib.closing(open_embedded(config, clock)) as stream:
         _hold(drills.stream(stream, clock), seconds)
 
 

@@ -1,0 +1,275 @@
+"""The stream of a cluster: topics of Kafka, written by an idempotent producer, read by Fetch requests.
+
+Nothing is connected before the first use, so a process may fork until then. Acknowledged means: by all replicas
+that the topic asks for. What a broker forgets nevertheless is sent again by `SpooledWriter` and noticed by `Follower`.
+"""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import KafkaConfig
+from eagle_eye.errors import StreamAway, StreamError, StreamRefused
+from eagle_eye.stream import Message, Place
+from eagle_eye.stream.placing import MAX_RECORD_BYTES, check_size, check_topic, partition_of
+
+from .kafka_errors import TopicGone
+from .kafka_link import EARLIEST, LATEST, Link, Links
+from .kafka_producer import Producer, Sent
+from .kafka_settings import client_options
+
+BATCH_ROOM = 1 << 20
+FETCH_BYTES = 8 << 20
+FETCH_BYTES_A_RECORD = 8 << 10
+"""Asked for at once, for each record that may be returned: to look at one record is not to read eight MiB."""
+LONGEST_WAIT_S = 5.0
+"""Of one Fetch; a longer wait asks again."""
+TOPIC_READY_S = 5.0
+POLL_S = 0.02
+
+
+class _Ahead(NamedTuple):
+    """What the last Fetch brought beyond what was asked for."""
+
+    messages: list[Message]
+    offsets: list[int]
+
+
+class KafkaStream:
+    """A `Stream` on a Kafka cluster. One per process is enough; it is safe for threads."""
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        retention_s: float = 86_400.0,
+        max_bytes: int = 8 << 30,
+        clock: Clock | None = None,
+    ) -> None:
+        """Connects at the first use. Raises ConfigError for what cannot be right.
+
+        partitions: of a topic that does not exist yet (by name, or for all); an existing one keeps its own.
+        retention_s, max_bytes: of each partition of a topic that is made.
+        """
+        self._config = config
+        self._wanted = partitions
+        self._settings = {
+            "retention.ms": str(int(retention_s * 1000)),
+            "retention.bytes": str(max_bytes),
+            "max.message.bytes": str(MAX_RECORD_BYTES + BATCH_ROOM),
+            "cleanup.policy": "delete",
+        }
+        options = client_options(config)
+        clock = clock or SystemClock()
+        self._clock = clock
+        self._links = Links(config, options, clock)
+        self._producer = Producer(
+            options, config.brokers, compression=config.compression, timeout_s=config.timeout_s,
+            largest=MAX_RECORD_BYTES + BATCH_ROOM, clock=clock,
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._ahead: dict[tuple[str, int], _Ahead] = {}
+
+    # --- the records -------------------------------------------------------------------------------------------
+
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+        """Append (key, value) pairs in order of each key; returns once the brokers have them."""
+        for key, value in items:
+            check_size(topic, key, value)
+        records = [Sent(topic, self.partition_of(topic, key), key, value) for key, value in items]
+        if not records:
+            return []
+        self._links.check_open()
+        try:
+            offsets = self._producer.append(records)
+        except StreamRefused:
+            raise
+        except TopicGone:
+            self._forget(topic)
+            raise
+        except StreamAway as error:
+            raise self._links.why(error) from error
+        return [
+            Place(record.partition, offset if offset >= 0 else self.end(topic, record.partition) - 1)
+            for record, offset in zip(records, offsets, strict=True)
+        ]
+
+    def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
+        """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
+        self._check_partition(topic, partition)
+        ahead = self._take_ahead(topic, partition, offset, limit)
+        if ahead:
+            return ahead
+        messages = self._fetch_from(topic, partition, max(0, offset), min(FETCH_BYTES, limit * FETCH_BYTES_A_RECORD))
+        if len(messages) > limit:
+            with self._lock:
+                self._ahead[topic, partition] = _Ahead(messages, [message.offset for message in messages])
+        return messages[:limit]
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; it is made if there is none."""
+        count = self._counts.get(topic)
+        if count is None:
+            check_topic(topic)
+            with self._links.lend() as link:
+                count = link.partitions(topic) or self._make(link, topic)
+            self._counts[topic] = count
+        return count
+
+    def partition_of(self, topic: str, key: str) -> int:
+        """The partition that a key goes to: the same in every process and run."""
+        return partition_of(key, self.partitions(topic))
+
+    def begin(self, topic: str, partition: int) -> int:
+        """Offset of the oldest message kept."""
+        self._check_partition(topic, partition)
+        with self._lend(topic) as link:
+            return link.offset_at(topic, partition, EARLIEST)
+
+    def end(self, topic: str, partition: int) -> int:
+        """Offset that the next message will have at least."""
+        self._check_partition(topic, partition)
+        with self._lend(topic) as link:
+            return self._end(link, topic, partition)
+
+    def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
+        """Block until a message at or after `offset` is there, at most `timeout` seconds."""
+        self._check_partition(topic, partition)
+        deadline = self._clock.monotonic() + timeout
+        with self._lend(topic) as link:
+            while True:
+                left = max(0.0, min(LONGEST_WAIT_S, deadline - self._clock.monotonic()))
+                found = link.fetch(topic, partition, offset, bytes_=1, wait_s=left)
+                if found.data or (found.outside and self._end(link, topic, partition) > offset):
+                    return True
+                if self._clock.monotonic() >= deadline:
+                    return False
+                if found.outside:
+                    self._clock.sleep(POLL_S)
+
+    # --- consumer groups ---------------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Remember that a group has done everything before `offset`."""
+        with self._links.lend() as link:
+            link.commit(group, topic, partition, offset)
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """The group's committed offset, None if it never committed."""
+        with self._links.lend() as link:
+            return link.committed(group, topic, partition)
+
+    # --- keeping house -----------------------------------------------------------------------------------------
+
+    @property
+    def producers_made(self) -> int:
+        """How many producers this process has had: one more for each that was stuck or failed."""
+        return self._producer.made
+
+    def oldest_append_s(self) -> float:
+        """For how long the oldest append has waited for the brokers; 0 if none does."""
+        return self._producer.oldest_age_s()
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._links.close()
+        self._producer.close()
+
+    def __enter__(self) -> "KafkaStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _lend(self, topic: str) -> Iterator[Link]:
+        try:
+            with self._links.lend() as link:
+                yield link
+        except TopicGone:
+            self._forget(topic)
+            raise
+
+    # --- topics ------------------------------------------------------------------------------------------------
+
+    def _make(self, link: Link, topic: str) -> int:
+        wanted = self._wanted if isinstance(self._wanted, int) else self._wanted.get(topic, 1)
+        link.make_topic(topic, max(1, wanted), self._config.replication, self._settings)
+        deadline = self._clock.monotonic() + TOPIC_READY_S
+        while not (count := link.partitions(topic)):
+            if self._clock.monotonic() >= deadline:
+                raise StreamAway(f"topic {topic} was made, but {self._config.brokers} do not show it yet: try again")
+            self._clock.sleep(POLL_S)
+        return count
+
+    def _check_partition(self, topic: str, number: int) -> None:
+        if not 0 <= number < self.partitions(topic):
+            raise StreamError(f"{topic} has no partition {number}: it has {self.partitions(topic)}, counted from 0")
+
+    def _forget(self, topic: str) -> None:
+        with self._lock:
+            self._counts.pop(topic, None)
+            for known in (self._ends, self._ahead):
+                for key in [key for key in known if key[0] == topic]:
+                    known.pop(key)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _fetch_from(self, topic: str, partition: int, offset: int, bytes_: int) -> list[Message]:
+        """Everything of one Fetch at or after the offset; from the begin where the offset is older."""
+        with self._lend(topic) as link:
+            fetched = link.fetch(topic, partition, offset, bytes_=bytes_)
+            if fetched.outside:
+                begin = link.offset_at(topic, partition, EARLIEST)
+                if offset >= begin:
+                    return []  # beyond the end
+                offset = begin
+                fetched = link.fetch(topic, partition, offset, bytes_=bytes_)
+        if not fetched.outside:
+            self._ends[topic, partition] = fetched.end
+        return _messages(topic, partition, offset, fetched.data)
+
+    def _end(self, link: Link, topic: str, partition: int) -> int:
+        """The end that a Fetch tells: ListOffsets is only asked for a place from which one can be made."""
+        known = self._ends.get((topic, partition))
+        for offset in (known, None):
+            place = link.offset_at(topic, partition, LATEST) if offset is None else offset
+            fetched = link.fetch(topic, partition, place, bytes_=1)
+            if not fetched.outside:
+                self._ends[topic, partition] = fetched.end
+                return fetched.end
+        return place
+
+    def _take_ahead(self, topic: str, partition: int, offset: int, limit: int) -> list[Message]:
+        with self._lock:
+            ahead = self._ahead.get((topic, partition))
+            if ahead is None:
+                return []
+            at = bisect_left(ahead.offsets, offset)
+            if at == len(ahead.offsets) or ahead.offsets[at] != offset or at + 1 == len(ahead.offsets):
+                del self._ahead[topic, partition]
+                return []
+            return ahead.messages[at : at + limit]
+
+
+def _messages(topic: str, partition: int, offset: int, data: bytes) -> list[Message]:
+    """Decode batches; what a transaction says about itself, and what lies before the offset, is left out."""
+    from kafka.record import MemoryRecords
+
+    found: list[Message] = []
+    for batch in MemoryRecords(data):
+        if batch.is_control_batch:
+            continue
+        for record in batch:
+            if record.offset >= offset:
+                key = (record.key or b"").decode("utf-8", "replace")
+                found.append(
+                    Message(topic, partition, record.offset, key, bytes(record.value or b""), record.timestamp / 1000)
+                )
+    return found
