@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import ControlError
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Action, Guard
-from eagle_eye.rpc.messages import Body, Decision
-from eagle_eye.types import Approval, Incident, IncidentState, Outcome, Plan, Pulse, digest_of
+from eagle_eye.rpc.messages import Body, Decision, Waiting
+from eagle_eye.types import Incident, IncidentState, Outcome, Plan, Pulse, digest_of
 
 from .aftermath import Aftermath
+from .approvals import Approvals
 from .cases import Case, Phase
 from .containment import Containment, answer_to, fault_epoch
 from .desk import Desk
@@ -57,6 +57,7 @@ class Engine:
         self._containment = Containment(self._desk, self._proposals, self._judging, self._notify)
         self._aftermath = Aftermath(self._desk, self._proposals, self._judging, self._containment)
         self._releases = Releases(self._desk)
+        self._approvals = Approvals(self._desk)
 
     # --- what the server calls -----------------------------------------------------------------------------------
 
@@ -101,19 +102,12 @@ class Engine:
     def decide(self, decision: Decision, approved: bool) -> Body:
         """A person's word on the plan that waits. Raises ControlError if none does, or another one."""
         with self._lock:
-            case = self._waiting(decision.plan)
-            plan = case.plan
-            assert plan is not None
-            if decision.digest and decision.digest != plan.digest:
-                raise ControlError(
-                    f"the plan has changed: {plan.digest} waits now, not {decision.digest}. Look at it and decide again."
-                )
-            now = self._desk.clock.now()
-            valid = decision.valid_s or self._desk.policy.expires_s
-            word = Approval(digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid)
-            self._desk.ledger.save_approval(word)
-            case.due = now
-            return {"plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved}
+            return self._approvals.decide(decision, approved)
+
+    def waiting(self, question: Waiting) -> Body:
+        """What waits for a person's word. Raises ControlError for a plan that does not."""
+        with self._lock:
+            return self._approvals.waiting(question)
 
     def release(self, node: str, person: str) -> Body:
         """A person lets a node take part again: written down, and told to the jobs that leave it out."""
@@ -231,13 +225,6 @@ class Engine:
                 self._releases.ended(report)
             elif case.phase is Phase.RUNNING:
                 self._aftermath.reported(case, report)
-
-    def _waiting(self, name: str) -> Case:
-        for case in self._desk.cases.values():
-            if case.phase is Phase.HELD and case.plan is not None and name in (case.plan.id, case.incident.id, case.plan.digest):
-                return case
-        waiting = [case.plan.id for case in self._desk.cases.values() if case.phase is Phase.HELD and case.plan is not None]
-        raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(waiting) or 'none'}")
 
     def _notify(self, case: Case, news: str) -> Plan:
         """Tell somebody, at once: it only puts a letter into the ledger."""

@@ -15,7 +15,7 @@ from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import JobFacts, Ledger
-from eagle_eye.rpc.messages import Body, Command, Decision, Order, Peer, Release
+from eagle_eye.rpc.messages import Body, Command, Decision, Order, Peer, Release, Waiting
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Entity, Event, Kind, Layout, Plan
 
@@ -30,6 +30,7 @@ class Operator(Protocol):
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
     def order(self, order: Order) -> Body: ...
+    def waiting(self, question: Waiting) -> Body: ...
 
 
 Write = Callable[[str, str, bytes], None]
@@ -177,6 +178,9 @@ class Leader:
 
     async def order(self, order: Order) -> Body:
         return await asyncio.to_thread(self._operator.order, order)
+
+    async def waiting(self, question: Waiting) -> Body:
+        return await asyncio.to_thread(self._operator.waiting, question)
 
     async def status(self) -> Body:
         body = await asyncio.to_thread(self._operator.status)

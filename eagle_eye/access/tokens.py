@@ -23,7 +23,7 @@ from typing import Self
 
 import msgspec
 
-from eagle_eye.clock import Clock
+from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import AccessConfig, Config
 from eagle_eye.errors import ConfigError, NotAuthenticated
 
@@ -81,6 +81,11 @@ class Tokens:
     def of(cls, config: Config, clock: Clock) -> Self:
         """A deployment's tokens; without a file they are not `configured`. Raises ConfigError."""
         return cls(tokens_path(config), clock, promised=bool(config.access.tokens_file))
+
+    @classmethod
+    def none(cls) -> Self:
+        """Of nobody, for ever."""
+        return cls(Path(os.devnull) / "none", SystemClock())
 
     @property
     def configured(self) -> bool:

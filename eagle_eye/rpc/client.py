@@ -9,6 +9,8 @@ from typing import Any
 
 import grpc
 
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.diagnosis import explain
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, Stale, TemporaryError
 
@@ -71,10 +73,12 @@ class ControlClient:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         welcome_s: float = 5.0,
+        credentials: Credentials | None = None,
     ) -> None:
         """`address` may be a function that is asked before each try; '' means: not known now.
 
-        `fence` is shared by all clients of a launcher. `welcome_s`: how long a try may take.
+        `fence` is shared by all clients of a launcher. `welcome_s`: how long a try may take. `credentials`: read anew
+        for each try, so that a renewed certificate counts.
         """
         self._address = address if callable(address) else lambda: address
         self._peer = peer
@@ -83,6 +87,9 @@ class ControlClient:
         self._clock = clock or SystemClock()
         self._chance = chance or random.Random()  # noqa: S311  # jitter, not secrecy
         self._welcome_s = welcome_s
+        self._credentials = credentials
+        self._explained = ("", "")
+        """What gRPC said last of a try that failed, and what it meant."""
         self._line: Line | None = None
         self._rhythm = Rhythm(beat_s=0.5, lease_s=3.0)
         self._heard = 0.0
@@ -164,7 +171,10 @@ class ControlClient:
 
     async def _once(self, address: str) -> tuple[bool, str]:
         """One session from beginning to end: whether it began, and why it ended."""
-        channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        try:
+            channel = self._channel(address)
+        except EagleEyeError as error:  # our own files
+            return False, str(error)
         try:
             call = stubs.ControlStub(channel).Session()  # type: ignore[no-untyped-call]  # generated
             welcome = await self._greet(call)
@@ -176,9 +186,20 @@ class ControlClient:
         except TimeoutError:
             return False, f"{address} did not answer within {self._welcome_s:g} s"
         except (grpc.aio.AioRpcError, EagleEyeError, asyncio.InvalidStateError) as error:
-            return False, words_of(error)
+            return False, await self._explain(address, words_of(error))
         finally:
             await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials.channel(), options=OPTIONS)
+
+    async def _explain(self, address: str, words: str) -> str:
+        """Looked into once, not at every try that fails in the same way."""
+        if self._explained[0] != words:
+            self._explained = words, await asyncio.to_thread(explain, address, self._credentials, words)
+        return self._explained[1]
 
     async def _greet(self, call: Any) -> Welcome:
         async with asyncio.timeout(self._welcome_s):

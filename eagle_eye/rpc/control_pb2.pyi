@@ -212,6 +212,12 @@ class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class WaitingRequest(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: str
+    def __init__(self, plan: _Optional[str] = ...) -> None: ...
+
 class Answer(_message.Message):
     __slots__ = ("ok", "error", "kind", "delay_s", "body")
     OK_FIELD_NUMBER: _ClassVar[int]

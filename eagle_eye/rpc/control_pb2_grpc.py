@@ -59,6 +59,11 @@ class ControlStub:
                 request_serializer=eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
                 response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
                 _registered_method=True)
+        self.Waiting = channel.unary_unary(
+                '/eagle_eye.v1.Control/Waiting',
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.WaitingRequest.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                _registered_method=True)
         self.Silence = channel.unary_unary(
                 '/eagle_eye.v1.Control/Silence',
                 request_serializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.SerializeToString,
@@ -114,6 +119,12 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Waiting(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Silence(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -164,6 +175,11 @@ def add_ControlServicer_to_server(servicer, server):
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+            ),
+            'Waiting': grpc.unary_unary_rpc_method_handler(
+                    servicer.Waiting,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.WaitingRequest.FromString,
                     response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
             ),
             'Silence': grpc.unary_unary_rpc_method_handler(
@@ -321,6 +337,33 @@ class Control:
             target,
             '/eagle_eye.v1.Control/Status',
             eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Waiting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eagle_eye.v1.Control/Waiting',
+            eagle__eye_dot_rpc_dot_control__pb2.WaitingRequest.SerializeToString,
             eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
             options,
             channel_credentials,

@@ -4,12 +4,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
+from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 
 Body = dict[str, Any]
 """JSON: strings, numbers, lists, dicts and the nouns of types.py, which arrive as dicts (`msgspec.convert`)."""
 
-ErrorKind = Literal["stale", "temporary", "permanent", "control"]
+ErrorKind = Literal["stale", "denied", "temporary", "permanent", "control"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,16 +98,15 @@ class Failure(Message, frozen=True, kw_only=True):
         """The words for one of our errors."""
         if isinstance(error, TemporaryError):
             return cls(kind="temporary", error=str(error), delay_s=error.delay)
-        kind: ErrorKind = (
-            "stale" if isinstance(error, Stale) else "permanent" if isinstance(error, PermanentError) else "control"
-        )
+        kinds: dict[ErrorKind, type[EagleEyeError]] = {"stale": Stale, "denied": AccessDenied, "permanent": PermanentError}
+        kind: ErrorKind = next((kind for kind, known in kinds.items() if isinstance(error, known)), "control")
         return cls(kind=kind, error=str(error))
 
     def exception(self) -> EagleEyeError:
         """The error that these words stand for; an unknown kind (of a newer version) is a ControlError."""
         if self.kind == "temporary":
             return TemporaryError(self.error, self.delay_s or 1.0)
-        errors = {"stale": Stale, "permanent": PermanentError}
+        errors: dict[str, type[EagleEyeError]] = {"stale": Stale, "denied": AccessDenied, "permanent": PermanentError}
         return errors.get(self.kind, ControlError)(self.error)
 
 
@@ -131,11 +130,23 @@ class Decision(Message, frozen=True, kw_only=True):
     plan: str
     """Id of the plan or of its incident."""
     person: str
+    """Empty on the way to the server: whoever the token names."""
     digest: str = ""
-    """Of the plan that the person saw; empty: the one that waits now."""
+    """Of the plan that the person saw; the server refuses a decision without one."""
     valid_s: float = 0.0
     """How long the word holds; 0: as long as the server's configuration says."""
     note: str = ""
+    tenant: str = ""
+    """Set by the server from the token, never on the wire: whose jobs the person may decide about; empty: all."""
+
+
+class Waiting(Message, frozen=True, kw_only=True):
+    """Which plans wait for a person?"""
+
+    plan: str = ""
+    """Id of a plan or of its incident, or its digest; empty: all."""
+    tenant: str = ""
+    """Set by the server from the token, never on the wire: whose jobs may be seen; empty: all."""
 
 
 class Release(Message, frozen=True, kw_only=True):

@@ -1,21 +1,25 @@
 """The upper end of the control channel: the leader's, and each job coordinator's."""
 
 import asyncio
-import ipaddress
 import logging
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import grpc
 import msgspec
 
+from eagle_eye.access import Gate, Tokens
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.listening import is_loopback
+from eagle_eye.access.peers import identity_of, objection
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, TemporaryError
 
 from . import control_pb2 as pb
 from . import control_pb2_grpc as stubs
 from . import translation as wire
+from .answering import Answering
 from .line import Line
-from .messages import Body, Command, Decision, Failure, Hello, Order, Peer, Release, Request, Result, Rhythm, Welcome
+from .messages import Body, Command, Failure, Hello, Peer, Request, Result, Rhythm, Welcome
 from .silence import Alarm
 
 log = logging.getLogger(__name__)
@@ -44,16 +48,6 @@ class Handler(Protocol):
     async def request(self, peer: Peer, kind: str, body: Body) -> Body: ...
 
 
-@runtime_checkable
-class DecisionHandler(Protocol):
-    """A handler that also answers the operator; one without is no leader and says so."""
-
-    async def decide(self, decision: Decision, approved: bool) -> Body: ...
-    async def release(self, release: Release) -> Body: ...
-    async def status(self) -> Body: ...
-    async def order(self, order: Order) -> Body: ...
-
-
 class _Session:
     """A line and who is at its other end."""
 
@@ -65,7 +59,7 @@ class _Session:
         """How many of its requests are under way."""
 
 
-class ControlServer(stubs.ControlServicer):
+class ControlServer(Answering):
     """Keeps the sessions of all peers, sends them commands, hands their requests to the handler.
 
     A session is lost at once when its TCP connection closes, or after a silence of `lease_s`. The time during
@@ -82,22 +76,32 @@ class ControlServer(stubs.ControlServicer):
         beat_s: float = 0.5,
         lease_s: float = 3.0,
         clock: Clock | None = None,
+        credentials: Credentials | None = None,
+        gate: Gate | None = None,
         insecure: bool = False,
     ) -> None:
-        """`term`: the leader's; 0 for a job's coordinator. ControlError for an address that is not loopback."""
+        """`term`: the leader's; 0 for a job's coordinator.
+
+        `credentials`: with them only who shows a certificate gets in, and sessions are bound to it. `gate`: asks
+        people who they are; default: nobody has a token. ControlError for an address beyond loopback without
+        credentials, unless `insecure`.
+        """
         if lease_s < 2 * beat_s:
             raise ControlError(f"lease_s={lease_s:g} must be at least twice beat_s={beat_s:g}: one late beat is no loss")
-        if not insecure and not is_loopback(address):
+        if not (insecure or credentials or is_loopback(address)):
             raise ControlError(
-                f"the control channel has no TLS yet (it comes in a later release): {address!r} is not a loopback "
-                "address; listen on 127.0.0.1, or say insecure if this network is yours alone"
+                f"{address!r} can be reached from other machines, and anybody there could command jobs: set access.ca_file, "
+                "access.certificate_file and access.key_file (`eagle-eye certs` makes them), listen on 127.0.0.1, or set "
+                "server.insecure if this network is yours alone"
             )
+        super().__init__(handler, address, gate or Gate(Tokens.none(), believes=insecure or is_loopback(address)))
         self.term = term
         self.superseded = 0
         """The highest term above ours that a peer has seen: another leader was elected after this one."""
         self.port = 0
         self._handler = handler
         self._address = address
+        self._credentials = credentials
         self._beat_s, self._lease_s = beat_s, lease_s
         self._clock = clock or SystemClock()
         self._sessions: dict[tuple[str, str, str], _Session] = {}
@@ -113,7 +117,7 @@ class ControlServer(stubs.ControlServicer):
         server = grpc.aio.server(options=OPTIONS)
         stubs.add_ControlServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
         try:
-            self.port = server.add_insecure_port(self._address)
+            self.port = self._bind(server)
         except RuntimeError as error:
             await server.stop(None)
             raise ControlError(
@@ -123,6 +127,11 @@ class ControlServer(stubs.ControlServicer):
         await server.start()
         self._server = server
         self._watching = asyncio.create_task(self._watch())
+
+    def _bind(self, server: Any) -> int:
+        if self._credentials is None:
+            return int(server.add_insecure_port(self._address))
+        return int(server.add_secure_port(self._address, self._credentials.server()))
 
     async def stop(self) -> None:
         """End every session and request; the handler is not told that they were lost, since nobody was."""
@@ -192,6 +201,9 @@ class ControlServer(stubs.ControlServicer):
         hello = wire.hello_of(first.hello)
         if not (hello.peer.role and hello.peer.node and hello.peer.boot):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and a boot")
+        if self._credentials is not None and (why := objection(identity_of(context.auth_context()), hello.peer.node, str(hello.peer))):
+            log.warning("%s was not let in: %s", context.peer(), why)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         if self.term and hello.term > self.term:
             self.superseded = max(self.superseded, hello.term)
             words = f"the {hello.peer} has seen leader term {hello.term}, this leader has {self.term}"
@@ -288,55 +300,3 @@ class ControlServer(stubs.ControlServicer):
             log.exception("request %r of the %s failed", words.kind, peer)
             failure = Failure(kind="control", error=f"{type(error).__name__} in the handler of {words.kind!r}: {error}")
             return Result(id=words.id, failure=failure)
-
-    # --- the operator ------------------------------------------------------------------------------------------
-
-    async def Approve(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("approve", lambda handler: handler.decide(wire.decision_of(words), True))
-
-    async def Refuse(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("refuse", lambda handler: handler.decide(wire.decision_of(words), False))
-
-    async def Release(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("release", lambda handler: handler.release(wire.release_of(words)))
-
-    async def Status(self, _words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("status", lambda handler: handler.status())
-
-    async def Silence(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("silence", lambda handler: handler.order(wire.order_of(words)))
-
-    async def Maintain(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("maintain", lambda handler: handler.order(wire.order_of(words)))
-
-    async def CloseBreaker(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("close a breaker", lambda handler: handler.order(wire.order_of(words)))
-
-    async def Note(self, words: Any, _context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._told("note", lambda handler: handler.order(wire.order_of(words)))
-
-    async def _told(self, what: str, ask: Any) -> Any:
-        if not isinstance(self._handler, DecisionHandler):
-            words = f"{self._address} is no leader and cannot {what}; ask the address of `eagle-eye server`"
-            return wire.answer(Result(failure=Failure(kind="control", error=words)))
-        try:
-            return wire.answer(Result(body=await ask(self._handler)))
-        except EagleEyeError as error:
-            return wire.answer(Result(failure=Failure.of(error)))
-        except Exception as error:  # the operator must get an answer whatever the handler does
-            log.exception("%s failed", what)
-            failure = Failure(kind="control", error=f"{what} failed: {type(error).__name__}: {error}; see the server's log")
-            return wire.answer(Result(failure=failure))
-
-
-def is_loopback(address: str) -> bool:
-    """Whether a `host:port` (or `unix:path`) is reachable from this machine alone."""
-    if address.startswith("unix:"):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -23,6 +23,7 @@ from .messages import (
     Result,
     Rhythm,
     SilenceOrder,
+    Waiting,
     Welcome,
 )
 
@@ -168,7 +169,8 @@ def answer_of(words: pb.Answer) -> Result:
 
 def decision_words(decision: Decision) -> pb.Decision:
     """A person's word for the wire."""
-    return pb.Decision(**msgspec.structs.asdict(decision))
+    fields = msgspec.structs.asdict(decision)
+    return pb.Decision(**{name: value for name, value in fields.items() if name != "tenant"})
 
 
 def decision_of(words: pb.Decision) -> Decision:
@@ -176,6 +178,16 @@ def decision_of(words: pb.Decision) -> Decision:
     return Decision(
         plan=words.plan, digest=words.digest, person=words.person, valid_s=words.valid_s, note=words.note
     )
+
+
+def waiting_words(question: Waiting) -> pb.WaitingRequest:
+    """What waits, for the wire."""
+    return pb.WaitingRequest(plan=question.plan)
+
+
+def waiting_of(words: pb.WaitingRequest) -> Waiting:
+    """What waits, from the wire."""
+    return Waiting(plan=words.plan)
 
 
 def release_words(release: Release) -> pb.ReleaseRequest:

@@ -3,34 +3,62 @@
 import grpc
 import msgspec
 
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.diagnosis import explain
 from eagle_eye.errors import ControlError
 
 from . import control_pb2 as pb
 from . import control_pb2_grpc as stubs
 from . import translation as wire
-from .messages import Body, BreakerOrder, Decision, MaintenanceOrder, NoteOrder, Order, Release, SilenceOrder
+from .answering import METADATA
+from .messages import Body, BreakerOrder, Decision, MaintenanceOrder, NoteOrder, Order, Release, SilenceOrder, Waiting
 
 ORDERS: dict[str, type[Order]] = {"silence": SilenceOrder, "maintain": MaintenanceOrder, "close_breaker": BreakerOrder, "note": NoteOrder}
 """Question → what goes with it."""
-QUESTIONS = ("approve", "refuse", "release", "status", *ORDERS)
+QUESTIONS = ("approve", "refuse", "release", "status", "waiting", *ORDERS)
+OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+Question = Decision | Release | Order | Waiting
 
 
-def call(address: str, what: str, message: Decision | Release | Order | None = None, *, timeout: float = 5.0) -> Body:
-    """Ask a leader: approve and refuse take a Decision, release a Release, status nothing, the others their Order.
+def call(
+    address: str,
+    what: str,
+    message: Question | None = None,
+    *,
+    timeout: float = 5.0,
+    credentials: Credentials | None = None,
+    token: str = "",
+) -> Body:
+    """Ask a leader: approve and refuse take a Decision, release a Release, waiting a Waiting, status nothing, the others their Order.
 
     Blocking, for the command line. Raises what the leader answered; ControlError if nobody answers.
     """
     words = _words(what, message)
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with _channel(address, credentials) as channel:
         try:
             stub = stubs.ControlStub(channel)  # type: ignore[no-untyped-call]  # generated
-            answer = getattr(stub, what.title().replace("_", ""))(words, timeout=timeout)
+            metadata = ((METADATA, f"Bearer {token}"),) if token else ()
+            answer = getattr(stub, what.title().replace("_", ""))(words, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
-            raise ControlError(
-                f"no server answered {what!r} at {address} ({error.code().name.lower()}): is `eagle-eye server` running "
-                "there? name the right address with --server"
-            ) from None
+            raise ControlError(_why_not(address, what, credentials, error)) from None
     return wire.answer_of(answer).unwrap()
+
+
+def _channel(address: str, credentials: Credentials | None) -> grpc.Channel:
+    if credentials is None:
+        return grpc.insecure_channel(address, options=OPTIONS)
+    return grpc.secure_channel(address, credentials.channel(), options=OPTIONS)
+
+
+def _why_not(address: str, what: str, credentials: Credentials | None, error: grpc.RpcError) -> str:
+    said = str(error.details())
+    meant = explain(address, credentials, said)
+    if meant != said:
+        return meant
+    return (
+        f"no server answered {what!r} at {address} ({error.code().name.lower()}): is `eagle-eye server` running "
+        "there? name the right address with --server"
+    )
 
 
 def _words(what: str, message: msgspec.Struct | None) -> object:
@@ -40,6 +68,8 @@ def _words(what: str, message: msgspec.Struct | None) -> object:
         return wire.release_words(message)
     if what in ORDERS and isinstance(message, ORDERS[what]):
         return wire.order_words(message)
+    if isinstance(message, Waiting) and what == "waiting":
+        return wire.waiting_words(message)
     if message is None and what == "status":
         return pb.StatusRequest()
     raise ControlError(f"cannot ask {what!r} with {type(message).__name__}: one of {', '.join(QUESTIONS)}")

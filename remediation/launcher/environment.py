@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from eagle_eye.rpc.server import is_loopback
+from eagle_eye.access.listening import is_loopback
 from eagle_eye.types import Layout, Place
 
 

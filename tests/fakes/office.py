@@ -9,7 +9,7 @@ from msgspec import structs
 
 from eagle_eye.errors import PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient
-from eagle_eye.rpc.messages import Body, Command, Connection, Decision, Order, Peer, Release
+from eagle_eye.rpc.messages import Body, Command, Connection, Decision, Order, Peer, Release, Waiting
 from eagle_eye.rpc.server import ControlServer
 
 JOB = "tenant/gpt/run1"
@@ -51,13 +51,17 @@ class Leader(Office):
     async def decide(self, decision: Decision, approved: bool) -> Body:
         if decision.plan == "gone":
             raise Stale("plan gone was replaced")
-        return {"plan": decision.plan, "person": decision.person, "approved": approved}
+        tenant = {"tenant": decision.tenant} if decision.tenant else {}
+        return {"plan": decision.plan, "person": decision.person, "approved": approved, **tenant}
 
     async def release(self, release: Release) -> Body:
         return {"released": release.node}
 
     async def status(self) -> Body:
         return {"mode": "observe"}
+
+    async def waiting(self, question: Waiting) -> Body:
+        return {"plans": [], **structs.asdict(question)}
 
     async def order(self, order: Order) -> Body:
         return {"kind": type(order).__name__, **structs.asdict(order)}

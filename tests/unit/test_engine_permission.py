@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from eagle_eye.errors import ControlError, PermanentError, TemporaryError
-from eagle_eye.rpc.messages import Decision
+from eagle_eye.rpc.messages import Decision, Waiting
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Severity
 from remediation.execution import in_thread
 
@@ -23,7 +23,9 @@ def waiting(world):
 
 
 def decide(world, plan, *, approved=True, digest="", person="Ada"):
-    return world.engine.decide(Decision(plan=plan, person=person, digest=digest), approved)
+    """On the plan as it is shown, unless another digest is named."""
+    seen = digest or world.engine.waiting(Waiting(plan=plan))["plans"][0]["digest"]
+    return world.engine.decide(Decision(plan=plan, person=person, digest=seen), approved)
 
 
 # --- modes -----------------------------------------------------------------------------------------------------------
@@ -114,7 +116,8 @@ def test_an_approval_runs_out(make_world):
     world.run(10)
     [plan] = waiting(world)
     world.commander.answers["restart"] = TemporaryError("not now", delay=1.0)
-    world.engine.decide(Decision(plan=plan, person="Ada", valid_s=0.05), True)
+    digest = world.ledger.plan(plan).digest
+    world.engine.decide(Decision(plan=plan, person="Ada", digest=digest, valid_s=0.05), True)
     world.run(5)
     assert world.sent == []
     assert len(waiting(world)) == 1

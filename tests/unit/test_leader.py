@@ -10,7 +10,7 @@ from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import Ledger
-from eagle_eye.rpc.messages import Body, Decision, Order, Peer
+from eagle_eye.rpc.messages import Body, Decision, Order, Peer, Waiting
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Event, Layout, Place
 from fakes.nouns import JOB, a_layout
@@ -40,6 +40,9 @@ class Engine:
         return {"mode": "auto"}
 
     def order(self, order: Order) -> Body:
+        return {}
+
+    def waiting(self, question: Waiting) -> Body:
         return {}
 
 

@@ -1,0 +1,137 @@
+"""Mutual TLS of the control channel: one process's certificate, its key, and the authority that it trusts.
+
+Files are read for every new connection, so that a renewed certificate counts without a restart.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from time import gmtime, strftime
+from typing import Any, Self
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import AccessConfig
+from eagle_eye.errors import ConfigError
+
+from .certificates import Facts, belongs_to, facts_of, read_public, signed_by
+from .secret_files import read_private
+
+log = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
+SETTINGS = ("access.ca_file", "access.certificate_file", "access.key_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Pems:
+    """What the three files hold; never shown."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+class Credentials:
+    """One process's three files."""
+
+    def __init__(self, *, authority: Path, certificate: Path, key: Path, clock: Clock) -> None:
+        self.authority, self.certificate, self.key = authority, certificate, key
+        self._clock = clock
+        self._kept: tuple[tuple[int, ...], Pems, Facts] | None = None
+        self._warned = -math.inf
+
+    @classmethod
+    def of(cls, access: AccessConfig, clock: Clock | None = None) -> Self | None:
+        """Those of a configuration; None where it names none. Raises ConfigError where it names only some."""
+        given = (access.ca_file, access.certificate_file, access.key_file)
+        missing = [name for name, value in zip(SETTINGS, given, strict=True) if not value]
+        if len(missing) == len(given):
+            return None
+        if missing:
+            raise ConfigError(f"TLS needs {', '.join(SETTINGS)}; nothing is said for {' and '.join(missing)}")
+        authority, certificate, key = (Path(name).expanduser() for name in given)
+        return cls(authority=authority, certificate=certificate, key=key, clock=clock or SystemClock())
+
+    def check(self) -> Facts:
+        """What our certificate says. Raises ConfigError for files that cannot work; logs a warning before it expires."""
+        return self._read()[1]
+
+    def server(self) -> Any:
+        """Credentials of a listener, which asks everybody for a certificate. Raises ConfigError."""
+        import grpc
+
+        shown = self._read()[0]
+
+        def renewed() -> Any:
+            """Asked at each handshake; None: as before."""
+            nonlocal shown
+            try:
+                now = self._read()[0]
+            except ConfigError as error:
+                log.error("the certificate of before is still shown: %s", error)  # noqa: TRY400  # the message is enough
+                return None
+            if now is shown:
+                return None
+            shown = now
+            log.info("new connections get %s as it is now", self.certificate)
+            return _shown(now)
+
+        return grpc.dynamic_ssl_server_credentials(_shown(shown), renewed, require_client_authentication=True)
+
+    def channel(self) -> Any:
+        """Credentials of one connection to a listener. Raises ConfigError."""
+        import grpc
+
+        pems = self._read()[0]
+        return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
+
+    def _read(self) -> tuple[Pems, Facts]:
+        state = tuple(number for path in (self.authority, self.certificate, self.key) for number in _state_of(path))
+        if self._kept is None or self._kept[0] != state:
+            self._kept = (state, *self._load())
+        self._check_time(self._kept[2])
+        return self._kept[1:]
+
+    def _load(self) -> tuple[Pems, Facts]:
+        ca_file, certificate_file, key_file = SETTINGS
+        pems = Pems(
+            authority=read_public(self.authority, ca_file),
+            certificate=read_public(self.certificate, certificate_file),
+            key=read_private(self.key, key_file),
+        )
+        facts_of(pems.authority, f"{ca_file} {self.authority}")
+        facts = facts_of(pems.certificate, f"{certificate_file} {self.certificate}")
+        if not belongs_to(pems.key, pems.certificate, f"{key_file} {self.key}"):
+            raise ConfigError(f"{key_file} {self.key} is not the key of {self.certificate}")
+        if not signed_by(pems.certificate, pems.authority):
+            raise ConfigError(f"{certificate_file} {self.certificate} was not signed by {self.authority}: issue it anew with that authority")
+        return pems, facts
+
+    def _check_time(self, facts: Facts) -> None:
+        now = self._clock.now()
+        if facts.expired(now):
+            raise ConfigError(f"the certificate {self.certificate} expired on {_day(facts.ends)}: renew it with `eagle-eye certs issue`")
+        if now < facts.begins:
+            raise ConfigError(f"the certificate {self.certificate} begins on {_day(facts.begins)}: is the clock right?")
+        if facts.ends_soon(now) and now - self._warned >= DAY_S:
+            self._warned = now
+            log.warning("the certificate %s expires on %s: renew it with `eagle-eye certs issue`", self.certificate, _day(facts.ends))
+
+
+def _shown(pems: Pems) -> Any:
+    import grpc
+
+    return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.authority)
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0,)
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+
+
+def _day(seconds: float) -> str:
+    return strftime("%Y-%m-%d %H:%M UTC", gmtime(seconds))
