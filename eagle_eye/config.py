@@ -124,6 +124,21 @@ class AccessConfig(Section, frozen=True, kw_only=True):
     """File with this process's own token, for commands; else the variable EAGLE_EYE_TOKEN."""
 
 
+class HooksConfig(Section, frozen=True, kw_only=True):
+    """What comes in over the HTTP port: /hooks/alertmanager."""
+
+    token_file: str = ""
+    """File with a token that opens the hooks alone; else the variable EAGLE_EYE_HOOKS_TOKEN. An operator's opens them too."""
+    job_labels: tuple[str, ...] = ("eagle_eye_job",)
+    """Labels of an alert that may name a job of ours (tenant/name/run), the first that is there counts. (Prometheus' own `job` is another thing.)"""
+    node_labels: tuple[str, ...] = ("node", "Hostname", "hostname", "host", "instance")
+    """Labels that may name a node; a port behind the name does not count."""
+    gpu_labels: tuple[str, ...] = ("UUID", "gpu_uuid")
+    """Labels that may name a GPU, by its UUID."""
+    max_bytes: int = 4 << 20
+    """Of the body of one request."""
+
+
 class AgentConfig(Section, frozen=True, kw_only=True):
     """The agent of a node."""
 
@@ -148,6 +163,7 @@ class Config(Section, frozen=True, kw_only=True):
     ledger: LedgerConfig = LedgerConfig()
     history: HistoryConfig = HistoryConfig()
     access: AccessConfig = AccessConfig()
+    hooks: HooksConfig = HooksConfig()
     engine: Options = {}
     """What may be done and how the outcome is judged: remediation/policy.py."""
     collectors: dict[str, Options] = {}

@@ -256,7 +256,8 @@ CAUSES = (
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),
-    Cause("unknown", "*", Severity.INFO, accuses=False),
+    Cause("site alert", "site.alert", Severity.INFO, accuses=False),
+    Cause("unknown", "*", Severity.INFO, accuses=False, together_s=10.0),
 )
 
 WHOLE_NODE = {"slow worker": "slow node"}

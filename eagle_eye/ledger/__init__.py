@@ -8,6 +8,7 @@ writes may be gone, never half there.
 from .alerts import Alerts
 from .cordons import Cordons
 from .epochs import Epochs
+from .figures import Figures
 from .findings import Findings
 from .incidents import Incidents
 from .leases import Leases
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention):
+class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

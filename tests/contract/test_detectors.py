@@ -79,6 +79,7 @@ def deaths(draft: Draft) -> None:
         draft.tell("gpu.xid", gpu, code="79")
         draft.tell("gpu.lost", gpu, reason="fell off the bus")
         draft.tell("collector.failing", node, collector="gpu", reason="timed out")
+        draft.tell("alert.firing", node, alert="GpuHot", id="a1", severity="critical", summary="GPU 3 at 95")
     if draft.tick == 72:
         draft.tell("session.lost", node, role="agent", boot="x", job=draft.layout.job)
         draft.tell("session.lost", node, role="launcher", boot="x", job=draft.layout.job)

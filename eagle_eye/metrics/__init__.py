@@ -1,0 +1,86 @@
+"""Our own metrics, for Prometheus: aggregates and states, never raw telemetry.
+
+    pulses ──► JobFigures ───────────────┐
+    events ──► EventFigures ─────────────┤
+    ledger ──► HealingFigures ───────────┼─► Metrics.collect() ─► /metrics
+    process ─► ProcessFigures (a value) ─┘
+
+Names follow Prometheus' rules (prefix, base units, `_total` for counters); labels are bounded. docs/metrics.md lists all.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from eagle_eye import __version__
+from eagle_eye.clock import Clock
+from eagle_eye.types import Event
+from eagle_eye.types.pulse import Pulse
+
+from .events import EventFigures
+from .healing import HealingFigures, LedgerView
+from .jobs import JobFigures
+from .process import PartitionFigures, ProcessFigures, families_of
+
+__all__ = ["LedgerView", "Metrics", "PartitionFigures", "ProcessFigures"]
+
+
+class Source(Protocol):
+    """Anything that has figures of its own to show at a scrape."""
+
+    def collect(self) -> Iterable[Metric]: ...
+
+
+class Metrics:
+    """Everything that one process shows. Thread-safe: fed by its services, read by the HTTP port."""
+
+    def __init__(self, process: Callable[[], ProcessFigures], ledger: LedgerView, clock: Clock) -> None:
+        """`process` is asked at each scrape. `ledger` is read while this process leads, so that nothing is counted twice."""
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._process = process
+        self._jobs = JobFigures()
+        self._events = EventFigures()
+        self._healing = HealingFigures(ledger, clock)
+        self._more: list[Source] = []
+        self._lock = threading.Lock()
+        self.registry.register(self)  # our own `collect` is all that it asks for
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    def follow(self, pulse: Pulse) -> None:
+        """What a mark told of a job; cheap enough for every tick of every job."""
+        with self._lock:
+            self._jobs.follow(pulse)
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """Events of the stream, each once."""
+        if events:
+            with self._lock:
+                self._events.hear(events)
+
+    def add(self, source: Source) -> None:
+        """Show the figures of one more service."""
+        self._more.append(source)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; asked by the registry at each scrape."""
+        yield InfoMetricFamily("eagle_eye_build", "The running program.", value={"version": __version__})
+        figures = self._process()
+        yield from families_of(figures)
+        with self._lock:
+            families = [*self._jobs.collect(), *self._events.collect()]
+        yield from families
+        if figures.leads:
+            yield from self._healing.collect(figures.leads_since)
+        for source in self._more:
+            yield from source.collect()
+
+    def scrape(self, accept: str = "") -> tuple[bytes, str]:
+        """(body, content type), in the format that the scraper asks for."""
+        encode, content_type = choose_encoder(accept)
+        body: Any = encode(self.registry)
+        return body, content_type

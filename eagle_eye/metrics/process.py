@@ -1,0 +1,98 @@
+"""Figures of this process itself, as its role hands them over at each scrape."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFigures:
+    """Where one partition stands that this process reads."""
+
+    partition: int
+    lag_records: int
+    """Records that were written and not read yet."""
+    lag_s: float
+    """How long ago the newest record that was read had been written; 0 if all were read."""
+    last_tick: float
+    """Time of the newest tick that was judged; NaN before the first."""
+    records: int
+    frames: int
+    marks: int
+    findings: int
+    incidents: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFigures:
+    """One look at this process."""
+
+    role: str
+    leads: bool = False
+    leads_since: float = 0.0
+    """Only of a process that leads: seconds since 1970."""
+    term: int = 0
+    """Of the leader that this process knows of, itself or another; 0: none."""
+    stream_away: bool = False
+    ledger_away: bool = False
+    partitions: tuple[PartitionFigures, ...] = ()
+    sessions: Mapping[str, int] = field(default_factory=dict)
+    """Role of the peer (agent, launcher) → open sessions."""
+    spooled: int = 0
+    """Records that wait for the stream to come back."""
+    spool_age_s: float = 0.0
+    dropped: int = 0
+    """Records of this process that found no room."""
+    waiting_plans: int = 0
+    """Plans that wait for a person's decision."""
+
+
+def families_of(figures: ProcessFigures) -> Iterator[Metric]:
+    """All families of the process."""
+    yield _leader(figures)
+    yield GaugeMetricFamily("eagle_eye_leader_term", "Term of the leader that this process knows of.", value=figures.term)
+    yield GaugeMetricFamily("eagle_eye_stream_away", "1 while the stream does not answer: nothing is judged.", value=figures.stream_away)
+    yield GaugeMetricFamily("eagle_eye_ledger_away", "1 while the ledger does not answer.", value=figures.ledger_away)
+    yield GaugeMetricFamily("eagle_eye_spool_records", "Records of this process that wait for the stream.", value=figures.spooled)
+    yield GaugeMetricFamily("eagle_eye_spool_oldest_age_seconds", "Age of the oldest of them.", value=figures.spool_age_s)
+    yield CounterMetricFamily("eagle_eye_spool_dropped_records", "Records of this process that found no room.", value=figures.dropped)
+    if figures.leads:
+        yield from _leading(figures)
+    for name, text, value, counts in _OF_A_PARTITION:
+        family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, text, labels=["partition"])
+        for partition in figures.partitions:
+            number = value(partition)
+            if math.isfinite(number):
+                family.add_metric([str(partition.partition)], number)
+        yield family
+
+
+def _leader(figures: ProcessFigures) -> Metric:
+    family = GaugeMetricFamily("eagle_eye_leader", "1 on the process that leads, 0 on one that stands by.", labels=["role"])
+    if figures.role != "detect":
+        family.add_metric([figures.role], float(figures.leads))
+    return family
+
+
+def _leading(figures: ProcessFigures) -> Iterator[Metric]:
+    sessions = GaugeMetricFamily("eagle_eye_sessions", "Open sessions on the control channel.", labels=["peer"])
+    for peer in sorted({"agent", "launcher", *figures.sessions}):
+        sessions.add_metric([peer], figures.sessions.get(peer, 0))
+    yield sessions
+    yield GaugeMetricFamily("eagle_eye_plans_waiting", "Plans that wait for a person's decision.", value=figures.waiting_plans)
+
+
+_OF_A_PARTITION: tuple[tuple[str, str, Callable[[PartitionFigures], float], bool], ...] = (
+    ("eagle_eye_partition_lag_records", "Records that were written to the partition and not read yet.", lambda each: each.lag_records, False),
+    ("eagle_eye_partition_lag_seconds", "How far reading is behind writing; 0 if all was read.", lambda each: each.lag_s, False),
+    ("eagle_eye_partition_last_tick_timestamp_seconds", "Time of the newest tick that was judged.", lambda each: each.last_tick, False),
+    ("eagle_eye_partition_records", "Records read.", lambda each: each.records, True),
+    ("eagle_eye_partition_frames", "Frames judged.", lambda each: each.frames, True),
+    ("eagle_eye_partition_marks", "Marks appended.", lambda each: each.marks, True),
+    ("eagle_eye_partition_findings", "Revisions of findings.", lambda each: each.findings, True),
+    ("eagle_eye_partition_incidents", "Revisions of incidents.", lambda each: each.incidents, True),
+    ("eagle_eye_partition_dead_letters", "Records that could not be read.", lambda each: each.dead_letters, True),
+)

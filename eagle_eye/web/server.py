@@ -1,0 +1,163 @@
+"""The one HTTP port: a list of doors, each with the role that it asks for.
+
+    doors = [*health.doors(report), metrics_door(metrics.scrape), *hooks.doors(...)]
+    server = WebServer("127.0.0.1:7468", doors, gate=gate)
+    server.start(); ...; server.stop()
+
+On loopback a door for viewers is open. Beyond loopback, where tokens are configured, every door asks for one
+(`Authorization: Bearer …`); without tokens the port does not open there, unless it is told to.
+"""
+
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from eagle_eye.access import Person, Role
+from eagle_eye.errors import AccessDenied, ConfigError, NotAuthenticated
+
+log = logging.getLogger(__name__)
+
+HIGHEST_PORT = 65_535
+JOIN_S = 5.0
+CONNECTIONS = 128
+"""At once; whoever comes beyond them is told to come later (503)."""
+KEEP_ALIVE_S = 5
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Asks(Protocol):
+    """Who asks, and may they: access.Gate."""
+
+    @property
+    def asks_for_tokens(self) -> bool: ...
+    def admit(self, needed: Role, what: str, *, token: str = "", claimed: str = "") -> Person: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One path of the port."""
+
+    path: str
+    answer: Answer
+    """Finds the `Person` who asks, or None, in `request.state.person`."""
+    methods: tuple[str, ...] = ("GET",)
+    role: Role | None = Role.VIEWER
+    """The least that whoever asks must be; None: it looks for itself."""
+    own_key: Callable[[str], bool] | None = None
+    """Whether a token is the door's own: it opens this door and no other."""
+
+
+class WebServer:
+    """Listens in a thread of its own."""
+
+    def __init__(self, address: str, doors: Sequence[Door], *, gate: Asks, insecure: bool = False) -> None:
+        """`address`: host:port, port 0 = any free one. `insecure`: listen beyond loopback without tokens. Raises ConfigError."""
+        self._host, _, port = address.rpartition(":")
+        self._host = self._host.strip("[]")
+        self._port = int(port)
+        if self._port > HIGHEST_PORT:
+            raise ConfigError(f"server.http is {address}: the highest port is {HIGHEST_PORT}")
+        self._gate = gate
+        self._insecure = insecure
+        self._near = is_loopback(self._host)
+        self.app = Starlette(routes=[self._route(door) for door in doors])
+        """What answers; for tests also without a port."""
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen. Raises ConfigError where the address is in use, is not ours, or must not be open."""
+        if not (self._near or self._gate.asks_for_tokens or self._insecure):
+            raise ConfigError(
+                f"server.http is {self._host}:{self._port}, beyond loopback, and nobody would have to show a token: make one with "
+                "`eagle-eye token add NAME`, listen on 127.0.0.1, or set server.insecure = true on a network that you trust wholly"
+            )
+        listening = self._listen()
+        self._port = listening.getsockname()[1]
+        config = uvicorn.Config(
+            self.app, log_config=None, access_log=False, lifespan="off", server_header=False,
+            limit_concurrency=CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, name="http", daemon=True)
+        self._thread.start()
+        log.info("HTTP on %s", self.url)
+
+    def stop(self) -> None:
+        """Close the port; requests under way have two seconds to end."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(JOIN_S)
+            self._server = self._thread = None
+
+    @property
+    def url(self) -> str:
+        """http://host:port, with the real port once it has started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            return socket.create_server((self._host, self._port), family=family, backlog=CONNECTIONS)
+        except OSError as error:
+            raise ConfigError(
+                f"server.http cannot listen on {self._host}:{self._port}: {(error.strerror or str(error)).lower()}. "
+                "Name a free address of this machine, or an empty one for no HTTP port"
+            ) from error
+
+    def _route(self, door: Door) -> Route:
+        async def enter(request: Request) -> Response:
+            try:
+                request.state.person = await run_in_threadpool(self._admit, door, _token_of(request))
+            except NotAuthenticated as error:
+                return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
+            except AccessDenied as error:
+                return JSONResponse({"error": str(error)}, 403)
+            return await door.answer(request)
+
+        return Route(door.path, enter, methods=list(door.methods))
+
+    def _admit(self, door: Door, token: str) -> Person | None:
+        """Who it is; None where nobody needs to be anybody. Raises NotAuthenticated or AccessDenied."""
+        if door.role is None or (door.own_key is not None and token and door.own_key(token)):
+            return None
+        if not self._gate.asks_for_tokens or (self._near and door.role is Role.VIEWER):
+            return None
+        return self._gate.admit(door.role, door.path, token=token)
+
+
+def _token_of(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def metrics_door(scrape: Callable[[str], tuple[bytes, str]]) -> Door:
+    """/metrics; `scrape` turns an Accept header into (body, content type)."""
+
+    async def answer(request: Request) -> Response:
+        body, content_type = await run_in_threadpool(scrape, request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
+
+    return Door(path="/metrics", answer=answer)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to an address; a name other than localhost counts as beyond."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
