@@ -69,7 +69,7 @@ def _toml(value: Any) -> str:
     plain = msgspec.to_builtins(value, enc_hook=str)
     if isinstance(plain, dict):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in plain.items()) + " }" if plain else "{}"
-    if isinstance(plain, list):
+    if isinstance(plain, list | tuple):
         return f"[{', '.join(_toml(each) for each in plain)}]"
     encoded: str = msgspec.toml.encode({"x": plain}).decode()
     return encoded.split("=", 1)[1].strip()
