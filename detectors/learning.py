@@ -206,11 +206,11 @@ class Learning:
             self._on_notice(Notice(name="learning.failed", time=self._clock.now(), message=message))
 
 
-def learners(detectors: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Learner]:
-    """The learners that stand beside these detectors, by the detectors' names."""
+def learners(detectors: Iterable[tuple[str, type]], options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Learner]:
+    """The learners that stand beside these detectors (name, class), by the detectors' names; a stranger's may have one too."""
     found: dict[str, Learner] = {}
-    for name in detectors:
-        cls = plugins.beside("detectors", name, "fit")
+    for name, detector in detectors:
+        cls = plugins.beside(detector, "fit")
         if cls is not None:
             found[name] = plugins.build(cls, (options or {}).get(name, {}), {})
     return found

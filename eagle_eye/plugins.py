@@ -85,9 +85,9 @@ def chosen(room: str, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple
             yield name, load(room, options.pop("use", name)), options
 
 
-def beside(room: str, name: str, verb: str) -> type | None:
+def beside(plugin: type, verb: str) -> type | None:
     """The public dataclass with another verb in the module of a plugin (the learner of a detector), None without."""
-    module = sys.modules[load(room, name).__module__]
+    module = sys.modules[plugin.__module__]
     return next(_candidates(module, verb), None)
 
 

@@ -42,7 +42,7 @@ def made(cls: type, **options: Any) -> Detector:
 def baselines() -> dict[str, Baseline]:
     """What the learners beside the detectors make of a steady run."""
     fitted = {}
-    for name, learner in learners(NAMES).items():
+    for name, learner in learners((name, plugins.load("detectors", name)) for name in NAMES).items():
         looked = [learner.remember(frame) for frame in steady(60)]
         matrix = np.concatenate([rows for _, rows in looked])
         history = {"job": JOB, "time": 0.0, "names": looked[0][0], "matrix": matrix}

@@ -14,6 +14,7 @@ import pytest
 from detectors.isolation_forest import IsolationForestLearner
 from detectors.learning import Learning, learners
 from detectors.synthetic import JOB, job_frames
+from eagle_eye import plugins
 from eagle_eye.clock import FakeClock
 from eagle_eye.frames import Frame
 from eagle_eye.types import Baseline, Floats, Kind, Notice
@@ -166,6 +167,6 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_learners_beside_detectors_are_found() -> None:
-    found = learners(["exits", "isolation_forest"])
+    found = learners((name, plugins.load("detectors", name)) for name in ("exits", "isolation_forest"))
     assert list(found) == ["isolation_forest"]
     assert isinstance(found["isolation_forest"], IsolationForestLearner)

@@ -19,7 +19,7 @@ def runner_of(around: Around, partition: int, term: int, inbox: Inbox, on_findin
     """The runner of a partition; `term` becomes the generation of its marks."""
     config, clock, ledger = around.config, around.clock, around.ledger
     found = parts.detectors(config)
-    lessons = learners(name for name, _ in found)
+    lessons = learners((name, type(detector)) for name, detector in found)
     return Runner(
         around.stream, partition, found, Diagnosis(), clock=clock, generation=term, on_pulses=inbox.put, on_incidents=inbox.put,
         on_findings=on_findings, on_notice=ledger.save_notice, records=config.state / "records",
