@@ -40,6 +40,12 @@ class Case:
     """The repair that the plan stands for, by its name on the ladder."""
     prepared: set[str] = field(default_factory=set)
     """Actions that kept evidence and need not run again."""
+    asked: str = ""
+    """The plan for which a person was asked."""
+    refused_by: str = ""
+    """The guard that refused the last plan; '' if none did."""
+    told: int = 0
+    """How often somebody was told of what was decided or done."""
     due: float = 0.0
     """Phases that wait for a time: when to go on."""
     alone: bool = True

@@ -1,19 +1,21 @@
 """What lies on the engine's desk: jobs, cases and trials, and the few things that all of its parts do with them."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Guard
-from eagle_eye.types import Incident, IncidentState, Outcome, Plan, Progress, Situation
+from eagle_eye.types import IncidentState, Outcome, Plan, Progress, Situation, Window
 
 from .cases import Case, Phase
 from .execution import Execution
 from .jobs import Job
 from .memory import Memory
 from .policy import Policy
+from .surroundings import Surroundings
 from .trials import Trial
 
 CASES_KEPT = 1000
@@ -36,6 +38,12 @@ class Desk:
     trials: dict[str, Trial] = field(default_factory=dict)
     """Incident → what is being judged."""
     memory: Memory = field(default_factory=Memory)
+    surroundings: Surroundings = field(init=False)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(guard, allow, hold or refuse) → how often it was said; what is said again of the same plan does not count."""
+
+    def __post_init__(self) -> None:
+        self.surroundings = Surroundings(self.policy.switches)
 
     def job(self, name: str) -> Job:
         """What is known of a job; a new one is added."""
@@ -75,9 +83,10 @@ class Desk:
             self.publish(case.job, outcome)
 
     def note_plan(
-        self, plan: Plan, state: OutcomeState, detail: str = "", progress: tuple[Progress, ...] = ()
-    ) -> None:
-        """The outcome of a plan that has no figures (yet)."""
+        self, plan: Plan, state: OutcomeState, detail: str = "", progress: tuple[Progress, ...] = (),
+        predicted: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """The outcome of a plan that has no figures (yet) but what is predicted."""
         self.note(
             Outcome(
                 plan=plan.id,
@@ -87,6 +96,7 @@ class Desk:
                 time=self.clock.now(),
                 detail=detail,
                 progress=progress,
+                predicted=dict(predicted or {}),
             )
         )
 
@@ -95,18 +105,32 @@ class Desk:
         self.memory.plan(plan)
         self.ledger.save_plan(plan)
 
-    def situation(self, incident: Incident, plan: Plan) -> Situation:
+    def situation(self, case: Case, plan: Plan) -> Situation:
         """What a guard sees. A plan of the same incident that is only being judged does not stand in its own way."""
-        judged = tuple(trial.plan for trial in self.trials.values() if trial.incident != incident.id)
-        nodes = {node for job in self.jobs.values() if job.layout is not None for node in job.layout.launchers}
+        now, around, jobs = self.clock.now(), self.surroundings, self.jobs.values()
+        judged = tuple(trial.plan for trial in self.trials.values() if trial.incident != case.incident.id)
+        nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
         return Situation(
             mode=self.policy.mode,
-            incident=incident,
-            open=tuple(case.incident for case in self.cases.values() if case.open),
+            incident=case.incident,
+            open=tuple(other.incident for other in self.cases.values() if other.open),
             outcomes=self.memory.outcomes(),
             running=(*self.execution.running, *judged),
             plans=self.memory.plans,
-            approvals=self.ledger.approvals(digest=plan.digest, now=self.clock.now()),
+            approvals=self.ledger.approvals(digest=plan.digest, now=now),
             nodes=len(nodes),
-            now=self.clock.now(),
+            now=now,
+            settled=self.settled(case),
+            silences=tuple(silence for silence in self.ledger.silences(at=now) if silence.since <= now),
+            windows=self.windows(),
+            breakers=self.ledger.breakers(at=now),
+            topology=around.topology(jobs),
+            layouts=around.layouts(jobs),
+            nodes_min={job.name: job.nodes_min for job in jobs},
+            telemetry=around.telemetry(jobs),
         )
+
+    def windows(self) -> tuple[Window, ...]:
+        """Planned work that is under way."""
+        now = self.clock.now()
+        return tuple(window for window in self.ledger.windows(at=now) if window.open_at(now))

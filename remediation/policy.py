@@ -20,7 +20,8 @@ class Policy:
     contain_s: float = 10.0
     """How long a job's coordinator is given to heal what it heals by itself."""
     verify_s: float = 30.0
-    """An action that has not brought back steps and throughput by then has failed."""
+    """An action that has not brought back steps and throughput by then has failed; a job whose steps are long is given as
+    long as its own are predicted to take."""
     verify_steps: int = 5
     """New steps that must be committed."""
     reattempt_s: float = 2.0
@@ -32,6 +33,16 @@ class Policy:
     attempts: dict[str, int] = field(default_factory=lambda: {"reattempt": 3, "restart_worker": 1, "roll_back": 2})
     """How often a repair may be tried on the same fault before the next stronger one (3 and 1: our choice, the
     literature names none); once for what is not listed."""
+    breaker_after: dict[str, int] = field(
+        default_factory=lambda: {"restart_without_node": 1, "restart_worker": 3, "roll_back": 3}
+    )
+    """How many times an action may fail to help a job before its breaker opens; then a person must close it. The first
+    isolating action that does not help opens it; weaker ones are followed by stronger ones, but not for ever. What a job
+    does to itself is not counted."""
+    breaker_s: float = 3600.0
+    """Failures count for so long."""
+    switches: dict[str, str] = field(default_factory=dict)
+    """Node, or pattern of nodes → the switch at which it hangs: the failure domains of the blast radius."""
     confidence: float = 0.5
     """A culprit of less is not isolated."""
     horizon_s: float = 3600.0

@@ -27,8 +27,8 @@ class Proposals:
 
     desk: Desk
     notify: Callable[[Case, str], object]
-    _verdicts: dict[tuple[str, str], tuple[str, Verdict]] = field(default_factory=dict)
-    """(incident, guard) → what was written down last."""
+    _verdicts: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
+    """(incident, guard) → what was written down last: (plan, allow, hold or refuse, reason)."""
 
     def propose(self, case: Case) -> None:
         """Take the next step of a case: gather evidence, plan, ask, begin; or wait; or give up."""
@@ -148,9 +148,9 @@ class Proposals:
     def _ask(self, case: Case, plan: Plan) -> None:
         """All guards are asked; the strictest word counts."""
         desk = self.desk
-        situation = desk.situation(case.incident, plan)
+        situation = desk.situation(case, plan)
         fresh = case.plan is not plan
-        case.plan = plan
+        case.plan, case.refused_by = plan, ""
         if fresh:
             desk.keep(plan)
         verdicts = [guard(plan, situation) for guard in desk.guards]
@@ -161,11 +161,13 @@ class Proposals:
         if desk.policy.mode is Mode.OBSERVE:
             self._park(case, plan, "recommended")
         elif refusals:
-            self._park(case, plan, "refused", refusals[0].reason)
+            case.refused_by = refusals[0].guard
+            self._park(case, plan, "refused", f"{refusals[0].guard}: {refusals[0].reason}")
         elif holds:
             seconds = min((hold.seconds for hold in holds if hold.seconds > 0), default=RECHECK_S)
             desk.move(case, Phase.HELD, due=desk.clock.now() + min(seconds, RECHECK_S))
-            if fresh and any(hold.seconds == 0 for hold in holds):
+            if all(hold.seconds == 0 for hold in holds) and case.asked != plan.id:
+                case.asked = plan.id
                 self.notify(case, f"plan {plan.id} ({plan.action}) waits for a person's word on {plan.digest}")
         else:
             self.begin(case, plan)
@@ -176,10 +178,11 @@ class Proposals:
         self.desk.move(case, Phase.TRYING if judged else Phase.PARKED)
 
     def _write(self, plan: Plan, verdict: Verdict) -> None:
-        """Each verdict once, however often it is asked for."""
-        key = (plan.incident, verdict.guard)
-        if self._verdicts.get(key) != (plan.id, verdict):
-            self._verdicts[key] = (plan.id, verdict)
+        """Each verdict once, however often it is asked for; time that runs out is no news."""
+        key, said = (plan.incident, verdict.guard), type(verdict).__name__.lower()
+        if self._verdicts.get(key) != (plan.id, said, verdict.reason):
+            self._verdicts[key] = (plan.id, said, verdict.reason)
+            self.desk.counts[verdict.guard, said] += 1
             while len(self._verdicts) > VERDICTS_KEPT:
                 self._verdicts.pop(next(iter(self._verdicts)))
             self.desk.ledger.save_verdict(plan, verdict, self.desk.clock.now())

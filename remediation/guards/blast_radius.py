@@ -1,51 +1,69 @@
-"""How much of a job may be touched in an hour, whoever asks for it."""
+"""How much may be touched in an hour, whoever asks for it: of a job, of a failure domain, of the cluster."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Plan, Refuse, Situation, Verdict
+from remediation.reach import isolated, touched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlastRadius:
-    """Refuses a plan that would touch more nodes of its job than allowed.
+    """Refuses a plan that would reach more nodes than allowed. Of each pair of limits the larger one holds.
 
-    A node is touched when it is left out or its workers were the reason of a restart; what the job did to itself
-    counts as well. The larger of the two limits holds.
+    A node of a job is touched when it is left out or its workers were the reason of a restart. Of a failure domain (a
+    switch) and of the cluster only those that were left out count. What jobs did to themselves counts as well.
     """
 
     nodes: int = 2
-    """Most nodes that may be touched within the window."""
+    """Most nodes of one job that may be touched within the window ..."""
     share: float = 0.1
-    """Of the known nodes, rounded down."""
+    """... or this part of the job's nodes, rounded down."""
+    domain_nodes: int = 2
+    """Most nodes at one switch that may be left out: if more are accused, the switch is to blame ..."""
+    domain_share: float = 0.1
+    """... or this part of the nodes at that switch."""
+    cluster_nodes: int = 4
+    """Most nodes of the cluster that may be left out ..."""
+    cluster_share: float = 0.02
+    """... or this part of all nodes."""
     window_s: float = 3600.0
-    """Seconds for which a touched node counts."""
+    """Seconds for which a node counts."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
-        limit = max(self.nodes, math.floor(self.share * situation.nodes))
+        earlier = tuple(self._earlier(situation))
+        for reason in (*self._jobs(plan, earlier, situation), *self._domains(plan, earlier, situation)):
+            return Refuse(guard="blast_radius", reason=reason)
+        return Allow(guard="blast_radius", reason="few enough nodes of the job, of their switches and of the cluster")
+
+    def _earlier(self, situation: Situation) -> Iterator[Plan]:
+        """Plans whose nodes still count."""
+        since = situation.now - self.window_s
+        for outcome in situation.outcomes:
+            if outcome.plan in situation.plans and outcome.time > since and outcome.state != "stale":
+                yield situation.plans[outcome.plan]
+        yield from situation.running
+
+    def _jobs(self, plan: Plan, earlier: tuple[Plan, ...], situation: Situation) -> Iterator[str]:
         for target in plan.targets:
+            layout = situation.layouts.get(target.job)
+            size = len(layout.launchers) if layout is not None else situation.nodes
             mine = set(touched(plan, target.job))
-            after = mine | set(self._touched(target.job, situation))
-            if mine and len(after) > limit:
-                hour = f"{self.window_s / 3600:g} h"
-                reason = f"{len(after)} nodes of {target.job} within {hour} ({', '.join(sorted(after))}); allowed: {limit}"
-                return Refuse(guard="blast_radius", reason=reason)
-        return Allow(guard="blast_radius", reason=f"within {limit} nodes")
+            before = {node for each in earlier for node in touched(each, target.job)}
+            yield from self._too_many(mine, before, f"of {target.job}", self.nodes, self.share * size)
 
-    def _touched(self, job: str, situation: Situation) -> Iterable[str]:
-        done = [
-            situation.plans[outcome.plan]
-            for outcome in situation.outcomes
-            if outcome.plan in situation.plans and outcome.time > situation.now - self.window_s
-        ]
-        for plan in (*done, *situation.running):
-            yield from touched(plan, job)
+    def _domains(self, plan: Plan, earlier: tuple[Plan, ...], situation: Situation) -> Iterator[str]:
+        mine, before = set(isolated(plan)), {node for each in earlier for node in isolated(each)}
+        switches = situation.topology.nodes
+        for switch in sorted({switches.get(node, "") for node in mine} - {""}):
+            there = {node for node, known in switches.items() if known == switch}
+            limit = self.domain_share * len(there)
+            yield from self._too_many(mine & there, before & there, f"at switch {switch}", self.domain_nodes, limit)
+        yield from self._too_many(mine, before, "of the cluster", self.cluster_nodes, self.cluster_share * situation.nodes)
 
-
-def touched(plan: Plan, job: str) -> Iterable[str]:
-    """Nodes of a job that a plan acts on. A worker is called run/node/slot."""
-    for target in plan.targets:
-        if target.job == job and plan.action not in ("dump", "notify"):
-            yield from target.exclude
-            yield from (worker.split("/")[-2] for worker in target.workers if worker.count("/") >= 2)
+    def _too_many(self, mine: set[str], before: set[str], whose: str, count: int, share: float) -> Iterator[str]:
+        limit, after = max(count, math.floor(share)), mine | before
+        if mine and len(after) > limit:
+            hours = f"{self.window_s / 3600:g} h"
+            yield f"{len(after)} nodes {whose} within {hours} ({', '.join(sorted(after))}); allowed: {limit}"

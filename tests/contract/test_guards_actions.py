@@ -15,16 +15,23 @@ from eagle_eye.plugins import available, build, describe, load
 from eagle_eye.types import (
     Allow,
     Approval,
+    Breaker,
     Hold,
     Incident,
     IncidentState,
+    Layout,
     Mode,
     Outcome,
+    Place,
     Plan,
     Refuse,
     Severity,
+    Silence,
     Situation,
     Target,
+    Telemetry,
+    Topology,
+    Window,
 )
 from remediation.commander import FakeCommander
 from remediation.guards import POLICY
@@ -60,9 +67,22 @@ def situations():
     outcome = Outcome(plan="p0", incident="i0", action="roll_back", state="done", time=NOW - 60)
     word = Approval(digest=plan().digest, person="Ada", approved=True, time=NOW - 1, expires=NOW + 60)
     empty = {"outcomes": (), "running": (), "plans": {}, "approvals": ()}
-    crowded = {"outcomes": (outcome,), "running": (other,), "plans": {"p0": other}, "approvals": (word,)}
+    crowded = {"outcomes": (outcome,), "running": (other,), "plans": {"p0": other}, "approvals": (word,), **in_the_way()}
     for mode, more in itertools.product(Mode, (empty, crowded)):
         yield Situation(mode=mode, incident=INCIDENT, open=(INCIDENT,), nodes=2, now=NOW, **more)
+
+
+def in_the_way():
+    """Whatever people, breakers and telemetry can put in the way of a plan."""
+    said = {"person": "Ada", "reason": "benchmark", "since": NOW - 60, "until": NOW + 60}
+    breaker = Breaker(id="b", job=JOB, action="restart_without_node", plan="p0", incident="i0", reason="50%", since=NOW - 60)
+    places = tuple(Place(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(("node-a", "node-b")))
+    layout = Layout(job=JOB, epoch=3, time=NOW - 60, coordinator="node-a", launchers={"node-a": "", "node-b": ""}, places=places)
+    return {
+        "silences": (Silence(id="s", **said),), "windows": (Window(id="w", nodes=("*",), **said),), "breakers": (breaker,),
+        "layouts": {JOB: layout}, "nodes_min": {JOB: 2}, "telemetry": {"node-b": Telemetry(node="node-b", heard=NOW - 60, skew_s=9.0)},
+        "topology": Topology(nodes={"node-a": "leaf", "node-b": "leaf"}), "settled": NOW + 1,
+    }  # fmt: skip
 
 
 def flags(cls):

@@ -8,6 +8,7 @@ from eagle_eye.errors import ControlError, PermanentError, TemporaryError
 from eagle_eye.rpc.messages import Decision, Waiting
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Severity
 from remediation.execution import in_thread
+from remediation.guards import POLICY
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
 NODE = Entity(kind=Kind.NODE, name="node-b")
@@ -39,7 +40,7 @@ def test_observe_writes_the_plan_down_and_sends_nothing(make_world):
     plan = world.ledger.plans(incident="i1")[0]
     assert (plan.action, plan.targets[0].exclude) == ("restart_without_node", ("node-b",))
     assert world.ledger.outcome(plan.id) is None
-    assert {kept.verdict.guard for kept in world.ledger.verdicts(plan=plan.id)} == {"duplicates", "blast_radius", "approval"}
+    assert {kept.verdict.guard for kept in world.ledger.verdicts(plan=plan.id)} == set(POLICY)
     assert world.state() is IncidentState.HEALED  # by the job itself
 
 

@@ -3,51 +3,12 @@
 import msgspec
 import pytest
 
-from eagle_eye.types import (
-    Allow,
-    Approval,
-    Hold,
-    Incident,
-    Mode,
-    Outcome,
-    Plan,
-    Refuse,
-    Severity,
-    Situation,
-    Target,
-)
+from eagle_eye.types import Allow, Approval, Hold, Mode, Plan, Refuse, Topology
+from fakes.asked import JOB, NOW, done, layout, plan, situation
 from remediation.guards.approval import PersonalApproval
-from remediation.guards.blast_radius import BlastRadius, touched
+from remediation.guards.blast_radius import BlastRadius
 from remediation.guards.duplicates import Duplicates
-
-NOW = 10_000.0
-INCIDENT = Incident(
-    id="i1", revision=1, job="t/n/r", cause="slow node", culprits=(), severity=Severity.SEV1, findings=(), evidence=(),
-    since=NOW, time=NOW,
-)
-
-
-def plan(name="p1", *, job="t/n/r", exclude=(), workers=(), action="restart_without_node", own=False, epoch=3) -> Plan:
-    target = Target(job=job, epoch=epoch, basis="b", exclude=exclude, workers=workers)
-    return Plan(
-        id=name, incident="i1", action=action, targets=(target,), made=NOW, expires=NOW + 60, severity=Severity.SEV1, own=own
-    )
-
-
-def situation(**more) -> Situation:
-    usual = {
-        "mode": Mode.AUTO, "incident": INCIDENT, "open": (INCIDENT,), "outcomes": (), "running": (), "plans": {},
-        "approvals": (), "nodes": 2, "now": NOW,
-    }
-    return Situation(**{**usual, **more})
-
-
-def done(*plans: Plan, ago: float = 60.0) -> dict[str, object]:
-    outcomes = tuple(
-        Outcome(plan=each.id, incident="i1", action=each.action, state="done", time=NOW - ago) for each in plans
-    )
-    return {"outcomes": outcomes, "plans": {each.id: each for each in plans}}
-
+from remediation.reach import touched
 
 # --- duplicates ------------------------------------------------------------------------------------------------------
 
@@ -101,8 +62,44 @@ def test_long_ago_other_jobs_and_looking_on_do_not_count(innocent):
 def test_a_large_cluster_may_lose_its_share():
     before = done(plan("p1", exclude=("a",)), plan("p2", exclude=("b",)))
     guard = BlastRadius(nodes=2, share=0.1)
-    assert isinstance(guard(plan("p3", exclude=("c",)), situation(nodes=29, **before)), Refuse)
-    assert isinstance(guard(plan("p3", exclude=("c",)), situation(nodes=30, **before)), Allow)
+    assert isinstance(guard(plan("p3", exclude=("c",)), situation(nodes=29, layouts={}, **before)), Refuse)
+    assert isinstance(guard(plan("p3", exclude=("c",)), situation(nodes=30, layouts={}, **before)), Allow)
+
+
+def test_a_job_may_lose_its_own_share_however_large_the_cluster_is():
+    before = done(plan("p1", exclude=("n1",)), plan("p2", exclude=("n2",)))
+    large = {JOB: layout(nodes=tuple(f"n{number}" for number in range(30)))}
+    assert isinstance(BlastRadius()(plan("p3", exclude=("n3",)), situation(nodes=10_000, **before)), Refuse)
+    assert isinstance(BlastRadius()(plan("p3", exclude=("n3",)), situation(nodes=10_000, layouts=large, **before)), Allow)
+
+
+def other_jobs(*nodes: str) -> dict[str, object]:
+    return done(*(plan(f"p{name}", job=f"t/n/{name}", exclude=(name,)) for name in nodes))
+
+
+def test_nodes_of_several_jobs_at_one_switch_accuse_the_switch():
+    at_one = Topology(nodes={**dict.fromkeys("abcd", "leaf-1"), "x": "leaf-2"})
+    verdict = BlastRadius()(plan("p", exclude=("c",)), situation(topology=at_one, **other_jobs("a", "b")))
+    assert isinstance(verdict, Refuse)
+    assert "3 nodes at switch leaf-1 within 1 h (a, b, c); allowed: 2" in verdict.reason
+    assert isinstance(BlastRadius()(plan("p", exclude=("c",)), situation(topology=at_one, **other_jobs("a", "x"))), Allow)
+    unknown = Topology(nodes=dict.fromkeys("abcd", ""))
+    assert isinstance(BlastRadius()(plan("p", exclude=("c",)), situation(topology=unknown, **other_jobs("a", "b"))), Allow)
+
+
+def test_the_cluster_as_a_whole_loses_only_so_much():
+    guard, before = BlastRadius(), other_jobs("n1", "n2", "n3", "n4")
+    verdict = guard(plan("p", exclude=("c",)), situation(nodes=200, **before))
+    assert isinstance(verdict, Refuse)
+    assert "5 nodes of the cluster" in verdict.reason
+    assert isinstance(guard(plan("p", exclude=("c",)), situation(nodes=250, **before)), Allow)
+    restarted = done(*(plan(f"p{number}", job=f"t/n/{number}", workers=(f"r/n{number}/0",), action="restart_worker") for number in range(9)))
+    assert isinstance(guard(plan("p", exclude=("c",)), situation(**restarted)), Allow), "restarts leave nobody out"
+
+
+def test_what_was_planned_and_never_done_does_not_count():
+    before = done(plan("p1", exclude=("a",)), plan("p2", exclude=("b",)), state="stale")
+    assert isinstance(BlastRadius()(plan("p3", exclude=("c",)), situation(**before)), Allow)
 
 
 def test_a_plan_that_touches_no_node_is_never_too_many():

@@ -19,6 +19,10 @@ verify_s = 30.0
 [guards.blast_radius]
 nodes = 10
 share = 1.0
+
+[guards.cooldown]
+job_s = 0.0
+node_s = 0.0
 """
 
 NODES = ("node-a", "node-b")

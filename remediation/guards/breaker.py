@@ -1,0 +1,18 @@
+"""What did not help is not tried again: an open breaker stops its action on its job until a person closes it."""
+
+from dataclasses import dataclass
+
+from eagle_eye.types import Allow, Plan, Refuse, Situation, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBreaker:
+    """Refuses an action whose breaker is open; when it opens is the engine's policy (`breaker_after`)."""
+
+    def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
+        jobs = {target.job for target in plan.targets}
+        for breaker in situation.breakers:
+            if breaker.job in jobs and breaker.action == plan.action:
+                why = f"{breaker.action} on {breaker.job} did not help ({breaker.reason})"
+                return Refuse(guard="breaker", reason=f"{why}; a person may `eagle-eye breaker close {breaker.id}`")
+        return Allow(guard="breaker", reason="no breaker of this action on this job is open")

@@ -1,0 +1,42 @@
+"""A job needs somebody to run on."""
+
+import math
+from dataclasses import dataclass
+
+from eagle_eye.types import Allow, Hold, Layout, Plan, Refuse, Situation, Target, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinimumWorkers:
+    """Refuses a plan that would leave a job less than it needs (`--nnodes min:max`) or than is allowed here."""
+
+    nodes: int = 1
+    """Fewest nodes, whatever a job says of itself."""
+    share: float = 0.5
+    """Of the workers that a job has now: at least so many are left."""
+
+    def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
+        for target in plan.targets:
+            layout = situation.layouts.get(target.job)
+            if not target.exclude:
+                continue
+            if layout is None:
+                return Hold(guard="minimum_workers", reason=f"the layout of {target.job} is not known yet", seconds=1.0)
+            short = self._short(target, layout, situation)
+            if short:
+                return Refuse(guard="minimum_workers", reason=short)
+        return Allow(guard="minimum_workers", reason="enough are left")
+
+    def _short(self, target: Target, layout: Layout, situation: Situation) -> str:
+        going = {node for other in situation.running for aim in other.targets if aim.job == target.job for node in aim.exclude}
+        out = going | set(target.exclude)
+        nodes = [node for node in layout.nodes if node not in out]
+        needed = max(self.nodes, situation.nodes_min.get(target.job, 1))
+        without = f"without {', '.join(sorted(out))}"
+        if len(nodes) < needed:
+            return f"{without} {target.job} has {len(nodes)} nodes left and needs {needed}"
+        workers = sum(place.node in nodes for place in layout.places)
+        least = math.ceil(self.share * len(layout.places))
+        if workers < least:
+            return f"{without} {target.job} has {workers} of {len(layout.places)} workers left, at least {least} must stay"
+        return ""

@@ -1,0 +1,56 @@
+"""Nobody is isolated on a guess."""
+
+from dataclasses import dataclass
+
+from eagle_eye.topology import node_of
+from eagle_eye.types import Allow, Hold, Incident, Plan, Refuse, Situation, Verdict
+from remediation.reach import isolated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeakEvidence:
+    """Holds whatever blames somebody until the incident has settled; refuses to isolate a node on too little."""
+
+    confidence: float = 0.5
+    """Each node that is isolated needs a culprit of at least this confidence on it."""
+    alone: float = 0.7
+    """The same, where a single detector speaks."""
+    weak: tuple[str, ...] = ("isolation_forest", "site_alerts")
+    """Detectors on whose word alone nobody is isolated."""
+
+    def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
+        if situation.now < situation.settled:
+            seconds = situation.settled - situation.now
+            return Hold(guard="weak_evidence", reason="the incident has not settled: causes may still be added", seconds=seconds)
+        nodes = isolated(plan)
+        if not nodes:
+            return Allow(guard="weak_evidence", reason="it isolates nobody")
+        doubt = self._doubt(nodes, situation)
+        if doubt:
+            return Refuse(guard="weak_evidence", reason=doubt)
+        return Allow(guard="weak_evidence", reason=f"the evidence against {', '.join(nodes)} is enough")
+
+    def _doubt(self, nodes: tuple[str, ...], situation: Situation) -> str:
+        incident = situation.incident
+        if incident.cause == "unknown":
+            return "the cause is unknown: unknown isolates nobody"
+        speaking = _detectors(incident)
+        if speaking and speaking <= set(self.weak):
+            return f"only {', '.join(sorted(speaking))} says so, on whose word alone nobody is isolated"
+        needed = self.alone if len(speaking) == 1 else self.confidence
+        for node in nodes:
+            sure = _confidence(node, situation)
+            if sure < needed:
+                alone = f" (only {next(iter(speaking))} says so)" if len(speaking) == 1 else ""
+                return f"the confidence that {node} is to blame is {sure:.2f}, {needed:.2f} is needed{alone}"
+        return ""
+
+
+def _detectors(incident: Incident) -> set[str]:
+    """Whose findings still stand; all of them if none does (a fault may outlast its findings)."""
+    return {part.detector for part in incident.parts if part.active} or {part.detector for part in incident.parts}
+
+
+def _confidence(node: str, situation: Situation) -> float:
+    culprits = situation.incident.culprits
+    return max((culprit.confidence for culprit in culprits if node_of(culprit.entity, situation.topology) == node), default=0.0)

@@ -1,0 +1,36 @@
+"""Whom a plan reaches: the nodes that it touches, leaves out or is about."""
+
+from collections.abc import Iterator
+
+from eagle_eye.topology import node_of
+from eagle_eye.types import Incident, Plan, Situation
+
+LOOKING_ON = frozenset({"dump", "notify", "release", "undo"})
+"""Actions that take nothing from anybody."""
+
+
+def touched(plan: Plan, job: str) -> Iterator[str]:
+    """Nodes of a job that a plan acts on. A worker is called run/node/slot."""
+    for target in plan.targets:
+        if target.job == job and plan.action not in LOOKING_ON:
+            yield from target.exclude
+            yield from (worker.split("/")[-2] for worker in target.workers if worker.count("/") >= 2)
+
+
+def isolated(plan: Plan) -> tuple[str, ...]:
+    """Nodes that a plan leaves out, of whichever job."""
+    if plan.action in LOOKING_ON:
+        return ()
+    return tuple(dict.fromkeys(node for target in plan.targets for node in target.exclude))
+
+
+def accused(incident: Incident, situation: Situation) -> tuple[str, ...]:
+    """Nodes of an incident's culprits, as far as they are known."""
+    nodes = (node_of(culprit.entity, situation.topology) for culprit in incident.culprits)
+    return tuple(dict.fromkeys(node for node in nodes if node))
+
+
+def concerned(plan: Plan, situation: Situation) -> tuple[str, ...]:
+    """Nodes that a plan is about: those that it touches and those of the culprits."""
+    mine = (node for target in plan.targets for node in touched(plan, target.job))
+    return tuple(dict.fromkeys((*mine, *accused(situation.incident, situation))))
