@@ -28,6 +28,7 @@ PLANNER = (
     "benchmarks.planner.templates",
     "benchmarks.planner.batches",
     "benchmarks.planner.reconfiguration",
+    "benchmarks.planner.performance",
 )
 """These read public data that is no part of the project."""
 LONG = ("benchmarks.chain.soak",)

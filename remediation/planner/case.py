@@ -56,6 +56,15 @@ class Case:
     def __post_init__(self) -> None:
         if self.pipelines is not None:
             self._take(self.pipelines)
+        self._check_numbers()
+        if any(not 0 < speed <= 1 for speed in self.slow.values()):
+            raise self._wrong("slow", "a speed above 0 and at most 1 for each node; what stands still is lost")
+        if (self.lost + len(self.slow)) * self.gpus_per_node > self.gpus:
+            raise self._wrong("lost", f"at most the job's {self.gpus // self.gpus_per_node} nodes, slow ones included")
+        if self.pipelines is not None and (len(self.pipelines.lost) != self.lost or dict(self.pipelines.speeds) != dict(self.slow)):
+            raise self._wrong("lost", f"the {len(self.pipelines.lost)} nodes that `pipelines` names as lost, and `slow` its speeds")
+
+    def _check_numbers(self) -> None:
         for name in ("gpus", "gpus_per_node", "replicas", "stages", "micro_batches"):
             if getattr(self, name) < 1:
                 raise self._wrong(name, "1 or more")
@@ -65,12 +74,6 @@ class Case:
         for name in ("weight", "lost", "spares", "spare_worth", "state_bytes", "checkpoint_age_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise self._wrong(name, "a finite number that is not negative")
-        if any(not 0 < speed <= 1 for speed in self.slow.values()):
-            raise self._wrong("slow", "a speed above 0 and at most 1 for each node; what stands still is lost")
-        if (self.lost + len(self.slow)) * self.gpus_per_node > self.gpus:
-            raise self._wrong("lost", f"at most the job's {self.gpus // self.gpus_per_node} nodes, slow ones included")
-        if self.pipelines is not None and (len(self.pipelines.lost) != self.lost or dict(self.pipelines.speeds) != dict(self.slow)):
-            raise self._wrong("lost", f"the {len(self.pipelines.lost)} nodes that `pipelines` names as lost, and `slow` its speeds")
 
     def _take(self, pipelines: Situation) -> None:
         count = len(pipelines.pipelines)

@@ -38,7 +38,7 @@ class Coefficients:
             link_bytes_s=0.7 * hardware.link_bytes_s,
             network_bytes_s=1.0 * hardware.network_bytes_s,
             latency_s=20e-6,
-            launch_s=1.5e-3,
+            launch_s=0.9e-3,
         )
 
     @classmethod
@@ -60,5 +60,5 @@ UNITS = {
     "latency_s": "s",
     "launch_s": "s",
 }
-UNCERTAINTY = np.array([0.15, 1.0, 0.4, 0.4, 0.4, 0.7, 0.7])
+UNCERTAINTY = np.array([0.15, 1.0, 0.4, 0.4, 0.4, 0.7, 0.4])
 """Standard deviation of each's logarithm around what is expected: how far a few measurements may move it."""

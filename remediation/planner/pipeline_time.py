@@ -58,7 +58,7 @@ def iteration_times(run: TrainingRun, hardware: Hardware, known: Coefficients, l
     layer, collective = _layer(run, hardware, known, layouts)
     depth, batches = run.stage_layers(layouts), run.micro_batches(layouts)
     head = _head(run, hardware, known, layouts)
-    send = _send(run, known, layouts)
+    send = _send(run, hardware, known, layouts)
     stage = layer * depth
     last = layer * (run.shape.layers - depth * (layouts.pipeline - 1)).clip(1) + head
     slowest = np.maximum(stage, last)
@@ -100,7 +100,8 @@ def _rate(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: La
 def _ring(size: Floats, ranks: Integers, in_node: Integers, known: Coefficients) -> Floats:
     """(layouts,) seconds of an all-reduce of so many bytes, of groups with `in_node` ranks in each node."""
     bandwidth = np.where(ranks > in_node, np.minimum(known.link_bytes_s, known.network_bytes_s * in_node), known.link_bytes_s)
-    return 2 * (ranks - 1) / ranks * size / bandwidth + known.latency_s * np.log2(ranks)
+    steps = np.maximum(in_node - 1, 0) + np.log2(np.maximum(ranks / in_node, 1))
+    return 2 * (ranks - 1) / ranks * size / bandwidth + known.latency_s * steps
 
 
 def _head(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
@@ -110,10 +111,11 @@ def _head(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: La
     return products + LOGIT_TRAFFIC * logits / known.memory_bytes_s
 
 
-def _send(run: TrainingRun, known: Coefficients, layouts: Layouts) -> Floats:
+def _send(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
     """(layouts,) seconds in which a stage sends one micro-batch on and its gradient back; each tensor rank sends its part."""
     size = float(HALF * run.shape.sequence * run.shape.hidden) * layouts.micro_batch / layouts.tensor
-    return np.where(layouts.pipeline > 1, 2 * (size / known.network_bytes_s + known.latency_s), 0.0)
+    bandwidth = np.where(layouts.gpus > hardware.gpus_per_node, known.network_bytes_s, known.link_bytes_s)
+    return np.where(layouts.pipeline > 1, 2 * (size / bandwidth + known.latency_s), 0.0)
 
 
 def _gradients(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
