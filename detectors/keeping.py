@@ -15,9 +15,8 @@ import msgspec
 
 from eagle_eye.errors import StreamError, WireError
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
+from eagle_eye.stream.seeking import offset_before
 from eagle_eye.types import Finding, Incident, digest_of
-
-from .recovery import offset_before
 
 BEFORE_S = 600.0
 COPIED_AT_ONCE = 4096
@@ -111,7 +110,7 @@ class RecordKeeper:
         path = record_path(self._directory, incident.id)
         file = path.open("wb")
         file.write(MAGIC)
-        begin = offset_before(self._stream, self._partition, offset, BEFORE_S)
+        begin = offset_before(self._stream, OBSERVATIONS, self._partition, offset, BEFORE_S)
         self._kept[incident.id] = _Kept(incident.job, path, file, begin)
 
     def _reopen(self, incident: Incident, path: Path, end: int) -> None:
@@ -122,7 +121,7 @@ class RecordKeeper:
             if message.topic == OBSERVATIONS:
                 offset = message.offset + 1
         if not offset:
-            offset = offset_before(self._stream, self._partition, end, BEFORE_S)
+            offset = offset_before(self._stream, OBSERVATIONS, self._partition, end, BEFORE_S)
         file = path.open("r+b")
         file.truncate(length)
         file.seek(length)

@@ -6,6 +6,7 @@ Frames come only from what was read, marks included, so a replay of the same rec
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +21,17 @@ from eagle_eye.errors import StreamAway, StreamFull, WireError
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Diagnoser
 from eagle_eye.pulses import Pulses
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, PULSES, Message, Stream
+from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, WATCHERS, Message, Stream
+from eagle_eye.stream.following import Follower
+from eagle_eye.stream.seeking import resume_at
 from eagle_eye.types import ConfigChange, Event, Finding, Incident, Mark, Notice, Pulse, Topology
 
 from .keeping import RecordKeeper
 from .learning import Learning
-from .recovery import committed_offset, open_incidents_and_findings, refill
+from .recovery import open_incidents_and_findings, refill
+from .unsent import Unsent
 from .watch import Configure, Judgement, Prototypes, Watch
 
-GROUP = "eagle-eye.runner"
 SNAPSHOT_TICKS = 60
 """So often the standing records are appended again: a reader may begin there."""
 READ_LIMIT = 2048
@@ -48,6 +51,10 @@ class RunnerCounts:
     frames: int = 0
     findings: int = 0
     incidents: int = 0
+    last_tick: float = math.nan
+    """Time of the newest tick that was judged; NaN before the first."""
+    newest: float = math.nan
+    """When the newest record that was read had been written; NaN before the first."""
 
 
 class Runner:
@@ -85,8 +92,8 @@ class Runner:
         self.watch = Watch(detectors, diagnoser, topology=topology, configure=configure, tell=self._tell)
         self.offset = 0
         """Of the next message to read."""
-        self.superseded = False
-        """An owner of a higher generation was seen: this one is over."""
+        self.outranked_by = 0
+        """Generation of an owner that was seen above this one, which is over then; 0 = none."""
         self._stream, self._partition, self._clock = stream, partition, clock
         self._generation = generation
         self._on_incidents = on_incidents
@@ -100,9 +107,9 @@ class Runner:
         self._tick_s = tick_s
         self._marks = marks
         self._reader = wire.Reader()
+        self._follower = Follower(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
-        self._outbox: list[tuple[str, str, bytes]] = []
-        """(topic, key, value) that is not acknowledged yet."""
+        self._unsent = Unsent(stream)
         self._ready = False
         self._key = ""
         self._away = False
@@ -116,18 +123,32 @@ class Runner:
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
+    @property
+    def superseded(self) -> bool:
+        """Another owns the partition now."""
+        return self.outranked_by > 0
+
     def run(self, stop: threading.Event | None = None) -> None:
         """Until `stop` is set or called, or until an owner of a higher generation is seen."""
         self._stop = stop or self._stop
         try:
             while not self._stop.is_set() and not self.superseded:
                 self.step(self._tick_s)
+            self._finish()
         finally:
             self.close()
 
     def stop(self) -> None:
-        """End `run` soon; from any thread."""
+        """End `run` after the frame in hand, which is committed; from any thread."""
         self._stop.set()
+
+    def _finish(self) -> None:
+        """What is not written by now, the next owner judges again."""
+        try:
+            if self._ready and self._unsent and not self.superseded:
+                self._unsent.flush()
+        except (StreamAway, StreamFull) as error:
+            _log.warning("partition %d is left with %d records unwritten: %s", self._partition, len(self._unsent), error)
 
     def close(self) -> None:
         """Release what is open beside the stream; `run` does it by itself."""
@@ -139,10 +160,10 @@ class Runner:
     def step(self, timeout: float = 0.0) -> None:
         """One round: read, judge, mark; waits at most `timeout` seconds for something to read."""
         try:
-            if not self._ready:
-                self._begin()
-            self._flush()
-            messages = self._stream.read(OBSERVATIONS, self._partition, self.offset, READ_LIMIT)
+            if not self._ready and not self._begin():
+                return
+            self._unsent.flush()
+            messages = self._read()
             for message in messages:
                 self._take(message)
             self._caught_up = self._caught_up or not messages
@@ -159,25 +180,44 @@ class Runner:
         if left > 0:
             self._stream.wait(OBSERVATIONS, self._partition, self.offset, min(left, RETRY_S))
 
-    def _begin(self) -> None:
-        """Take up where the last owner stopped: detectors are warmed up unheard on the last ten minutes."""
+    def _begin(self) -> bool:
+        """Take up where the last owner stopped: detectors are warmed up unheard on the last ten minutes. False if ended before."""
         self._key = mark_key(self._stream, self._partition)
-        self.offset = committed_offset(self._stream, GROUP, self._partition)
-        refill(self._stream, self._partition, self.watch, self._reader, self.offset)
+        self.offset = resume_at(self._stream, WATCHERS, OBSERVATIONS, self._partition)
+        refill(self._stream, self._partition, self.watch, self._reader, self.offset, self._stop.is_set)
+        if self._stop.is_set() or self._outranked(self.watch.generation):
+            return False
         incidents, findings = open_incidents_and_findings(self._stream, self._partition)
         self.watch.reopen(findings, incidents)
+        self._follower = Follower(self._stream, OBSERVATIONS, self._partition, self.offset)
         self._next_tick = self._clock.monotonic() + self._tick_s
         self._ready = True
         if self._keeper is not None:
             self._keeper.resume(incidents, self.offset)
         if incidents:
+            self._unsent.judged(incidents, ())  # whoever leads may have lost them
             _call(self._on_incidents, incidents)
+        return True
 
     # --- records -------------------------------------------------------------------------------------------------
 
+    def _read(self) -> list[Message]:
+        messages = self._follower.read(READ_LIMIT)
+        if messages is None:
+            self._begin_anew()
+        return messages or []
+
+    def _begin_anew(self) -> None:
+        """The stream has lost what it held: what stands open is written again, and the standing records before the next tick."""
+        self.offset = self._follower.offset
+        self._outstanding = self._ticks = 0
+        self._unsent.judged(self.watch.incidents.values(), self.watch.open_findings())
+        self._tell("stream.anew", f"partition {self._partition} has begun anew: what was in it before is gone")
+
     def _take(self, message: Message) -> None:
-        self.offset = message.offset + 1
+        self.offset, self.read_until = message.offset + 1, message.time
         self.counts.records += 1
+        self.counts.newest = message.time
         try:
             record = self._reader.read(message.value)
         except WireError as error:
@@ -192,13 +232,17 @@ class Runner:
             self._announce(judgement)
 
     def _saw(self, mark: Mark) -> None:
+        if mark.mark == "tick":
+            self.last_tick = mark.time
         if mark.number >= self._outstanding:
             self._outstanding = 0
-        if self._marks and mark.generation > self._generation:
-            self.superseded = True
-            self._tell(
-                "runner.superseded", f"partition {self._partition} is owned by generation {mark.generation} by now"
-            )
+        self._outranked(mark.generation)
+
+    def _outranked(self, generation: int) -> bool:
+        if self._marks and generation > self._generation and not self.outranked_by:
+            self.outranked_by = generation
+            self._tell("runner.superseded", f"partition {self._partition} is owned by generation {generation} by now")
+        return self.superseded
 
     def _bury(self, message: Message, reason: str) -> None:
         """What cannot be read is kept for whoever can, and counted."""
@@ -207,7 +251,7 @@ class Runner:
             self._tell("record.unreadable", f"{message.key} at offset {message.offset}: {reason}")
         letter = {"reason": reason, "offset": message.offset, "partition": message.partition, "record": message.value}
         if self._marks:
-            self._outbox.append((DEAD_LETTERS, message.key, msgspec.json.encode(letter)))
+            self._unsent.add(DEAD_LETTERS, message.key, msgspec.json.encode(letter))
 
     # --- judgements ----------------------------------------------------------------------------------------------
 
@@ -217,12 +261,10 @@ class Runner:
         self.counts.frames += len(judgement.frames)
         self.counts.findings += len(findings)
         self.counts.incidents += len(incidents)
-        self._outbox += [(INCIDENTS, incident.job, msgspec.json.encode(incident)) for incident in incidents]
-        self._outbox += [(FINDINGS, finding.job, msgspec.json.encode(finding)) for finding in findings]
         pulses = [pulse for pulse in map(self._pulses.of, judgement.frames) if pulse is not None] if self._marks else []
-        self._outbox += [(PULSES, pulse.job, msgspec.json.encode(pulse)) for pulse in pulses]
+        self._unsent.judged(incidents, findings, pulses)
         try:
-            self._flush()
+            self._unsent.flush()
         except (StreamAway, StreamFull) as error:
             self._went_away(str(error))
         if incidents:
@@ -233,11 +275,13 @@ class Runner:
             _call(self._on_pulses, pulses)
         for frame in judgement.frames:
             _call(self._on_frame, frame)
-        if judgement.mark.mark == "tick" and self._learning is not None and self._marks:
-            self._learn(self._learning, judgement)
+        if judgement.mark.mark == "tick":
+            self.counts.last_tick = judgement.mark.time
+            if self._learning is not None and self._marks:
+                self._learn(self._learning, judgement)
         self._keep(judgement)
-        if not self._outbox:
-            self._stream.commit(GROUP, OBSERVATIONS, self._partition, self.offset)
+        if not self._unsent:
+            self._stream.commit(WATCHERS, OBSERVATIONS, self._partition, self.offset)
 
     def _learn(self, learning: Learning, judgement: Judgement) -> None:
         """Baselines come back as records, so that they take effect at the same place of every replay."""
@@ -248,20 +292,14 @@ class Runner:
             if frame.job in watched and frame.layout is not None  # an idle node has no minutes of a job
         ]
         baselines = learning.tick(frames)
-        self._outbox += [(OBSERVATIONS, baseline.job, wire.encode(baseline)) for baseline in baselines]
+        for baseline in baselines:
+            self._unsent.add(OBSERVATIONS, baseline.job, wire.encode(baseline))
 
     def _keep(self, judgement: Judgement) -> None:
         if self._keeper is not None:
             self._keeper.judged(judgement.incidents, judgement.findings, self.offset)
             if judgement.mark.mark == "tick":
                 self._keeper.follow(self.offset)
-
-    def _flush(self) -> None:
-        """Append what waits, in order; what is not acknowledged stays."""
-        while self._outbox:
-            topic, key, value = self._outbox[0]
-            self._stream.append(topic, [(key, value)])
-            self._outbox.pop(0)
 
     # --- marks ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """Who leads: one holder at a time, and a term that rises with each change of the holder."""
 
-from sqlalchemy import Row, select, update
+from collections.abc import Collection
+
+from sqlalchemy import Row, delete, select, update
 
 from .store import Store, put
 from .tables import leases
@@ -36,6 +38,15 @@ class Leases(Store):
             now = self._database.now(connection, now)
             return connection.execute(update(leases).where(*mine).values(until=now + seconds)).rowcount == 1
 
+    def renew_all(self, names: Collection[str], holder: Holder, seconds: float, now: float) -> frozenset[str]:
+        """The same for several at once: returns the names of those that are still ours."""
+        mine = (leases.c.name.in_(list(names)), leases.c.boot == holder.boot)
+        with self._writing(fenced=False) as connection:
+            until = self._database.now(connection, now) + seconds
+            ours = frozenset(connection.execute(select(leases.c.name).where(*mine)).scalars())
+            connection.execute(update(leases).where(*mine).values(until=until))
+            return ours
+
     def resign(self, name: str, holder: Holder, now: float) -> None:
         """Give it up, so that the next one need not wait; nothing happens if it is another's."""
         with self._writing(fenced=False) as connection:
@@ -48,6 +59,20 @@ class Leases(Store):
         with self._reading() as connection:
             row = connection.execute(select(leases).where(leases.c.name == name)).one_or_none()
         return _lease(row) if row is not None else None
+
+    def living(self, prefix: str, now: float) -> tuple[Lease, ...]:
+        """Leases that have not run out and whose names begin so, by name."""
+        with self._reading() as connection:
+            now = self._database.now(connection, now)
+            alive = (leases.c.name.startswith(prefix, autoescape=True), leases.c.until > now)
+            return tuple(_lease(row) for row in connection.execute(select(leases).where(*alive).order_by(leases.c.name)))
+
+    def forget(self, prefix: str, seconds: float, now: float) -> int:
+        """Remove leases that ran out so many seconds ago, with their terms: for names that never come again."""
+        with self._writing(fenced=False) as connection:
+            before = self._database.now(connection, now) - seconds
+            old = (leases.c.name.startswith(prefix, autoescape=True), leases.c.until < before)
+            return connection.execute(delete(leases).where(*old)).rowcount
 
 
 def _lease(row: Row[tuple[object, ...]]) -> Lease:

@@ -11,13 +11,13 @@ import pytest
 
 from detectors import watch
 from detectors.keeping import read_records, record_path
-from detectors.runner import GROUP, SNAPSHOT_TICKS, Runner, mark_key
+from detectors.runner import SNAPSHOT_TICKS, Runner, mark_key
 from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ConfigError
 from eagle_eye.frames import Frame
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS
-from eagle_eye.stream.memory import MemoryStream
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
+from eagle_eye.stream.memory import MemoryLog, MemoryStream
 from eagle_eye.types import (
     Baseline,
     Batch,
@@ -294,7 +294,7 @@ def test_findings_and_incidents_are_written_as_json_before_the_offset_is_committ
     [incident] = world.stream.read(INCIDENTS, 0, 0)
     assert msgspec.json.decode(finding.value, type=Finding) == world.findings[0]
     assert msgspec.json.decode(incident.value, type=Incident) == world.incidents[0]
-    assert world.stream.committed(GROUP, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
 
 
 def test_a_detector_that_raises_is_told_and_muted_after_three_and_the_others_go_on(world: World) -> None:
@@ -479,6 +479,54 @@ def test_a_crash_between_writing_and_committing_makes_no_second_finding(
     world.runner(Exited(), generation=2)
     assert len(world.stream.read(FINDINGS, 0, 0)) == 1
     assert {incident.id for incident in world.incidents} == {world.incidents[0].id}
+
+
+def test_an_owner_below_what_the_stream_has_seen_is_over_before_it_says_anything(world: World) -> None:
+    runner = world.runner(Exited(), generation=7)
+    world.second(runner)
+    late = world.runner(Exited(), generation=3)
+    world.second(late)
+    assert (late.outranked_by, len(world.marks())) == (7, 1)
+
+
+def test_an_older_revision_that_a_former_owner_writes_late_opens_nothing(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    [incident] = world.incidents
+    over = msgspec.structs.replace(incident, revision=2, active=False)
+    for revision in (over, incident):
+        world.stream.append(INCIDENTS, [(JOB, msgspec.json.encode(revision))])
+    assert world.runner(Exited(), generation=2).watch.incidents == {}
+
+
+def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_records() -> None:
+    log = MemoryLog()
+    world = World(MemoryStream(log))
+    runner = world.runner(Exited(), config=ConfigChange(digest="d", text=""))
+    world.second(runner)
+    world.exit()
+    settle(runner)
+    log.topics.clear()
+    log.committed.clear()
+    settle(runner)
+    assert "stream.anew" in world.notices
+    assert len(world.stream.read(FINDINGS, 0, 0)) == len(world.stream.read(INCIDENTS, 0, 0)) == 1
+    world.second(runner)
+    assert {ConfigChange, SchemaRecord} <= {type(record) for record in world.records()}
+    world.exit("r/n/1")
+    settle(runner)
+    assert len(world.incidents) == 2
+    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+
+
+def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    world.runner(Exited(), generation=2)
+    written = [msgspec.json.decode(message.value, type=Incident) for message in world.stream.read(INCIDENTS, 0, 0)]
+    assert written == [world.incidents[0]] * 2, "whoever leads may have lost it"
 
 
 # --- the rest ----------------------------------------------------------------------------------------------------
