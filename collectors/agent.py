@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from eagle_eye import plugins
+from eagle_eye.access.credentials import node_credentials
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.stream import OBSERVATIONS
@@ -220,6 +221,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     node = node or socket.gethostname()
     file_name = node.replace("/", "_")
     boot = uuid.uuid4().hex[:12]
+    credentials = node_credentials(config.access, node, clock)
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
     stream = LateStream(lambda: open_stream(config, clock))
@@ -232,7 +234,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         confirmed_by=confirmed_by(config.stream),
         on_notice=inbox.put,
     )
-    session = LeaderSession(server or config.server.listen, node, boot, os.getpid())
+    session = LeaderSession(server or config.server.listen, node, boot, os.getpid(), credentials)
     jobs = KnownJobs(config.run, config.state / "agent" / f"{file_name}.json", clock.now())
     agent = Agent(
         node, collectors, writer, jobs, inbox,

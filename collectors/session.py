@@ -4,14 +4,17 @@ import asyncio
 import logging
 import threading
 
+from eagle_eye.access.credentials import Credentials
+
 log = logging.getLogger(__name__)
 
 
 class LeaderSession:
     """Holds a session to the leader in a thread of its own, for as long as it is started."""
 
-    def __init__(self, address: str, node: str, boot: str, pid: int) -> None:
+    def __init__(self, address: str, node: str, boot: str, pid: int, credentials: Credentials | None = None) -> None:
         """`address`: host:port; empty: no session is held."""
+        self._credentials = credentials
         self._address, self._node, self._boot, self._pid = address, node, boot, pid
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -50,7 +53,7 @@ class LeaderSession:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         peer = Peer(role="agent", node=self._node, boot=self._boot, pid=self._pid)
-        client = ControlClient(self._address, peer, on_state=told)
+        client = ControlClient(self._address, peer, on_state=told, credentials=self._credentials)
         await client.start()
         if not self._closing.is_set():
             await self._stop.wait()

@@ -15,6 +15,7 @@ from eagle_eye.config import AccessConfig
 from eagle_eye.errors import ConfigError
 
 from .certificates import Facts, belongs_to, facts_of, read_public, signed_by
+from .peers import objection
 from .secret_files import read_private
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,14 @@ class Credentials:
         if facts.ends_soon(now) and now - self._warned >= DAY_S:
             self._warned = now
             log.warning("the certificate %s expires on %s: renew it with `eagle-eye certs issue`", self.certificate, _day(facts.ends))
+
+
+def node_credentials(access: AccessConfig, node: str, clock: Clock) -> Credentials | None:
+    """Those of a process on a node. Raises ConfigError at once for what the server would refuse later."""
+    credentials = Credentials.of(access, clock)
+    if credentials is not None and (why := objection(credentials.check().identity, node, f"node {node}")):
+        raise ConfigError(f"{SETTINGS[1]} {credentials.certificate}: {why}")
+    return credentials
 
 
 def _shown(pems: Pems) -> Any:

@@ -1,9 +1,13 @@
 """Who asks, and may they: the one question before everything that a person asks for, over gRPC and HTTP alike."""
 
 import logging
+from typing import Self
 
+from eagle_eye.clock import Clock
+from eagle_eye.config import Config
 from eagle_eye.errors import AccessDenied, NotAuthenticated
 
+from .listening import is_loopback
 from .people import Person, Role
 from .tokens import Tokens
 
@@ -22,6 +26,11 @@ class Gate:
         self._tokens = tokens
         self._believes = believes
         self._said = False
+
+    @classmethod
+    def of(cls, config: Config, address: str, clock: Clock) -> Self:
+        """A deployment's gate before what listens on `address`. Raises ConfigError."""
+        return cls(Tokens.of(config, clock), believes=config.server.insecure or is_loopback(address))
 
     @property
     def asks_for_tokens(self) -> bool:

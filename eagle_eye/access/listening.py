@@ -2,6 +2,8 @@
 
 import ipaddress
 
+from eagle_eye.errors import ControlError
+
 
 def is_loopback(address: str) -> bool:
     """Whether a `host:port` (or `unix:path`) is reachable from this machine alone."""
@@ -14,3 +16,13 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def refuse_open(address: str, *, secured: bool, insecure: bool) -> None:
+    """ControlError for a control channel that anybody could use. `secured`: it asks for certificates."""
+    if not (secured or insecure or is_loopback(address)):
+        raise ControlError(
+            f"{address!r} can be reached from other machines, and anybody there could command jobs: set access.ca_file, "
+            "access.certificate_file and access.key_file (`eagle-eye certs` makes them), listen on 127.0.0.1, or set "
+            "server.insecure if this network is yours alone"
+        )

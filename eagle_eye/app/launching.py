@@ -50,6 +50,8 @@ def launcher_settings(
         heal=heal,
         checkpoint_dir=Path(checkpoint_dir).absolute() if checkpoint_dir else None,
         stream=config.stream,
+        access=config.access,
+        insecure=config.server.insecure,
         lease_s=config.server.lease_s,
     )
 

@@ -1,7 +1,6 @@
 """Options that several commands share."""
 
 import functools
-import getpass
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,7 @@ def config_file() -> Path | None:
 
 as_json = click.option("--json", "json_lines", is_flag=True, help="Print JSON, one object a line.")
 server = click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
-person = click.option("--as", "person", default=getpass.getuser, help="Who decides. Default: your login.")
-
-
-def decision(function: Function) -> Function:
-    """Add PLAN, --as, --note and --server, for the commands that say yes or no."""
-    note = click.option("--note", default="", help="Why; kept in the ledger.")
-    return click.argument("plan")(person(note(server(function))))
+person = click.option("--as", "person", default="", help="Who decides. Default: whoever your token names; your login where there are no tokens.")
 
 
 def training(function: Function) -> Function:

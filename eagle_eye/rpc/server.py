@@ -9,7 +9,7 @@ import msgspec
 
 from eagle_eye.access import Gate, Tokens
 from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.listening import is_loopback
+from eagle_eye.access.listening import is_loopback, refuse_open
 from eagle_eye.access.peers import identity_of, objection
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, TemporaryError
@@ -88,12 +88,7 @@ class ControlServer(Answering):
         """
         if lease_s < 2 * beat_s:
             raise ControlError(f"lease_s={lease_s:g} must be at least twice beat_s={beat_s:g}: one late beat is no loss")
-        if not (insecure or credentials or is_loopback(address)):
-            raise ControlError(
-                f"{address!r} can be reached from other machines, and anybody there could command jobs: set access.ca_file, "
-                "access.certificate_file and access.key_file (`eagle-eye certs` makes them), listen on 127.0.0.1, or set "
-                "server.insecure if this network is yours alone"
-            )
+        refuse_open(address, secured=credentials is not None, insecure=insecure)
         super().__init__(handler, address, gate or Gate(Tokens.none(), believes=insecure or is_loopback(address)))
         self.term = term
         self.superseded = 0

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from eagle_eye.access.credentials import Credentials
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError
 from eagle_eye.rpc.client import ControlClient
@@ -29,8 +30,10 @@ class Following:
     def __init__(
         self, settings: LauncherSettings, peer: Peer, participant: Participant, terms: TermsFile, journal: Journal,
         fence: Fence, clock: Clock, *, still: StandStill, coordinator_of: Callable[[], Awaitable[str]],
+        credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
         """`still`: kept up to date by whoever made it; `coordinator_of`: what the leader knows, '' if nothing."""
+        self._credentials = credentials
         self._settings = settings
         self._peer = peer
         self._participant = participant
@@ -107,7 +110,7 @@ class Following:
         self._changed.clear()
         client = ControlClient(
             address, self._peer, on_command=self._participant.obey, on_state=self._state, fence=self._fence,
-            clock=self._clock, welcome_s=timeout,
+            clock=self._clock, welcome_s=timeout, credentials=self._credentials,
         )  # fmt: skip
         await client.start()
         self._client = client

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from eagle_eye.access.credentials import node_credentials
+from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError, TemporaryError
 from eagle_eye.rpc.client import ControlClient
@@ -55,6 +57,7 @@ class Launcher:
         self._clock = clock
         self._budget = parse_heal(settings.heal)
         environment = dict(os.environ if settings.environment is None else settings.environment)
+        environment.pop(TOKEN_VARIABLE, None)  # a person's token is none of the training script's business
         self._cwd = settings.working_dir or Path.cwd()
         self._command = parse_command(settings.command, self._cwd, environment.get("PATH"))
         self._environment = environment
@@ -72,6 +75,7 @@ class Launcher:
         )
         self._inbox = Inbox(settings.inbox, self._participant.receive)
         self._inbox.check_free()
+        self._credentials = node_credentials(settings.access, settings.node, clock)
         self._server = self._control(settings.address)
         self._console = Console(lambda: self._workers.all, sys.stdout)
         self._leader: ControlClient | None = None
@@ -112,7 +116,10 @@ class Launcher:
 
     def _control(self, address: str) -> ControlServer:
         lease_s = self._settings.lease_s
-        return ControlServer(self, address, term=0, beat_s=lease_s * BEAT_SHARE, lease_s=lease_s, clock=self._clock)
+        return ControlServer(
+            self, address, term=0, beat_s=lease_s * BEAT_SHARE, lease_s=lease_s, clock=self._clock,
+            credentials=self._credentials, insecure=self._settings.insecure,
+        )  # fmt: skip
 
     async def _listen(self) -> None:
         """At its address; whoever comes second to a meeting place takes any port beside it, if it may."""
@@ -137,12 +144,12 @@ class Launcher:
         if settings.leader:
             self._leader = ControlClient(
                 settings.leader, self._peer, on_command=self._obey_leader, on_state=self._leader_state,
-                fence=self._fence, clock=self._clock,
+                fence=self._fence, clock=self._clock, credentials=self._credentials,
             )  # fmt: skip
             await self._leader.start()
         self._following = Following(
             settings, self._peer, self._participant, self._terms, self._journal, self._fence, self._clock,
-            still=self._still, coordinator_of=self._known_coordinator,
+            still=self._still, coordinator_of=self._known_coordinator, credentials=self._credentials,
         )  # fmt: skip
         await self._zygote.ready()
 

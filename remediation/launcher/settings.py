@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.config import StreamConfig
+from eagle_eye.config import AccessConfig, StreamConfig
 from eagle_eye.errors import ConfigError
 
 NAME = re.compile(r"\w[\w.-]*")
@@ -50,6 +50,10 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Print the log of rank 0, each line with its worker's name in front."""
     stream: StreamConfig = StreamConfig()
     """Where its events go: the deployment's."""
+    access: AccessConfig = AccessConfig()
+    """Its certificate on the control channel, and whom it trusts there."""
+    insecure: bool = False
+    """Listen beyond loopback without certificates."""
     lease_s: float = 2.0
     """Silence after which a session counts as lost."""
     join_timeout_s: float = 10.0

@@ -3,8 +3,8 @@
 import click
 
 from eagle_eye.app import options
+from eagle_eye.app.asking import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.client import call
 from eagle_eye.rpc.messages import Release
 
 
@@ -20,5 +20,5 @@ def command(config: Config, node: str, person: str, server: str) -> None:
     Example:
       eagle-eye release node-7
     """
-    answer = call(server or config.server.listen, "release", Release(node=node, person=person))
+    answer = ask(config, server, "release", Release(node=node, person=person))
     click.echo(answer.get("message", f"{node} is released"))

@@ -14,6 +14,8 @@ from queue import Empty
 
 import msgspec
 
+from eagle_eye.access import Gate
+from eagle_eye.access.credentials import Credentials
 from eagle_eye.app import parts
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
@@ -213,7 +215,8 @@ def control_server(around: Around, leader: Leader, listen: str, term: int) -> Co
     """The control channel, on the address and with the rhythm of the configuration. Raises ControlError."""
     server = around.config.server
     return ControlServer(
-        leader, listen, term=term, beat_s=server.lease_s / 4, lease_s=server.lease_s, clock=around.clock, insecure=server.insecure
+        leader, listen, term=term, beat_s=server.lease_s / 4, lease_s=server.lease_s, clock=around.clock, insecure=server.insecure,
+        credentials=Credentials.of(around.config.access, around.clock), gate=Gate.of(around.config, listen, around.clock),
     )  # fmt: skip
 
 

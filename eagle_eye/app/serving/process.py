@@ -12,6 +12,7 @@ from eagle_eye.config import Config
 from eagle_eye.ledger.opening import open_ledger
 from eagle_eye.stream.opening import open_stream
 
+from . import access
 from .leading import Lead
 from .services import Around, Running, of_process
 
@@ -22,7 +23,10 @@ def serve(config: Config, listen: str = "") -> None:
     """Run in the role of the configuration until Ctrl-C or SIGTERM. Raises an EagleEyeError for what cannot be started."""
     parts.log_to_stderr()
     parts.check(config, "the configuration")
-    asyncio.run(Process(config, listen or config.server.listen, SystemClock()).run())
+    clock, address = SystemClock(), listen or config.server.listen
+    if config.server.role != "detect":
+        access.check(config, address, clock)
+    asyncio.run(Process(config, address, clock).run())
 
 
 class Process:

@@ -1,0 +1,54 @@
+"""A plan that waits for a person, in words: the same on a terminal and on a page."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from eagle_eye.types import Plan, Target
+
+Shown = Mapping[str, Any]
+"""One of the `plans` that the engine's `waiting` returns."""
+
+
+def plan_of(shown: Shown) -> Plan:
+    """The plan itself."""
+    return msgspec.convert(shown["plan"], Plan)
+
+
+def plan_words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
+    """(what, text), in the order in which a person wants to know; one printable line each. `now`: seconds since 1970."""
+    for what, text in _words(shown, now):
+        yield what, "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
+    plan = plan_of(shown)
+    yield "plan", f"{plan.id} for incident {plan.incident}"
+    yield "job", str(shown["job"])
+    yield "cause", str(shown["cause"])
+    yield "action", plan.action
+    for target in plan.targets:
+        yield "target", _target_words(target)
+    yield "reason", plan.reason or "none is given"
+    yield "cost", f"{plan.cost:.0f} GPU-seconds expected, {plan.benefit:.0f} saved"
+    for alternative in plan.alternatives:
+        yield "instead of", f"{alternative.action}: {alternative.why}"
+    for hold in shown["holds"]:
+        yield "waits", str(hold)
+    yield "digest", str(shown["digest"])
+    yield "valid", f"until {time.strftime('%H:%M:%S', time.localtime(plan.expires))}, {max(plan.expires - now, 0):.0f} s from now"
+
+
+def _target_words(target: Target) -> str:
+    words = [f"{target.job} at epoch {target.epoch}"]
+    if target.exclude:
+        words.append(f"leave {', '.join(target.exclude)}")
+    if target.workers:
+        words.append(f"workers {', '.join(target.workers)}")
+    if target.resume_step >= 0:
+        words.append(f"back to step {target.resume_step}")
+    if target.skip:
+        words.append(f"skip steps {', '.join(map(str, target.skip))}")
+    return "; ".join(words)
