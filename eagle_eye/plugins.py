@@ -107,7 +107,8 @@ def build(cls: type, options: Mapping[str, Any], services: Mapping[str, Any]) ->
     try:
         return cls(**arguments)
     except (ValueError, TypeError) as error:
-        raise PluginError(f"{_name(cls)} refuses its options {dict(options)}: {error}") from error
+        shown = ", ".join(f"{name} = {_shown(value)}" for name, value in options.items())
+        raise PluginError(f"{_name(cls)} refuses its options ({shown}): {error}") from error
 
 
 def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def configure(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
         except (msgspec.ValidationError, TypeError) as error:
             option = accepted[name]
             raise PluginError(
-                f"option {name!r} of {_name(cls)} is {value!r}: {error}; it accepts {option.type}, e.g. {_plain(option.default)!r}"
+                f"option {name!r} of {_name(cls)} is {_shown(value)}: {error}; it accepts {option.type}, e.g. {_plain(option.default)!r}"
             ) from error
     return converted
 
@@ -221,6 +222,11 @@ def _type_name(hint: Any) -> str:
 def _plain(value: Any) -> Any:
     """As a configuration file says it."""
     return value.value if isinstance(value, enum.Enum) else value
+
+
+def _shown(value: Any) -> str:
+    """As an error tells it: what lies within tables may be a secret."""
+    return f"a {type(value).__name__}" if isinstance(value, list | tuple | dict) else repr(value)
 
 
 def _path(kind: type, value: Any) -> Any:

@@ -1,68 +1,56 @@
-"""Tell somebody: a letter about an incident is put into the ledger's outbox; its own thread delivers it."""
+"""Tell somebody: what was decided or done about an incident is written down, and the alert about it says so."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 from eagle_eye.clock import Clock
-from eagle_eye.ledger import IncidentRecord
 from eagle_eye.types import Plan, Progress
+from remediation.alerts.receiver import Receiver
 from remediation.orders import done, told
-
-WEBHOOK = "webhook"
-"""Name of the letters' way out."""
 
 
 class Letters(Protocol):
     """The ledger's part that letters need."""
 
-    def post(self, name: str, body: str, now: float) -> int: ...
-    def incident_record(self, incident: str) -> IncidentRecord | None: ...
+    def tell(self, incident: str, news: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """A summary and a link, never logs or stacks. Without a `url` nobody is told."""
+    """One alert per incident, to every receiver: opened, updated, resolved. Without receivers nobody is told."""
 
     ledger: Letters
     clock: Clock
-    url: str = ""
-    """Where to POST."""
+    receivers: tuple[Receiver, ...] = ()
+    """Tables [[actions.notify.receivers]] with kind (plain, pagerduty, slack, alertmanager, heartbeat), name, url or url_file,
+    key_file, secret_file, min_severity, ...: docs/alerts.md."""
+    url: str = field(default="", repr=False)
+    """A short way to name one receiver of kind plain, called "webhook": where to POST."""
     secret_file: str = ""
-    """File with the secret that signs each message (HMAC-SHA256); else the variable EAGLE_EYE_WEBHOOK_SECRET."""
+    """File with the secret that signs what goes to `url` (HMAC-SHA256); else the variable EAGLE_EYE_WEBHOOK_SECRET."""
     link: str = ""
-    """Address of a page about an incident; `{incident}` stands for its id."""
+    """Address of a page about an incident; `{incident}` stands for its id. Default: /incidents/{incident} at server.public_url."""
+    update_s: float = 10.0
+    """An alert is not updated more often than this, except when it got worse or a plan waits for a person."""
+    delay_s: float = 0.0
+    """An incident that is over sooner makes no alert."""
+    storm_alerts: int = 5
+    """So many incidents of a job within storm_s are told one by one; the others together in one alert. 0: never together."""
+    storm_s: float = 60.0
+    """See storm_alerts."""
+
+    @property
+    def everybody(self) -> tuple[Receiver, ...]:
+        """The receivers, the one behind `url` among them."""
+        webhook = Receiver(kind="plain", name="webhook", url=self.url, secret_file=self.secret_file)
+        return (*self.receivers, webhook) if self.url else self.receivers
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
-        """One letter; its step is done once the letter is on disk."""
-        if not self.url:
+        """Its step is done once the news is on disk; the alert that says it goes out by itself."""
+        if not self.everybody:
             return
         step = f"notify {plan.incident}"
         yield told(step, plan.reason, self.clock)
-        letter = self.ledger.post(WEBHOOK, self.words(plan), self.clock.now())
-        yield done(step, f"letter {letter}", self.clock)
-
-    def words(self, plan: Plan) -> str:
-        """The letter: JSON."""
-        record = self.ledger.incident_record(plan.incident)
-        letter: dict[str, object] = {
-            "version": 1,
-            "news": plan.reason,
-            "incident": plan.incident,
-            "time": self.clock.now(),
-            "link": self.link.replace("{incident}", plan.incident),
-        }
-        if record is not None:
-            incident = record.incident
-            letter |= {
-                "job": incident.job,
-                "cause": incident.cause,
-                "severity": incident.severity,
-                "state": record.state,
-                "culprits": [
-                    {"name": str(culprit.entity), "confidence": culprit.confidence} for culprit in incident.culprits
-                ],
-            }
-        return msgspec.json.encode(letter).decode()
+        self.ledger.tell(plan.incident, plan.reason)
+        yield done(step, "written down", self.clock)

@@ -18,8 +18,8 @@ from eagle_eye.stream import Stream
 from remediation.actions.notify import Notify
 from remediation.engine import Engine
 from remediation.leader import Leader
-from remediation.outbox import outbox_of
 
+from .alerting import alerts_of
 from .sweeping import Sweeping
 
 log = logging.getLogger(__name__)
@@ -73,10 +73,11 @@ def of_process(around: Around) -> list[Service]:  # noqa: ARG001 -- the place of
 
 
 def of_leader(around: Around, leading: Leading) -> list[Service]:
-    """While this process leads: the outbox of its letters, the heartbeat, the ledger's retention."""
+    """While this process leads: its alerts with their heartbeat, the ledger's retention."""
     services: list[Service] = [Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock)]
-    outbox = outbox_of(leading.notify, leading.ledger, around.clock) if leading.notify is not None else None
-    return [*services, outbox] if outbox is not None else services
+    if leading.notify is not None:
+        services.append(alerts_of(around.config, around.clock, leading.notify, leading.ledger, leading.engine, around.runners))
+    return services
 
 
 def of_partition(around: Around, partition: int, term: int) -> list[Service]:  # noqa: ARG001 -- the place of the history

@@ -1,0 +1,89 @@
+"""What is said about an incident, whatever the receiver. This is the body of a `plain` letter: docs/alerts.md."""
+
+from typing import Literal
+
+import msgspec
+
+from eagle_eye.types import Severity
+
+What = Literal["trigger", "update", "resolve", "test"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A plain frozen value."""
+
+
+class Blamed(Value, frozen=True, kw_only=True):
+    """Who did it, as far as we know."""
+
+    name: str
+    confidence: float
+
+
+class WaitingPlan(Value, frozen=True, kw_only=True):
+    """What a person has to decide."""
+
+    plan: str
+    action: str
+    digest: str
+    """What the approval is given for."""
+    expires: float
+    reason: str = ""
+
+
+class Alert(Value, frozen=True, kw_only=True):
+    """Times are seconds since 1970. Never logs, stacks or arguments: who wants them follows the link."""
+
+    version: int = 1
+    letter: str = ""
+    """`id/number`: the same at every try, so that a receiver drops what it has seen."""
+    what: What = "trigger"
+    id: str
+    """Of the incident, or of the storm: the key under which a receiver keeps one alert."""
+    job: str
+    """tenant/name/run."""
+    cause: str
+    severity: Severity
+    state: str
+    """open, contained, healing, healed, failed or closed."""
+    summary: str
+    """One line."""
+    culprits: tuple[Blamed, ...] = ()
+    news: str = ""
+    """What was decided or done last."""
+    waits: WaitingPlan | None = None
+    approval_link: str = ""
+    """Where the plan that waits is approved or refused."""
+    link: str = ""
+    """The incident's page."""
+    opened: float
+    time: float
+    """When this was written."""
+    causes: dict[str, int] = {}
+    """Of a storm: cause → incidents so far."""
+    former: tuple[Severity, ...] = ()
+    """Severities under which this alert was known before."""
+    more: int = 0
+    """So many other alerts wait for this receiver: its pace is bounded."""
+
+
+class Told(Value, frozen=True, kw_only=True):
+    """The last words, and who has heard of the alert. The body of a row of the ledger's `alerts`."""
+
+    alert: Alert
+    receivers: tuple[str, ...]
+
+
+def encode(value: Value) -> str:
+    """As JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def alert_of(body: str) -> Alert:
+    """A letter's body. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(body, type=Alert)
+
+
+def told_of(body: str) -> Told:
+    """A row's body. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(body, type=Told)

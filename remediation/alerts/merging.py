@@ -1,0 +1,81 @@
+"""Letters that are still to be sent, as few as possible: what was superseded on the way is not said any more.
+
+An update takes the place of the ones before it, also of a trigger that nobody has read (it is sent as the trigger); a
+resolve takes the place of updates. A trigger is never swallowed by its resolve: they arrive as a pair, in order.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from eagle_eye.ledger import Letter
+
+from .alert import Alert, alert_of
+
+
+class Read(NamedTuple):
+    """A letter of the box, opened."""
+
+    letter: Letter
+    alert: Alert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What is to be sent next about one incident."""
+
+    alert: Alert
+    letters: tuple[int, ...]
+    """Of the box, oldest first: the last one is sent, the others went into it."""
+    made: float
+    """When the oldest was written."""
+    attempts: int
+    next_try: float
+
+    @property
+    def id(self) -> int:
+        return self.letters[-1]
+
+    @property
+    def merged(self) -> tuple[int, ...]:
+        return self.letters[:-1]
+
+
+def heads(letters: Iterable[Letter]) -> tuple[list[Head], list[Letter]]:
+    """(what is next of each incident, in the order of their oldest letters; letters that cannot be read)."""
+    by_incident: dict[str, list[Read]] = {}
+    unreadable = []
+    for letter in letters:
+        try:
+            alert = alert_of(letter.body)
+        except msgspec.MsgspecError:
+            unreadable.append(letter)
+        else:
+            by_incident.setdefault(alert.id, []).append(Read(letter, alert))
+    return [_head(run) for run in by_incident.values()], unreadable
+
+
+def _head(run: Sequence[Read]) -> Head:
+    taken = _together(run)
+    first, last = taken[0], taken[-1]
+    what = first.alert.what if last.alert.what == "update" else last.alert.what
+    return Head(
+        alert=msgspec.structs.replace(last.alert, what=what),
+        letters=tuple(each.letter.id for each in taken),
+        made=first.letter.made,
+        attempts=max(each.letter.attempts for each in taken),
+        next_try=max(each.letter.next_try for each in taken),
+    )
+
+
+def _together(run: Sequence[Read]) -> Sequence[Read]:
+    """The longest beginning of an incident's letters that one letter can say."""
+    first = run[0].alert.what
+    if first not in ("trigger", "update"):
+        return run[:1]
+    end = next((index for index, each in enumerate(run) if index and each.alert.what != "update"), len(run))
+    if first == "update" and end < len(run) and run[end].alert.what == "resolve":
+        return run[: end + 1]
+    return run[:end]

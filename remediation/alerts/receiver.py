@@ -1,0 +1,162 @@
+"""Who is told, and how: what the configuration says, and the secrets that belong to it."""
+
+import re
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from eagle_eye.errors import ConfigError
+from eagle_eye.secret import secret_of
+from eagle_eye.types import Severity
+
+Kind = Literal["plain", "pagerduty", "slack", "alertmanager", "heartbeat"]
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
+PAGERDUTY_KEY_LENGTH = 32
+ALERTMANAGER_PATH = "/api/v2/alerts"
+MILDER: tuple[Severity, ...] = (Severity.INFO, Severity.SEV3, Severity.SEV2, Severity.SEV1)
+"""The mildest first."""
+
+
+class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table of actions.notify.receivers; each field is explained by the text below it."""
+
+    kind: Kind
+    """plain (our own JSON, signed), pagerduty, slack, alertmanager, or heartbeat (a dead-man's signal, no alerts)."""
+    name: str = ""
+    """Names it in logs, and its variables EAGLE_EYE_<NAME>_URL, _KEY and _SECRET. Default: its kind."""
+    url: str = ""
+    """Where to POST. An Alertmanager's is that of its web page; PagerDuty's has a default."""
+    url_file: str = ""
+    """File with the address, where it is itself a secret, as Slack's is; else the variable EAGLE_EYE_<NAME>_URL."""
+    key_file: str = ""
+    """File with PagerDuty's routing key, or an Alertmanager's bearer token or user:password; else EAGLE_EYE_<NAME>_KEY."""
+    secret_file: str = ""
+    """File with the secret that signs each message (HMAC-SHA256); else EAGLE_EYE_<NAME>_SECRET. `plain` must have one."""
+    ca_file: str = ""
+    """PEM of the authority that signed its certificate; empty: the system's."""
+    min_severity: Severity = Severity.SEV3
+    """Incidents of less make no alert here: info, sev3, sev2, sev1."""
+    per_minute: int = 30
+    """At most so many messages a minute; the rest wait, and are merged meanwhile. 0: no bound."""
+    timeout_s: float = 10.0
+    """A receiver that has not answered by then is tried again later."""
+    every_s: float = 60.0
+    """heartbeat: how often. alertmanager: how often open alerts are sent again; four times as long without us, and they are over."""
+    labels: dict[str, str] = {}
+    """alertmanager: more labels for each alert, e.g. {cluster = "a"}."""
+
+    def __post_init__(self) -> None:
+        if self.name and not NAME.fullmatch(self.name):
+            raise ValueError(f"name is {self.name!r}; use small letters, digits, - and _")
+        if self.timeout_s <= 0 or self.every_s <= 0:
+            raise ValueError("timeout_s and every_s must be above zero")
+        if self.per_minute < 0:
+            raise ValueError("per_minute must not be below zero")
+
+    def __repr__(self) -> str:
+        """Without its address, which may be a secret."""
+        return f"Receiver({self.kind} {self.called!r})"
+
+    @property
+    def called(self) -> str:
+        """Its name, or its kind."""
+        return self.name or self.kind
+
+    @property
+    def hears(self) -> bool:
+        """Whether it is told of incidents."""
+        return self.kind != "heartbeat"
+
+    def wants(self, severity: Severity) -> bool:
+        """Whether an incident of this severity is for it."""
+        return self.hears and MILDER.index(severity) >= MILDER.index(self.min_severity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A receiver with everything that is needed to reach it; its text shows none of the secrets."""
+
+    receiver: Receiver
+    url: str = field(repr=False)
+    key: str = field(default="", repr=False)
+    secret: bytes = field(default=b"", repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.receiver.called
+
+    @property
+    def shown(self) -> str:
+        """Scheme and host alone: the rest of an address may be a secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+
+    def redact(self, text: str) -> str:
+        """The text without anything that only this receiver and we should know."""
+        parts = urlsplit(self.url)
+        secrets = {self.url, self.key, self.secret.decode(errors="replace"), parts.password or "", *self.key.split(":")}
+        secrets |= {part for part in (parts.path, parts.query) if len(part) > 1}
+        for secret in sorted(filter(None, secrets), key=len, reverse=True):
+            text = text.replace(secret, "[redacted]")
+        return text
+
+
+def addresses_of(receivers: Iterable[Receiver]) -> tuple[Address, ...]:
+    """Every receiver with its secrets. Raises ConfigError for one that cannot be told anything."""
+    found: dict[str, Address] = {}
+    for receiver in receivers:
+        if receiver.called in found:
+            raise ConfigError(f"two of actions.notify.receivers are called {receiver.called!r}; give each a `name` of its own")
+        found[receiver.called] = address_of(receiver)
+    return tuple(found.values())
+
+
+def address_of(receiver: Receiver) -> Address:
+    """One receiver with its secrets, from files or the environment. Raises ConfigError, which shows none of them."""
+    name, variable = receiver.called, f"EAGLE_EYE_{receiver.called.upper().replace('-', '_')}"
+    default = PAGERDUTY_URL if receiver.kind == "pagerduty" else ""
+    url = receiver.url or secret_of(receiver.url_file, f"{variable}_URL", f"the address of alert receiver {name}") or default
+    key = secret_of(receiver.key_file, f"{variable}_KEY", f"the key of alert receiver {name}")
+    secret = secret_of(receiver.secret_file, f"{variable}_SECRET", f"the signing secret of alert receiver {name}")
+    _check_url(name, url, variable)
+    _check_secrets(receiver, key, secret, variable)
+    return Address(receiver=receiver, url=_whole(receiver, url), key=key, secret=secret.encode())
+
+
+def _check_url(name: str, url: str, variable: str) -> None:
+    if not url:
+        raise ConfigError(f"alert receiver {name!r} has no address: set url, name a file in url_file, or set {variable}_URL")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"the address of alert receiver {name!r} is none: it must begin with https:// or http:// and name a host")
+
+
+def _check_secrets(receiver: Receiver, key: str, secret: str, variable: str) -> None:
+    name = f"alert receiver {receiver.called!r}"
+    if receiver.kind == "pagerduty" and len(key) != PAGERDUTY_KEY_LENGTH:
+        raise ConfigError(f"{name} needs a routing key of {PAGERDUTY_KEY_LENGTH} characters: name a file in key_file, or set {variable}_KEY")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key of {name} holds characters that no key has; write nothing else into its file")
+    if receiver.ca_file:
+        try:
+            ssl.create_default_context(cafile=receiver.ca_file)
+        except OSError as error:
+            raise ConfigError(f"ca_file {receiver.ca_file} of {name} is no PEM that can be read: {error.strerror or error}") from error
+    if receiver.kind == "plain" and not secret:
+        raise ConfigError(f"{name} has no secret to sign with: name a file in secret_file, or set {variable}_SECRET")
+
+
+def _whole(receiver: Receiver, url: str) -> str:
+    """An Alertmanager is named by its page; alerts go to its API."""
+    if receiver.kind == "alertmanager" and not url.rstrip("/").endswith(ALERTMANAGER_PATH):
+        return url.rstrip("/") + ALERTMANAGER_PATH
+    return url

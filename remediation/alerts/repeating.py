@@ -1,0 +1,63 @@
+"""What is sent again and again while it holds: open alerts to an Alertmanager, and the signal that we are alive."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import AlertRecord
+
+from .alert import Alert, told_of
+from .receiver import Address
+from .templates import TEMPLATES
+
+SOON_S = 5.0
+"""After a failure it is tried again this soon, or at the usual time if that is sooner."""
+
+
+class Shelf(Protocol):
+    """The ledger's part that is needed here."""
+
+    def alerts(self) -> tuple[AlertRecord, ...]: ...
+
+
+class Repeating:
+    """`well`: whether a leader leads and its runners tick."""
+
+    def __init__(self, *, shelf: Shelf, address: Address, clock: Clock, well: Callable[[], bool]) -> None:
+        self._shelf = shelf
+        self._address = address
+        self._clock = clock
+        self._well = well
+        self._say = TEMPLATES[address.receiver.kind].repeated
+        self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether the time has come."""
+        return self._say is not None and self._clock.monotonic() >= self._next
+
+    def body(self) -> object | None:
+        """What has to be said, None: nothing. Raises LedgerError."""
+        self._next = self._clock.monotonic() + self._address.receiver.every_s
+        assert self._say is not None
+        return self._say(self._alerts(), self._address, self._clock.now(), self._well())
+
+    def failed(self) -> None:
+        """It did not arrive."""
+        self._next = self._clock.monotonic() + min(SOON_S, self._address.receiver.every_s)
+
+    def _alerts(self) -> list[Alert]:
+        """Those that this receiver has heard of."""
+        if not self._address.receiver.hears:
+            return []
+        found = []
+        for record in self._shelf.alerts():
+            try:
+                told = told_of(record.body)
+            except msgspec.MsgspecError:
+                continue  # of a newer version: its own leader repeats it
+            if self._address.name in told.receivers:
+                found.append(told.alert)
+        return found

@@ -1,0 +1,14 @@
+"""Our own JSON: the alert as it is. docs/alerts.md describes the fields."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remediation.alerts.alert import Alert
+from remediation.alerts.receiver import Address
+
+
+def body(alerts: Sequence[Alert], _address: Address, _now: float) -> object:
+    """One letter."""
+    [alert] = alerts
+    return msgspec.to_builtins(alert)
