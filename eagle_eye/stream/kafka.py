@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import KafkaConfig
-from eagle_eye.errors import StreamAway, StreamError, StreamRefused
+from eagle_eye.errors import StreamAway, StreamError
 from eagle_eye.stream import Message, Place
 from eagle_eye.stream.placing import MAX_RECORD_BYTES, check_size, check_topic, partition_of
 
@@ -88,12 +88,8 @@ class KafkaStream:
         self._links.check_open()
         try:
             offsets = self._producer.append(records)
-        except StreamRefused:
-            raise
-        except TopicGone:
-            self._forget(topic)
-            raise
         except StreamAway as error:
+            self._forget(topic)  # the brokers may have forgotten it: the next append looks, and makes it again
             raise self._links.why(error) from error
         return [
             Place(record.partition, offset if offset >= 0 else self.end(topic, record.partition) - 1)

@@ -61,6 +61,8 @@ class Link:
         self._loop.start()
         try:
             with translated("connecting", brokers):
+                if "sasl_mechanism" in options:
+                    self._finish(self._manager.call_soon(self._sign_on))
                 self._finish(self._manager.bootstrap_async(int(timeout_s * 1000)))
         except BaseException:
             self.close()
@@ -72,6 +74,16 @@ class Link:
             self._finish(self._manager.call_soon(self._manager.close))
         self._loop.stop(timeout_ms=int(SLACK_S * 1000))
         self._loop.close()
+
+    async def _sign_on(self) -> None:
+        """Once before kafka-python's own attempts, which are repeated until their time is over and tell no reason."""
+        from kafka.errors import KafkaConnectionError, NodeNotReadyError
+
+        for broker in self._manager.cluster.bootstrap_brokers():
+            try:
+                await self._manager.get_connection(broker.node_id, refresh_metadata_on_err=False)
+            except (KafkaConnectionError, NodeNotReadyError):
+                continue  # a broker that is down; another one knows us
 
     # --- topics --------------------------------------------------------------------------------------------------
 
@@ -162,7 +174,8 @@ class Link:
     def _ask_leader(self, topic: str, partition: int, request: Any, timeout_s: float) -> Any:
         leader = self._leaders.get((topic, partition))
         if leader is None or leader < 0:
-            self.partitions(topic)
+            if not self.partitions(topic):
+                raise TopicGone(f"{self.brokers} do not know topic {topic} any more; it is made again at the next try")
             leader = self._leaders.get((topic, partition))
         if leader is None or leader < 0:
             raise StreamAway(f"{topic}/{partition} has no leader now: is a broker of {self.brokers} down?")

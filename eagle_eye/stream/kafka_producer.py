@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamAway, StreamError, StreamRefused
+from eagle_eye.errors import StreamAway, StreamError
 
 from .kafka_errors import translated
 
@@ -68,9 +68,7 @@ class Producer:
         try:
             with translated(f"appending {len(records)} records to {records[0].topic}", self._brokers):
                 return self._send(producer, records, since + self._timeout_s)
-        except StreamRefused:
-            raise
-        except StreamError:
+        except StreamError:  # also after a refused record: an idempotent producer takes nothing after an error
             self._abandon(producer)
             raise
         finally:
