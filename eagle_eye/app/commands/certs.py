@@ -1,0 +1,111 @@
+"""`eagle-eye certs init | issue | show`."""
+
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from eagle_eye.access.certificates import CertificateKind, Facts, Identity, facts_of, read_public
+from eagle_eye.app import options
+from eagle_eye.app.printing import plain_table
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
+
+DAY_S = 86_400.0
+directory = click.option("--dir", "folder", default="", type=click.Path(), help="Where the authority lies. Default: certs under the state directory.")
+
+
+@click.group(short_help="a small authority for mutual TLS between servers, nodes and people")
+def command() -> None:
+    """Certificates of the control channel. The authority's key (ca.key) stays where it was made."""
+
+
+@command.command(short_help="make the authority")
+@directory
+@options.deployment
+def init(config: Config, folder: str) -> None:
+    """Make ca.pem, which goes to every machine, and ca.key, which goes nowhere.
+
+    \b
+    Examples:
+      eagle-eye certs init
+      eagle-eye certs init --dir /root/eagle-eye-ca
+    """
+    from eagle_eye.access.authority import Authority
+
+    authority = Authority(_folder(config, folder))
+    authority.make(SystemClock().now())
+    click.echo(f"made {authority.certificate} (for every machine) and {authority.key} (keep it here, and a copy offline)")
+
+
+@command.command(short_help="make a key and a certificate")
+@click.argument("name")
+@click.option("--kind", type=click.Choice([str(kind) for kind in CertificateKind]), required=True, help="server; node: its agent and launchers; client: a person's commands.")
+@click.option("--host", "hosts", multiple=True, help="Name or address under which it is reached; several are fine. Default: NAME. This machine's own are always added.")
+@click.option("--days", type=click.FloatRange(min=0.01), default=365, show_default=True, help="How long it counts.")
+@click.option("--out", default="", type=click.Path(), help="Directory of NAME.pem and NAME.key. Default: where the authority lies.")
+@directory
+@options.deployment
+def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], days: float, out: str, folder: str) -> None:
+    """Make NAME.pem and NAME.key; issued again they are replaced, and new connections use them without a restart.
+
+    For a node NAME is the name that its agent and launchers are started with (--node; default: the host name): its
+    certificate opens sessions as that node and as no other.
+
+    \b
+    Examples:
+      eagle-eye certs issue head --kind server --host head.cluster --host 10.0.0.1
+      eagle-eye certs issue node-7 --kind node --host 10.0.0.7
+      eagle-eye certs issue ada --kind client --days 90
+    """
+    from eagle_eye.access.authority import Authority
+
+    authority = Authority(_folder(config, folder))
+    identity = Identity(kind=CertificateKind(kind), name=name)
+    made = authority.issue(identity, hosts, now=SystemClock().now(), days=days, out=Path(out).expanduser() if out else authority.directory)
+    click.echo(f"made {made.certificate} and {made.key}; with {authority.certificate} they go into [access] of that machine:")
+    click.echo(f'  ca_file = "{authority.certificate.name}"  certificate_file = "{made.certificate.name}"  key_file = "{made.key.name}"')
+
+
+@command.command(short_help="who a certificate is for, and how long it counts")
+@click.argument("files", nargs=-1, type=click.Path())
+@directory
+@options.deployment
+def show(config: Config, files: tuple[str, ...], folder: str) -> None:
+    """Show FILES; without any, all certificates beside the authority and that of the configuration.
+
+    \b
+    Examples:
+      eagle-eye certs show
+      eagle-eye certs show /etc/eagle-eye/node.pem
+    """
+    own = config.access.certificate_file
+    found = [Path(name) for name in files] or [*sorted(_folder(config, folder).glob("*.pem")), *([Path(own).expanduser()] if own else [])]
+    if not found:
+        click.echo(f"there is none in {_folder(config, folder)}: `eagle-eye certs init` begins")
+        return
+    now = SystemClock().now()
+    table = plain_table("file", "for", "hosts", "until", "")
+    for path in dict.fromkeys(found):
+        facts = facts_of(read_public(path, "certificate"), str(path))
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts.ends))
+        table.add_row(path.name, _owner(facts), " ".join(facts.hosts), until, _state(facts, now))
+    Console().print(table)
+
+
+def _folder(config: Config, given: str) -> Path:
+    return Path(given).expanduser() if given else config.state / "certs"
+
+
+def _owner(facts: Facts) -> str:
+    if facts.authority:
+        return "authority"
+    return str(facts.identity) if facts.identity else facts.subject
+
+
+def _state(facts: Facts, now: float) -> str:
+    left = (facts.ends - now) / DAY_S
+    if facts.expired(now):
+        return f"EXPIRED {-left:.0f} days ago: issue it again"
+    return f"{left:.0f} days left" + (": renew it" if facts.ends_soon(now) else "")
