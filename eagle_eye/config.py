@@ -221,11 +221,12 @@ def parse(text: str, name: str = "eagle-eye.toml") -> Config:
         raise ConfigError(f"{name}: {error}. `eagle-eye config init` prints every key with its type and default.") from error
     except msgspec.DecodeError as error:
         raise ConfigError(f"{name}: not valid TOML: {error}. Mend the line, or start from `eagle-eye config init`.") from error
-    _check(config, name)
+    check(config, name)
     return config
 
 
-def _check(config: Config, name: str) -> None:
+def check(config: Config, name: str) -> None:
+    """Raise ConfigError for a value that cannot be used; `name` is the file's."""
     positive = {
         "server.lease_s": config.server.lease_s,
         "stream.partitions": config.stream.partitions,

@@ -6,6 +6,7 @@ leader that has just begun has not yet heard from everybody and may not call any
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -78,6 +79,11 @@ class Leader:
     def facts(self, job: str) -> JobFacts | None:
         """What the job's coordinator said last."""
         return self._jobs.get(job)
+
+    @property
+    def sessions(self) -> dict[str, int]:
+        """Role of the peer → open sessions; any thread may ask."""
+        return Counter(role for role, _, _ in list(self._peers))
 
     # --- sessions --------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from eagle_eye.stream.embedded import EmbeddedStream
 CONFIG = """\
 [server]
 listen = "127.0.0.1:{port}"
+http = ""
 
 [engine]
 mode = "auto"

@@ -31,6 +31,7 @@ from eagle_eye.types import Incident, Outcome
 CONFIG = """\
 [server]
 listen = "127.0.0.1:{port}"
+http = ""
 
 [engine]
 mode = "auto"

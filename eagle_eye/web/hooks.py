@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -18,12 +18,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from eagle_eye.access import Role
-from eagle_eye.clock import Clock
 from eagle_eye.config import HooksConfig
-from eagle_eye.errors import LedgerError, WireError
-from eagle_eye.types import Entity, Event, Layout
+from eagle_eye.errors import LedgerError, StreamError, WireError
+from eagle_eye.types import Event, Layout
 
-from .alertmanager import Alert, Body, Places, attributes, read
+from .alertmanager import Alert, Body, Place, Places, attributes, read
 from .server import Door
 
 log = logging.getLogger(__name__)
@@ -33,6 +32,8 @@ REMEMBERED = 50_000
 """Alerts; the one that was heard of longest ago is forgotten beyond."""
 NODE = "server"
 """Writer of the events."""
+_Key = tuple[str, str, str]
+"""job, id of the alert, firing or resolved"""
 
 
 @dataclass(slots=True)
@@ -52,26 +53,28 @@ class AlertmanagerHook:
     """Turns alerts into events. Thread-safe."""
 
     def __init__(
-        self, config: HooksConfig, *, layouts: Callable[[], Iterable[Layout]], write: Callable[[Event], None], clock: Clock, boot: str
+        self, config: HooksConfig, *, layouts: Callable[[], Iterable[Layout]], write: Callable[[Sequence[Event]], None], boot: str
     ) -> None:
-        """`layouts`: of the jobs that are known now. `write`: to the stream; returns at once. `boot`: of this life of the process."""
+        """`layouts`: of the jobs that are known now. `write`: all of them to the stream, or none. `boot`: of this life of the process."""
         self._config = config
         self._layouts = layouts
         self._write = write
-        self._clock = clock
         self._boot = boot
         self._numbers = itertools.count(1)
-        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._told: OrderedDict[_Key, None] = OrderedDict()
         self._lock = threading.Lock()
         self.taken = Taken()
 
     def take(self, body: Body) -> Taken:
-        """Write what is new. Raises LedgerError while nobody can tell which jobs there are."""
+        """Write what is new. Raises LedgerError while nobody can tell which jobs there are, StreamError while nothing can be written."""
         places = Places(self._config, self._layouts())
-        taken = Taken()
+        taken, news = Taken(), dict[_Key, Event]()
         with self._lock:
             for alert in body.alerts:
-                self._take(alert, places, taken)
+                self._take(alert, places, taken, news)
+            if news:
+                self._write(list(news.values()))
+            self._remember(news)
             for name in Taken.__slots__:
                 setattr(self.taken, name, getattr(self.taken, name) + getattr(taken, name))
         if body.truncated_alerts:
@@ -85,34 +88,33 @@ class AlertmanagerHook:
             family.add_metric([name], getattr(self.taken, name))
         yield family
 
-    def _take(self, alert: Alert, places: Places, taken: Taken) -> None:
+    def _take(self, alert: Alert, places: Places, taken: Taken, news: dict[_Key, Event]) -> None:
         if alert.ours:
             taken.own += 1
             return
         found = list(places.of(alert))
         taken.unknown += not found
         for place in found:
-            if self._first_time(place.job, alert):
-                taken.events += 1
-                self._write(self._event(alert, place.job, place.entity))
-            else:
+            key = (place.job, alert.id, alert.status)
+            if key in self._told or key in news:
                 taken.repeated += 1
+            else:
+                taken.events += 1
+                news[key] = self._event(alert, place)
 
-    def _first_time(self, job: str, alert: Alert) -> bool:
-        key = (job, alert.id, alert.status)
-        known = key in self._told
-        self._told[key] = None
-        self._told.move_to_end(key)
-        if len(self._told) > REMEMBERED:
+    def _remember(self, keys: Iterable[_Key]) -> None:
+        """Only what was written: Alertmanager sends the rest again."""
+        for key in keys:
+            self._told[key] = None
+        while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
-        return not known
 
-    def _event(self, alert: Alert, job: str, entity: Entity) -> Event:
+    def _event(self, alert: Alert, place: Place) -> Event:
         ended = alert.ends_at if alert.status == "resolved" else None
         return Event(
             name=f"alert.{alert.status}",
-            job=job,
-            entity=entity,
+            job=place.job,
+            entity=place.entity,
             time=(ended or alert.starts_at).timestamp(),
             node=NODE,
             boot=self._boot,
@@ -136,7 +138,7 @@ def door(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Door:
             taken = await run_in_threadpool(lambda: hook.take(read(body)))
         except WireError as error:
             return JSONResponse({"error": str(error)}, 400)
-        except LedgerError as error:
+        except (LedgerError, StreamError) as error:
             return JSONResponse({"error": f"try again later: {error}"}, 503)
         return JSONResponse({name: getattr(taken, name) for name in Taken.__slots__})
 

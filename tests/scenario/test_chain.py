@@ -29,6 +29,7 @@ DEADLINE_S = 40.0
 CONFIG = """\
 [server]
 listen = "127.0.0.1:{port}"
+http = ""
 lease_s = 1.5
 
 [engine]

@@ -120,7 +120,7 @@ def test_a_configuration_that_is_not_there_says_how_to_make_one(cli: Cli) -> Non
 def test_a_server_whose_port_is_taken_names_it_and_the_remedy(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = cli("server", "--state-dir", "state", "--listen", address)
+        result = cli("server", "--state-dir", "state", "--listen", address, "--http", "")
     assert result.exit_code == 1
     (line,) = [line for line in result.output.splitlines() if line.startswith("Error")]
     assert f"cannot listen on {address}: it is in use" in line

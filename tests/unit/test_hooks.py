@@ -10,9 +10,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from eagle_eye.clock import FakeClock
 from eagle_eye.config import HooksConfig
-from eagle_eye.errors import LedgerAway
+from eagle_eye.errors import LedgerAway, StreamAway
 from eagle_eye.types import Entity, Event, Kind, Place
 from eagle_eye.web.hooks import PATH, AlertmanagerHook, door
 from fakes.asking import Asking
@@ -53,7 +52,8 @@ class Site:
     def __init__(self, layouts=(LAYOUT, OTHER), max_bytes: int = 100_000, **config) -> None:
         self.events: list[Event] = []
         self.layouts = list(layouts)
-        self.hook = AlertmanagerHook(HooksConfig(**config), layouts=self.known, write=self.events.append, clock=FakeClock(), boot="boot")
+        self.away = False
+        self.hook = AlertmanagerHook(HooksConfig(**config), layouts=self.known, write=self.write, boot="boot")
         opened = door(self.hook, max_bytes=max_bytes)
         self.app = Starlette(routes=[Route(opened.path, opened.answer, methods=["POST"])])
 
@@ -61,6 +61,11 @@ class Site:
         if not self.layouts:
             raise LedgerAway("the ledger does not answer")
         return self.layouts
+
+    def write(self, events):
+        if self.away:
+            raise StreamAway("the stream does not answer")
+        self.events += events
 
     def post(self, body) -> httpx.Response:
         return Asking(self.app).post(PATH, content=body if isinstance(body, bytes) else json.dumps(body).encode())
@@ -186,6 +191,14 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read_to_its_end() -> No
 
 def test_while_nobody_knows_the_jobs_alertmanager_is_asked_to_come_again() -> None:
     assert Site(layouts=()).post(BODY).status_code == 503
+
+
+def test_what_could_not_be_written_is_taken_when_it_comes_again() -> None:
+    site = Site()
+    site.away = True
+    assert site.post(BODY).status_code == 503
+    site.away = False
+    assert site.post(BODY).json()["events"] == 1
 
 
 def test_long_texts_are_cut() -> None:

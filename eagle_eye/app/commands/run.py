@@ -36,7 +36,7 @@ def command(config: Config, training_command: tuple[str, ...], **given: Any) -> 
     with tempfile.TemporaryDirectory(prefix="eagle-eye-run-") as folder:
         cluster = LocalCluster(folder=Path(folder), config_file=options.config_file(), clock=clock, state_dir=config.state)
         settings = msgspec.structs.replace(settings, run_dir=cluster.run_dir(settings.node))
-        cluster.start_server("--listen", server)
+        cluster.start_server("--listen", server, "--http", "")
         agent = cluster.start_agent(settings.node, "--server", server)
         try:
             code = launch(settings)

@@ -5,6 +5,7 @@ from typing import Literal
 import click
 import msgspec
 
+from eagle_eye import config as configuration
 from eagle_eye.app import options
 from eagle_eye.app.serving.process import serve
 from eagle_eye.config import Config
@@ -13,16 +14,20 @@ from eagle_eye.config import Config
 @click.command(short_help="detect, diagnose, decide and heal")
 @click.option("--role", type=click.Choice(["all", "detect", "lead"]), default=None, help="What this process does. Default: server.role of the configuration.")
 @click.option("--listen", default="", help="host:port. Default: server.listen of the configuration.")
+@click.option("--http", default=None, help="host:port of /metrics, /healthz and the hooks; '' for none. Default: server.http of the configuration.")
 @options.deployment
-def command(config: Config, listen: str, role: Literal["all", "detect", "lead"] | None) -> None:
+def command(config: Config, listen: str, http: str | None, role: Literal["all", "detect", "lead"] | None) -> None:
     """Run the server. A second one on the same ledger waits as standby and names the holder.
 
     \b
     Examples:
       eagle-eye server
-      eagle-eye server --role detect
+      eagle-eye server --role detect --http 127.0.0.1:7469
       eagle-eye server --config /etc/eagle-eye/config.toml
     """
     if role is not None:
         config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, role=role))
+    if http is not None:
+        config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, http=http))
+        configuration.check(config, "--http")
     serve(config, listen)

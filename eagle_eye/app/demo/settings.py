@@ -9,6 +9,7 @@ CONFIG = """\
 # would otherwise hit, and times that fit a job whose step takes a tenth of a second.
 [server]
 listen = "127.0.0.1:{port}"
+http = ""
 lease_s = 1.5
 
 [engine]

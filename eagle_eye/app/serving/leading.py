@@ -160,7 +160,8 @@ class Term:
         commander.bind(self._leader, self._control.command)
         notify = actions.get("notify")
         self._leading = Leading(
-            term=seat.term, ledger=ledger, engine=self._engine, leader=self._leader, notify=notify if isinstance(notify, Notify) else None
+            term=seat.term, ledger=ledger, engine=self._engine, leader=self._leader, writer=self._writer,
+            notify=notify if isinstance(notify, Notify) else None
         )
 
     async def run(self, stop: threading.Event) -> None:

@@ -14,7 +14,9 @@ from detectors.runner import Runner
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
+from eagle_eye.metrics import Metrics
 from eagle_eye.stream import Stream
+from eagle_eye.stream.spool import SpooledWriter
 from remediation.actions.notify import Notify
 from remediation.engine import Engine
 from remediation.leader import Leader
@@ -52,6 +54,8 @@ class Around:
     """Partition → its runner, for those that this process owns now."""
     leading: "Leading | None" = None
     """None while it stands by, or is no leader by its role."""
+    metrics: Metrics | None = None
+    """Fed with what the runners of this process tell; None without an HTTP port."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,13 +67,19 @@ class Leading:
     """Its writes are refused once another leads."""
     engine: Engine
     leader: Leader
+    writer: SpooledWriter
+    """Of what the leader tells the stream."""
     notify: Notify | None
     """None where it is switched off."""
 
 
-def of_process(around: Around) -> list[Service]:  # noqa: ARG001 -- the place of the HTTP port
+def of_process(around: Around) -> list[Service]:
     """As long as the process lives: the HTTP port."""
-    return []
+    if not around.config.server.http:
+        return []
+    from .http import http_port
+
+    return [http_port(around)]
 
 
 def of_leader(around: Around, leading: Leading) -> list[Service]:
