@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Action, Guard
-from eagle_eye.rpc.messages import Body, Decision, Waiting
+from eagle_eye.rpc.messages import Body, Decision, Order, Waiting
 from eagle_eye.types import Incident, IncidentState, Outcome, Plan, Pulse, digest_of
 
 from .aftermath import Aftermath
@@ -18,11 +18,15 @@ from .approvals import Approvals
 from .cases import Case, Phase
 from .containment import Containment, answer_to, fault_epoch
 from .desk import Desk
+from .errands import ACTIONS as ERRANDS
+from .errands import Errands
 from .execution import Execution, Start, in_thread
 from .judging import Judging
 from .ladder import INFORM
+from .people import People
 from .policy import Policy
 from .proposals import Proposals
+from .recourse import Recourse
 from .releases import Releases
 from .resumption import take_over
 from .settle import Settling
@@ -54,10 +58,13 @@ class Engine:
             ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution, publish=publish
         )
         self._proposals = Proposals(self._desk, self._notify)
-        self._judging = Judging(self._desk, self._proposals.propose, self._notify)
+        self._errands = Errands(self._desk)
+        self._recourse = Recourse(self._desk, self._errands, self._notify)
+        self._judging = Judging(self._desk, self._recourse, self._proposals.propose, self._notify)
         self._containment = Containment(self._desk, self._proposals, self._judging, self._notify)
         self._aftermath = Aftermath(self._desk, self._proposals, self._judging, self._containment)
-        self._releases = Releases(self._desk)
+        self._releases = Releases(self._desk, self._errands)
+        self._people = People(self._desk)
         self._approvals = Approvals(self._desk)
 
     # --- what the server calls -----------------------------------------------------------------------------------
@@ -65,7 +72,7 @@ class Engine:
     def resume(self) -> None:
         """Take over from the leader before: call once, before anything else."""
         with self._lock:
-            take_over(self._desk)
+            take_over(self._desk, self._errands)
 
     def show_cases_to(self, look: Callable[[Mapping[str, Case]], None]) -> None:
         """At the end of each tick `look` sees every case; it returns at once."""
@@ -97,6 +104,12 @@ class Engine:
                 self._containment.answer(event, job)
             self._judging.follow_short(job)
 
+    def recall(self, pulse: Pulse) -> None:
+        """A pulse from before this leader's time: what it tells of the job is learned, nothing is answered."""
+        with self._lock:
+            troubled = any(case.treatment is not INFORM and case.opened <= pulse.time for case in self._desk.cases_of(pulse.job))
+            self._desk.job(pulse.job).follow(pulse, calm=not troubled)
+
     def tick(self) -> None:
         """About twenty times a second."""
         if not self._leads():
@@ -106,7 +119,7 @@ class Engine:
             for case in list(self._desk.cases.values()):
                 self._advance(case)
             self._judging.judge()
-            self._releases.advance()
+            self._errands.advance()
             self._take_reports()
             self._show(self._desk.cases)
 
@@ -125,8 +138,18 @@ class Engine:
         with self._lock:
             return {"node": node, "jobs": self._releases.ask(node, person)}
 
+    def order(self, order: Order) -> Body:
+        """A silence, a window, the closing of a breaker, a note. Raises ControlError for what cannot be meant."""
+        with self._lock:
+            return self._people.order(order)
+
+    def guard_counts(self) -> dict[tuple[str, str], int]:
+        """(guard, allow | hold | refuse) → how often it was said since this leader began."""
+        with self._lock:
+            return dict(self._desk.counts)
+
     def status(self) -> Body:
-        """What is open, what waits for a person, who is out."""
+        """What is open, what waits for a person, who is out, and what stands in the way of plans."""
         with self._lock:
             cases = [case for case in self._desk.cases.values() if case.phase is not Phase.ENDED]
             return {
@@ -137,6 +160,8 @@ class Engine:
                 ],
                 "waiting": [case.plan.id for case in cases if case.phase is Phase.HELD and case.plan is not None],
                 "cordoned": [cordon.node for cordon in self._desk.ledger.cordoned()],
+                "verdicts": {f"{guard} {said}": count for (guard, said), count in sorted(self._desk.counts.items())},
+                **self._people.standing(),
             }
 
     # --- incidents -----------------------------------------------------------------------------------------------
@@ -232,14 +257,14 @@ class Engine:
     def _take_reports(self) -> None:
         for report in self._desk.execution.reports():
             case = self._desk.cases.get(report.plan.incident)
-            if case is None:
-                self._releases.ended(report)
-            elif case.phase is Phase.RUNNING:
+            if report.plan.action in ERRANDS:
+                self._errands.ended(report, self._recourse.undone)
+            elif case is not None and case.phase is Phase.RUNNING:
                 self._aftermath.reported(case, report)
 
     def _notify(self, case: Case, news: str) -> Plan:
         """Tell somebody, at once: it only writes the news down for the alert."""
-        now = self._desk.clock.now()
+        now, news = self._desk.clock.now(), news + self._people.expected(case)
         plan = Plan(
             id=digest_of("notify", case.incident.id, news, now),
             incident=case.incident.id,

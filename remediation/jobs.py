@@ -149,6 +149,17 @@ class Job:
         nearest = min(measured, key=lambda count: (abs(count - workers), -count))
         return measured[nearest] * workers / nearest
 
+    def step_seconds(self, workers: int) -> float:
+        """Seconds that a step takes on so many healthy workers; NaN before anything was measured."""
+        expected = self.expected(workers)
+        if not self.steps or not math.isfinite(expected) or expected <= 0:
+            return math.nan
+        return median(1.0 if step.tokens is None else step.tokens for step in self.steps) / expected
+
+    def losses(self, *, until: float) -> list[float]:
+        """Of the steps that ended by then, as far as they are told and numbers."""
+        return [step.loss for step in self.steps if step.end <= until and step.finite and step.loss is not None]
+
     def lost(self, since: float, until: float) -> float:
         """GPU-seconds lost between two times by running on fewer workers than the job once had."""
         full = max((count for _, count in self.sizes), default=0)

@@ -1,6 +1,5 @@
 """Begins, follows and ends the trials of what was done."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,17 +12,17 @@ from .desk import Desk
 from .jobs import Job
 from .ladder import same_fault
 from .memory import attempt_of
-from .plans import downtime
-from .trials import Trial
-
-RESTARTS = frozenset({"restart_worker", "restart_without_node", "roll_back"})
+from .prediction import RESTARTS, predict
+from .recourse import Recourse
+from .trials import Trial, Verdict
 
 
 @dataclass(slots=True)
 class Judging:
-    """`escalate`: what follows when an action did not help."""
+    """`escalate`: the next stronger repair, where an action did not help and its breaker stays closed."""
 
     desk: Desk
+    recourse: Recourse
     escalate: Callable[[Case], None]
     notify: Callable[[Case, str], object]
     _short: dict[str, tuple[Outcome, float]] = field(default_factory=dict)
@@ -45,7 +44,7 @@ class Judging:
             patience=job.seen,
             weighed=case.treatment.weighed,
             bad_step=bad,
-            predicted=self._predicted(plan, job, bad),
+            predicted=self._predicted(plan, case, bad),
             progress=progress,
         )
         self.desk.trials[case.incident.id] = trial
@@ -91,33 +90,40 @@ class Judging:
             for other in later
         )
 
-    def _predicted(self, plan: Plan, job: Job, bad: int) -> dict[str, float]:
-        layout = job.layout
-        exclude = plan.targets[0].exclude
-        workers = sum(place.node not in exclude for place in layout.places) if layout is not None else 0
-        predicted = {"throughput_per_s": job.expected(workers), "bad_step": float(bad) if bad >= 0 else math.nan}
-        if plan.action in RESTARTS:
-            predicted["downtime_s"] = downtime(job, self.desk.policy)
-        return {name: value for name, value in predicted.items() if math.isfinite(value)}
+    def _predicted(self, plan: Plan, case: Case, bad: int) -> dict[str, float]:
+        """As it was written down before the action; what a job did to itself is predicted when it is heard of."""
+        before = next((outcome for outcome in self.desk.memory.outcomes() if outcome.plan == plan.id and outcome.predicted), None)
+        if before is not None:
+            return dict(before.predicted)
+        return predict(plan, self.desk.job(case.job), self.desk.policy, since=case.incident.since, bad_step=bad)
 
-    def _end(self, case: Case, trial: Trial, verdict: str, why: str) -> None:
+    def _end(self, case: Case, trial: Trial, verdict: Verdict, why: str) -> None:
         job, now = self.desk.job(case.job), self.desk.clock.now()
         self.desk.trials.pop(trial.incident, None)
-        healed = verdict == "healed"
-        outcome = trial.outcome(job, "done" if healed else "failed", now, why)
-        self.desk.memory.judged(trial.plan.id, now, failed=verdict == "failed")
+        healed, failed = verdict == "healed", verdict == "failed"
+        breaker = self.recourse.breaker(case, trial, why) if failed else None
+        undone = self.recourse.undo(case, trial) if failed else ""
+        words = "; ".join(word for word in (why, undone) if word)
+        outcome = trial.outcome(job, "done" if healed else "failed", now, words)
+        self.desk.memory.judged(trial.plan.id, now, failed=failed)
         self.desk.note(outcome)
         if healed and trial.plan.action in RESTARTS and outcome.transition_s is not None:
             job.downtimes.append(outcome.transition_s)
         if healed and not job.whole:
             self._short[job.name] = (outcome, trial.opened)
-        if case.phase is not Phase.TRYING:
-            return
-        if healed:
+        if breaker is not None:
+            self.recourse.tell(case, trial, breaker, words)
+        if case.phase is Phase.TRYING:
+            self._go_on(case, trial, verdict, why, stopped=breaker is not None)
+
+    def _go_on(self, case: Case, trial: Trial, verdict: Verdict, why: str, *, stopped: bool) -> None:
+        """`stopped`: a breaker has opened, and a person was told."""
+        if verdict == "healed":
             self.desk.move(case, Phase.ENDED, state=IncidentState.HEALED)
             self.notify(case, f"healed by {trial.plan.action}: {why}")
-        elif verdict == "failed":
+        elif verdict == "failed" and not stopped:
             self.escalate(case)
         else:
             self.desk.move(case, Phase.PARKED, state=IncidentState.FAILED)
-            self.notify(case, why)
+            if not stopped:
+                self.notify(case, why)

@@ -54,6 +54,17 @@ class Memory:
         if plan in self._attempts:
             self._attempts[plan] = replace(self._attempts[plan], ended=ended, failed=failed)
 
+    def forgive(self, job: str, action: str, until: float) -> None:
+        """A person wants this action to be tried again: what failed before counts no more."""
+        mine = {key for key, old in self._attempts.items() if (old.job, self.action_of(old)) == (job, action)}
+        for key in mine:
+            if self._attempts[key].ended <= until:
+                del self._attempts[key]
+
+    def action_of(self, attempt: Attempt) -> str:
+        """Of the plan that was tried; its name on the ladder may say more."""
+        return self.plans[attempt.plan].action if attempt.plan in self.plans else attempt.action
+
     def outcome(self, outcome: Outcome) -> None:
         """Keep an outcome, or replace what is known of it."""
         older = [kept for kept in self._outcomes if kept.plan != outcome.plan]

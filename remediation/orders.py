@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from eagle_eye.clock import Clock
+from eagle_eye.ledger import Cordon
 from eagle_eye.types import Plan, Progress, Target
 
 from .commander import Arguments, Commander
@@ -15,9 +16,11 @@ RESTART_TIMEOUT_S = 15.0
 
 
 class Cordons(Protocol):
-    """Where it is written which nodes are out."""
+    """Where it is written which nodes are out, and who let them in again."""
 
     def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool: ...
+    def release(self, node: str, person: str, time: float) -> bool: ...
+    def cordoned(self) -> tuple[Cordon, ...]: ...
 
 
 def told(step: str, detail: str, clock: Clock) -> Progress:

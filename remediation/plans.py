@@ -10,6 +10,7 @@ from .costs import NOTHING, Choice, Slowdown, weigh
 from .jobs import Job
 from .ladder import SEVERITIES, Attempt
 from .policy import Policy
+from .prediction import downtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +148,6 @@ def _workers(incident: Incident, job: Job) -> tuple[str, ...]:
 
 
 # --- slow --------------------------------------------------------------------------------------------------------
-
-
-def downtime(job: Job, policy: Policy) -> float:
-    """Seconds that a restart of this job is expected to take: what it took so far."""
-    return sorted(job.downtimes)[len(job.downtimes) // 2] if job.downtimes else policy.downtime_s
 
 
 def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[str]) -> list[Choice]:

@@ -12,6 +12,7 @@ from .desk import Desk
 from .ladder import REVERSIBLE, Attempt, next_rung
 from .memory import attempt_of
 from .plans import Impossible, Wanted, alternatives, losers, make, saved
+from .prediction import predict
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,17 @@ class Proposals:
         desk = self.desk
         case.plan = plan
         desk.keep(plan)
-        desk.note_plan(plan, "intended")
+        desk.note_plan(plan, "intended", predicted=self._predicted(case, plan))
         desk.move(case, Phase.RUNNING, state=IncidentState.HEALING)
         desk.execution.begin(plan)
+
+    def _predicted(self, case: Case, plan: Plan) -> dict[str, float]:
+        """Told before it runs, so that nobody can bend it afterwards."""
+        if plan.action in case.treatment.evidence:
+            return {}
+        job = self.desk.job(case.job)
+        bad = job.bad_step(case.incident) if plan.action == "roll_back" else -1
+        return predict(plan, job, self.desk.policy, since=case.incident.since, bad_step=bad)
 
     # --- what ----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from eagle_eye.types import Plan
 
 from .cases import Case, Phase
 from .desk import Desk
+from .errands import ACTIONS, Errands
 from .ladder import INFORM
 from .settle import Settling
 
@@ -11,19 +12,23 @@ REMEMBERED_S = 3600.0
 LIMIT = 1000
 
 
-def take_over(desk: Desk) -> None:
+def take_over(desk: Desk, errands: Errands) -> None:
     """Fill the desk from the ledger. A plan under way is finished: its commands are idempotent by (plan, step)."""
     ledger, now = desk.ledger, desk.clock.now()
     outcomes = ledger.outcomes(since=now - REMEMBERED_S, limit=LIMIT)
     plans = {plan.id: plan for plan in ledger.plans(limit=LIMIT)}
     incidents = {record.incident.id: record.incident for record in ledger.incidents(limit=LIMIT)}
     desk.memory.recall(plans.values(), outcomes, incidents)
+    for breaker in ledger.breakers():
+        if breaker.until is not None:
+            desk.memory.forgive(breaker.job, breaker.action, breaker.until)
+    errands.resume(outcomes, plans)
     for name, facts in ledger.jobs().items():
         job = desk.job(name)
         job.layout, job.epoch = facts.layout, facts.layout.epoch
         job.heal, job.budget_left = facts.heal, facts.budget_left
         job.sizes.append((facts.layout.time, len(facts.layout.places)))
-    under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended"}
+    under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
     for record in ledger.incidents(open_only=True, limit=LIMIT):
         case = Case(
             incident=record.incident,

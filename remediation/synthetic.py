@@ -54,6 +54,8 @@ class SyntheticJob:
     """The next one to be committed."""
     slow: Callable[[frozenset[str]], float] = field(default=lambda _nodes: 1.0)
     """Nodes that take part → factor on the time of a step."""
+    loss: Callable[[int], float] = field(default=lambda _step: 2.0)
+    """Step → its loss."""
     bad_batch: int = -1
     """A step whose loss is no number, until it is skipped."""
     standing: bool = False
@@ -213,7 +215,7 @@ class SyntheticJob:
         told = {
             "step_s": self._duration(),
             "tokens": 2048.0 / len(workers),
-            "loss": math.nan if self._poisoned else 2.0,
+            "loss": math.nan if self._poisoned else self.loss(self.step),
             f"loss{LOGGED_NAN}": 1.0 if self._poisoned else math.nan,
         }
         values: dict[str, Floats] = {name: np.full(len(workers), value, dtype=np.float32) for name, value in told.items()}

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from eagle_eye.types import Outcome, Plan, Progress, PulseStep
 
 from .jobs import Job
 from .policy import Policy
+from .prediction import PATIENCE
 
 Verdict = Literal["healed", "failed", "unknown"]
 
@@ -33,6 +35,7 @@ class Trial:
     bad_step: int = -1
     """First step whose loss was no number, of a roll-back."""
     predicted: Mapping[str, float]
+    """As it was told before the action: remediation/prediction.py."""
     progress: tuple[Progress, ...] = ()
 
     @property
@@ -63,13 +66,18 @@ class Trial:
         if bad is not None and bad < self.bad_step + policy.verify_steps:
             return "failed", f"the loss is no number again at step {bad}"
         healthy, why = self._throughput(job, counted, policy)
-        if len(self.new(job)) >= policy.verify_steps and healthy:
+        enough = len(self.new(job)) >= policy.verify_steps
+        astray = self._astray(job, policy) if enough else ""
+        if enough and healthy and not astray:
             return "healed", why
+        limit = self.predicted.get("verify_s", policy.verify_s)
+        if enough and healthy:
+            return self._out_of_time(job, limit, astray, "failed" if self.bad_step >= 0 else "unknown")
         if self._moves(job, counted):
-            slow_alone = len(self.new(job)) >= policy.verify_steps and not self.weighed
-            return self._out_of_time(job, policy.verify_s, why, "unknown" if slow_alone else "failed")
-        limit = policy.reattempt_s if self.in_place else policy.verify_s
-        return self._out_of_time(job, limit, f"no step within {limit:g} s")
+            slow_alone = enough and not self.weighed
+            return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
+        still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
+        return self._out_of_time(job, still, f"no step within {still:g} s")
 
     def _moves(self, job: Job, counted: list[PulseStep]) -> bool:
         resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.targets[0].workers)
@@ -79,6 +87,8 @@ class Trial:
         if not counted:
             return False, "no step yet"
         expected = job.expected(counted[-1].workers)
+        if math.isnan(expected):  # a new leader has measured nothing yet
+            expected = self.predicted.get("throughput_per_s", math.nan)
         pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
         if math.isnan(expected):
             return True, "steps are back; no earlier throughput is known to compare with"
@@ -86,6 +96,16 @@ class Trial:
             return False, "too few steps to measure the throughput"
         share = pace / expected
         return share >= policy.throughput_share, f"{share:.0%} of the throughput expected of {counted[-1].workers} workers"
+
+    def _astray(self, job: Job, policy: Policy) -> str:
+        """Why the loss is not back in the band that it had before; '' if it is, or is not told."""
+        loss, high = self._loss(job, policy.verify_steps), self.predicted.get("loss_high", math.inf)
+        return f"the loss is {loss:.4g}, above the {high:.4g} that it reached before" if loss > high else ""
+
+    def _loss(self, job: Job, last: int) -> float:
+        """Median over the last new steps; NaN if the script does not tell."""
+        losses = [step.loss for step in self.new(job)[-last:] if step.loss is not None]
+        return median(losses) if losses else math.nan
 
     def _out_of_time(
         self, job: Job, limit: float, why: str, verdict: Verdict = "failed"
@@ -106,7 +126,13 @@ class Trial:
         detection, lost = max(0.0, self.opened - self.since), job.lost(self.opened, max(time, self.opened))
         full = max((count for _, count in job.sizes), default=0)
         bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
-        actual = {"downtime_s": transition, "throughput_per_s": pace, "bill_gpu_hours": bill}
+        actual = {
+            "downtime_s": transition,
+            "throughput_per_s": pace,
+            "verify_s": max(0.0, job.seen - self.began),
+            "loss": self._loss(job, KEPT),
+            "bill_gpu_hours": bill,
+        }
         return Outcome(
             plan=self.plan.id,
             incident=self.incident,

@@ -53,6 +53,8 @@ class Plan(Noun, frozen=True, kw_only=True):
     severity: Severity
     own: bool = False
     """True: the job allowed it itself with `--heal`; no mode and no guard is asked."""
+    undoes: str = ""
+    """Id of the plan that this one takes back; '' if none."""
     reason: str = ""
     cost: float = 0.0
     """WAF·seconds (here: GPU-seconds) that the action itself is expected to cost."""

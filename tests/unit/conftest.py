@@ -22,10 +22,11 @@ from remediation.synthetic import SyntheticJob, incident
 
 @dataclass
 class World:
-    """An engine over one job of paper."""
+    """An engine over one job of paper. `receiver`: where alerts would go; without one nobody is told."""
 
     ledger: Ledger
     policy: Policy
+    receiver: str = ""
     nodes: tuple[str, ...] = ("node-a", "node-b")
     clock: FakeClock = field(default_factory=FakeClock)
 
@@ -38,7 +39,8 @@ class World:
 
     def new_engine(self) -> Engine:
         services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
-        actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+        options = {"notify": {"url": self.receiver}}
+        actions = {name: build(load("remediation.actions", name), options.get(name, {}), services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
         return Engine(
             ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, policy=self.policy,
@@ -112,11 +114,11 @@ def ledger(ledger_path: Path) -> Iterator[Ledger]:
 def make_world(empty_ledger, tmp_path):
     opened = []
 
-    def world(mode: Mode = Mode.AUTO, nodes=("node-a", "node-b"), **policy) -> World:
+    def world(mode: Mode = Mode.AUTO, nodes=("node-a", "node-b"), receiver="", **policy) -> World:
         path = tmp_path / f"ledger{len(opened)}.sqlite"
         shutil.copy(empty_ledger, path)
         opened.append(Ledger.open(path))
-        return World(ledger=opened[-1], policy=Policy(mode=mode, **policy), nodes=nodes)
+        return World(ledger=opened[-1], policy=Policy(mode=mode, **policy), nodes=nodes, receiver=receiver)
 
     yield world
     for ledger in opened:

@@ -1,0 +1,40 @@
+"""Take back what did not help: a node that was left out, and without which the fault went on, takes part again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Plan, Progress
+from remediation.commander import Commander
+from remediation.orders import RESTART_TIMEOUT_S, Cordons, done, told
+
+WHO = "eagle-eye"
+"""Who lets the node in again, in the place of a person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """`undoes` names the plan that left the nodes in `exclude` out. A node that another plan keeps out stays cordoned."""
+
+    commander: Commander
+    ledger: Cordons
+    clock: Clock
+    timeout_s: float = RESTART_TIMEOUT_S
+    """Seconds to wait for the coordinator's answer."""
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        """Raises TemporaryError or PermanentError; epoch 0 of a target means whatever epoch the job is in."""
+        for target in plan.targets:
+            for node in target.exclude:
+                step = f"lift the cordon of {node}"
+                yield told(step, plan.reason, self.clock)
+                mine = any(cordon.node == node and cordon.plan == plan.undoes for cordon in self.ledger.cordoned())
+                if mine:
+                    self.ledger.release(node, WHO, self.clock.now())
+                yield done(step, "lifted" if mine else "another plan keeps it out, or nobody", self.clock)
+                step = f"release {node} {target.job}"
+                yield told(step, plan.reason, self.clock)
+                self.commander.command(
+                    target.job, "release", {"node": node}, plan=plan, step=step, epoch=target.epoch, timeout=self.timeout_s
+                )
+                yield done(step, f"{node} takes part again", self.clock)

@@ -1,0 +1,54 @@
+"""Plans that are carried out beside the incidents: releases and undoings. One at a time and job, tried until they expire."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from eagle_eye.types import Outcome, Plan
+
+from .desk import Desk
+from .execution import Report
+
+ACTIONS = frozenset({"release", "undo"})
+
+
+@dataclass(slots=True)
+class Errands:
+    """Written down before they begin, so that the next leader goes on with them."""
+
+    desk: Desk
+    _waiting: list[tuple[float, Plan]] = field(default_factory=list)
+    """(not before, plan)."""
+
+    def add(self, plan: Plan) -> None:
+        """Carry it out as soon as nothing else is done to its job."""
+        self.desk.keep(plan)
+        self.desk.note_plan(plan, "intended")
+        self._waiting.append((self.desk.clock.now(), plan))
+
+    def resume(self, outcomes: Iterable[Outcome], plans: Mapping[str, Plan]) -> None:
+        """Go on with what the leader before had begun: commands are idempotent by (plan, step)."""
+        for outcome in outcomes:
+            if outcome.state == "intended" and outcome.action in ACTIONS and outcome.plan in plans:
+                self._waiting.append((self.desk.clock.now(), plans[outcome.plan]))
+
+    def advance(self) -> None:
+        """Begin what is due for jobs that nothing else is done to."""
+        now, later = self.desk.clock.now(), []
+        for due, plan in self._waiting:
+            if now >= due and not self.desk.execution.busy(plan.targets[0].job):
+                self.desk.execution.begin(plan)
+            else:
+                later.append((due, plan))
+        self._waiting = later
+
+    def ended(self, report: Report, tell: Callable[[Plan, str, bool], object]) -> None:
+        """Done, or tried again until it expires. `tell`: (plan, detail, whether it was done)."""
+        now, plan = self.desk.clock.now(), report.plan
+        if report.ending == "stopped":
+            return
+        if report.ending == "retry" and now + report.delay < plan.expires:
+            self._waiting.append((now + report.delay, plan))
+            return
+        done = report.ending == "done"
+        self.desk.note_plan(plan, "done" if done else "failed", report.detail, report.progress)
+        tell(plan, report.detail, done)
