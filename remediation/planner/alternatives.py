@@ -121,8 +121,8 @@ class _Scene:
         if case.pipelines is not None:
             plan = reconfigure(case.pipelines) if case.lost else None
             return plan.why if isinstance(plan, Stopped) else ""
-        if case.lost and case.replicas <= case.lost:
-            return f"{case.lost} nodes are lost and there are {case.replicas} copies of the state: none may be left"
+        if case.lost and case.replicas <= case.lost * case.hit:
+            return f"the lost nodes may have held {case.lost * case.hit} copies of the state, and there are {case.replicas}: none may be left"
         return ""
 
 
@@ -140,7 +140,7 @@ def _nothing(scene: _Scene) -> Option:
 def _rebalance(scene: _Scene) -> Option:
     case, kind = scene.case, Kind.REBALANCE
     if case.lost:
-        return _without(scene, kind, case.lost, case.gpus - case.lost * case.gpus_per_node)
+        return _without(scene, kind, case.lost * case.hit, case.gpus - case.lost * case.gpus_per_node)
     if not case.slow:
         return Impossible(kind, "no node is slow or lost: there is nothing to balance")
     found = slowness(case)
@@ -152,7 +152,7 @@ def _rebalance(scene: _Scene) -> Option:
 
 
 def _without(scene: _Scene, kind: Kind, broken: int, gpus: int) -> Option:
-    """The pipelines of `broken` nodes (each in one of its own, at worst) give their micro-batches to the others."""
+    """So many broken pipelines (each node breaks others, at worst) give their micro-batches to the whole ones."""
     case = scene.case
     if scene.state_lost:
         return Impossible(kind, scene.state_lost)
@@ -186,7 +186,8 @@ def _shrink(scene: _Scene) -> Option:
     if not case.broken:
         return Impossible(kind, "no node is slow or lost: nobody has to go")
     if case.pipelines is None:
-        return _without(scene, kind, case.broken, case.gpus * max(0, case.replicas - case.broken) // case.replicas)
+        hit = case.broken * case.hit
+        return _without(scene, kind, hit, case.gpus * max(0, case.replicas - hit) // case.replicas)
     situation = replace(case.pipelines, lost=case.pipelines.lost | set(case.slow), speeds={})
     plan = reconfigure(situation, within_floor=False)
     if isinstance(plan, Stopped):

@@ -81,7 +81,7 @@ def predict(hardware: Hardware, coefficients: Coefficients, measured: Sequence[T
 
 def _errors(hardware: Hardware, coefficients: Coefficients, measured: Sequence[Timed]) -> Floats:
     actual = np.array([one.seconds for one in measured])
-    return np.log(predict(hardware, coefficients, measured)) - np.log(actual)
+    return np.asarray(np.log(predict(hardware, coefficients, measured) / actual))
 
 
 def _by_run(measured: Sequence[Timed]) -> Iterator[tuple[TrainingRun, list[int]]]:

@@ -90,6 +90,11 @@ class Case:
         return self.lost + len(self.slow)
 
     @property
+    def hit(self) -> int:
+        """Pipelines that one node is part of: more than one where a pipeline is smaller than a node."""
+        return max(1, self.replicas * self.gpus_per_node // self.gpus)
+
+    @property
     def left(self) -> int:
         """GPUs of the nodes that are neither."""
         return self.gpus - self.broken * self.gpus_per_node

@@ -60,7 +60,7 @@ def _activations(run: TrainingRun, layouts: Layouts, *, first: bool) -> Floats:
     in_flight *= np.where(layouts.interleave > 1, 1 + (layouts.pipeline - 1) / (layouts.pipeline * layouts.interleave), 1.0)
     working = np.choose(layouts.recompute, [np.zeros(len(layouts)), scores, whole + scores])
     unit = float(run.shape.sequence * run.shape.hidden) * layouts.micro_batch
-    return unit * (kept * in_flight * run.stage_layers(layouts) + working)
+    return np.asarray(unit * (kept * in_flight * run.stage_layers(layouts) + working))
 
 
 def _logits(run: TrainingRun, layouts: Layouts) -> Floats:

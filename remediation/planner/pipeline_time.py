@@ -85,7 +85,7 @@ def _layer(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: L
     unit = float(shape.sequence * shape.hidden) * layouts.micro_batch
     moved = 2 * unit * (np.where(full, 4.0, 3.0) * (beside + scores) + scores_again * scores)
     passes = np.where(full, 4.0, 3.0)
-    collective = np.where(full, 6.0, 4.0) * _ring(HALF * unit, layouts.tensor, np.minimum(layouts.tensor, hardware.gpus_per_node), known)
+    collective = np.where(full, 6.0, 4.0) * _ring(np.asarray(HALF * unit, dtype=np.float64), layouts.tensor, np.minimum(layouts.tensor, hardware.gpus_per_node), known)
     work = products + moved / known.memory_bytes_s + collective
     seconds = (work**SMOOTH + (passes * known.launch_s) ** SMOOTH) ** (1 / SMOOTH)
     return seconds, collective

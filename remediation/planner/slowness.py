@@ -54,6 +54,6 @@ def _alike(case: Case) -> tuple[list[Pace], list[Pace], int, float]:
     """Equal pipelines; the slow nodes are in as many of them as can be, the slowest sets its pipeline's speed."""
     pace = Pace(1.0, case.stages - 1.0)
     speeds = [1.0] * case.replicas
-    for index, speed in enumerate(sorted(case.slow.values())):
+    for index, speed in enumerate(speed for speed in sorted(case.slow.values()) for _ in range(case.hit)):
         speeds[index % case.replicas] = min(speeds[index % case.replicas], speed)
     return [pace] * case.replicas, [pace.at_speed(speed) for speed in speeds], case.micro_batches * case.replicas, 0.0

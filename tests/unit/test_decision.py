@@ -34,15 +34,15 @@ def priced(case: Case, costs: Costs) -> dict[Kind, float]:
     """The prices once more, from the words of the docstring alone, without templates."""
     torn = costs.lost_iterations * case.iteration_s if case.lost or case.standing else 0.0
     part = case.state_bytes / max(1.0, case.gpus / case.replicas / case.gpus_per_node) / costs.network_bytes_s
-    kept = not case.lost or case.replicas > case.lost
+    kept = not case.lost or case.replicas > case.lost * hit(case)
     prices = {Kind.NOTHING: nothing_price(case, costs)} | restart_price(case, costs)
     if case.lost and kept:
-        share = without(case, case.lost) * min(case.slow.values(), default=1)
+        share = without(case, case.lost * hit(case)) * min(case.slow.values(), default=1)
         prices[Kind.REBALANCE] = price(case, costs.regroup_s, share, torn, costs.regroup_s + part)
     elif not case.lost and case.slow and case.replicas > 1:
         prices[Kind.REBALANCE] = price(case, 0, makespan_ratio(case, balanced=True), 0)
-    if case.broken and kept and case.replicas > case.broken:
-        prices[Kind.SHRINK] = price(case, costs.regroup_s, without(case, case.broken), torn, costs.regroup_s + part)
+    if case.broken and kept and case.replicas > case.broken * hit(case):
+        prices[Kind.SHRINK] = price(case, costs.regroup_s, without(case, case.broken * hit(case)), torn, costs.regroup_s + part)
     if case.broken and kept and case.spares >= case.broken:
         prices[Kind.SPARE] = price(case, costs.spare_start_s + costs.regroup_s + part, 1, torn, spares=case.broken)
     if case.broken:
@@ -62,6 +62,11 @@ def without(case: Case, count: int) -> float:
     return (case.micro_batches + case.stages - 1) / (most + case.stages - 1)
 
 
+def hit(case: Case) -> int:
+    """Whole pipelines in a node, or the one that it is part of."""
+    return max(1, math.floor(case.gpus_per_node / (case.gpus / case.replicas)))
+
+
 def nothing_price(case: Case, costs: Costs) -> float:
     if not (case.lost or case.standing):
         return price(case, 0, makespan_ratio(case, balanced=False), 0)
@@ -73,7 +78,7 @@ def restart_price(case: Case, costs: Costs) -> dict[Kind, float]:
     """Of re-layout and of restart."""
     prices = {}
     torn = costs.lost_iterations * case.iteration_s if case.lost or case.standing else 0.0
-    load, kept = case.state_bytes / costs.storage_bytes_s, not case.lost or case.replicas > case.lost
+    load, kept = case.state_bytes / costs.storage_bytes_s, not case.lost or case.replicas > case.lost * hit(case)
     best = max(range(case.left + 1), key=lambda count: case.throughput[count])
     if case.broken and case.throughput[best] > 0:
         moving = case.state_bytes * best / max(1, case.gpus // case.replicas) / (best / case.gpus_per_node) / costs.network_bytes_s
@@ -92,7 +97,7 @@ def restart_price(case: Case, costs: Costs) -> dict[Kind, float]:
 def makespan_ratio(case: Case, *, balanced: bool) -> float:
     """Healthy over slowed makespan of equal pipelines, by trying every number of micro-batches."""
     speeds = [1.0] * case.replicas
-    for index, speed in enumerate(sorted(case.slow.values())):
+    for index, speed in enumerate(np.repeat(sorted(case.slow.values()), hit(case)).tolist()):
         speeds[index % case.replicas] = min(speeds[index % case.replicas], speed)
     fill, total = case.stages - 1, case.micro_batches * case.replicas
     healthy = case.micro_batches + fill
@@ -119,7 +124,7 @@ CASES = st.builds(
     standing=st.booleans(),
     spares=st.integers(0, 4),
     spare_worth=st.floats(0, 1e15),
-    replicas=st.integers(1, 5),
+    replicas=st.sampled_from([1, 2, 3, 4, 5, 32]),
     stages=st.integers(1, 4),
     micro_batches=st.integers(1, 4),
     state_bytes=st.floats(0, 1e13),
@@ -135,8 +140,6 @@ def test_the_choice_is_never_dearer_than_doing_nothing_nor_than_anything_else(ca
         case = Case(**{name: getattr(case, name) for name in Case.__dataclass_fields__} | {"slow": {}})
     decided = decide(case, costs)
     wanted = priced(case, costs)
-    if case.lost and case.replicas <= case.lost:
-        wanted.pop(Kind.REBALANCE, None)
     assert {one.kind for one in decided.options} == set(wanted)
     for one in decided.options:
         assert one.cost == pytest.approx(wanted[one.kind], rel=1e-9, abs=1.0)
@@ -152,6 +155,12 @@ def test_a_slow_node_is_balanced_before_anybody_leaves_and_each_loser_says_why_w
     assert "70.0% of the throughput afterwards against 94" in decided.why_lost[Kind.NOTHING]
     assert "0 spares are free" in decided.why_lost[Kind.SPARE]
     assert "86,4" in decided.why_lost[Kind.WAIT]
+
+
+def test_a_node_of_many_whole_pipelines_takes_them_all_along():
+    shrink = next(one for one in decide(case(lost=1, replicas=128, stages=1, micro_batches=15)).options if one.kind is Kind.SHRINK)
+    assert shrink.throughput / 128e14 == pytest.approx(15 / 16)  # 8 of 128 are gone
+    assert shrink.gpus == 120
 
 
 def test_a_spare_wins_unless_it_makes_more_elsewhere():

@@ -1,0 +1,97 @@
+"""How `eagle-eye plan` shows a plan: tables for people, one JSON object for programs."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from eagle_eye.app.printing import plain_table
+from remediation.planner.decision import Alternative, Decision
+from remediation.planner.prospect import JobPlan, Prospect
+
+
+def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
+    """The plan, its reasons, the decisions."""
+    console = Console()
+    console.print(f"[bold]Plan{' after ' + ', '.join(happens) if happens else ''}[/]: {prospect.allocation.waf / 1e15:.2f} weighted PFLOP/s, {prospect.allocation.idle} GPUs free")
+    console.print(_jobs(prospect.jobs))
+    console.print("[bold]Why[/]")
+    for job in prospect.jobs:
+        console.print(f"  {job.name}: {job.why}", highlight=False)
+    for job in prospect.jobs:
+        if job.checkpoint:
+            console.print(f"  {job.name}: {job.checkpoint}", highlight=False)
+    for name, decision in prospect.decisions.items():
+        console.print(f"\n[bold]{name}[/]: {decision.best.kind} - {decision.best.how}", highlight=False)
+        console.print(_options(decision))
+        for kind, why in decision.why_lost.items():
+            console.print(f"  not to {kind}: {why}", highlight=False)
+
+
+def prospect_json(prospect: Prospect) -> str:
+    """One line. Numbers that are not finite are null."""
+    record = {
+        "waf": prospect.allocation.waf,
+        "value": prospect.allocation.value,
+        "idle_gpus": prospect.allocation.idle,
+        "jobs": [_job_record(job) for job in prospect.jobs],
+        "decisions": {name: _decision_record(decision) for name, decision in prospect.decisions.items()},
+        "nodes": prospect.owners,
+    }
+    return msgspec.json.encode(record).decode()
+
+
+def _jobs(jobs: Sequence[JobPlan]) -> Any:
+    table = plain_table("job", "nodes now", "planned", "PFLOP/s", "weighted", "from", "layout")
+    for job in jobs:
+        layout = str(job.estimate.layout or "") if job.nodes else "waits"
+        source = str(job.estimate.source) if job.nodes else ""
+        table.add_row(job.name, str(job.before), str(job.nodes), f"{job.estimate.flops / 1e15:.2f}", f"{job.waf / 1e15:.2f}", source, layout)
+    return table
+
+
+def _options(decision: Decision) -> Any:
+    table = plain_table("what", "downtime", "throughput", "GPU-hours", "WAF·s")
+    for one in decision.options:
+        throughput = f"{one.throughput / 1e15:.2f} PFLOP/s"
+        table.add_row(one.kind, f"{one.downtime_s:,.1f} s", throughput, f"{one.gpu_hours:,.1f}", f"{one.cost:.3g}")
+    return table
+
+
+def _job_record(job: JobPlan) -> dict[str, Any]:
+    estimate = job.estimate
+    return {
+        "name": job.name,
+        "nodes_before": job.before,
+        "nodes": job.nodes,
+        "flops": estimate.flops,
+        "waf": job.waf,
+        "source": estimate.source,
+        "reach": estimate.reach if math.isfinite(estimate.reach) else None,
+        "layout": str(estimate.layout) if estimate.layout else None,
+        "why": job.why,
+        "checkpoint": job.checkpoint,
+    }
+
+
+def _decision_record(decision: Decision) -> dict[str, Any]:
+    return {
+        "best": decision.best.kind,
+        "options": [_option_record(one) for one in decision.options],
+        "why_lost": {str(kind): why for kind, why in decision.why_lost.items()},
+    }
+
+
+def _option_record(one: Alternative) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "how": one.how,
+        "downtime_s": one.downtime_s,
+        "flops": one.throughput,
+        "gpus": one.gpus,
+        "lost_work_s": one.lost_work_s,
+        "waf_s": one.cost,
+        "gpu_hours": one.gpu_hours,
+    }

@@ -1,0 +1,160 @@
+"""`eagle-eye plan`: the plan of a cluster file, what an event does to it, and errors that name line and field."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle_eye.app.cli import main
+from eagle_eye.errors import ConfigError
+from remediation.planner.cluster_file import ClusterFile
+from remediation.planner.prospect import foresee
+from remediation.planner.toml_lines import TomlLines, parsed_path
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
+
+
+def plan(*arguments: str, file: Path = EXAMPLE):
+    return CliRunner().invoke(main, ["plan", str(file), *arguments])
+
+
+def record(*arguments: str, file: Path = EXAMPLE) -> dict:
+    done = plan("--json", *arguments, file=file)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+@pytest.fixture
+def changed(tmp_path):
+    def write(*words: str) -> Path:
+        """Old, new, old, new, ..."""
+        text = EXAMPLE.read_text()
+        for old, new in zip(words[::2], words[1::2], strict=True):
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / "cluster.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_example_is_planned_with_reasons_and_uses_every_node_but_the_spare():
+    told = record()
+    assert sum(job["nodes"] for job in told["jobs"]) * 8 + told["idle_gpus"] == 15 * 8
+    assert {job["name"] for job in told["jobs"]} == {"gpt-7b", "gpt-13b"}
+    assert all(job["flops"] > 0 and job["source"] == "modelled" and job["why"] for job in told["jobs"])
+    assert "save every" in told["jobs"][0]["checkpoint"]
+    assert told["nodes"]["node4"] == "gpt-7b"
+    assert told["nodes"]["node5"] == "gpt-13b"
+    assert told["nodes"]["node16"] == ""
+
+
+def test_a_lost_node_is_replaced_by_the_spare_and_every_other_way_has_its_reason():
+    told = record("--what-if", "lose:node3")
+    assert set(told["decisions"]) == {"gpt-7b"}
+    decision = told["decisions"]["gpt-7b"]
+    assert decision["best"] == "take a spare"
+    assert [one["waf_s"] for one in decision["options"]] == sorted(one["waf_s"] for one in decision["options"])
+    assert len(decision["why_lost"]) == 7
+    shown = plan("--what-if", "lose:node3").output
+    assert "take a spare" in shown
+    assert "not to wait for repair: Costs" in " ".join(shown.split())
+
+
+def test_a_slow_node_without_spares_is_balanced_or_left_out(changed):
+    told = record("--what-if", "slow:node5:0.7", file=changed("nodes = 11\n", "nodes = 12\n", "spare_nodes = 1 ", "spare_nodes = 0 "))
+    decision = told["decisions"]["gpt-13b"]
+    flops = {one["kind"]: one["flops"] for one in decision["options"]}
+    assert flops["rebalance micro-batches"] > flops["do nothing"]
+    assert decision["best"] in ("rebalance micro-batches", "re-layout")
+    assert "0 spares are free" in decision["why_lost"]["take a spare"]
+
+
+def test_jobs_finish_are_launched_and_nodes_join():
+    finished = record("--what-if", "finish:gpt-7b")
+    assert [job["name"] for job in finished["jobs"]] == ["gpt-13b"]
+    assert finished["jobs"][0]["nodes"] > 11
+    launched = record("--what-if", "launch:gpt-1.3b", "--what-if", "join:node17", "--what-if", "join:node18")
+    assert {job["name"] for job in launched["jobs"]} == {"gpt-7b", "gpt-13b", "gpt-1.3b"}
+    assert sum(job["nodes"] for job in launched["jobs"]) * 8 + launched["idle_gpus"] == 17 * 8
+
+
+def test_what_was_measured_wins_over_the_model(changed):
+    path = changed('# measured = "measured.csv"', 'measured = "measured.csv"')
+    (path.parent / "measured.csv").write_text("task,gpus,flops\ngpt-7b,32,5e15\n")
+    job = record(file=path)["jobs"][0]
+    assert (job["nodes"], job["source"], job["flops"]) == (4, "measured", 5e15)
+    (path.parent / "measured.csv").write_text("task,gpus,flops\ngpt-7b,32,5e15\ngpt-7b,x,1\n")
+    assert "measured.csv, line 3: gpus is 'x'" in plan(file=path).output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("nodes = 16", "nodes = -16", 5, "cluster.nodes: Expected `int` >= 1"),
+        ("nodes = 4 ", "nodes = -4 ", 16, "job[0].nodes: Expected `int` >= 0"),
+        ("weight = 2.0", "weight = -2.0", 17, "job[0].weight: Expected `float` >= 0"),
+        ("hidden = 5120", "hiden = 5120", 41, "job[1].model.hiden: no such key"),
+        ("layers = 40", 'layers = "many"', 40, "job[1].model.layers: Expected `int`, got `str`"),
+        ("heads = 40", "heads = 37", 39, "no multiple of the 37 heads"),
+        ("layers = 40", "layers = 4000", 32, "'gpt-13b' cannot fit"),
+        ("nodes = 16", "nodes = 14", 5, "the jobs have 15 nodes, but without spares there are 13"),
+        ('gpu = "A800"', 'gpu = "A1"', 7, "no GPU is known as 'A1'"),
+        ("gpt-13b", "gpt-7b", 32, "two jobs are called 'gpt-7b'"),
+        ("queued = true", "queued = true\nnodes = 1", 48, "a queued job has none yet"),
+        ("maximum_nodes = 4", "maximum_nodes = 0", 19, "Expected `int` >= 1"),
+        ("minimum_nodes = 1", "minimum_nodes = 5", 19, "below minimum_nodes, 5"),
+        ("spare_nodes = 1 ", "spare_nodes = 99 ", 9, "more than the 16 nodes"),
+        ("nodes = 16", "nodes = = 16", 5, "Invalid value"),
+    ],
+)
+def test_bad_input_is_refused_with_line_and_field(changed, old, new, line, message):
+    done = plan(file=changed(old, new))
+    assert done.exit_code == 1
+    assert message in done.output
+    assert f"line {line}" in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ("lose:node99", "they are node1 to node16"),
+        ("join:node1", "one that is not there yet"),
+        ("slow:node1:2", "above 0 and at most 1"),
+        ("slow:node1", "no node is called"),
+        ("explode:node1", "write lose:NODE"),
+        ("finish:gpt", "the jobs are gpt-7b, gpt-13b, gpt-1.3b"),
+        ("launch:gpt-7b", "under queue there are: gpt-1.3b"),
+    ],
+)
+def test_an_event_that_cannot_be_says_what_can(event, message):
+    done = plan("--what-if", event)
+    assert done.exit_code == 1
+    assert message in " ".join(done.output.split())
+
+
+def test_a_file_that_is_not_there():
+    assert "cannot be read" in plan(file=Path("none.toml")).output
+    with pytest.raises(ConfigError, match="is lost already"):
+        foresee(ClusterFile(EXAMPLE), ["lose:node1", "lose:node1"])
+
+
+@given(st.lists(st.sampled_from(["a", "b"]), max_size=6))
+def test_lines_of_keys_in_arrays_of_tables(names):
+    lines = ["# a comment", "[top]", "key = 1"]
+    wanted = {}
+    for index, name in enumerate(names):
+        count = names[:index].count(name)
+        lines += [f"[[{name}]]", "x = 1", f"[{name}.inner]", "  y = [1,", "2]"]
+        wanted[(name, count, "x")] = len(lines) - 3
+        wanted[(name, count, "inner", "y")] = len(lines) - 1
+    found = TomlLines("\n".join(lines))
+    assert {path: found.line(path) for path in wanted} == wanted
+    assert found.line(("top", "none")) == 2
+    assert found.line(()) == 1
+    assert parsed_path("$.job[0].model") == ("job", 0, "model")
