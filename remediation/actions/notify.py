@@ -38,7 +38,7 @@ class Notify:
     storm_alerts: int = 5
     """So many incidents of a job within storm_s are told one by one; the others together in one alert. 0: never together."""
     storm_s: float = 60.0
-    """See storm_alerts."""
+    """See storm_alerts. So often the number of incidents in a storm is told, too; a new cause among them at once."""
 
     @property
     def everybody(self) -> tuple[Receiver, ...]:

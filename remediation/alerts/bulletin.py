@@ -84,11 +84,13 @@ class Bulletin:
             if self._seen.get(name) != looks or self._is_due(name, moment):
                 self._seen[name] = looks
                 self._turn(subject_of(case), now)
-        for name in [name for name in self._due if name in self._open and name not in cases and self._is_due(name, moment)]:
-            self._left(self._open[name], now)
         for name in [name for name in self._seen if name not in cases]:
             del self._seen[name]
             self._again(name, 0.0)  # whatever became of it without us seeing it
+        for name in [name for name in self._due if name not in cases and self._is_due(name, moment)]:
+            del self._due[name]
+            if name in self._open:
+                self._left(self._open[name], now)
 
     # --- one incident --------------------------------------------------------------------------------------------
 
@@ -146,7 +148,6 @@ class Bulletin:
 
     def _left(self, record: AlertRecord, now: float) -> None:
         """A storm with news; or what the engine has no case of any more, or a leader before us did not get to."""
-        self._due.pop(record.id, None)
         last = told_of(record.body).alert
         if last.causes:
             self._say(record, last, now)
@@ -168,7 +169,7 @@ class Bulletin:
         storm = self._open.get(member.storm) or self._fresh(member.storm, now)
         told = told_of(storm.body) if storm.body else Told(alert=storm_of(alert, storm.id, now), receivers=())
         new = with_one_more(told.alert, alert, now)
-        wait = storm.changed + self._update_s - now
+        wait = storm.changed + self._storms.within_s - now
         if not storm.body or urgent(new, told.alert) or wait <= 0:
             self._say(storm, new, now)
         else:
@@ -208,6 +209,7 @@ class Bulletin:
         names = tuple(each.called for each in hears)
         said = replaced(record, number=number, changed=now, body=encode(Told(alert=alert, receivers=names)))
         self._book.say(said, letters, now)
+        self._due.pop(said.id, None)
         if said.over is None:
             self._open[said.id] = said
         else:
