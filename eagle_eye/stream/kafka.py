@@ -4,6 +4,7 @@ Nothing is connected before the first use, so a process may fork until then. Ack
 that the topic asks for. What a broker forgets nevertheless is sent again by `SpooledWriter` and noticed by `Follower`.
 """
 
+import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ class KafkaStream:
         partitions: of a topic that does not exist yet (by name, or for all); an existing one keeps its own.
         retention_s, max_bytes: of each partition of a topic that is made.
         """
+        _quieten()
         self._config = config
         self._wanted = partitions
         self._settings = {
@@ -252,6 +254,13 @@ class KafkaStream:
                 del self._ahead[topic, partition]
                 return []
             return ahead.messages[at : at + limit]
+
+
+def _quieten() -> None:
+    """kafka-python logs every attempt of an outage as an error; ours are told once. Who has set its level keeps it."""
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
 
 
 def _messages(topic: str, partition: int, offset: int, data: bytes) -> list[Message]:

@@ -78,7 +78,8 @@ class Producer:
     def oldest_age_s(self) -> float:
         """For how long the oldest append has waited for its acknowledgement: above `timeout_s` never for long."""
         with self._lock:
-            return self._clock.monotonic() - min(self._waiting.values(), default=self._clock.monotonic())
+            now = self._clock.monotonic()
+            return now - min(self._waiting.values(), default=now)
 
     def close(self) -> None:
         """Release the producer; nothing is in its buffers but what nobody waits for any more."""

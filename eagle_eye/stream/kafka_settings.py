@@ -141,15 +141,18 @@ def _ask_for_rejection(encrypted: ssl.SSLSocket) -> None:
     """A broker that refuses our certificate (TLS 1.3) says so only after the handshake: wait for a moment."""
     encrypted.settimeout(0.2)
     try:
-        encrypted.recv(1)
+        said = encrypted.recv(1)
     except TimeoutError:
         return
+    if not said:
+        raise ssl.SSLError("the connection was closed after the handshake")
 
 
 def _tls_failed(broker: Broker, config: KafkaConfig, error: ssl.SSLError) -> str:
     ours = config.certificate_file or "none, stream.kafka.certificate_file is empty"
+    met = getattr(error, "reason", "") or error.args[-1]
     return (
-        f"{broker} ends the TLS handshake ({error.reason or error}): does that port speak TLS, and is our certificate "
+        f"{broker} ends the TLS handshake ({met}): does that port speak TLS, and is our certificate "
         f"({ours}) still valid and signed by an authority that the broker trusts?"
     )
 
