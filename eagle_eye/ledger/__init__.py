@@ -11,6 +11,7 @@ from .epochs import Epochs
 from .figures import Figures
 from .findings import Findings
 from .incidents import Incidents
+from .invitations import Invitations
 from .leases import Leases
 from .outbox import Outbox
 from .plans import Plans
@@ -21,6 +22,7 @@ from .values import (
     Cordon,
     Holder,
     IncidentRecord,
+    Invitation,
     JobFacts,
     KeptVerdict,
     Lease,
@@ -34,6 +36,7 @@ __all__ = [
     "Cordon",
     "Holder",
     "IncidentRecord",
+    "Invitation",
     "JobFacts",
     "KeptVerdict",
     "Lease",
@@ -44,7 +47,7 @@ __all__ = [
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures):
+class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures, Invitations):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

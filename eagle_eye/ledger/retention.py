@@ -60,10 +60,12 @@ class Retention(Store):
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
     findings, notices, outbox, approvals, brakes = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.brakes
+    invitations = tables.invitations
     return [
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
         (notices, notices.c.number, notices.c.time < before),
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
         (approvals, approvals.c.number, approvals.c.expires < before),
+        (invitations, invitations.c.hash, invitations.c.expires < before),
         (brakes, brakes.c.id, brakes.c.until.is_not(None) & (brakes.c.until < before)),
     ]

@@ -215,3 +215,19 @@ alerts = Table(
     Column("body", Text, nullable=False, default=""),
     Index(None, "over", "opened"),
 )
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("plan", String(200), nullable=False),
+    Column("incident", String(200), nullable=False),
+    Column("job", String(400), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("made", Double, nullable=False),
+    Column("expires", Double, nullable=False),
+    Column("used", Double, nullable=True),
+    Column("person", String(200), nullable=True),
+    Column("approved", Boolean, nullable=True),
+    Index(None, "expires"),
+)

@@ -117,3 +117,20 @@ class Moment(Value, frozen=True, kw_only=True):
     what: str
     """fault, finding, incident, state, plan, verdict, approval, step, outcome, note or breaker."""
     text: str
+
+
+class Invitation(Value, frozen=True, kw_only=True):
+    """A link under which one plan may be decided, once."""
+
+    plan: str
+    incident: str
+    job: str
+    digest: str
+    """Of the plan; another one is not decided under this link."""
+    made: float
+    expires: float
+    used: float | None = None
+    person: str = ""
+    """Who used it."""
+    approved: bool = False
+    """What was said then."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import Ledger
+from eagle_eye.ledger import AlertRecord, Ledger
 from eagle_eye.ledger.incidents import EDGES
 from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
 from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
@@ -241,6 +241,33 @@ def test_a_letter_waits_until_it_arrives_or_is_given_up(ledger: Ledger) -> None:
     assert ledger.due(1000.0) == ()
 
 
+def test_letters_to_a_receiver_come_in_order_and_older_ones_may_go_with_a_newer(ledger: Ledger) -> None:
+    first, other, second = (ledger.post(name, text, 100.0) for name, text in (("pager", "1"), ("chat", "x"), ("pager", "2")))
+    ledger.failed(first, 500.0, "status 503")
+    assert [(letter.id, letter.attempts) for letter in ledger.unsent("pager")] == [(first, 1), (second, 0)]
+    assert ledger.addressees() == {"pager": (2, 100.0, "status 503"), "chat": (1, 100.0, "")}
+    ledger.delivered(second, 200.0, merged=[first])
+    assert ledger.unsent("pager") == ()
+    assert [letter.id for letter in ledger.unsent("chat")] == [other]
+
+
+def test_what_is_said_and_its_letters_are_kept_together(ledger: Ledger) -> None:
+    ledger.tell("i1", "a plan waits")
+    assert ledger.alerts() == ()  # nothing was said yet
+    ledger.say(AlertRecord(id="i1", number=1, opened=100.0, changed=100.0, body="{}"), [("pager", "a"), ("chat", "b")], 100.0)
+    ledger.say(AlertRecord(id="i2", storm="storm-1", opened=90.0, changed=90.0, body="{}"), [], 100.0)
+    assert [record.id for record in ledger.alerts()] == ["i2", "i1"]
+    assert [letter.body for letter in ledger.unsent("pager")] == ["a"]
+    ledger.tell("i1", "it was refused")
+    kept = ledger.alert("i1")
+    assert kept is not None
+    assert (kept.news, kept.number, kept.body) == ("it was refused", 1, "{}")
+    ledger.say(AlertRecord(id="i1", number=2, opened=100.0, changed=110.0, over=110.0, body="{}"), [], 110.0)
+    assert [record.id for record in ledger.alerts()] == ["i2"]
+    assert ledger.alert("i1") == AlertRecord(id="i1", number=2, opened=100.0, changed=110.0, over=110.0, news="it was refused", body="{}")
+    assert ledger.alert("i9") is None
+
+
 # --- what is old ---------------------------------------------------------------------------------------------------
 
 
@@ -263,3 +290,30 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     assert ledger.notices() == ()
     assert [letter.id for letter in ledger.due(1000.0)] == [waiting]
     assert ledger.sweep(500.0) == 0
+
+
+# --- invitations ---------------------------------------------------------------------------------------------------
+
+
+def test_an_invitation_is_answered_once_by_whoever_is_first(ledger: Ledger) -> None:
+    plan = a_plan()
+    token = ledger.invite(plan, 100.0)
+    kept = ledger.invitation(token)
+    assert kept is not None
+    assert (kept.plan, kept.digest, kept.job, kept.used) == (plan.id, plan.digest, plan.targets[0].job, None)
+    assert ledger.invitation("another") is None
+    with ThreadPoolExecutor(8) as people:
+        answers = list(people.map(lambda number: ledger.use_invitation(token, f"p{number}", True, plan.expires - 1), range(8)))
+    assert answers.count(True) == 1
+    used = ledger.invitation(token)
+    assert used is not None
+    assert (used.person, used.approved, used.used) == (f"p{answers.index(True)}", True, plan.expires - 1)
+
+
+def test_an_invitation_lasts_as_long_as_its_plan_and_is_swept_later(ledger: Ledger) -> None:
+    plan = a_plan()
+    token = ledger.invite(plan, 100.0)
+    assert not ledger.use_invitation(token, "ada", True, plan.expires)
+    assert not ledger.use_invitation("another", "ada", True, 100.0)
+    ledger.sweep(plan.expires + 1)
+    assert ledger.invitation(token) is None

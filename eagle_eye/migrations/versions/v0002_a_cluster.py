@@ -32,7 +32,43 @@ def _what_people_say() -> None:
     op.create_index("ix_notes_incident", "notes", ["incident"])
 
 
-SUBJECTS: tuple[Callable[[], None], ...] = (_what_people_say,)
+def _alerts() -> None:
+    """What was said about each incident, so that it is said once."""
+    op.create_table(
+        "alerts",
+        sa.Column("id", sa.String(200), nullable=False),
+        sa.Column("storm", sa.String(200), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("opened", sa.Double(), nullable=False),
+        sa.Column("changed", sa.Double(), nullable=False),
+        sa.Column("over", sa.Double(), nullable=True),
+        sa.Column("news", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_alerts"),
+    )
+    op.create_index("ix_alerts_over_opened", "alerts", ["over", "opened"])
+
+
+def _invitations() -> None:
+    """Links under which one plan is decided once."""
+    op.create_table(
+        "invitations",
+        sa.Column("hash", sa.String(64), nullable=False),
+        sa.Column("plan", sa.String(200), nullable=False),
+        sa.Column("incident", sa.String(200), nullable=False),
+        sa.Column("job", sa.String(400), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("made", sa.Double(), nullable=False),
+        sa.Column("expires", sa.Double(), nullable=False),
+        sa.Column("used", sa.Double(), nullable=True),
+        sa.Column("person", sa.String(200), nullable=True),
+        sa.Column("approved", sa.Boolean(), nullable=True),
+        sa.PrimaryKeyConstraint("hash", name="pk_invitations"),
+    )
+    op.create_index("ix_invitations_expires", "invitations", ["expires"])
+
+
+SUBJECTS: tuple[Callable[[], None], ...] = (_what_people_say, _alerts, _invitations)
 
 
 def upgrade() -> None:
