@@ -1,0 +1,24 @@
+"""`eagle-eye note`."""
+
+import click
+
+from eagle_eye.app import options
+from eagle_eye.app.asking import ask
+from eagle_eye.config import Config
+from eagle_eye.rpc.messages import NoteOrder
+
+
+@click.command(short_help="write something about an incident")
+@click.argument("incident")
+@click.argument("text")
+@options.person
+@options.server
+@options.deployment
+def command(config: Config, incident: str, text: str, person: str, server: str) -> None:
+    """Add TEXT to the story of INCIDENT, an id or the beginning of one; `eagle-eye incidents ID` shows it.
+
+    \b
+    Example:
+      eagle-eye note 4f1c9a02 "the cable was loose, replaced"
+    """
+    click.echo(ask(config, server, "note", NoteOrder(incident=incident, person=person, text=text))["message"])
