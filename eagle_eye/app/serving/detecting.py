@@ -1,46 +1,126 @@
-"""What `detect` runs: a runner over each partition that this process owns."""
+"""What `detect` runs: a runner over each partition that this process owns, and its part in sharing them out."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
 from functools import partial
-from queue import SimpleQueue
 
 from detectors.diagnosis import Diagnosis
 from detectors.learning import Learning, learners
+from detectors.ownership import Ownership
 from detectors.runner import Runner
 from eagle_eye.app import parts
+from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
-from eagle_eye.types import ConfigChange, Finding, Incident, Pulse
+from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.types import ConfigChange, Incident, Pulse
 
-from .services import Around
+from .seat import this_process
+from .services import Around, Running, of_partition
+from .threads import JOIN_S, Threads
 
-Inbox = SimpleQueue[Sequence[Incident | Pulse]]
-"""What a runner hands to an engine in the same process, in order."""
+log = logging.getLogger(__name__)
+
+ROUNDS = 8.0
+"""Looks at the leases within the time of one."""
+LOOK_S = 0.1
 
 
-def runner_of(around: Around, partition: int, term: int, inbox: Inbox, on_findings: Callable[[list[Finding]], None]) -> Runner:
+class Detect:
+    """The detecting side of a process."""
+
+    def __init__(self, around: Around, lease_s: float, stop: threading.Event) -> None:
+        self._around = around
+        self._lease_s = lease_s
+        self._stop = stop
+        self._threads = Threads()
+
+    async def run(self) -> None:
+        """Until told to stop. Raises EagleEyeError for what ended a runner."""
+        self._threads.start("partitions", self._share)
+        while not (self._stop.is_set() or self._threads.stop.is_set()):
+            await asyncio.sleep(LOOK_S)
+        await self._threads.join()
+        if self._threads.failed is not None:
+            raise EagleEyeError(f"detection had to stop: {self._threads.failed}") from self._threads.failed
+
+    def _share(self) -> None:
+        ownership = self._ownership()
+        if ownership is None:
+            return
+        try:
+            while not self._threads.stop.is_set():
+                ownership.round()
+                self._threads.stop.wait(self._lease_s / ROUNDS)
+        finally:
+            ownership.close()
+
+    def _ownership(self) -> Ownership | None:
+        """Once the stream tells how many partitions there are; None if told to stop before."""
+        around, begin = self._around, partial(Watching, self._around, self._threads)
+        while not self._threads.stop.is_set():
+            try:
+                count = around.stream.partitions(OBSERVATIONS)
+            except EagleEyeError as error:
+                log.warning("waiting for the stream: %s", error)
+                self._threads.stop.wait(1.0)
+            else:
+                return Ownership(around.ledger, this_process(), begin, partitions=count, lease_s=self._lease_s, clock=around.clock)
+        return None
+
+
+class Watching:
+    """The work on one partition: its runner and what belongs to it. Made means begun."""
+
+    def __init__(self, around: Around, threads: Threads, partition: int, term: int) -> None:
+        self._around = around
+        self._partition = partition
+        self._runner = runner_of(around, partition, term)
+        self._services = Running(of_partition(around, partition, term))
+        self._services.start()
+        around.runners[partition] = self._runner
+        self._thread = threads.start(f"runner-{partition}", self._runner.run)
+
+    @property
+    def outranked_by(self) -> int:
+        """Generation of an owner that was seen above ours; 0 = none."""
+        return self._runner.outranked_by
+
+    def stop(self) -> None:
+        """Finish the frame in hand, commit it, and end; returns at once."""
+        self._runner.stop()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join(JOIN_S)
+        if self._around.runners.get(self._partition) is self._runner:
+            del self._around.runners[self._partition]
+        self._services.stop()
+
+
+def runner_of(around: Around, partition: int, term: int) -> Runner:
     """The runner of a partition; `term` becomes the generation of its marks."""
-    config, clock, ledger = around.config, around.clock, around.ledger
+    config, clock, tell = around.config, around.clock, around.notices.put
     found = parts.detectors(config)
     lessons = learners((name, type(detector)) for name, detector in found)
-    return Runner(
-        around.stream, partition, found, Diagnosis(), clock=clock, generation=term, on_pulses=_pulses_to(around, inbox), on_incidents=inbox.put,
-        on_frame=partial(_count, around),
-        on_findings=on_findings, on_notice=ledger.save_notice, records=config.state / "records",
-        learning=Learning(lessons, directory=config.state / "baselines", clock=clock, on_notice=ledger.save_notice),
-        config=ConfigChange(digest=config.digest, text=""),
-    )  # fmt: skip
 
+    def on_incidents(_incidents: Sequence[Incident]) -> None:
+        around.nudge.set()
 
-def _pulses_to(around: Around, inbox: Inbox) -> Callable[[list[Pulse]], None]:
-    def told(pulses: list[Pulse]) -> None:
-        inbox.put(pulses)
+    def on_pulses(pulses: Sequence[Pulse]) -> None:
+        around.nudge.set()
         if around.metrics is not None:
             for pulse in pulses:
                 around.metrics.follow(pulse)
 
-    return told
+    def on_frame(frame: Frame) -> None:
+        if around.metrics is not None:
+            around.metrics.hear(frame.events)
 
-
-def _count(around: Around, frame: Frame) -> None:
-    if around.metrics is not None:
-        around.metrics.hear(frame.events)
+    return Runner(
+        around.stream, partition, found, Diagnosis(), clock=clock, generation=term,
+        on_incidents=on_incidents, on_pulses=on_pulses, on_frame=on_frame, on_notice=tell,
+        records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
+        learning=Learning(lessons, directory=config.state / "baselines", clock=clock, on_notice=tell),
+    )  # fmt: skip

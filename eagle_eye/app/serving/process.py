@@ -5,6 +5,7 @@ import logging
 import secrets
 import signal
 import threading
+from collections.abc import Coroutine
 
 from eagle_eye.app import parts
 from eagle_eye.clock import Clock, SystemClock
@@ -13,10 +14,16 @@ from eagle_eye.ledger.opening import open_ledger
 from eagle_eye.stream.opening import open_stream
 
 from . import access
+from .detecting import Detect
 from .leading import Lead
+from .notices import Notices
 from .services import Around, Running, of_process
 
 log = logging.getLogger(__name__)
+
+LEASE_FACTOR = 2.0
+"""A lease in the ledger lasts so many session leases: its holder outlives a short pause of its machine."""
+Role = Coroutine[None, None, None]
 
 
 def serve(config: Config, listen: str = "") -> None:
@@ -47,16 +54,42 @@ class Process:
         try:
             stream = open_stream(self._config, self._clock)
             try:
-                await self._run(Around(config=self._config, clock=self._clock, ledger=ledger, stream=stream, boot=secrets.token_hex(6)))
+                notices = Notices(ledger, self._clock)
+                around = Around(
+                    config=self._config, clock=self._clock, ledger=ledger, stream=stream, boot=secrets.token_hex(6), notices=notices
+                )  # fmt: skip
+                await self._run(around)
             finally:
                 stream.close()
         finally:
             ledger.close()
 
     async def _run(self, around: Around) -> None:
-        services = Running(of_process(around))
-        await services.start()
+        services = Running([around.notices, *of_process(around)])
+        await asyncio.to_thread(services.start)
         try:
-            await Lead(around, self._listen, self._stop).run()
+            await self._together(self._roles(around))
         finally:
-            await services.stop()
+            await asyncio.to_thread(services.stop)
+
+    def _roles(self, around: Around) -> list[Role]:
+        lease_s, role = self._config.server.lease_s * LEASE_FACTOR, self._config.server.role
+        roles: list[Role] = []
+        if role != "detect":
+            roles.append(Lead(around, self._listen, lease_s, self._stop).run())
+        if role != "lead":
+            roles.append(Detect(around, lease_s, self._stop).run())
+        return roles
+
+    async def _together(self, roles: list[Role]) -> None:
+        """All end with the first that does. Raises what ended it."""
+        ended = await asyncio.gather(*map(self._to_its_end, roles), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
+
+    async def _to_its_end(self, role: Role) -> None:
+        try:
+            await role
+        finally:
+            self._stop.set()

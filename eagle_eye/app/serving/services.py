@@ -4,8 +4,8 @@ A function below returns the services of one kind of owner, in the order in whic
 in the reverse order. Both are called in a thread of their own, so they may wait for disk and network.
 """
 
-import asyncio
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +22,7 @@ from remediation.engine import Engine
 from remediation.leader import Leader
 
 from .alerting import alerts_of
+from .notices import Notices
 from .sweeping import Sweeping
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,10 @@ class Around:
     stream: Stream
     boot: str
     """Random id of this life of the process."""
+    notices: Notices
+    """To the ledger; `put` does not wait for it."""
+    nudge: threading.Event = field(default_factory=threading.Event)
+    """Set when this process has written something that a leader reads."""
     runners: dict[int, Runner] = field(default_factory=dict)
     """Partition → its runner, for those that this process owns now."""
     leading: "Leading | None" = None
@@ -102,21 +107,21 @@ class Running:
         self._services: Sequence[Service] = tuple(services)
         self._started: list[Service] = []
 
-    async def start(self) -> None:
-        """In order; if one cannot, those before it are stopped again."""
+    def start(self) -> None:
+        """In order; if one cannot, those before it are stopped again. Not in the event loop: they may wait."""
         for service in self._services:
             try:
-                await asyncio.to_thread(service.start)
+                service.start()
             except BaseException:
-                await self.stop()
+                self.stop()
                 raise
             self._started.append(service)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """In the reverse order; one that cannot be stopped does not keep the others."""
         while self._started:
             service = self._started.pop()
             try:
-                await asyncio.to_thread(service.stop)
+                service.stop()
             except Exception:  # boundary: the others are still to be stopped
                 log.exception("stopping %s failed", type(service).__name__)

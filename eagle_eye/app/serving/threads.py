@@ -20,7 +20,7 @@ class Threads:
         """The first error that ended one of them."""
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, work: Callable[[], None]) -> None:
+    def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Run `work` until it returns."""
 
         def guarded() -> None:
@@ -31,8 +31,9 @@ class Threads:
                 self.fail(error)
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
-        self._threads.append(thread)
+        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
         thread.start()
+        return thread
 
     def fail(self, error: BaseException) -> None:
         """End them all because of this."""
