@@ -1,6 +1,7 @@
 """Prints what the ledger knows, for people and as JSON."""
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.markup import escape
 from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
-from eagle_eye.types import Incident
+from eagle_eye.types import Incident, Outcome
 
 LONGEST = 160
 """Characters of a line of the timeline."""
@@ -58,6 +59,20 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
     console.print("[bold]timeline[/]")
     for moment in ledger.timeline(incident.id):
         console.print(f"  {moment.time - incident.since:+9.3f} s  {moment.what:<9} {_short(moment.text)}", highlight=False, markup=False, soft_wrap=True)
+    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000))
+
+
+def _print_predictions(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """What was said before each action, beside what came of it."""
+    foretold = [outcome for outcome in reversed(outcomes) if outcome.predicted]
+    if not foretold:
+        return
+    console.print("[bold]predicted and actual[/]")
+    for outcome in foretold:
+        console.print(f"  {outcome.action}, {outcome.state}", highlight=False, markup=False)
+        for name, value in outcome.predicted.items():
+            came = outcome.actual.get(name.removesuffix("_high"))
+            console.print(f"    {name:<18} {value:>12.6g} {'' if came is None else format(came, '>12.6g')}", highlight=False, markup=False)
 
 
 def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:

@@ -1,14 +1,15 @@
 """The story of one incident: everything that the ledger holds about it, in the order of time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
-from eagle_eye.types import Incident
+from eagle_eye.types import Allow, Incident
 
 from .brakes import Brakes
 from .findings import Findings
 from .incidents import Incidents
 from .plans import Plans
-from .values import Moment
+from .values import KeptVerdict, Moment
 
 
 class Timeline(Incidents, Findings, Plans, Brakes):
@@ -43,9 +44,7 @@ class Timeline(Incidents, Findings, Plans, Brakes):
             for word in self.approvals(digest=plan.digest):
                 said = "approved" if word.approved else "refused"
                 yield Moment(time=word.time, what="approval", text=f"{word.person} {said} {plan.action}")
-        for kept in self.verdicts(incident=incident):
-            said = type(kept.verdict).__name__.lower()
-            yield Moment(time=kept.time, what="verdict", text=f"{kept.verdict.guard}: {said}, {kept.verdict.reason}")
+        yield from _told_by_guards(self.verdicts(incident=incident))
         for outcome in self.outcomes(incident=incident, limit=1000):
             detail = f": {outcome.detail}" if outcome.detail else ""
             yield Moment(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
@@ -59,6 +58,18 @@ class Timeline(Incidents, Findings, Plans, Brakes):
                 yield Moment(time=breaker.since, what="breaker", text=opened)
                 if breaker.until is not None:
                     yield Moment(time=breaker.until, what="breaker", text=f"closed by {breaker.person}")
+
+
+def _told_by_guards(verdicts: Iterable[KeptVerdict]) -> Iterator[Moment]:
+    """Every hold and refusal with its reason; guards that let the same plan pass in a row are one line."""
+    for (_, passed), same in groupby(verdicts, key=lambda kept: (kept.plan, isinstance(kept.verdict, Allow))):
+        kept = list(same)
+        if passed:
+            yield Moment(time=kept[-1].time, what="verdict", text=f"allowed by {', '.join(each.verdict.guard for each in kept)}")
+            continue
+        for each in kept:
+            said = type(each.verdict).__name__.lower()
+            yield Moment(time=each.time, what="verdict", text=f"{each.verdict.guard}: {said}, {each.verdict.reason}")
 
 
 def _told(revision: Incident) -> str:
