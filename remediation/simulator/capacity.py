@@ -1,0 +1,126 @@
+"""Who gets which nodes after a loss or a return: three ways, each a class of two methods."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .job_run import JobRun, Phase
+from .plans import Plans
+
+
+class Pool:
+    """Who holds which node. Last in, first out: a node that has just come back is known to be there."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._free = dict.fromkeys(reversed(nodes))
+        self._holder: dict[int, JobRun] = {}
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def holder(self, node: int) -> JobRun | None:
+        """The job that has it; None: nobody, or it is out."""
+        return self._holder.get(node)
+
+    def give(self, node: int) -> None:
+        """A node that nobody holds is there."""
+        self._free[node] = None
+
+    def lose(self, node: int) -> JobRun | None:
+        """A node is out; the job that held it has to be told."""
+        self._free.pop(node, None)
+        return self._holder.pop(node, None)
+
+    def fill(self, run: JobRun, nodes: int) -> bool:
+        """Bring a job to so many nodes as far as the pool goes, or take from its end; whether anything changed."""
+        before = len(run.nodes)
+        while len(run.nodes) < nodes and self._free:
+            node = self._free.popitem()[0]
+            run.nodes.append(node)
+            self._holder[node] = run
+        while len(run.nodes) > nodes:
+            node = run.nodes.pop()
+            del self._holder[node]
+            self._free[node] = None
+        return len(run.nodes) != before
+
+
+class Capacity(Protocol):
+    """Moves nodes between the pool and the jobs. `run.settle` was called for all of them."""
+
+    def after_fault(self, hit: JobRun) -> list[JobRun]:
+        """A job lost nodes, or must start anew: other jobs whose nodes changed."""
+        ...
+
+    def after_join(self) -> list[JobRun]:
+        """Nodes came into the pool: jobs whose nodes changed."""
+        ...
+
+    def enough(self, run: JobRun) -> bool:
+        """Whether a job can run with what it has."""
+        ...
+
+
+class Wait:
+    """A fixed size: a lost node is replaced from the pool, or waited for."""
+
+    def __init__(self, runs: Sequence[JobRun], pool: Pool) -> None:
+        self._runs, self._pool = runs, pool
+
+    def after_fault(self, hit: JobRun) -> list[JobRun]:
+        self._pool.fill(hit, hit.wanted)
+        return []
+
+    def after_join(self) -> list[JobRun]:
+        """The job that misses fewest comes first: it is the one that can start."""
+        waiting = sorted((run for run in self._runs if run.phase is Phase.WAITING), key=lambda run: run.wanted - len(run.nodes))
+        return [run for run in waiting if self._pool.fill(run, run.wanted)]
+
+    def enough(self, run: JobRun) -> bool:
+        return len(run.nodes) == run.wanted > 0
+
+
+class Shrink(Wait):
+    """Goes on with what is left, and grows again when a node comes back."""
+
+    def after_join(self) -> list[JobRun]:
+        """Waiting jobs first, then the one that misses the largest share; a node that brings nothing idles in its job."""
+        short = sorted(
+            (run for run in self._runs if len(run.nodes) < run.wanted),
+            key=lambda run: (run.phase is not Phase.WAITING, len(run.nodes) / run.wanted),
+        )
+        changed = []
+        for run in short:
+            before = run.rate
+            if self._pool.fill(run, run.wanted) and (run.rate > before or run.phase is Phase.WAITING):
+                changed.append(run)
+        return changed
+
+    def enough(self, run: JobRun) -> bool:
+        return len(run.nodes) >= max(run.job.minimum, run.job.replica) and run.rate > 0
+
+
+class Share:
+    """The planner shares the whole cluster out anew."""
+
+    def __init__(self, runs: Sequence[JobRun], pool: Pool, plans: Plans) -> None:
+        self._runs, self._pool, self._plans = runs, pool, plans
+
+    def after_fault(self, hit: JobRun) -> list[JobRun]:
+        return [run for run in self._follow(frozenset([self._runs.index(hit)])) if run is not hit]
+
+    def after_join(self) -> list[JobRun]:
+        return self._follow(frozenset())
+
+    def enough(self, run: JobRun) -> bool:
+        return len(run.nodes) == run.wanted > 0
+
+    def _follow(self, failed: frozenset[int]) -> list[JobRun]:
+        usable = len(self._pool) + sum(len(run.nodes) for run in self._runs)
+        plan = self._plans.share([run.wanted for run in self._runs], usable, failed)
+        before = [len(run.nodes) for run in self._runs]
+        for step in (min, max):  # givers before takers
+            for run, count in zip(self._runs, plan, strict=True):
+                self._pool.fill(run, step(count, len(run.nodes)))
+        for run, count in zip(self._runs, plan, strict=True):
+            run.wanted = count
+        return [run for run, count in zip(self._runs, before, strict=True) if len(run.nodes) != count]

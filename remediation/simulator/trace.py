@@ -1,0 +1,205 @@
+"""What happens to a cluster: nodes that are lost and come back, processes that die, nodes that get slow.
+
+As a file: CSV with the heading `timestamp_s,event,node_id` and, if wanted, `detail`. Events: add, remove, sev2, sev3,
+slow (detail: its speed, below 1) and healthy. `remove` may name in `detail` how it shows: lost, exception or hang.
+"""
+
+import csv
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from eagle_eye.errors import ConfigError
+
+HEADING = ("timestamp_s", "event", "node_id")
+ASSUMED_NODE_MTBF_S = 50_700 / 8 * 3600.0
+"""Where a trace tells none: a GPU fails each 50,700 hours (Llama 3 report: 419 in 54 days of 16,384), 8 GPUs a node."""
+
+
+class Kind(StrEnum):
+    """What may happen; the values are the words of the file."""
+
+    JOINED = "add"
+    LOST = "remove"
+    RESTART = "sev2"
+    TRANSIENT = "sev3"
+    SLOW = "slow"
+    HEALTHY = "healthy"
+
+
+class Shows(StrEnum):
+    """By which of Unicron's four methods a fault can be seen, which decides how long it goes unseen."""
+
+    LOST = "lost"
+    EXIT = "exit"
+    EXCEPTION = "exception"
+    HANG = "hang"
+
+
+class Happening(NamedTuple):
+    """One event. Nodes are numbered from 0; several at once: a switch."""
+
+    time_s: float
+    kind: Kind
+    nodes: tuple[int, ...]
+    shows: Shows = Shows.LOST
+    speed: float = 1.0
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A cluster's life, the same for every policy."""
+
+    name: str
+    nodes: int
+    """All that are ever there at once; all of them at the start but for `missing`."""
+    duration_s: float
+    happenings: tuple[Happening, ...]
+    """By time."""
+    missing: tuple[int, ...] = ()
+    """Nodes that are not there at the start."""
+    node_mtbf_s: float = ASSUMED_NODE_MTBF_S
+    """What the planner may know of the future: how long a node lasts on average."""
+
+    def count(self, *kinds: Kind) -> int:
+        """Happenings of these kinds."""
+        return sum(each.kind in kinds for each in self.happenings)
+
+    def joined_with(self, other: "Trace") -> "Trace":
+        """Both at once, e.g. the faults of nodes and those of processes. The cluster is this one's."""
+        happenings = sorted((*self.happenings, *other.happenings), key=lambda each: each.time_s)
+        return replace(self, happenings=tuple(happenings), duration_s=max(self.duration_s, other.duration_s))
+
+
+def observed_mtbf_s(nodes: int, duration_s: float, happenings: Iterable[Happening]) -> float:
+    """Mean time between losses of one node; the usual one where none was lost."""
+    lost = sum(len(each.nodes) for each in happenings if each.kind is Kind.LOST)
+    return nodes * duration_s / lost if lost and duration_s > 0 else ASSUMED_NODE_MTBF_S
+
+
+class _Row(NamedTuple):
+    """A line of a file that has been checked by itself."""
+
+    line: int
+    time_s: float
+    kind: Kind
+    node: str
+    shows: Shows
+    speed: float
+
+
+def read_trace(paths: Sequence[Path]) -> Trace:
+    """The files as one trace. Nodes added at the first moment are the cluster at the start.
+
+    Node names become numbers; a new node takes the lowest number that is free, so the cluster is as large as the most
+    nodes that were ever there at once. Raises ConfigError with the file and the line for anything that cannot be.
+    """
+    where = [(path, row) for path in paths for row in _rows(path)]
+    if not where:
+        raise ConfigError(f"{paths[0]}: the trace has no event; it needs lines of {','.join(HEADING)}")
+    where.sort(key=lambda each: each[1].time_s)
+    return _Numbering().trace(where)
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a trace: {error}") from error
+    reader = csv.reader(text.splitlines())
+    heading = tuple(next(reader, ()))
+    if heading[:3] != HEADING:
+        raise ConfigError(f"{path}, line 1: the heading is {','.join(heading)!r}; it must be {','.join(HEADING)!r}")
+    before = 0.0
+    for fields in reader:
+        if not fields:
+            continue
+        row = _row(f"{path}, line {reader.line_num}", reader.line_num, fields, len(heading))
+        if row.time_s < before:
+            raise ConfigError(f"{path}, line {reader.line_num}: time {row.time_s:g} comes after {before:g}; sort the trace by time")
+        before = row.time_s
+        yield row
+
+
+def _row(place: str, line: int, fields: list[str], columns: int) -> _Row:
+    if not 3 <= len(fields) <= max(columns, 4):
+        raise ConfigError(f"{place}: {len(fields)} fields ({','.join(fields)!r}), it must be {','.join(HEADING)}; the file seems torn here")
+    try:
+        time_s = float(fields[0])
+    except ValueError:
+        time_s = math.nan
+    if not (math.isfinite(time_s) and time_s >= 0):
+        raise ConfigError(f"{place}: timestamp_s is {fields[0]!r}; it must be seconds, 0 or more")
+    if fields[1] not in set(Kind):
+        raise ConfigError(f"{place}: event is {fields[1]!r}; it must be one of {', '.join(Kind)}")
+    if not fields[2]:
+        raise ConfigError(f"{place}: node_id is empty")
+    kind, detail = Kind(fields[1]), fields[3] if len(fields) > 3 else ""
+    return _Row(line, time_s, kind, fields[2], _shows(place, kind, detail), _speed(place, kind, detail))
+
+
+def _shows(place: str, kind: Kind, detail: str) -> Shows:
+    usual = {Kind.RESTART: Shows.EXIT, Kind.TRANSIENT: Shows.HANG}.get(kind, Shows.LOST)
+    if kind is Kind.SLOW or not detail:
+        return usual
+    if detail not in set(Shows):
+        raise ConfigError(f"{place}: detail is {detail!r}; of {kind} it must be one of {', '.join(Shows)}, or empty")
+    return Shows(detail)
+
+
+def _speed(place: str, kind: Kind, detail: str) -> float:
+    if kind is not Kind.SLOW:
+        return 1.0
+    try:
+        speed = float(detail)
+    except ValueError:
+        speed = math.nan
+    if not 0 < speed < 1:
+        raise ConfigError(f"{place}: detail is {detail!r}; of slow it must be the node's speed, above 0 and below 1")
+    return speed
+
+
+class _Numbering:
+    """Names of nodes → numbers, in the order of time."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+        self._free: list[int] = []
+        self._most = 0
+        self._happenings: list[Happening] = []
+
+    def trace(self, rows: Sequence[tuple[Path, _Row]]) -> Trace:
+        start_s = rows[0][1].time_s
+        there = itertools.takewhile(lambda each: each[1].time_s == start_s and each[1].kind is Kind.JOINED, rows)
+        first = sum(self._add(f"{path}, line {row.line}", row.node) >= 0 for path, row in there)
+        for path, row in rows[first:]:
+            self._take(f"{path}, line {row.line}", row, start_s)
+        duration_s = rows[-1][1].time_s - start_s
+        name = "+".join(dict.fromkeys(path.stem for path, _ in rows))
+        mtbf_s = observed_mtbf_s(self._most, duration_s, self._happenings)
+        return Trace(name, self._most, duration_s, tuple(self._happenings), tuple(range(first, self._most)), mtbf_s)
+
+    def _add(self, place: str, node: str) -> int:
+        if node in self._number:
+            raise ConfigError(f"{place}: node {node!r} is added, but it is there already")
+        number = self._free.pop(0) if self._free else self._most
+        self._most = max(self._most, number + 1)
+        self._number[node] = number
+        return number
+
+    def _take(self, place: str, row: _Row, start_s: float) -> None:
+        if row.kind is Kind.JOINED:
+            number = self._add(place, row.node)
+        elif row.node not in self._number:
+            raise ConfigError(f"{place}: event {row.kind} of node {row.node!r}, which is not there at that time")
+        elif row.kind is Kind.LOST:
+            number = self._number.pop(row.node)
+            self._free = sorted([*self._free, number])
+        else:
+            number = self._number[row.node]
+        self._happenings.append(Happening(row.time_s - start_s, row.kind, (number,), row.shows, row.speed))
