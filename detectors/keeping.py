@@ -99,6 +99,14 @@ class RecordKeeper:
         except OSError as error:
             self._give_up(error)
 
+    def begin_anew(self, offset: int) -> None:
+        """The stream has lost what it held: copying goes on where it begins now; incidents that had ended stay as they are."""
+        for incident, kept in list(self._kept.items()):
+            kept.offset = offset
+            if kept.end is not None:
+                del self._kept[incident]
+                kept.file.close()
+
     def close(self) -> None:
         """Release the files; what is missing in them stays missing."""
         for kept in self._kept.values():

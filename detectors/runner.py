@@ -211,6 +211,8 @@ class Runner:
         """The stream has lost what it held: what stands open is written again, and the standing records before the next tick."""
         self.offset = self._follower.offset
         self._outstanding = self._ticks = 0
+        if self._keeper is not None:
+            self._keeper.begin_anew(self.offset)
         self._unsent.judged(self.watch.incidents.values(), self.watch.open_findings())
         self._tell("stream.anew", f"partition {self._partition} has begun anew: what was in it before is gone")
 
@@ -336,6 +338,7 @@ class Runner:
     # --- notices -------------------------------------------------------------------------------------------------
 
     def _went_away(self, reason: str) -> None:
+        self._follower.rewind(self.offset)
         if not self._away:
             self._away = True
             self._outstanding = 0
