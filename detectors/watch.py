@@ -208,8 +208,8 @@ class Watch:
 
     def _diagnose(self, findings: list[Finding]) -> list[Incident]:
         if self._topology is None:
-            known = (Topology(nodes=self._switches.nodes, gpus=self._switches.gpus),)
-            self._topology = merged([*known, *(job.builder.topology for job in self.jobs.values())])
+            switches = Topology(nodes=self._switches.nodes, gpus=self._switches.gpus)
+            self._topology = merged([switches, *(job.builder.topology for job in self.jobs.values())])
         try:
             incidents = list(self._diagnoser.diagnose(tuple(self.incidents.values()), findings, self._topology))
         except Exception as error:  # noqa: BLE001 -- detection goes on: the findings are written down anyway

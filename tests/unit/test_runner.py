@@ -1,75 +1,34 @@
 """The one loop: marks, order, isolation of detectors, outages, restarts; with a stream in memory and a fake clock."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
-import numpy as np
 import pytest
 
 from detectors import watch
 from detectors.keeping import read_records, record_path
-from detectors.runner import SNAPSHOT_TICKS, Runner, mark_key
+from detectors.runner import SNAPSHOT_TICKS, mark_key
 from eagle_eye import wire
-from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ConfigError
 from eagle_eye.frames import Frame
 from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
-from eagle_eye.stream.memory import MemoryLog, MemoryStream
+from eagle_eye.stream.memory import MemoryStream
 from eagle_eye.types import (
     Baseline,
-    Batch,
-    Block,
     Claim,
     ConfigChange,
-    Culprit,
-    Entity,
-    Event,
     Evidence,
     Finding,
     Incident,
-    Kind,
     Layout,
     Mark,
     Place,
-    Reading,
-    Record,
     SchemaRecord,
-    Severity,
-    Topology,
 )
-
-JOB = "t/n/r"
-NODE = Entity(kind=Kind.NODE, name="n")
-
-
-@dataclass
-class Exited:
-    """Claims every exit event."""
-
-    def update(self, frame: Frame, /) -> Iterator[Claim]:
-        for event in frame.events:
-            if event.name == "exit":
-                proof = Evidence(text="it exited", event=event.id)
-                yield Claim(entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof,))
-
-
-@dataclass
-class Hot:
-    """Claims the node while it is hot; needs three hot ticks of its window."""
-
-    limit: float = 80.0
-
-    def update(self, frame: Frame, /) -> Iterator[Claim]:
-        if not frame.tick or Kind.NODE not in frame.entities:
-            return
-        past = frame.past(Kind.NODE, "temperature_celsius", 3.0)
-        hot = len(past) == 3 and bool((past > self.limit).all())
-        mean = float(past.mean()) if hot else 0.0
-        proof = Evidence(text="temperature", metric="temperature_celsius", value=mean)
-        yield Claim(entity=NODE, kind="node.hot", score=1.0, since=0.0, evidence=(proof,), active=hot)
+from fakes.partition import JOB, NODE, Exited, Hot, World, settle
 
 
 @dataclass
@@ -101,92 +60,6 @@ class Third:
         self.asked += 1
         if self.asked == 3:
             yield Claim(entity=NODE, kind="third", score=1.0, since=0.0, evidence=(Evidence(text=frame.job),))
-
-
-class OneToOne:
-    """Every finding is an incident of its own."""
-
-    def diagnose(
-        self, opened: Sequence[Incident], findings: Sequence[Finding], topology: Topology, /
-    ) -> Iterator[Incident]:
-        known = {incident.id: incident for incident in opened}
-        for finding in findings:
-            before = known.get("incident-" + finding.id)
-            yield Incident(
-                id="incident-" + finding.id, revision=before.revision + 1 if before else 1, job=finding.job,
-                cause=finding.kind, culprits=(Culprit(entity=finding.entity, confidence=1.0),), severity=Severity.SEV2,
-                findings=(finding.id,), evidence=finding.evidence, since=finding.since, time=finding.time,
-                active=finding.active,
-            )  # fmt: skip
-
-
-class World:
-    """A stream, a clock, and whatever the runner tells."""
-
-    def __init__(self, stream: MemoryStream | None = None) -> None:
-        self.clock = FakeClock(1000.0)
-        self.stream = stream or MemoryStream(clock=self.clock)
-        self.frames: list[Frame] = []
-        self.incidents: list[Incident] = []
-        self.findings: list[Finding] = []
-        self.notices: list[str] = []
-        self.schemas = wire.Schemas()
-        self.number = 0
-
-    def runner(self, *detectors: object, generation: int = 1, **options: object) -> Runner:
-        names = [(type(detector).__name__.lower(), detector) for detector in detectors]
-        settings: dict[str, object] = {
-            "clock": self.clock,
-            "generation": generation,
-            "on_incidents": self.incidents.extend,
-            "on_findings": self.findings.extend,
-            "on_frame": self.frames.append,
-            "on_notice": lambda notice: self.notices.append(notice.name),
-        }
-        make: Callable[..., Runner] = Runner
-        runner = make(self.stream, 0, names, OneToOne(), **(settings | options))
-        settle(runner)
-        return runner
-
-    def put(self, record: Record, key: str = JOB) -> None:
-        self.stream.append(OBSERVATIONS, [(key, wire.encode(record))])
-
-    def exit(self, worker: str = "r/n/0") -> None:
-        self.number += 1
-        entity = Entity(kind=Kind.WORKER, name=worker)
-        now = self.clock.now()
-        self.put(Event(name="exit", job=JOB, entity=entity, time=now, node="n", boot="b", number=self.number))
-
-    def batch(self, celsius: float, job: str = JOB) -> None:
-        self.number += 1
-        matrix, names, now = np.array([[celsius]], dtype=np.float32), ("temperature_celsius",), self.clock.now()
-        reading = Reading(source="host", kind=Kind.NODE, entities=("n",), names=names, matrix=matrix, time=now)
-        known = len(list(self.schemas))
-        schema = self.schemas.schema_of(reading)
-        if len(list(self.schemas)) > known:
-            self.put(schema, job)
-        block = Block(schema_id=schema.id, reading=reading)
-        batch = Batch(node="n", boot="b", job=job, number=self.number, time=self.clock.now(), blocks=(block,))
-        self.put(batch, job)
-
-    def second(self, runner: Runner, celsius: float | None = 20.0) -> None:
-        """One second passes, with a batch at its end."""
-        self.clock.advance(1.0)
-        if celsius is not None:
-            self.batch(celsius)
-        settle(runner)
-
-    def records(self, topic: str = OBSERVATIONS) -> list[Record]:
-        reader = wire.Reader()
-        return [reader.read(message.value) for message in self.stream.read(topic, 0, 0, 100_000)]  # type: ignore[misc]
-
-    def marks(self) -> list[Mark]:
-        return [record for record in self.records() if isinstance(record, Mark)]
-
-
-def settle(runner: Runner) -> None:
-    for _ in range(4):
-        runner.step()
 
 
 @pytest.fixture
@@ -436,97 +309,6 @@ def test_a_config_change_takes_effect_at_the_next_tick_and_an_invalid_one_not_at
     assert world.findings == []
     world.second(runner, 50.0)
     assert len(world.findings) == 1
-
-
-# --- restarts ----------------------------------------------------------------------------------------------------
-
-
-def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(world: World) -> None:
-    runner = world.runner(Hot())
-    for _ in range(5):
-        world.second(runner, 90.0)
-    [opened] = world.findings
-    told = len(world.incidents)
-    again = world.runner(Hot(), generation=2)
-    assert world.incidents[told:] == world.incidents[:told]  # those that are open are told once more
-    assert again.watch.open_findings() == (opened,)
-    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
-    world.second(again, 90.0)
-    assert len(world.findings) == 1
-    world.second(again, 20.0)
-    assert [(finding.id, finding.revision, finding.active) for finding in world.findings[1:]] == [(opened.id, 2, False)]
-    assert world.runner(Hot(), generation=3).watch.open_findings() == ()
-    assert again.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0).shape == (7, 1)
-
-
-def test_what_was_read_but_not_judged_before_a_crash_is_judged_after_it(world: World) -> None:
-    runner = world.runner(Exited())
-    world.second(runner)
-    world.exit()
-    runner.step()  # reads the event and appends the cut; then the process is killed
-    world.runner(Exited(), generation=2)
-    assert [incident.cause for incident in world.incidents] == ["worker.exited"]
-
-
-def test_a_crash_between_writing_and_committing_makes_no_second_finding(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = world.runner(Exited())
-    world.exit()
-    monkeypatch.setattr(world.stream, "commit", lambda *_: None)
-    settle(runner)
-    monkeypatch.undo()
-    world.runner(Exited(), generation=2)
-    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
-    assert {incident.id for incident in world.incidents} == {world.incidents[0].id}
-
-
-def test_an_owner_below_what_the_stream_has_seen_is_over_before_it_says_anything(world: World) -> None:
-    runner = world.runner(Exited(), generation=7)
-    world.second(runner)
-    late = world.runner(Exited(), generation=3)
-    world.second(late)
-    assert (late.outranked_by, len(world.marks())) == (7, 1)
-
-
-def test_an_older_revision_that_a_former_owner_writes_late_opens_nothing(world: World) -> None:
-    runner = world.runner(Exited())
-    world.exit()
-    settle(runner)
-    [incident] = world.incidents
-    over = msgspec.structs.replace(incident, revision=2, active=False)
-    for revision in (over, incident):
-        world.stream.append(INCIDENTS, [(JOB, msgspec.json.encode(revision))])
-    assert world.runner(Exited(), generation=2).watch.incidents == {}
-
-
-def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_records() -> None:
-    log = MemoryLog()
-    world = World(MemoryStream(log))
-    runner = world.runner(Exited(), config=ConfigChange(digest="d", text=""))
-    world.second(runner)
-    world.exit()
-    settle(runner)
-    log.topics.clear()
-    log.committed.clear()
-    settle(runner)
-    assert "stream.anew" in world.notices
-    assert len(world.stream.read(FINDINGS, 0, 0)) == len(world.stream.read(INCIDENTS, 0, 0)) == 1
-    world.second(runner)
-    assert {ConfigChange, SchemaRecord} <= {type(record) for record in world.records()}
-    world.exit("r/n/1")
-    settle(runner)
-    assert len(world.incidents) == 2
-    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
-
-
-def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
-    runner = world.runner(Exited())
-    world.exit()
-    settle(runner)
-    world.runner(Exited(), generation=2)
-    written = [msgspec.json.decode(message.value, type=Incident) for message in world.stream.read(INCIDENTS, 0, 0)]
-    assert written == [world.incidents[0]] * 2, "whoever leads may have lost it"
 
 
 # --- the rest ----------------------------------------------------------------------------------------------------

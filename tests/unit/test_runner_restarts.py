@@ -1,0 +1,102 @@
+"""A runner that takes over: after a restart, from a former owner, and where the stream has begun anew."""
+
+import msgspec
+import pytest
+
+from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
+from eagle_eye.stream.memory import MemoryLog, MemoryStream
+from eagle_eye.types import ConfigChange, Incident, Kind, SchemaRecord
+from fakes.partition import JOB, Exited, Hot, World, settle
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(world: World) -> None:
+    runner = world.runner(Hot())
+    for _ in range(5):
+        world.second(runner, 90.0)
+    [opened] = world.findings
+    told = len(world.incidents)
+    again = world.runner(Hot(), generation=2)
+    assert world.incidents[told:] == world.incidents[:told]  # those that are open are told once more
+    assert again.watch.open_findings() == (opened,)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
+    world.second(again, 90.0)
+    assert len(world.findings) == 1
+    world.second(again, 20.0)
+    assert [(finding.id, finding.revision, finding.active) for finding in world.findings[1:]] == [(opened.id, 2, False)]
+    assert world.runner(Hot(), generation=3).watch.open_findings() == ()
+    assert again.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0).shape == (7, 1)
+
+
+def test_what_was_read_but_not_judged_before_a_crash_is_judged_after_it(world: World) -> None:
+    runner = world.runner(Exited())
+    world.second(runner)
+    world.exit()
+    runner.step()  # reads the event and appends the cut; then the process is killed
+    world.runner(Exited(), generation=2)
+    assert [incident.cause for incident in world.incidents] == ["worker.exited"]
+
+
+def test_a_crash_between_writing_and_committing_makes_no_second_finding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    monkeypatch.setattr(world.stream, "commit", lambda *_: None)
+    settle(runner)
+    monkeypatch.undo()
+    world.runner(Exited(), generation=2)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
+    assert {incident.id for incident in world.incidents} == {world.incidents[0].id}
+
+
+def test_an_owner_below_what_the_stream_has_seen_is_over_before_it_says_anything(world: World) -> None:
+    runner = world.runner(Exited(), generation=7)
+    world.second(runner)
+    late = world.runner(Exited(), generation=3)
+    world.second(late)
+    assert (late.outranked_by, len(world.marks())) == (7, 1)
+
+
+def test_an_older_revision_that_a_former_owner_writes_late_opens_nothing(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    [incident] = world.incidents
+    over = msgspec.structs.replace(incident, revision=2, active=False)
+    for revision in (over, incident):
+        world.stream.append(INCIDENTS, [(JOB, msgspec.json.encode(revision))])
+    assert world.runner(Exited(), generation=2).watch.incidents == {}
+
+
+def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_records() -> None:
+    log = MemoryLog()
+    world = World(MemoryStream(log))
+    runner = world.runner(Exited(), config=ConfigChange(digest="d", text=""))
+    world.second(runner)
+    world.exit()
+    settle(runner)
+    log.topics.clear()
+    log.committed.clear()
+    settle(runner)
+    assert "stream.anew" in world.notices
+    assert len(world.stream.read(FINDINGS, 0, 0)) == len(world.stream.read(INCIDENTS, 0, 0)) == 1
+    world.second(runner)
+    assert {ConfigChange, SchemaRecord} <= {type(record) for record in world.records()}
+    world.exit("r/n/1")
+    settle(runner)
+    assert len(world.incidents) == 2
+    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+
+
+def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    world.runner(Exited(), generation=2)
+    written = [msgspec.json.decode(message.value, type=Incident) for message in world.stream.read(INCIDENTS, 0, 0)]
+    assert written == [world.incidents[0]] * 2, "whoever leads may have lost it"
