@@ -9,6 +9,7 @@ from eagle_eye.ledger import Ledger
 from remediation.actions.notify import Notify
 from remediation.alerts.service import Alerts
 from remediation.engine import Engine
+from remediation.invitations import Invitations
 
 STALLED_S = 10.0
 """A runner that has written no mark for so long stands still, or its stream is away."""
@@ -34,12 +35,19 @@ class Ticking:
 
 def alerts_of(config: Config, clock: Clock, notify: Notify, ledger: Ledger, engine: Engine, runners: Mapping[int, Runner]) -> Alerts:
     """Told by the engine from now on. Raises ConfigError for a receiver that is not usable as it is configured."""
-    alerts = Alerts(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=Ticking(runners, clock))
+    links = Invitations(ledger, clock, url_of(config) if config.server.http else "")
+    alerts = Alerts(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=Ticking(runners, clock), approval_link=links.link)
     engine.show_cases_to(alerts.look)
     return alerts
 
 
 def page_of(config: Config) -> str:
     """The address of an incident's page, with `{incident}` in it."""
+    base = url_of(config)
+    return f"{base}/incidents/{{incident}}" if base else ""
+
+
+def url_of(config: Config) -> str:
+    """How a browser reaches the HTTP port; '' where there is none."""
     base = config.server.public_url or (f"http://{config.server.http}" if config.server.http else "")
-    return f"{base.rstrip('/')}/incidents/{{incident}}" if base else ""
+    return base.rstrip("/")

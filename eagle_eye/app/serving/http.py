@@ -12,7 +12,7 @@ from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.secret import secret_of
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Event, Layout
-from eagle_eye.web import health, hooks
+from eagle_eye.web import approve, health, hooks
 from eagle_eye.web.health import Health
 from eagle_eye.web.server import Door, WebServer, metrics_door
 
@@ -113,7 +113,8 @@ def http_port(around: Around) -> WebServer:
     looks = Looks(around, asyncio.get_running_loop())
     metrics = around.metrics = Metrics(looks.figures, around.ledger, around.clock)
     gate = Gate.of(around.config, server.http, around.clock)
-    doors = [*health.doors(looks.health), metrics_door(metrics.scrape), _hook(around, metrics)]
+    deciding = approve.door(lambda: _desk(around), gate, around.clock)
+    doors = [*health.doors(looks.health), metrics_door(metrics.scrape), _hook(around, metrics), deciding]
     return WebServer(server.http, doors, gate=gate, insecure=server.insecure)
 
 
@@ -123,6 +124,11 @@ def _hook(around: Around, metrics: Metrics) -> Door:
     metrics.add(hook)
     token = secret_of(config.token_file, "EAGLE_EYE_HOOKS_TOKEN", "hooks.token_file")
     return hooks.door(hook, max_bytes=config.max_bytes, token=token)
+
+
+def _desk(around: Around) -> approve.Desk | None:
+    leading = around.leading
+    return approve.Desk(engine=leading.engine, book=leading.ledger) if leading is not None else None
 
 
 def _layouts(around: Around) -> list[Layout]:
