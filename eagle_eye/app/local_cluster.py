@@ -38,6 +38,8 @@ class LocalCluster:
     state_dir: Path
     server: subprocess.Popen[bytes] | None = None
     nodes: dict[str, Node] = field(default_factory=dict)
+    detectors: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Servers of the role detect, beside the server."""
 
     def run_dir(self, node: str) -> Path:
         """Runtime directory of a node: each has its own."""
@@ -46,6 +48,12 @@ class LocalCluster:
     def start_server(self, *arguments: str) -> None:
         """Start `eagle-eye server` with these arguments; returns at once."""
         self.server = self._start("server", ["server", "--run-dir", str(self.run_dir("server")), *arguments])
+
+    def start_detector(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start `eagle-eye server --role detect` beside the server; returns at once."""
+        process = self._start(name, ["server", "--run-dir", str(self.run_dir(name)), "--role", "detect", *arguments])
+        self.detectors.append(process)
+        return process
 
     def restart_server(self, *arguments: str) -> None:
         """kill -9 the server and start it again at once."""
@@ -91,7 +99,7 @@ class LocalCluster:
         for process in launchers:
             _signal(process, signal.SIGTERM)
         agents = [node.agent for node in self.nodes.values()]
-        for process in [*launchers, *agents, *([self.server] if self.server else [])]:
+        for process in [*launchers, *agents, *self.detectors, *([self.server] if self.server else [])]:
             end(process, grace)
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
