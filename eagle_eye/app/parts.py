@@ -9,6 +9,8 @@ from eagle_eye.config import Config, Options
 from eagle_eye.errors import ConfigError, PluginError
 from eagle_eye.protocols import Action, Detector, Guard
 from remediation import guards as guard_room
+from remediation.actions.notify import Notify
+from remediation.alerts.receiver import Receiver
 from remediation.policy import Policy
 
 TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
@@ -50,6 +52,15 @@ def guards(config: Config) -> list[Guard]:
 def actions(config: Config, services: Mapping[str, Any]) -> dict[str, Action]:
     """Every action by name. Raises PluginError."""
     return {name: plugins.build(cls, options, services) for name, cls, options in chosen(config, "actions")}
+
+
+def receivers(config: Config) -> tuple[Receiver, ...]:
+    """Who is told of incidents; nobody where the action `notify` is switched off. Raises PluginError."""
+    for name, cls, options in chosen(config, "actions"):
+        if name == "notify" and issubclass(cls, Notify):
+            notify: Notify = plugins.build(cls, options, {"ledger": None, "clock": None})  # neither is used to look at its options
+            return notify.everybody
+    return ()
 
 
 def policy(config: Config) -> Policy:

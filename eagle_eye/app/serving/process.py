@@ -12,6 +12,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.ledger.opening import open_ledger
 from eagle_eye.stream.opening import open_stream
+from remediation.alerts.receiver import addresses_of
 
 from . import access
 from .detecting import Detect
@@ -33,6 +34,7 @@ def serve(config: Config, listen: str = "") -> None:
     clock, address = SystemClock(), listen or config.server.listen
     if config.server.role != "detect":
         access.check(config, address, clock)
+        addresses_of(parts.receivers(config))  # of alerts: a standby should not find out when it has to lead
     asyncio.run(Process(config, address, clock).run())
 
 

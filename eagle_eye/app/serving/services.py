@@ -91,7 +91,7 @@ def of_leader(around: Around, leading: Leading) -> list[Service]:
     """While this process leads: its alerts with their heartbeat, the ledger's retention."""
     services: list[Service] = [Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock)]
     if leading.notify is not None:
-        services.append(alerts_of(around.config, around.clock, leading.notify, leading.ledger, leading.engine, around.runners))
+        services.append(alerts_of(around.config, around.clock, leading.notify, leading.ledger, leading.engine, around.stream, around.runners))
     return services
 
 

@@ -1,0 +1,92 @@
+"""`eagle-eye alerts test | waiting`."""
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from eagle_eye.app import options, parts
+from eagle_eye.app.printing import plain_table, print_json
+from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
+
+if TYPE_CHECKING:
+    from remediation.alerts.receiver import Address
+
+
+@click.group(short_help="try the receivers of alerts, see what waits for them")
+def command() -> None:
+    """Who is told of incidents, and whether it works."""
+
+
+@command.command(short_help="send a test alert to each receiver")
+@click.argument("names", metavar="[RECEIVER]...", nargs=-1)
+@options.as_json
+@options.deployment
+def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
+    """Send a test alert to each receiver of [actions.notify], or to those that are named, and print what each answered.
+    Exits with 1 if one did not take it.
+
+    \b
+    Examples:
+      eagle-eye alerts test
+      eagle-eye alerts test pagerduty --config /etc/eagle-eye/config.toml
+    """
+    from eagle_eye.clock import SystemClock
+    from remediation.alerts.trying import try_each
+
+    failed = False
+    for tried in try_each(_addresses(config, names), SystemClock(), socket.gethostname()):
+        failed = failed or not tried.answer.taken
+        if json_lines:
+            print_json({"taken": tried.answer.taken, "says": str(tried.answer), **msgspec.to_builtins(tried)})
+        else:
+            sign = click.style("✓", fg="green") if tried.answer.taken else click.style("✗", fg="red")
+            place = f"{tried.receiver} ({tried.kind}, {tried.where})" if tried.receiver != tried.kind else f"{tried.kind} ({tried.where})"
+            click.echo(f"{sign} {place}: {tried.sent} answered with {tried.answer} after {tried.seconds:.2f} s")
+    if failed:
+        raise SystemExit(1)
+
+
+@command.command(short_help="letters that did not arrive yet")
+@options.as_json
+@options.deployment
+def waiting(config: Config, json_lines: bool) -> None:
+    """List the receivers for which letters wait, and why the last try failed.
+
+    \b
+    Examples:
+      eagle-eye alerts waiting
+      eagle-eye alerts waiting --json
+    """
+    from eagle_eye.ledger.opening import open_ledger
+
+    with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
+        found = ledger.addressees()
+    if json_lines:
+        for name, (count, oldest, error) in found.items():
+            print_json({"receiver": name, "waiting": count, "oldest": oldest, "error": error})
+        return
+    if not found:
+        click.echo("nothing waits: every letter has arrived")
+        return
+    table = plain_table("receiver", "waiting", "last failure")
+    for name, (count, _, error) in found.items():
+        table.add_row(escape(name), str(count), escape(error) or "not tried yet")
+    Console().print(table)
+
+
+def _addresses(config: Config, names: tuple[str, ...]) -> "list[Address]":
+    from remediation.alerts.receiver import addresses_of
+
+    found = {address.name: address for address in addresses_of(parts.receivers(config))}
+    if not found:
+        raise ConfigError("nobody is told of incidents: add [[actions.notify.receivers]] to the configuration; docs/alerts.md has examples")
+    for name in names:
+        if name not in found:
+            raise ConfigError(f"there is no alert receiver {name!r}; there are: {', '.join(found)}")
+    return [found[name] for name in names] if names else list(found.values())
