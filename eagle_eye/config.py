@@ -115,7 +115,7 @@ class AccessConfig(Section, frozen=True, kw_only=True):
     ca_file: str = ""
     """PEM of the authority of the control channel (`eagle-eye certs` makes one): with it, both sides must show a certificate."""
     certificate_file: str = ""
-    """PEM of this process's certificate."""
+    """PEM of this process's certificate. `{node}` in a name stands for the node's name, so that all nodes may share one configuration."""
     key_file: str = ""
     """PEM of its key."""
     tokens_file: str = ""

@@ -28,7 +28,7 @@ HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9](
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 """Hosts of every certificate that listens: only this machine's processes are reached there."""
 USAGE = {
-    CertificateKind.SERVER: (ExtendedKeyUsageOID.SERVER_AUTH,),
+    CertificateKind.SERVER: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),  # commands on its own machine
     CertificateKind.NODE: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     CertificateKind.CLIENT: (ExtendedKeyUsageOID.CLIENT_AUTH,),
 }

@@ -5,6 +5,7 @@ Files are read for every new connection, so that a renewed certificate counts wi
 
 import logging
 import math
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from time import gmtime, strftime
@@ -43,15 +44,18 @@ class Credentials:
         self._warned = -math.inf
 
     @classmethod
-    def of(cls, access: AccessConfig, clock: Clock | None = None) -> Self | None:
-        """Those of a configuration; None where it names none. Raises ConfigError where it names only some."""
+    def of(cls, access: AccessConfig, clock: Clock | None = None, *, node: str = "") -> Self | None:
+        """Those of a configuration; None where it names none. Raises ConfigError where it names only some.
+
+        `node`: what `{node}` in the names of the files stands for; default: the host name.
+        """
         given = (access.ca_file, access.certificate_file, access.key_file)
         missing = [name for name, value in zip(SETTINGS, given, strict=True) if not value]
         if len(missing) == len(given):
             return None
         if missing:
             raise ConfigError(f"TLS needs {', '.join(SETTINGS)}; nothing is said for {' and '.join(missing)}")
-        authority, certificate, key = (Path(name).expanduser() for name in given)
+        authority, certificate, key = (Path(name.replace("{node}", node or socket.gethostname())).expanduser() for name in given)
         return cls(authority=authority, certificate=certificate, key=key, clock=clock or SystemClock())
 
     def check(self) -> Facts:
@@ -122,7 +126,7 @@ class Credentials:
 
 def node_credentials(access: AccessConfig, node: str, clock: Clock) -> Credentials | None:
     """Those of a process on a node. Raises ConfigError at once for what the server would refuse later."""
-    credentials = Credentials.of(access, clock)
+    credentials = Credentials.of(access, clock, node=node)
     if credentials is not None and (why := objection(credentials.check().identity, node, f"node {node}")):
         raise ConfigError(f"{SETTINGS[1]} {credentials.certificate}: {why}")
     return credentials

@@ -166,7 +166,7 @@ def test_a_slow_node_lives_on_until_a_person_approves(stage: Stage) -> None:
         wait(stage, "a plan that waits", lambda: bool(waiting(stage, struck.truth.time)))
         go_on(stage, 20)
         assert (epoch(stage), stage.workers()) == (before, workers), "nobody was touched"
-        answer = cli(stage, "approve", waiting(stage, struck.truth.time), "--as", "ada", "--server", stage.server_address)
+        answer = cli(stage, "approve", waiting(stage, struck.truth.time), "--yes", "--as", "ada", "--server", stage.server_address)
         assert answer.exit_code == 0, answer.output
         wait(stage, "the approved action", lambda: epoch(stage) > before)
     finally:

@@ -79,6 +79,17 @@ def test_good_files_are_good(ours, clock):
     assert Credentials.of(ours.issue("n", NODE), clock).check().identity == Identity(kind=NODE, name="n")
 
 
+def test_all_nodes_may_share_one_configuration(ours, clock):
+    for node in ("node-a", "node-b"):
+        ours.issue(node, NODE)
+    access = ours.issue("node-c", NODE)
+    shared = msgspec.structs.replace(
+        access, **{name: getattr(access, name).replace("node-c", "{node}") for name in ("certificate_file", "key_file")}
+    )
+    for node in ("node-a", "node-b"):
+        assert node_credentials(shared, node, clock).check().identity.name == node
+
+
 def test_a_key_that_others_may_read_is_refused(ours, clock):
     access = ours.issue("n", NODE)
     Path(access.key_file).chmod(0o644)
