@@ -126,6 +126,7 @@ class Proxy:
         self._loop.close()
 
     def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
         host, _, port = self.address.rpartition(":")
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, host, int(port)))
         self._ready.set()

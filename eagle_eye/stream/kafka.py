@@ -155,12 +155,14 @@ class KafkaStream:
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Remember that a group has done everything before `offset`."""
-        with self._links.lend() as link:
+        self._check_partition(topic, partition)
+        with self._lend(topic) as link:
             link.commit(group, topic, partition, offset)
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
         """The group's committed offset, None if it never committed."""
-        with self._links.lend() as link:
+        self._check_partition(topic, partition)
+        with self._lend(topic) as link:
             return link.committed(group, topic, partition)
 
     # --- keeping house -----------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from .kafka_settings import why_unreachable
 LARGEST_ANSWER = 100 << 20
 SLACK_S = 1.0
 """Beyond the time-out that kafka-python itself keeps: then its loop is stuck."""
+WAITS_S = (0.001, 0.01, 0.1, 1.0)
+"""How long a broker may take to find what it has, asked once more each time."""
 IDLE_LINKS = 8
 LONGEST_BACK_OFF_S = 2.0
 CLIENT = "eagle-eye"
@@ -130,8 +132,20 @@ class Link:
     def fetch(self, topic: str, partition: int, offset: int, *, bytes_: int, wait_s: float = 0.0) -> Fetched:
         """Batches from `offset` on, at most about `bytes_` (but one whole batch), after at most `wait_s` seconds.
 
-        It always waits for a millisecond: Tansu answers a request that waits for none with nothing.
+        Tansu answers a request that may not wait with nothing, even where there is something: then it is asked again
+        and given longer.
         """
+        for patience_s in WAITS_S:
+            found = self._fetch_once(
+                topic, partition, offset, bytes_, max(patience_s, wait_s), at_least=1 if wait_s else 0
+            )
+            if found is not None and (found.data or found.outside or offset >= found.end):
+                return found
+        raise StreamAway(f"{topic}/{partition} holds records from {offset} on, but {self.brokers} do not hand them out")
+
+    def _fetch_once(
+        self, topic: str, partition: int, offset: int, bytes_: int, wait_s: float, at_least: int
+    ) -> Fetched | None:
         from kafka.protocol.consumer import FetchRequest
 
         place = FetchRequest.FetchTopic.FetchPartition(
@@ -139,13 +153,15 @@ class Link:
             partition_max_bytes=bytes_,
         )  # fmt: skip
         request = FetchRequest(
-            replica_id=-1, max_wait_ms=max(1, int(wait_s * 1000)), min_bytes=1 if wait_s else 0, max_bytes=bytes_, isolation_level=0,
+            replica_id=-1, max_wait_ms=int(wait_s * 1000), min_bytes=at_least, max_bytes=bytes_, isolation_level=0,
             session_id=0, session_epoch=-1, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[place])],
             forgotten_topics_data=[], rack_id="", min_version=4, max_version=11,
         )  # fmt: skip
         answer = self._ask_leader(topic, partition, request, self._timeout_s + wait_s)
-        (answered,) = answer.responses
-        (found,) = answered.partitions
+        partitions = [each for answered in answer.responses for each in answered.partitions]
+        if not partitions:
+            return None
+        (found,) = partitions
         if found.error_code == _OUT_OF_RANGE:
             return Fetched(b"", -1, outside=True)
         self._check(found.error_code, f"reading {topic}/{partition}", topic, partition)
