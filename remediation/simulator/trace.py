@@ -169,6 +169,7 @@ class _Numbering:
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}
+        self._seen: set[str] = set()
         self._free: list[int] = []
         self._most = 0
         self._happenings: list[Happening] = []
@@ -190,12 +191,15 @@ class _Numbering:
         number = self._free.pop(0) if self._free else self._most
         self._most = max(self._most, number + 1)
         self._number[node] = number
+        self._seen.add(node)
         return number
 
     def _take(self, place: str, row: _Row, start_s: float) -> None:
         if row.kind is Kind.JOINED:
             number = self._add(place, row.node)
         elif row.node not in self._number:
+            if row.kind is not Kind.LOST and row.node in self._seen:
+                return  # it is out: nothing happens to it
             raise ConfigError(f"{place}: event {row.kind} of node {row.node!r}, which is not there at that time")
         elif row.kind is Kind.LOST:
             number = self._number.pop(row.node)

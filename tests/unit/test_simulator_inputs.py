@@ -36,6 +36,11 @@ def test_two_files_are_one_life(tmp_path):
     assert trace.node_mtbf_s == 2 * 70
 
 
+def test_what_would_happen_to_a_node_that_is_out_does_not(tmp_path):
+    text = HEADING + "0,add,a\n0,add,b\n10,remove,a\n20,sev2,a\n30,sev2,b\n"
+    assert [each.nodes for each in read_trace([written(tmp_path, text)]).happenings] == [(0,), (1,)]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -49,6 +54,7 @@ def test_two_files_are_one_life(tmp_path):
         (HEADING + "5,add,a\n4,remove,a\n", "line 3: time 4 comes after 5"),
         (HEADING + "0,add,a\n1,add,a\n", "line 3: node 'a' is added, but it is there"),
         (HEADING + "0,add,a\n1,remove,b\n", "line 3: event remove of node 'b', which is not there"),
+        (HEADING + "0,add,a\n1,sev2,b\n", "line 3: event sev2 of node 'b', which is not there"),
         (HEADING + "0,add,a\n1,remove,\n", "line 3: node_id is empty"),
         (HEADING + "0,add,a\n1,slow,a,2\n", "line 3: detail is '2'"),
         (HEADING + "0,add,a\n1,remove,a,gone\n", "line 3: detail is 'gone'"),
