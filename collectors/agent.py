@@ -225,6 +225,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
     stream = LateStream(lambda: open_stream(config, clock))
+    stream.open()
     writer = SpooledWriter(
         stream.as_stream(),
         config.state / "spool",

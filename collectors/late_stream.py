@@ -1,6 +1,7 @@
 """A stream that is opened when it is first needed, so that the agent begins even while it cannot be."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 from eagle_eye.errors import StreamAway, StreamError
@@ -13,6 +14,11 @@ class LateStream:
     def __init__(self, opening: Callable[[], Stream]) -> None:
         self._opening = opening
         self._stream: Stream | None = None
+
+    def open(self) -> None:
+        """Now, if it can be; else at the first use. Raises ConfigError for a configuration that will never do."""
+        with suppress(StreamAway):
+            self._opened()
 
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
         """As `Stream.append`; StreamAway also while the stream cannot be opened, as in the others."""
