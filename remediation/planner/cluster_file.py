@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
 
@@ -17,6 +19,7 @@ from .hardware import Hardware
 from .measured import Measured, read_csv
 from .model_shape import ModelShape
 from .performance import Performance
+from .profiled import read_profile, throughput
 from .toml_lines import Path as TomlPath
 from .toml_lines import TomlLines, parsed_path
 from .training_run import TrainingRun
@@ -73,7 +76,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     maximum_nodes: Positive | None = None
     global_batch: Positive = 512
     model: Model | None = None
-    """None: only what was measured is known."""
+    """None: only what was measured or profiled is known."""
+    profile: str = ""
+    """In place of `model`: what `eagle-eye profile` wrote, beside this file."""
     sharded_optimizer: bool = True
     sequence_parallel: bool = True
     even: bool = False
@@ -106,7 +111,8 @@ class ClusterFile:
         parsed = self._parsed(text)
         self.machines, self.jobs = parsed.cluster, tuple(parsed.job)
         self._check()
-        self.performance = Performance(self._hardware(), self._runs(), self._measured())
+        hardware = self._hardware()
+        self.performance = Performance(hardware, self._runs(), self._measured(), profiled=self._profiled(hardware))
 
     @property
     def workers(self) -> int:
@@ -184,6 +190,19 @@ class ClusterFile:
                 shape=shape, global_batch=job.global_batch, sharded_optimizer=job.sharded_optimizer, sequence_parallel=job.sequence_parallel, even=job.even
             )
         return runs
+
+    def _profiled(self, hardware: Hardware) -> dict[str, NDArray[np.float64]]:
+        rows = {}
+        for index, job in enumerate(self.jobs):
+            if not job.profile:
+                continue
+            if job.model is not None:
+                raise self.error(("job", index, "profile"), "there is a model too; give one of them")
+            try:
+                rows[job.name] = throughput(read_profile(self.path.parent / job.profile), hardware, self.machines.nodes, job.global_batch)
+            except ConfigError as error:
+                raise self.error(("job", index, "profile"), str(error)) from error
+        return rows
 
     def _measured(self) -> list[Measured]:
         if not self.machines.measured:

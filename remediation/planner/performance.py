@@ -80,10 +80,13 @@ class Performance:
         runs: Mapping[str, TrainingRun] | None = None,
         measured: Iterable[Measured] = (),
         coefficients: Coefficients | None = None,
+        profiled: Mapping[str, Floats] | None = None,
     ) -> None:
-        """coefficients: of a calibration; None: what the data sheet lets one expect. Raises ConfigError for impossible measurements."""
+        """coefficients: of a calibration; None: what the data sheet lets one expect. profiled: model(x) of tasks that were
+        profiled layer by layer, a row each (profiled.throughput). Raises ConfigError for impossible measurements."""
         self.hardware = hardware
         self.runs = dict(runs or {})
+        self._rows = dict(profiled or {})
         self.coefficients = coefficients or Coefficients.expected(hardware)
         self._measured = tuple(measured)
         measurements.check(self._measured)
@@ -123,6 +126,9 @@ class Performance:
 
     def _model(self, task: str, counts: NDArray[np.int64]) -> Floats:
         """(counts,) FLOP/s; without a described model the counts themselves: what is interpolated is FLOP/s per GPU then."""
+        if task in self._rows:
+            row = self._rows[task]
+            return np.where(counts < len(row), row[np.minimum(counts, len(row) - 1)], 0.0)
         if task not in self.runs:
             return counts.astype(np.float64)
         run = self.runs[task]
@@ -137,7 +143,7 @@ class Performance:
         at, value = np.log(known.counts[usable]), known.log_ratio[usable]
         wanted = np.log(np.maximum(counts, 1))
         ratio = np.interp(wanted, at, value)
-        if task in self.runs:
+        if task in self.runs or task in self._rows:
             return ratio
         slope = min(0.0, (value[-1] - value[-2]) / (at[-1] - at[-2])) if len(at) > 1 else 0.0
         ratio = np.where(wanted > at[-1], value[-1] + slope * (wanted - at[-1]), ratio)
@@ -155,8 +161,8 @@ class Performance:
     def _known(self, task: str) -> _Points:
         if task not in self._points:
             counts, flops = measurements.points(self._measured, task)
-            if task not in self.runs and not len(counts):
-                names = sorted({*self.runs, *(one.task for one in self._measured)})
+            if task not in self.runs and task not in self._rows and not len(counts):
+                names = sorted({*self.runs, *self._rows, *(one.task for one in self._measured)})
                 raise ConfigError(f"nothing is known of task {task!r}: describe its model or measure it; known are {', '.join(names) or 'none'}")
             with np.errstate(divide="ignore"):
                 model = self._model(task, counts)

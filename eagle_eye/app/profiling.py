@@ -1,0 +1,74 @@
+"""Runs the profiler in the user's interpreter, with a progress bar, and shows what it found."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from eagle_eye.app.printing import plain_table
+from eagle_eye.errors import ConfigError, EagleEyeError
+
+UNUSABLE = 2
+"""Exit status of the profiler for a model that cannot be profiled."""
+
+
+def run(python: str, arguments: Sequence[str]) -> tuple[Path, bool]:
+    """The file with the profile, and whether it was there already. Ends the profiler when it is interrupted itself.
+
+    Raises ConfigError for a model that cannot be profiled, EagleEyeError when the profiler fails.
+    """
+    command = [python or sys.executable, "-m", "eagle_eye.training.profile", *arguments]
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise ConfigError(f"--python {command[0]}: {error.strerror}; name the interpreter that trains the model") from error
+    try:
+        last = _watch(process)
+        _, complaint = process.communicate()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if process.returncode == UNUSABLE:
+        raise ConfigError(complaint.strip())
+    if process.returncode or "profile" not in last:
+        raise EagleEyeError(f"the profiler ended with {process.returncode}: {complaint.strip()[-2000:]}")
+    return Path(last["profile"]), bool(last["cached"])
+
+
+def _watch(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Draws what it says; returns the last that it said."""
+    said: dict[str, Any] = {}
+    columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("loading the model", total=None)
+        for line in process.stdout or ():
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue  # the user's model prints what it likes
+            if isinstance(said, dict) and "of" in said:
+                bar.update(task, total=said["of"], completed=said["done"], description=str(said["what"]))
+    return said if isinstance(said, dict) else {}
+
+
+def print_profile(record: dict[str, Any], path: Path, cached: bool) -> None:
+    """One line a layer, and the sums."""
+    console = Console()
+    layers, counts = record["layers"], sorted({count for times in record["allreduce_in_node"] for count in times} - {"1"}, key=int)
+    table = plain_table("layer", "forward ms", "backward ms", "parameters MB", "activations MB", "GFLOP", *(f"all-reduce ×{count} ms" for count in counts))
+    for layer, times in zip(layers, record["allreduce_in_node"], strict=True):
+        parameters, activations = layer["mem_required"]
+        numbers = (layer["forward"], layer["backward"], parameters / 1e6, activations / 1e6, layer["flops"] / 1e9, *(times.get(count, 0.0) for count in counts))
+        table.add_row(layer["name"], *(f"{number:.3g}" for number in numbers))
+    hardware, versions = record["hardware"], record["versions"]
+    console.print(f"{record['model']['name']}, micro-batch {record['micro_batch']}, on {hardware['device']} ({hardware['name']}), torch {versions['torch']}", highlight=False)
+    console.print(table)
+    milliseconds = sum(layer["forward"] + layer["backward"] for layer in layers)
+    teraflops = sum(layer["flops"] for layer in layers) / milliseconds / 1e9 if milliseconds else 0.0
+    console.print(f"{milliseconds:.1f} ms forward and backward, {teraflops:.3g} TFLOP/s{', from the cache' if cached else ''}: {path}", highlight=False, soft_wrap=True)
