@@ -6,7 +6,7 @@ import msgspec
 
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.messages import Body, Decision, Waiting
-from eagle_eye.types import Approval, Hold, Plan
+from eagle_eye.types import Approval, Hold, Note, Plan
 
 from .cases import Case, Phase
 from .desk import Desk
@@ -39,6 +39,8 @@ class Approvals:
         valid = decision.valid_s or desk.policy.expires_s
         word = Approval(digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid)
         desk.ledger.save_approval(word)
+        if decision.note:
+            desk.ledger.save_note(Note(incident=case.incident.id, person=decision.person, time=now, text=decision.note))
         case.due = now
         return {
             "plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved, "person": decision.person,

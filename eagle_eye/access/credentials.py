@@ -21,6 +21,7 @@ from .secret_files import read_private
 
 log = logging.getLogger(__name__)
 
+HOUR_S = 3600.0
 DAY_S = 86_400.0
 SETTINGS = ("access.ca_file", "access.certificate_file", "access.key_file")
 
@@ -42,6 +43,7 @@ class Credentials:
         self._clock = clock
         self._kept: tuple[tuple[int, ...], Pems, Facts] | None = None
         self._warned = -math.inf
+        self._looked = -math.inf
 
     @classmethod
     def of(cls, access: AccessConfig, clock: Clock | None = None, *, node: str = "") -> Self | None:
@@ -61,6 +63,17 @@ class Credentials:
     def check(self) -> Facts:
         """What our certificate says. Raises ConfigError for files that cannot work; logs a warning before it expires."""
         return self._read()[1]
+
+    def remind(self) -> None:
+        """Call now and then: looks about once an hour, for connections that outlive the warning before the end."""
+        now = self._clock.monotonic()
+        if now - self._looked < HOUR_S:
+            return
+        self._looked = now
+        try:
+            self._read()
+        except ConfigError as error:
+            log.error("no new connection can be made: %s", error)  # noqa: TRY400  # the message is enough
 
     def server(self) -> Any:
         """Credentials of a listener, which asks everybody for a certificate. Raises ConfigError."""

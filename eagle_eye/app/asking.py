@@ -5,8 +5,10 @@ import getpass
 import msgspec
 
 from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.listening import is_loopback
 from eagle_eye.access.tokens import own_token
 from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
 from eagle_eye.rpc.client import call
 from eagle_eye.rpc.messages import Body
 from eagle_eye.rpc.unary import Question
@@ -17,7 +19,9 @@ def ask(config: Config, server: str, what: str, message: Question | None = None)
 
     A message that names no person is said by whom the token names, and without a token by the login.
     """
-    token = own_token(config.access)
+    address, token, credentials = server or config.server.listen, own_token(config.access), Credentials.of(config.access)
+    if token and not (credentials or config.server.insecure or is_loopback(address)):
+        raise ConfigError(f"your token is not sent to {address} without TLS: set access.ca_file, access.certificate_file and access.key_file")
     if message is not None and getattr(message, "person", None) == "" and not token:
         message = msgspec.structs.replace(message, person=getpass.getuser())
-    return call(server or config.server.listen, what, message, credentials=Credentials.of(config.access), token=token)
+    return call(address, what, message, credentials=credentials, token=token)

@@ -250,6 +250,8 @@ class ControlClient:
             line.send(wire.beat_up())
             rhythm = self._rhythm
             await asyncio.sleep(rhythm.beat_s)
+            if self._credentials is not None:
+                self._credentials.remind()
             if alarm.overslept(rhythm.beat_s):
                 self._heard = self._clock.monotonic()
             elif self._clock.monotonic() - self._heard > rhythm.lease_s:

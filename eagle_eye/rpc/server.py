@@ -250,6 +250,8 @@ class ControlServer(Answering):
         period, alarm = min(self._beat_s, self._lease_s / 4), Alarm(self._clock)
         while True:
             await asyncio.sleep(period)
+            if self._credentials is not None:
+                self._credentials.remind()
             now, lease_s, overslept = self._clock.monotonic(), self.rhythm.lease_s, alarm.overslept(period)
             for session in list(self._sessions.values()):
                 if overslept:

@@ -10,8 +10,10 @@ import pytest
 from eagle_eye.access import Gate, Role, Tokens
 from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.tokens import add_person, remove_person
+from eagle_eye.access.tokens import VARIABLE, add_person, remove_person
+from eagle_eye.app.asking import ask
 from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config, ServerConfig
 from eagle_eye.errors import AccessDenied, ControlError
 from eagle_eye.rpc import control_pb2 as pb
 from eagle_eye.rpc import control_pb2_grpc as stubs
@@ -206,6 +208,23 @@ def test_nothing_is_decided_without_a_good_token(people, what, message):
                 await people.ask(server, what, message, who="old")
             with pytest.raises(ControlError, match="speaks TLS and we have no certificate"):
                 await people.ask(server, what, message, who=Role.ADMIN, card=False)
+
+    run(test())
+
+
+def test_a_command_speaks_as_its_token_says_or_by_the_login(monkeypatch):
+    async def said(config: Config, person: str = "") -> str:
+        answer = await asyncio.to_thread(ask, config, "", "note", NoteOrder(incident="i", person=person, text="t"))
+        return str(answer["person"])
+
+    async def test() -> None:
+        monkeypatch.setenv("LOGNAME", "login")
+        async with served(Leader()) as server:
+            config = Config(server=ServerConfig(listen=at(server)))
+            assert [await said(config), await said(config, "ada")] == ["login", "ada"]
+            monkeypatch.setenv(VARIABLE, "eet_of_another_cluster")
+            with pytest.raises(AccessDenied, match="--as"):
+                await said(config)
 
     run(test())
 

@@ -132,6 +132,16 @@ def test_a_certificate_that_ends_soon_is_told_once_a_day_and_an_expired_one_is_o
         credentials.check()
 
 
+def test_a_connection_that_lasts_is_reminded_of_the_end(ours, clock, caplog):
+    credentials = Credentials.of(ours.issue("n", NODE, days=100), clock)
+    for _ in range(101):
+        clock.advance(DAY_S)
+        credentials.remind()
+        credentials.remind()
+    assert len([record for record in caplog.records if "expires on" in record.message]) == 25
+    assert len([record for record in caplog.records if "no new connection can be made" in record.message]) == 2
+
+
 def test_a_renewed_certificate_is_read_again(ours, clock):
     credentials = Credentials.of(ours.issue("n", NODE, days=100), clock)
     before = credentials.check().ends

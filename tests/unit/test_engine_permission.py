@@ -111,6 +111,22 @@ def test_an_approval_is_of_one_digest_and_asked_for_again_when_the_targets_chang
     assert world.sent == ["restart"]
 
 
+def test_a_decision_names_what_was_seen_and_its_note_is_kept(make_world):
+    world = make_world(Mode.RECOMMEND)
+    broken_part(world)
+    world.run(10)
+    [plan] = waiting(world)
+    with pytest.raises(ControlError, match="names the digest of the plan that was seen"):
+        world.engine.decide(Decision(plan=plan, person="Ada"), True)
+    [shown] = world.engine.waiting(Waiting())["plans"]
+    assert (shown["plan"]["id"], shown["cause"], shown["incident"]) == (plan, "ecc error", "i1")
+    with pytest.raises(ControlError, match="waits for a decision"):
+        world.engine.decide(Decision(plan=plan, person="Eve", digest=shown["digest"], tenant="another"), True)
+    assert world.engine.waiting(Waiting(tenant="another")) == {"plans": []}
+    world.engine.decide(Decision(plan=plan, person="Ada", digest=shown["digest"], note="talked to the team", tenant=shown["job"].split("/")[0]), True)
+    assert [(note.person, note.text) for note in world.ledger.notes("i1")] == [("Ada", "talked to the team")]
+
+
 def test_an_approval_runs_out(make_world):
     world = make_world(Mode.RECOMMEND)
     broken_part(world)

@@ -1,0 +1,121 @@
+"""A cluster under TLS and tokens: the plan waits, a viewer is refused, an operator follows the link of the alert, the job heals."""
+
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from eagle_eye.access import Role
+from eagle_eye.access.certificates import CertificateKind
+from eagle_eye.access.tokens import VARIABLE, add_person
+from eagle_eye.app import drills
+from eagle_eye.app.addresses import free_port
+from eagle_eye.app.cli import main
+from eagle_eye.app.demo.stage import Stage
+from eagle_eye.clock import SystemClock
+from fakes.tls import office
+from servers.pager import SECRET, Pager
+
+LOOP = Path(__file__).with_name("loop.py")
+DEADLINE_S = 60.0
+NODES = ("node-a", "node-b")
+CONFIG = """\
+[server]
+listen = "127.0.0.1:{port}"
+http = "127.0.0.1:{http}"
+lease_s = 1.5
+
+[access]
+ca_file = "{certs}/ca.pem"
+certificate_file = "{certs}/out/{node}.pem"
+key_file = "{certs}/out/{node}.key"
+
+[engine]
+mode = "recommend"
+
+[[actions.notify.receivers]]
+kind = "plain"
+name = "pager"
+url = "{pager}"
+secret_file = "{certs}/pager.secret"
+"""
+
+
+@pytest.fixture
+def pager(tmp_path: Path) -> Iterator[Pager]:
+    made = Pager(tmp_path / "pager", "plain", free_port())
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def stage(pager: Pager) -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="access") as folder:  # short: paths of unix sockets are limited
+        home = Path(folder)
+        ours = office(home / "certs")
+        ours.issue(socket.gethostname(), CertificateKind.SERVER)
+        for node in NODES:
+            ours.issue(node, CertificateKind.NODE)
+        secret = home / "certs" / "pager.secret"
+        secret.write_text(SECRET)
+        secret.chmod(0o600)
+        values = {"http": str(free_port()), "certs": str(home / "certs"), "pager": pager.url}
+        config = re.sub(r"\{(http|certs|pager)\}", lambda found: values[found[1]], CONFIG)
+        made = Stage(
+            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none", clock=SystemClock()
+        )
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def cli(stage: Stage, token: str, *words: str) -> Result:
+    arguments = [*words, "--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)]
+    return CliRunner(env={VARIABLE: token}).invoke(main, arguments)
+
+
+def told(stage: Stage) -> str:
+    return "\n".join(f"--- {name}\n{stage.cluster.tail(name, 30)}" for name in ("server", "launcher-node-a", "agent-node-b"))
+
+
+def wait(stage: Stage, what: str, condition) -> None:
+    assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
+
+
+def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(stage: Stage, pager: Pager) -> None:
+    now = stage.clock.now()
+    path = stage.folder / "state" / "tokens" / "tokens.toml"
+    viewer, operator = (add_person(path, name, role, now=now) for name, role in (("eve", Role.VIEWER), ("ada", Role.OPERATOR)))
+    stage.start()
+    wait(stage, "a healthy job under TLS", stage.full)
+    drills.ON_WORKER["kill"](stage.workers()[0], stage.clock)
+    links = lambda: [body["approval_link"] for body in pager.bodies if body["approval_link"]]  # noqa: E731
+    wait(stage, "the alert with its link", lambda: bool(links()))
+
+    refused = cli(stage, viewer, "approve", "--yes")
+    assert refused.exit_code == 1
+    assert "digest" in refused.output, "a viewer sees the plan"
+    assert "eve has the role viewer: approve needs the role operator" in refused.output
+    assert "no token was shown" in cli(stage, "", "approve", "--yes").output
+    [link] = set(links())
+    seen = httpx.get(link)
+    digest = re.search(r'name="digest" value="(\w+)"', seen.text)
+    assert digest, seen.text
+    form = {"decision": "approve", "digest": digest[1]}
+    assert httpx.post(link, data=form | {"token": viewer}).status_code == 403
+    assert stage.record.trace.layout.epoch == 1, "nothing was done so far"
+
+    approved = httpx.post(link, data=form | {"token": operator})
+    assert (approved.status_code, "approved by ada" in approved.text) == (200, True)
+    assert httpx.post(link, data=form | {"token": operator}).status_code == 410
+    wait(stage, "the job to go on", lambda: stage.record.trace.layout.epoch == 2 and stage.full())
+    assert "ada approved" in cli(stage, viewer, "incidents", stage.record.kept[-1].incident.id).output
+    assert operator not in told(stage)
