@@ -37,6 +37,8 @@ class LocalCluster:
     clock: Clock
     state_dir: Path
     server: subprocess.Popen[bytes] | None = None
+    further: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Servers beside it, by name: standbys, and processes that detect only."""
     nodes: dict[str, Node] = field(default_factory=dict)
     detectors: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Servers of the role detect, beside the server."""
@@ -54,6 +56,10 @@ class LocalCluster:
         process = self._start(name, ["server", "--run-dir", str(self.run_dir(name)), "--role", "detect", *arguments])
         self.detectors.append(process)
         return process
+
+    def start_further(self, name: str, *arguments: str) -> None:
+        """Start one more `eagle-eye server`; returns at once."""
+        self.further[name] = self._start(name, ["server", "--run-dir", str(self.run_dir(name)), *arguments])
 
     def restart_server(self, *arguments: str) -> None:
         """kill -9 the server and start it again at once."""
@@ -83,9 +89,10 @@ class LocalCluster:
             process.wait(seconds)
 
     def check(self) -> None:
-        """Raise LaunchError with the last lines of the log when the server has ended by itself."""
-        if self.server is not None and self.server.poll() is not None:
-            raise LaunchError(f"the server ended with {self.server.returncode}:\n{self.tail('server')}")
+        """Raise LaunchError with the last lines of the log when a server has ended by itself."""
+        for name, process in [("server", self.server), *self.further.items()]:
+            if process is not None and process.poll() is not None:
+                raise LaunchError(f"the {name} ended with {process.returncode}:\n{self.tail(name)}")
 
     def tail(self, name: str, lines: int = 15) -> str:
         """Last lines that a process wrote."""
@@ -94,12 +101,12 @@ class LocalCluster:
         return ""
 
     def stop(self, grace: float = 10.0) -> None:
-        """End everything: the launchers together, so that none looks lost to the others, then agents, then the server."""
+        """End everything: the launchers together, so that none looks lost to the others, then agents, then the servers."""
         launchers = [node.launcher for node in self.nodes.values()]
         for process in launchers:
             _signal(process, signal.SIGTERM)
         agents = [node.agent for node in self.nodes.values()]
-        for process in [*launchers, *agents, *self.detectors, *([self.server] if self.server else [])]:
+        for process in [*launchers, *agents, *self.detectors, *self.further.values(), *([self.server] if self.server else [])]:
             end(process, grace)
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:

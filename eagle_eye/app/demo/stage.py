@@ -26,6 +26,8 @@ class Stage:
     nodes: Sequence[str] = ("node-a", "node-b")
     workers_per_node: int = 2
     heal: str = "restart:100"
+    server: Sequence[str] = ()
+    """Further arguments of the server."""
     served: bool = True
     """False: launchers and agents alone, without a server."""
     clock: Clock
@@ -46,7 +48,7 @@ class Stage:
         self.cluster = LocalCluster(folder=self.folder, config_file=config_file, clock=self.clock, state_dir=self.folder / "state")
         self.record = Record.open(self.cluster.state_dir, f"{self.job}/run-1", self.clock)
         if self.served:
-            self.cluster.start_server()
+            self.cluster.start_server(*self.server)
         for node in self.nodes:
             self.start_node(node, first=node == self.nodes[0])
 

@@ -71,32 +71,45 @@ class Detect:
 
 
 class Watching:
-    """The work on one partition: its runner and what belongs to it. Made means begun."""
+    """The work on one partition: its runner and what belongs to it, in a thread of its own. Made means begun."""
 
     def __init__(self, around: Around, threads: Threads, partition: int, term: int) -> None:
         self._around = around
         self._partition = partition
-        self._runner = runner_of(around, partition, term)
-        self._services = Running(of_partition(around, partition, term))
-        self._services.start()
-        around.runners[partition] = self._runner
-        self._thread = threads.start(f"runner-{partition}", self._runner.run)
+        self._term = term
+        self._stop = threading.Event()
+        self._runner: Runner | None = None
+        self._thread = threads.start(f"runner-{partition}", self._work)
 
     @property
     def outranked_by(self) -> int:
         """Generation of an owner that was seen above ours; 0 = none."""
-        return self._runner.outranked_by
+        return self._runner.outranked_by if self._runner is not None else 0
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it goes on."""
+        return not self._thread.is_alive()
 
     def stop(self) -> None:
         """Finish the frame in hand, commit it, and end; returns at once."""
-        self._runner.stop()
+        self._stop.set()
 
     def join(self) -> None:
         """Wait until it has ended."""
         self._thread.join(JOIN_S)
-        if self._around.runners.get(self._partition) is self._runner:
-            del self._around.runners[self._partition]
-        self._services.stop()
+
+    def _work(self) -> None:
+        runners, partition = self._around.runners, self._partition
+        runner = self._runner = runners[partition] = runner_of(self._around, partition, self._term)
+        services = Running(of_partition(self._around, partition, self._term))
+        services.start()
+        try:
+            runner.run(self._stop)
+        finally:
+            services.stop()
+            if runners.get(partition) is runner:
+                del runners[partition]
 
 
 def runner_of(around: Around, partition: int, term: int) -> Runner:

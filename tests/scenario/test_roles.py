@@ -1,0 +1,172 @@
+"""Servers with roles as real processes: a leader with a standby and two that detect; each may be killed at any time."""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from eagle_eye.app import drills
+from eagle_eye.app.cli import main
+from eagle_eye.app.demo.stage import Stage
+from eagle_eye.clock import SystemClock
+from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.stream import INCIDENTS, OBSERVATIONS, PULSES
+from eagle_eye.stream.embedded import EmbeddedStream
+from eagle_eye.types import Incident, Pulse
+
+LOOP = Path(__file__).with_name("loop.py")
+DEADLINE_S = 40.0
+PARTITIONS = 4
+JOB = "test/roles/run-1"
+CONFIG = """\
+[server]
+listen = "127.0.0.1:{port}"
+http = ""
+lease_s = 2.0
+
+[stream]
+partitions = 4
+
+[engine]
+mode = "recommend"
+relapse_s = 0.5
+
+[guards.blast_radius]
+nodes = 10
+"""
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="roles") as folder:  # short: paths of unix sockets are limited
+        with EmbeddedStream(Path(folder) / "state" / "stream", partitions={OBSERVATIONS: PARTITIONS}) as stream:
+            assert stream.partitions(OBSERVATIONS) == PARTITIONS
+        made = Stage(
+            folder=Path(folder), config=CONFIG, command=(sys.executable, str(LOOP)), job="test/roles", heal="none",
+            server=("--role", "lead"), clock=SystemClock(),
+        )  # fmt: skip
+        try:
+            made.start()
+            for name, role in (("standby", "lead"), ("detect-1", "detect"), ("detect-2", "detect")):
+                made.cluster.start_further(name, "--role", role)
+            wait(made, "steps", lambda: made.record.trace.highest() > 20)
+            wait(made, "evenly shared partitions", lambda: [len(owned(made, name)) for name in ("detect-1", "detect-2")] == [2, 2])
+            yield made
+        finally:
+            made.stop()
+
+
+def wait(stage: Stage, what: str, condition: Callable[[], bool]) -> None:
+    assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
+
+
+def told(stage: Stage) -> str:
+    kept = [f"{each.incident.cause} {each.incident.culprits} {each.state}" for each in stage.record.kept]
+    return "\n".join([*kept, *(stage.cluster.tail(name, 60) for name in ("server", *stage.cluster.further, "launcher-node-a"))])
+
+
+@contextlib.contextmanager
+def ledger_of(stage: Stage) -> Iterator[Ledger]:
+    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        yield ledger
+
+
+def owned(stage: Stage, name: str) -> dict[int, int]:
+    """Partition → term, of the leases that a process holds."""
+    process = stage.cluster.further[name]
+    with ledger_of(stage) as ledger:
+        held = ledger.living("partition/", stage.clock.now())
+    return {int(lease.name.split("/")[1]): lease.term for lease in held if lease.holder.pid == process.pid}
+
+
+def newest_pulse(stage: Stage) -> Pulse:
+    with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
+        last = stream.read(PULSES, 0, stream.end(PULSES, 0) - 1)[-1]
+    return msgspec.json.decode(last.value, type=Pulse)
+
+
+def kill(stage: Stage, process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def broken(stage: Stage, worker: int) -> IncidentRecord:
+    """A worker is stopped, which its job may not heal by itself: the incident that waits for a person's word."""
+    struck = drills.stop(stage.workers()[worker], stage.clock)
+
+    def open_since() -> list[IncidentRecord]:
+        return [kept for kept in stage.record.kept if kept.opened >= struck.truth.time and kept.incident.culprits]
+
+    wait(stage, "the incident", lambda: bool(open_since()))
+    (kept,) = open_since()
+    wait(stage, "a plan that waits", lambda: bool(waiting(stage, kept)))
+    return kept
+
+
+def waiting(stage: Stage, kept: IncidentRecord) -> list[str]:
+    with ledger_of(stage) as ledger:
+        plans = ledger.plans(incident=kept.incident.id)
+        return [plan.id for plan in plans if plan.action != "notify" and not plan.own and ledger.outcome(plan.id) is None]
+
+
+def approve(stage: Stage, kept: IncidentRecord) -> None:
+    """Until the newest plan was approved: one that was made anew in between asks again."""
+    words = ["--yes", "--as", "ada", "--server", stage.server_address, "--config", str(stage.folder / "eagle-eye.toml")]
+    state = ["--state-dir", str(stage.cluster.state_dir)]
+    wait(
+        stage,
+        "the approval",
+        lambda: any(CliRunner().invoke(main, ["approve", plan, *words, *state]).exit_code == 0 for plan in waiting(stage, kept)),
+    )
+
+
+def incidents_of(stage: Stage) -> set[str]:
+    """Ids of everything that was ever claimed about the job with a culprit, in stream and ledger."""
+    with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
+        said = [msgspec.json.decode(message.value, type=Incident) for message in stream.read(INCIDENTS, 0, 0, 100_000)]
+    kept = [record.incident for record in stage.record.kept]
+    assert {each.id for each in kept if each.culprits} == {each.id for each in said if each.culprits}
+    return {each.id for each in kept if each.culprits}
+
+
+def healed(stage: Stage, kept: IncidentRecord) -> None:
+    approve(stage, kept)
+    wait(stage, "the incident to be healed", lambda: {record.incident.id: record.state for record in stage.record.kept}[kept.incident.id] == "healed")
+    assert stage.wait_steps(10, DEADLINE_S), told(stage)
+
+
+def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_stays_one(stage: Stage) -> None:
+    before = incidents_of(stage)
+    kept = broken(stage, 1)
+    with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
+        partition = stream.partition_of(OBSERVATIONS, JOB)
+    (victim,) = [name for name in ("detect-1", "detect-2") if partition in owned(stage, name)]
+    survivor = "detect-2" if victim == "detect-1" else "detect-1"
+    term = owned(stage, victim)[partition]
+    kill(stage, stage.cluster.further.pop(victim))
+    wait(stage, "the other to own everything", lambda: len(owned(stage, survivor)) == PARTITIONS)
+    assert owned(stage, survivor)[partition] == term + 1
+    wait(stage, "pulses of the new owner", lambda: newest_pulse(stage).generation == term + 1)
+    assert incidents_of(stage) == {*before, kept.incident.id}, "the same incident goes on"
+    healed(stage, kept)
+    assert incidents_of(stage) == {*before, kept.incident.id}
+    stage.cluster.start_further(victim, "--role", "detect")
+    wait(stage, "evenly shared partitions", lambda: [len(owned(stage, name)) for name in (victim, survivor)] == [2, 2])
+
+
+def test_a_killed_leader_is_followed_by_its_standby_which_heals_what_is_open(stage: Stage) -> None:
+    before = incidents_of(stage)
+    kept = broken(stage, 2)
+    leader = stage.cluster.server
+    assert leader is not None
+    stage.cluster.server = stage.cluster.further.pop("standby")
+    kill(stage, leader)
+    wait(stage, "the standby to lead", lambda: "leading in term 2" in stage.cluster.tail("standby", 1000))
+    healed(stage, kept)
+    assert incidents_of(stage) == {*before, kept.incident.id}
