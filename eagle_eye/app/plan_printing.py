@@ -1,5 +1,6 @@
 """How `eagle-eye plan` shows a plan: tables for people, one JSON object for programs."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
     console = Console()
     console.print(f"[bold]Plan{' after ' + ', '.join(happens) if happens else ''}[/]: {prospect.allocation.waf / 1e15:.2f} weighted PFLOP/s, {prospect.allocation.idle} GPUs free")
     console.print(_jobs(prospect.jobs))
+    console.print(f"[dim]{_basis(prospect)}[/]", highlight=False)
     console.print("[bold]Why[/]")
     for job in prospect.jobs:
         console.print(f"  {job.name}: {job.why}", highlight=False)
@@ -30,6 +32,13 @@ def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
             console.print(f"  not to {kind}: {why}", highlight=False)
 
 
+def _basis(prospect: Prospect) -> str:
+    rows, error = prospect.calibration.measurements, prospect.calibration.error
+    if not rows:
+        return "The performance model is not calibrated: it expects what the data sheet lets one expect."
+    return f"The performance model is calibrated on {rows} measured layouts, which it meets to {error:.1%}."
+
+
 def prospect_json(prospect: Prospect) -> str:
     """One line. Numbers that are not finite are null."""
     record = {
@@ -39,6 +48,11 @@ def prospect_json(prospect: Prospect) -> str:
         "jobs": [_job_record(job) for job in prospect.jobs],
         "decisions": {name: _decision_record(decision) for name, decision in prospect.decisions.items()},
         "nodes": prospect.owners,
+        "calibration": {
+            "measurements": prospect.calibration.measurements,
+            "error": prospect.calibration.error if math.isfinite(prospect.calibration.error) else None,
+            "coefficients": dataclasses.asdict(prospect.calibration.coefficients),
+        },
     }
     return msgspec.json.encode(record).decode()
 

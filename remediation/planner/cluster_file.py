@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from eagle_eye.errors import ConfigError
 
 from . import hardware as gpus
+from .calibration import calibrate
 from .hardware import Hardware
-from .measured import Measured, read_csv
+from .measured import Measured, read_csv, timed
 from .model_shape import ModelShape
 from .performance import Performance
 from .profiled import read_profile, throughput
@@ -48,7 +49,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     repair_hours: Above = 24.0
     """Until a broken node is back."""
     measured: str = ""
-    """A CSV of measured throughputs (task, gpus, flops or samples_s), beside this file."""
+    """A CSV of measured throughputs, beside this file: task, gpus, flops or samples_s, and the layout where it is known (measured.py)."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,7 +113,9 @@ class ClusterFile:
         self.machines, self.jobs = parsed.cluster, tuple(parsed.job)
         self._check()
         hardware = self._hardware()
-        self.performance = Performance(hardware, self._runs(), self._measured(), profiled=self._profiled(hardware))
+        runs, measured = self._runs(), self._measured()
+        self.calibration = calibrate(hardware, timed(measured, runs))
+        self.performance = Performance(hardware, runs, measured, self.calibration.coefficients, self._profiled(hardware))
 
     @property
     def workers(self) -> int:

@@ -3,7 +3,8 @@
     task,gpus,flops        achieved model FLOP/s of all GPUs together
     task,gpus,samples_s    needs the task's model, to know the FLOPs of a sample
 
-Of several rows for the same task and count the median counts.
+With the columns tensor, pipeline, data, micro_batch and recompute (none, selective or full) a row also calibrates the
+performance model, for every task. Of several rows for the same task and count the median counts.
 """
 
 import csv
@@ -17,7 +18,11 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 
+from .calibration import Timed
+from .layout import Layout, Recompute
 from .training_run import TrainingRun
+
+LAYOUT = ("tensor", "pipeline", "data", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,18 @@ class Measured:
     gpus: int
     flops: float
     """Achieved model FLOP/s of all GPUs together."""
+    layout: Layout | None = None
+    """That it ran with, if it is known."""
+
+
+def timed(measured: Iterable[Measured], runs: Mapping[str, TrainingRun]) -> list[Timed]:
+    """What calibrates the model: rows with a layout, of tasks whose model is described."""
+    found = []
+    for one in measured:
+        run = runs.get(one.task)
+        if one.layout is not None and run is not None:
+            found.append(Timed(run, one.layout, run.global_batch * run.shape.sample_flops / one.flops))
+    return found
 
 
 def read_csv(path: Path, runs: Mapping[str, TrainingRun] | None = None) -> list[Measured]:
@@ -53,13 +70,14 @@ def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Meas
     gpus = _number(row, "gpus")
     if gpus != int(gpus):
         raise ConfigError(f"gpus is {gpus}; it must be a whole number")
+    layout = _layout(row, int(gpus))
     if row.get("flops") not in (None, ""):
-        return Measured(task, int(gpus), _number(row, "flops"))
+        return Measured(task, int(gpus), _number(row, "flops"), layout)
     if row.get("samples_s") in (None, ""):
         raise ConfigError("flops or samples_s is missing; a row has one of them")
     if task not in runs:
         raise ConfigError(f"samples_s of task {task!r} says nothing without its model; describe the model, or give flops")
-    return Measured(task, int(gpus), _number(row, "samples_s") * runs[task].shape.sample_flops)
+    return Measured(task, int(gpus), _number(row, "samples_s") * runs[task].shape.sample_flops, layout)
 
 
 def points(measured: Iterable[Measured], task: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
@@ -77,6 +95,23 @@ def check(measured: Sequence[Measured]) -> None:
     for one in measured:
         if one.gpus < 1 or not (math.isfinite(one.flops) and one.flops > 0):
             raise ConfigError(f"task {one.task!r} was measured with {one.flops} FLOP/s on {one.gpus} GPUs; both are above zero")
+
+
+def _layout(row: Mapping[str, object], gpus: int) -> Layout | None:
+    given = [column for column in (*LAYOUT, "recompute") if row.get(column) not in (None, "")]
+    if not given:
+        return None
+    missing = next((column for column in LAYOUT if column not in given), None)
+    if missing is not None:
+        raise ConfigError(f"{missing} is missing; a layout has {', '.join(LAYOUT)}")
+    tensor, pipeline, data, micro_batch = (int(_number(row, column)) for column in LAYOUT)
+    word = str(row.get("recompute") or "none").upper()
+    if word not in Recompute.__members__:
+        raise ConfigError(f"recompute is {row.get('recompute')!r}; it must be none, selective or full")
+    layout = Layout(tensor, pipeline, data, micro_batch, Recompute[word])
+    if layout.gpus != gpus:
+        raise ConfigError(f"gpus is {gpus}, but the layout {layout} has {layout.gpus}")
+    return layout
 
 
 def _number(row: Mapping[str, object], column: str) -> float:

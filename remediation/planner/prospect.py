@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from . import what_if
 from .allocation import Allocation, solve
+from .calibration import Calibration
 from .checkpoint_interval import daly
 from .cluster_file import ClusterFile, Job
 from .decision import Case, Costs, Decision, decide
@@ -43,6 +44,8 @@ class Prospect:
     decisions: dict[str, Decision]
     owners: dict[str, str]
     """Node -> job before anything happened; '' for none."""
+    calibration: Calibration
+    """Of the performance model that it rests on."""
 
 
 def foresee(file: ClusterFile, words: Sequence[str] = (), costs: Costs | None = None) -> Prospect:
@@ -55,7 +58,7 @@ def foresee(file: ClusterFile, words: Sequence[str] = (), costs: Costs | None = 
     allocation = solve(situation)
     tasks = {task.name: task for task in situation.tasks}
     jobs = tuple(_job_plan(file, job, tasks, allocation, situation.horizon_s) for job in file.jobs if job.name in tasks)
-    return Prospect(allocation, jobs, _decisions(file, cluster, happens, owners, costs), owners)
+    return Prospect(allocation, jobs, _decisions(file, cluster, happens, owners, costs), owners, file.calibration)
 
 
 def node_owners(file: ClusterFile) -> dict[str, str]:

@@ -15,7 +15,7 @@ from remediation.planner.coefficients import Coefficients
 from remediation.planner.hardware import KNOWN, known
 from remediation.planner.layout import Layout, Layouts, Recompute
 from remediation.planner.layout_search import search
-from remediation.planner.measured import Measured, read_csv
+from remediation.planner.measured import Measured, read_csv, timed
 from remediation.planner.model_shape import ModelShape
 from remediation.planner.performance import Performance, Source
 from remediation.planner.pipeline_time import iteration_times
@@ -179,6 +179,14 @@ def test_measurements_come_from_a_csv_and_errors_name_line_and_column(tmp_path):
     for line, message in (("gpt,-8,1e15,", "gpus is '-8'"), (",8,1e15,", "task is missing"), ("gpt,8,,", "flops or samples_s"), ("x,8,,3", "without its model"), ("gpt,1.5,1,", "whole number")):
         path.write_text(f"task,gpus,flops,samples_s\ngpt,64,8e15,\n{line}\n")
         with pytest.raises(ConfigError, match=f"line 3: .*{message}"):
+            read_csv(path, {"gpt": RUN})
+    path.write_text("task,gpus,flops,tensor,pipeline,data,micro_batch,recompute\ngpt,8,1e15,1,1,8,2,full\ngpt,16,2e15,,,,,\n")
+    (one,) = timed(read_csv(path, {"gpt": RUN}), {"gpt": RUN})
+    assert one.layout == Layout(1, 1, 8, 2, Recompute.FULL)
+    assert one.seconds == pytest.approx(512 * GPT_7B.sample_flops / 1e15)
+    for line, message in (("gpt,8,1,2,1,8,2,full", "the layout .* has 16"), ("gpt,8,1,2,,4,2,full", "pipeline is missing"), ("gpt,8,1,2,1,4,2,half", "recompute is 'half'")):
+        path.write_text(f"task,gpus,flops,tensor,pipeline,data,micro_batch,recompute\n{line}\n")
+        with pytest.raises(ConfigError, match=f"line 2: .*{message}"):
             read_csv(path, {"gpt": RUN})
     with pytest.raises(ConfigError, match="cannot be read"):
         read_csv(tmp_path / "none.csv")

@@ -90,6 +90,11 @@ def test_what_was_measured_wins_over_the_model(changed):
     assert (job["nodes"], job["source"], job["flops"]) == (4, "measured", 5e15)
     (path.parent / "measured.csv").write_text("task,gpus,flops\ngpt-7b,32,5e15\ngpt-7b,x,1\n")
     assert "measured.csv, line 3: gpus is 'x'" in plan(file=path).output
+    (path.parent / "measured.csv").write_text("task,gpus,flops,tensor,pipeline,data,micro_batch,recompute\ngpt-7b,32,2.5e15,2,1,16,2,full\n")
+    calibration = record(file=path)["calibration"]
+    assert calibration["measurements"] == 1
+    assert calibration["coefficients"]["compute_share"] < record()["calibration"]["coefficients"]["compute_share"]
+    assert "calibrated on 1 measured layouts" in plan(file=path).output
 
 
 @pytest.mark.parametrize(
