@@ -23,6 +23,8 @@ from .storms import Storms
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.2
+RETRY_S = 5.0
+"""What could not be said is tried again after so long."""
 FORGET_S = 86_400.0
 """An alert about a failed incident of a job that is over is resolved after so long: nothing more can be known of it."""
 replaced = msgspec.structs.replace
@@ -83,6 +85,7 @@ class Bulletin:
             looks = _looks(case)
             if self._seen.get(name) != looks or self._is_due(name, moment):
                 self._seen[name] = looks
+                self._again(name, RETRY_S)  # should this fail, the others come first
                 self._turn(subject_of(case), now)
         for name in [name for name in self._seen if name not in cases]:
             del self._seen[name]

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Notice, Plan
 from remediation.actions.notify import Notify
@@ -42,6 +43,7 @@ class Alerts:
         self._leads = leads
         self._ticking = ticking
         self._looked = clock.monotonic()
+        self._broken = False
         self._couriers = [Courier(address=address, box=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
         self._bulletin = Bulletin(
             book=ledger,
@@ -59,11 +61,19 @@ class Alerts:
     def look(self, cases: Mapping[str, Case]) -> None:
         """What the engine has on its desk, at each of its ticks. Raises LedgerError."""
         self._looked = self._clock.monotonic()
-        self._bulletin.look(cases)
+        try:
+            self._bulletin.look(cases)
+            self._broken = False
+        except EagleEyeError:
+            raise
+        except Exception:  # boundary: a mistake in what is said must not stop the engine from healing
+            if not self._broken:
+                log.exception("alerts cannot be written; the heartbeat stops until they can")
+            self._broken = True
 
     def well(self) -> bool:
-        """A leader leads, its engine goes round, its runners tick: what the heartbeat says."""
-        return self._leads() and self._clock.monotonic() - self._looked < STALLED_S and self._ticking()
+        """A leader leads, its engine goes round and can say what it sees, its runners tick: what the heartbeat says."""
+        return self._leads() and not self._broken and self._clock.monotonic() - self._looked < STALLED_S and self._ticking()
 
     def start(self) -> None:
         """Begin to deliver. Letters to receivers that are configured no more are given up, and said to be."""
