@@ -85,8 +85,11 @@ class Bulletin:
             looks = _looks(case)
             if self._seen.get(name) != looks or self._is_due(name, moment):
                 self._seen[name] = looks
-                self._again(name, RETRY_S)  # should this fail, the others come first
-                self._turn(subject_of(case), now)
+                try:
+                    self._turn(subject_of(case), now)
+                except Exception:
+                    self._again(name, RETRY_S)  # the others come first then
+                    raise
         for name in [name for name in self._seen if name not in cases]:
             del self._seen[name]
             self._again(name, 0.0)  # whatever became of it without us seeing it
