@@ -13,6 +13,7 @@ from eagle_eye.types import IncidentState, Outcome, Plan, Progress, Situation, W
 from .cases import Case, Phase
 from .execution import Execution
 from .jobs import Job
+from .ladder import INFORM
 from .memory import Memory
 from .policy import Policy
 from .surroundings import Surroundings
@@ -52,6 +53,11 @@ class Desk:
     def cases_of(self, job: str) -> list[Case]:
         """Cases of a job under which something is still to be done."""
         return [case for case in self.cases.values() if case.job == job and case.open]
+
+    def troubled(self, job: str) -> bool:
+        """Whether a fault of the job is open, or lasts though nothing more is done about it: what it does now is not healthy."""
+        mine = (case for case in self.cases.values() if case.job == job and case.treatment is not INFORM)
+        return any(case.open or (case.phase is Phase.PARKED and case.incident.active) for case in mine)
 
     def open(self, case: Case) -> None:
         """A new case; of those that have ended the oldest go."""

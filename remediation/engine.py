@@ -99,8 +99,7 @@ class Engine:
         """Every pulse of every job, tick or cut."""
         with self._lock:
             job = self._desk.job(pulse.job)
-            calm = not any(case.treatment is not INFORM for case in self._desk.cases_of(pulse.job))
-            for event in job.follow(pulse, calm=calm):
+            for event in job.follow(pulse, calm=not self._desk.troubled(pulse.job)):
                 self._containment.answer(event, job)
             self._judging.follow_short(job)
 
@@ -172,9 +171,8 @@ class Engine:
             self._open(incident)
             return
         changed = case.settling.revise(incident, self._desk.clock.now())
-        ended = self._desk.memory.attempts_on(incident, frozenset(), 0.0)
         absorbed = not incident.active and bool(case.incident.culprits) and not incident.culprits
-        again = bool(ended) and incident.since > max(attempt.ended for attempt in ended)
+        again = incident.since > self._desk.memory.last_on(incident.id)
         case.incident = incident
         self._desk.ledger.save_incident(incident, case.state)
         if not incident.active:
@@ -182,7 +180,7 @@ class Engine:
         elif case.state is IncidentState.HEALED and again:
             self._desk.move(case, Phase.SETTLING, state=IncidentState.OPEN)
             self._treat(case)
-        elif changed and case.phase is Phase.PARKED:
+        elif (changed or again) and case.phase is Phase.PARKED:
             self._treat(case)
 
     def _open(self, incident: Incident) -> None:

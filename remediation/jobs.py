@@ -47,6 +47,8 @@ class Job:
     steps: deque[PulseStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
     """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
+    spoilt: deque[int] = field(default_factory=lambda: deque(maxlen=32))
+    """Epochs whose throughput is no healthy one."""
     checkpoints: dict[int, bool] = field(default_factory=dict)
     """Step → whether all of its numbers are finite."""
     begun: deque[Begun] = field(default_factory=lambda: deque(maxlen=32))
@@ -116,7 +118,8 @@ class Job:
 
     def _take_step(self, step: PulseStep, calm: bool) -> None:
         self.steps.append(step)
-        pace = self.pace(2, epoch=step.epoch) if calm and step.finite and self._warm(step.epoch) else math.nan
+        healthy = calm and step.finite and step.epoch not in self.spoilt
+        pace = self.pace(2, epoch=step.epoch) if healthy and self._warm(step.epoch) else math.nan
         if math.isfinite(pace):
             self.rates.setdefault(step.workers, deque(maxlen=KEPT_RATES)).append((step.end, pace))
 
@@ -133,6 +136,11 @@ class Job:
             return math.nan
         done = [1.0 if step.tokens is None else step.tokens for step in steps[1:]]
         return sum(done) / (steps[-1].end - steps[0].end)
+
+    def spoil(self, epoch: int, since: float) -> None:
+        """An action did not help: nothing is learned in its epoch, and what was learned is forgotten."""
+        self.spoilt.append(epoch)
+        self.disturbed(since)
 
     def disturbed(self, since: float) -> None:
         """What was learned after `since` was not healthy: forget it."""

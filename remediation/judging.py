@@ -107,6 +107,8 @@ class Judging:
         outcome = trial.outcome(job, "done" if healed else "failed", now, words)
         self.desk.memory.judged(trial.plan.id, now, failed=failed)
         self.desk.note(outcome)
+        if not healed:
+            job.spoil(job.epoch, trial.began)
         if healed and trial.plan.action in RESTARTS and outcome.transition_s is not None:
             job.downtimes.append(outcome.transition_s)
         if healed and not job.whole:

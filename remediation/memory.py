@@ -1,5 +1,6 @@
 """What was tried lately, so that the same repair is not tried on the same fault for ever."""
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -75,13 +76,17 @@ class Memory:
         return tuple(reversed(self._outcomes))
 
     def attempts_on(self, incident: Incident, culprits: frozenset[str], relapse_s: float) -> list[Attempt]:
-        """On this incident, or on the same fault so lately that it must have come back."""
+        """On this incident, or on the same fault, so lately that it must have come back."""
         return [
             attempt
             for attempt in self._attempts.values()
-            if attempt.incident == incident.id
-            or (attempt.same_fault(incident.job, incident.cause, culprits) and incident.since - attempt.ended <= relapse_s)
+            if incident.since - attempt.ended <= relapse_s
+            and (attempt.incident == incident.id or attempt.same_fault(incident.job, incident.cause, culprits))
         ]
+
+    def last_on(self, incident: str) -> float:
+        """When the last attempt on this incident ended; infinity if there was none."""
+        return max((attempt.ended for attempt in self._attempts.values() if attempt.incident == incident), default=math.inf)
 
     def recall(self, plans: Iterable[Plan], outcomes: Iterable[Outcome], incidents: dict[str, Incident]) -> None:
         """Take in what the leader before wrote down."""

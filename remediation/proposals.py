@@ -122,7 +122,8 @@ class Proposals:
         left = {rung for rung in rungs if next_rung((rung,), self.attempts(case), allowed) is not None}
         choices = alternatives(case.incident, job, desk.policy, frozenset(rungs) - left)
         if not choices or choices[0].action == NOTHING:
-            self._leave(case, choices[0].why if choices else "its throughput is not known yet")
+            vain = f"; tried in vain: {', '.join(sorted(set(rungs) - left))}" if left < set(rungs) else ""
+            self._leave(case, (choices[0].why if choices else "its throughput is not known yet") + vain)
             return None
         case.rung = choices[0].action
         return Wanted(

@@ -94,6 +94,13 @@ def test_later_plans_are_refused_with_the_breakers_reason_until_a_person_closes_
     assert world.commander.sent[-1].arguments["exclude"] == ["node-a"]
 
 
+def test_what_was_slow_all_the_time_is_not_learned_as_healthy(world):
+    job = world.engine._desk.job(world.job.name)
+    world.run(40)
+    assert job.expected(2) == pytest.approx(2048 / 0.2 / 2, rel=0.05)
+    assert job.expected(4) == pytest.approx(2048 / 0.2, rel=0.05)
+
+
 def test_an_action_that_helps_opens_nothing_and_undoes_nothing(make_world):
     world = make_world(restart_hope=0.0, verify_s=10.0)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
