@@ -14,18 +14,26 @@ def read_private(path: Path, what: str) -> bytes:
     """The bytes of a file that only its owner may touch; `what` names its setting in errors. Raises ConfigError."""
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & OTHERS:
-                raise ConfigError(f"{what} {path} is open to others (mode {mode:04o}): chmod 600 {path}")
+            found = os.fstat(file.fileno())
+            if too_open(found.st_mode, owned_by_root=found.st_uid == 0, as_root=os.geteuid() == 0):
+                raise ConfigError(f"{what} {path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}): chmod 600 {path}")
             return file.read()
     except OSError as error:
         raise ConfigError(f"{what} {path}: {error.strerror}; make it readable for this user") from error
 
 
+def too_open(mode: int, *, owned_by_root: bool, as_root: bool) -> bool:
+    """Whether others may touch a file. One that root owns may be read by our group, else it could not be handed to us:
+    the rule of PostgreSQL for the keys of its server."""
+    allowed = stat.S_IRGRP if owned_by_root and not as_root else 0
+    return bool(mode & OTHERS & ~allowed)
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file by one of mode 0600, at once and whole. Raises ConfigError.
 
-    Written as root it belongs to whoever owns the directory: the server must be able to read it.
+    Written as root it belongs to whoever owned it before, else to the owner of the directory: the server must be
+    able to read it.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -34,7 +42,7 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        _give_to_owner_of(path.parent, new)
+        _give_to_owner_of(path if path.exists() else path.parent, new)
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)
@@ -49,7 +57,7 @@ def make_private_directory(path: Path) -> None:
         _give_to_owner_of(path.parent, path)
 
 
-def _give_to_owner_of(directory: Path, path: Path) -> None:
+def _give_to_owner_of(like: Path, path: Path) -> None:
     if os.geteuid() == 0:
-        owner = directory.stat()
+        owner = like.stat()
         os.chown(path, owner.st_uid, owner.st_gid)

@@ -26,6 +26,7 @@ import msgspec
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import AccessConfig, Config
 from eagle_eye.errors import ConfigError, NotAuthenticated
+from eagle_eye.secret import secret_of
 
 from .people import Person, Role
 from .secret_files import read_private, write_private
@@ -194,8 +195,6 @@ def _write(path: Path, entries: Entries) -> None:
 # --- one's own -------------------------------------------------------------------------------------------------------
 
 
-def own_token(access: AccessConfig, environment: Mapping[str, str] = os.environ) -> str:
+def own_token(access: AccessConfig) -> str:
     """The token of whoever runs this command; '' if there is none. Raises ConfigError for a file that is open to others."""
-    if access.token_file:
-        return read_private(Path(access.token_file).expanduser(), "access.token_file").decode(errors="replace").strip()
-    return environment.get(VARIABLE, "").strip()
+    return secret_of(access.token_file, VARIABLE, "access.token_file").strip()

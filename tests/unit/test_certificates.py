@@ -4,13 +4,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from eagle_eye.access import Tokens
 from eagle_eye.access.authority import Authority
 from eagle_eye.access.certificates import CertificateKind, Identity, facts_of
 from eagle_eye.access.credentials import Credentials, node_credentials
 from eagle_eye.access.peers import identity_of, objection
+from eagle_eye.app.cli import main
 from eagle_eye.app.serving.access import check
-from eagle_eye.clock import FakeClock
+from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import AccessConfig, Config, ServerConfig
 from eagle_eye.errors import ConfigError, ControlError
 from fakes.tls import DAY_S, Office, office
@@ -195,3 +198,34 @@ def test_a_server_does_not_start_with_files_that_let_nobody_in(ours, clock, tmp_
     clock.advance(2 * DAY_S)
     with pytest.raises(ConfigError, match="expired on"):
         check(Config(state_dir=str(tmp_path), access=access), "127.0.0.1:0", clock)
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def command(tmp_path: Path, *words: str) -> str:
+    done = CliRunner().invoke(main, [*words, "--state-dir", str(tmp_path)])
+    return done.output if done.exit_code == 0 else f"{done.exit_code}: {done.output}"
+
+
+def test_a_cluster_is_secured_from_the_command_line(tmp_path):
+    assert "ca.key (keep it here" in command(tmp_path, "certs", "init").replace("\n", "")
+    assert command(tmp_path, "certs", "init").startswith("1: ")
+    command(tmp_path, "certs", "issue", "head", "--kind", "server", "--host", "10.0.0.1")
+    command(tmp_path, "certs", "issue", "node-7", "--kind", "node", "--days", "5")
+    shown = command(tmp_path, "certs", "show")
+    for words in ("authority", "server head", "10.0.0.1", "node node-7", "5 days left"):
+        assert words in shown
+    token = command(tmp_path, "token", "add", "ada", "--role", "operator", "--expires", "2d").splitlines()[0]
+    listed = command(tmp_path, "token", "list")
+    assert "ada" in listed
+    assert "expires soon" in listed
+    assert token not in listed
+    assert Tokens.of(Config(state_dir=str(tmp_path)), SystemClock()).person(token).name == "ada"
+    assert "no token any more" in command(tmp_path, "token", "remove", "ada")
+    assert "nobody has a token" in command(tmp_path, "token", "list")
+
+
+@pytest.mark.parametrize("given", ["0d", "5", "d", "-1d", "3q"])
+def test_a_duration_that_is_none_is_refused(tmp_path, given):
+    assert "no duration" in command(tmp_path, "token", "add", "ada", "--role", "viewer", f"--expires={given}")

@@ -1,11 +1,11 @@
 """Tokens of people: who is let in, as what, and what the file does when it is changed, broken or gone."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from eagle_eye.access import Gate, Role, Tokens
+from eagle_eye.access.secret_files import too_open
 from eagle_eye.access.tokens import VARIABLE, add_person, own_token, read_entries, remove_person, tokens_path
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import AccessConfig, Config
@@ -116,17 +116,28 @@ def test_a_name_has_one_token_and_plain_letters(path, clock):
         remove_person(path, "bob")
 
 
-def test_ones_own_token_comes_from_a_closed_file_or_from_the_environment(tmp_path):
+def test_ones_own_token_comes_from_a_closed_file_or_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert own_token(AccessConfig()) == ""
+    monkeypatch.setenv(VARIABLE, " eet_other ")
+    assert own_token(AccessConfig()) == "eet_other"
     file = tmp_path / "token"
     file.write_text("eet_mine\n")
     file.chmod(0o600)
-    assert own_token(AccessConfig(token_file=str(file)), {VARIABLE: "eet_other"}) == "eet_mine"
-    assert own_token(AccessConfig(), {VARIABLE: " eet_other "}) == "eet_other"
-    assert own_token(AccessConfig(), {}) == ""
-    os.chmod(file, 0o644)  # noqa: PTH101
-    with pytest.raises(ConfigError, match="open to others") as told:
+    assert own_token(AccessConfig(token_file=str(file))) == "eet_mine"
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600") as told:
         own_token(AccessConfig(token_file=str(file)))
     assert "eet_mine" not in str(told.value)
+
+
+def test_a_file_of_root_may_be_read_by_the_group_that_it_was_handed_to():
+    assert not too_open(0o640, owned_by_root=True, as_root=False)
+    assert too_open(0o660, owned_by_root=True, as_root=False)
+    assert too_open(0o644, owned_by_root=True, as_root=False)
+    assert too_open(0o640, owned_by_root=False, as_root=False)
+    assert too_open(0o640, owned_by_root=True, as_root=True)
+    assert not too_open(0o400, owned_by_root=False, as_root=False)
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------
