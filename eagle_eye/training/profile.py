@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,6 +188,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--fresh", action="store_true")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the processes of an all-reduce are ended too
     wanted = Wanted(given.model, given.micro_batch, given.processes, given.device, Repeats(given.warm_up, given.repeats))
     try:
         profile(wanted, given.cache, lambda words: print(json.dumps(words), flush=True), given.fresh)  # noqa: T201 -- this is its output

@@ -1,4 +1,4 @@
-"""The seven physical numbers of the performance model, with their units, and what a data sheet lets one expect."""
+"""The eight physical numbers of the performance model, with their units, and what a data sheet lets one expect."""
 
 from dataclasses import astuple, dataclass, fields
 from typing import Self
@@ -25,12 +25,17 @@ class Coefficients:
     """A GPU's share of what its node sends to others; bytes/s."""
     latency_s: float
     """Of one collective per doubling of its ranks; seconds."""
+    kernel_s: float
+    """That a layer's pass on the GPU takes beside its work, however large: its kernels start and run out; seconds."""
     launch_s: float
     """Least time of one layer's pass, however little there is to compute: the host launches its kernels; seconds."""
 
     @classmethod
     def expected(cls, hardware: Hardware) -> Self:
-        """Before anything was measured: what published measurements on A100 and H100 reach of their data sheets."""
+        """Before anything was measured: what public measurements reach of their data sheets.
+
+        half_width, kernel_s and launch_s were set by looking at vTrain's public iterations of Megatron on A100.
+        """
         return cls(
             compute_share=0.75,
             half_width=200.0,
@@ -38,6 +43,7 @@ class Coefficients:
             link_bytes_s=0.7 * hardware.link_bytes_s,
             network_bytes_s=1.0 * hardware.network_bytes_s,
             latency_s=20e-6,
+            kernel_s=0.2e-3,
             launch_s=0.9e-3,
         )
 
@@ -47,7 +53,7 @@ class Coefficients:
         return cls(**{field.name: float(value) for field, value in zip(fields(cls), values, strict=True)})
 
     def values(self) -> NDArray[np.float64]:
-        """(7,) in the order of the fields."""
+        """(8,) in the order of the fields."""
         return np.array(astuple(self))
 
 
@@ -58,7 +64,8 @@ UNITS = {
     "link_bytes_s": "bytes/s",
     "network_bytes_s": "bytes/s",
     "latency_s": "s",
+    "kernel_s": "s",
     "launch_s": "s",
 }
-UNCERTAINTY = np.array([0.15, 1.0, 0.4, 0.4, 0.4, 0.7, 0.4])
+UNCERTAINTY = np.array([0.15, 1.0, 0.4, 0.4, 0.4, 0.7, 0.6, 0.4])
 """Standard deviation of each's logarithm around what is expected: how far a few measurements may move it."""

@@ -6,6 +6,7 @@ recomputation up to 1 more, together r):
     products      r · b · FLOPs / t / (peak · compute_share · w / (w + half_width)),   w = h / sqrt(t)
     streaming     r · 2 · bytes of activations / memory_bytes_s             each is written once and read once
     all-reduce    2 per pass: forward, backward, full recomputation         of b·s·h half-precision numbers
+    kernels       kernel_s per pass: forward 1, backward 2, full recomputation 1
     a pass never takes less than launch_s (4-norm of both, so that it is smooth)
 
 A ring all-reduce of n bytes among g ranks takes 2·(g-1)/g · n / bandwidth + latency·log2(g). Of a group that has k ranks
@@ -86,7 +87,7 @@ def _layer(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: L
     moved = 2 * unit * (np.where(full, 4.0, 3.0) * (beside + scores) + scores_again * scores)
     passes = np.where(full, 4.0, 3.0)
     collective = np.where(full, 6.0, 4.0) * _ring(np.asarray(HALF * unit, dtype=np.float64), layouts.tensor, np.minimum(layouts.tensor, hardware.gpus_per_node), known)
-    work = products + moved / known.memory_bytes_s + collective
+    work = products + moved / known.memory_bytes_s + collective + passes * known.kernel_s
     seconds = (work**SMOOTH + (passes * known.launch_s) ** SMOOTH) ** (1 / SMOOTH)
     return seconds, collective
 

@@ -124,7 +124,7 @@ def test_more_gpus_are_more_flops_but_less_each():
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.tuples(*[st.floats(-0.5, 0.5) for _ in range(7)]), st.integers(0, 2**32 - 1))
+@given(st.tuples(*[st.floats(-0.5, 0.5) for _ in range(8)]), st.integers(0, 2**32 - 1))
 def test_calibration_predicts_a_cluster_of_other_coefficients_from_noisy_measurements(shift, seed):
     truth = Coefficients.of(EXPECTED.values() * np.exp(np.array(shift) * 0.4))
     rng = np.random.default_rng(seed)
