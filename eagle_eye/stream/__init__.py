@@ -33,7 +33,6 @@ class Place(NamedTuple):
 
     partition: int
     offset: int
-    """Its own, or a later one where the stream does not tell (a record that arrived twice)."""
 
 
 class Stream(Protocol):

@@ -28,6 +28,8 @@ class FakePartition:
     producers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """Producer → sequence of its last batch, the next one's, offset of the last one."""
     begin: int = 0
+    unseen: set[int] = field(default_factory=set)
+    """First offsets of batches that a reader is not shown yet, though later ones are."""
 
     @property
     def end(self) -> int:
@@ -55,6 +57,8 @@ class FakePartition:
         at = bisect_left(self.batches, offset, key=lambda batch: batch.last)
         found = bytearray()
         for batch in self.batches[at:]:
+            if batch.first in self.unseen:
+                continue
             if found and len(found) + len(batch.data) > limit:
                 break
             found += batch.data

@@ -35,6 +35,8 @@ class Follower:
             if (first.key, first.value) != (last.key, last.value):
                 self._begin_anew()
                 return None
+            if not messages:  # nothing yet, or a hole that only a read from behind the last one looks through
+                messages = self._stream.read(self._topic, self._partition, self.offset, limit)
         elif not messages and self._stream.end(self._topic, self._partition) <= last.offset:
             self._begin_anew()
             return None

@@ -29,6 +29,8 @@ FETCH_BYTES_A_RECORD = 8 << 10
 LONGEST_WAIT_S = 5.0
 """Of one Fetch; a longer wait asks again."""
 TOPIC_READY_S = 5.0
+HOLE_PAUSES_S = (0.002, 0.01, 0.05, 0.25)
+"""Tansu may show a batch before the one that precedes it: a hole is looked at again before it is believed."""
 POLL_S = 0.02
 
 
@@ -93,10 +95,7 @@ class KafkaStream:
         except StreamAway as error:
             self._forget(topic)  # the brokers may have forgotten it: the next append looks, and makes it again
             raise self._links.why(error) from error
-        return [
-            Place(record.partition, offset if offset >= 0 else self.end(topic, record.partition) - 1)
-            for record, offset in zip(records, offsets, strict=True)
-        ]
+        return [Place(record.partition, offset) for record, offset in zip(records, offsets, strict=True)]
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
         """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
@@ -222,18 +221,28 @@ class KafkaStream:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def _fetch_from(self, topic: str, partition: int, offset: int, bytes_: int) -> list[Message]:
-        """Everything of one Fetch at or after the offset; from the begin where the offset is older."""
+        """Everything of one Fetch at or after the offset, up to the first hole; from the begin where the offset is older."""
+        for pause_s in HOLE_PAUSES_S:
+            offset, data = self._fetch_at(topic, partition, offset, bytes_)
+            messages, hole = _messages(topic, partition, offset, data, holes=False)
+            if messages or not hole:
+                return messages
+            self._clock.sleep(pause_s)
+        return _messages(topic, partition, offset, data, holes=True)[0]
+
+    def _fetch_at(self, topic: str, partition: int, offset: int, bytes_: int) -> tuple[int, bytes]:
+        """(where it begins, batches)."""
         with self._lend(topic) as link:
             fetched = link.fetch(topic, partition, offset, bytes_=bytes_)
             if fetched.outside:
                 begin = link.offset_at(topic, partition, EARLIEST)
                 if offset >= begin:
-                    return []  # beyond the end
+                    return offset, b""  # beyond the end
                 offset = begin
                 fetched = link.fetch(topic, partition, offset, bytes_=bytes_)
         if not fetched.outside:
             self._ends[topic, partition] = fetched.end
-        return _messages(topic, partition, offset, fetched.data)
+        return offset, fetched.data
 
     def _end(self, link: Link, topic: str, partition: int) -> int:
         """The end that a Fetch tells: ListOffsets is only asked for a place from which one can be made."""
@@ -265,18 +274,24 @@ def _quieten() -> None:
         logger.setLevel(logging.CRITICAL)
 
 
-def _messages(topic: str, partition: int, offset: int, data: bytes) -> list[Message]:
-    """Decode batches; what a transaction says about itself, and what lies before the offset, is left out."""
+def _messages(topic: str, partition: int, offset: int, data: bytes, *, holes: bool) -> tuple[list[Message], bool]:
+    """(messages from the offset on, whether they end at a hole); with `holes` they go on behind it.
+
+    What a transaction says about itself is left out.
+    """
     from kafka.record import MemoryRecords
 
     found: list[Message] = []
+    following = offset
     for batch in MemoryRecords(data):
+        if batch.base_offset > following and not holes:
+            return found, True
+        following = batch.next_offset
         if batch.is_control_batch:
             continue
         for record in batch:
             if record.offset >= offset:
                 key = (record.key or b"").decode("utf-8", "replace")
-                found.append(
-                    Message(topic, partition, record.offset, key, bytes(record.value or b""), record.timestamp / 1000)
-                )
-    return found
+                value = bytes(record.value or b"")
+                found.append(Message(topic, partition, record.offset, key, value, record.timestamp / 1000))
+    return found, False

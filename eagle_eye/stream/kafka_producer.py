@@ -59,9 +59,10 @@ class Producer:
         """How many producers there have been: more than one means that one was stuck or failed."""
 
     def append(self, records: Sequence[Sent]) -> list[int]:
-        """Send in order; returns the offsets once all are acknowledged, −1 where the broker does not tell one.
+        """Send in order; returns the offsets once all are acknowledged.
 
-        Raises StreamAway (some of them may have arrived), StreamFull, or StreamRefused for one that never can be taken.
+        An acknowledgement without an offset (a retried batch that was taken for a known one) proves nothing: it counts
+        as none, and what arrives twice is dropped by its reader. Raises StreamAway (some of them may have arrived), StreamFull, or StreamRefused for one that never can be taken.
         """
         number, since = self._begin()
         producer = self._producer()
@@ -109,12 +110,15 @@ class Producer:
         from kafka.errors import KafkaTimeoutError
 
         try:
-            return int(future.get(timeout=max(0.001, deadline - self._clock.monotonic())).offset)
+            offset = int(future.get(timeout=max(0.001, deadline - self._clock.monotonic())).offset)
         except KafkaTimeoutError as error:
             raise StreamAway(
                 f"appending to {topic}: {self._brokers} acknowledged nothing for {self._timeout_s:g} s "
                 "(stream.kafka.timeout_s): are they overloaded, stopped or cut off?"
             ) from error
+        if offset < 0:
+            raise StreamAway(f"appending to {topic}: {self._brokers} took a record for one that they have, and cannot say where")
+        return offset
 
     def _flush(self, producer: Any, deadline: float) -> None:
         """Send now instead of lingering."""

@@ -11,6 +11,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import ConfigError, StreamAway, StreamError, StreamFull, StreamRefused
 from eagle_eye.stream.fake import FakeBroker
+from eagle_eye.stream.following import Follower
 from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.kafka_settings import PASSWORD_VARIABLE, why_unreachable
 from fakes.authority import Authority
@@ -152,6 +153,29 @@ def test_a_reader_asks_the_right_broker_at_the_next_try(
         ask()
     assert values(stream) == ["a"]
     assert stream.committed("group", TOPIC, 0) is None
+
+
+def test_a_record_that_is_shown_late_is_not_passed_over(broker: FakeBroker, connect: Open) -> None:
+    stream = connect()
+    for value in (b"a", b"b", b"c"):
+        stream.append(TOPIC, [("k", value)])
+    partition = broker.memory.topics[TOPIC][0]
+    partition.unseen.add(1)
+    follower = Follower(stream, TOPIC, 0, 0)
+    assert [message.value for message in follower.read() or []] == [b"a"]
+    shown = threading.Timer(0.02, partition.unseen.clear)
+    shown.start()
+    assert [message.value for message in follower.read() or []] == [b"b", b"c"]
+
+
+def test_a_record_that_is_gone_for_good_does_not_end_the_reading(broker: FakeBroker, connect: Open) -> None:
+    stream = connect()
+    for value in (b"a", b"b", b"c"):
+        stream.append(TOPIC, [("k", value)])
+    broker.memory.topics[TOPIC][0].unseen.add(1)
+    assert [message.value for message in stream.read(TOPIC, 0, 1)] == [b"c"]
+    follower = Follower(stream, TOPIC, 0, 0)
+    assert [message.value for _ in range(2) for message in follower.read() or []] == [b"a", b"c"]
 
 
 # --- clear words ---------------------------------------------------------------------------------------------------
