@@ -18,7 +18,15 @@ directory = click.option("--dir", "folder", default="", type=click.Path(), help=
 
 @click.group(short_help="a small authority for mutual TLS between servers, nodes and people")
 def command() -> None:
-    """Certificates of the control channel. The authority's key (ca.key) stays where it was made."""
+    """Certificates of the control channel. The authority's key (ca.key) stays where it was made.
+
+    \b
+    Examples:
+      eagle-eye certs init
+      eagle-eye certs issue head --kind server --host head.cluster
+      eagle-eye certs issue node-7 --kind node
+      eagle-eye certs show
+    """
 
 
 @command.command(short_help="make the authority")

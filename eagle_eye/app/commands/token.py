@@ -19,7 +19,14 @@ RENEW_S = 7 * 86_400.0
 
 @click.group(short_help="who may approve, release, silence: people and their tokens")
 def command() -> None:
-    """Tokens of people. Run it on the server's machine; the file holds hashes only and is read again when it changes."""
+    """Tokens of people. Run it on the server's machine; the file holds hashes only and is read again when it changes.
+
+    \b
+    Examples:
+      eagle-eye token add ada --role operator --expires 30d
+      eagle-eye token list
+      eagle-eye token remove ada
+    """
 
 
 @command.command(short_help="make a person's token and print it, once")
