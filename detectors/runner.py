@@ -10,8 +10,8 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -21,24 +21,24 @@ from eagle_eye.errors import StreamAway, StreamFull, WireError
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Diagnoser
 from eagle_eye.pulses import Pulses
-from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, WATCHERS, Message, Stream
+from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, WATCHERS, Message, Place, Stream
 from eagle_eye.stream.following import Follower
 from eagle_eye.stream.seeking import resume_at
-from eagle_eye.types import ConfigChange, Event, Finding, Incident, Mark, Notice, Pulse, Topology
+from eagle_eye.types import ConfigChange, Finding, Incident, Mark, Notice, Pulse, Topology
 
 from .keeping import RecordKeeper
 from .learning import Learning
-from .recovery import open_incidents_and_findings, refill
+from .listeners import Listeners
+from .marking import Marking
+from .open_places import OpenPlaces
+from .recovery import SNAPSHOTS, Deepening, refill
 from .unsent import Unsent
 from .watch import Configure, Judgement, Prototypes, Watch
 
-SNAPSHOT_TICKS = 60
-"""So often the standing records are appended again: a reader may begin there."""
 READ_LIMIT = 2048
 RETRY_S = 0.1
 """Between two attempts to reach a stream that is away."""
 _log = logging.getLogger(__name__)
-_Told = TypeVar("_Told")
 
 
 @dataclass
@@ -96,30 +96,21 @@ class Runner:
         """Generation of an owner that was seen above this one, which is over then; 0 = none."""
         self._stream, self._partition, self._clock = stream, partition, clock
         self._generation = generation
-        self._on_incidents = on_incidents
-        self._on_findings = on_findings
-        self._on_frame = on_frame
-        self._on_pulses, self._pulses = on_pulses, Pulses()
-        self._on_notice = on_notice
+        self._listeners = Listeners(on_incidents, on_findings, on_pulses, on_frame, on_notice)
+        self._pulses = Pulses()
         self._config = config
         self._keeper = None if records is None else RecordKeeper(stream, partition, records)
         self._learning = learning
         self._tick_s = tick_s
-        self._marks = marks
+        self._marking = Marking(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
         self._reader = wire.Reader()
         self._follower = Follower(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
-        self._unsent = Unsent(stream)
-        self._ready = False
-        self._key = ""
-        self._away = False
-        self._caught_up = False
-        self._cut_due = False
-        self._next_tick = 0.0
-        self._numbered = 0
-        self._outstanding = 0
-        """Number of a mark that was appended and not read back yet; 0 = none."""
-        self._ticks = 0
+        self._open_places = OpenPlaces(stream, partition)
+        self._unsent = Unsent(stream, self._open_places.written)
+        self._fresh_watch = partial(Watch, detectors, diagnoser, topology=topology, configure=configure, tell=self._tell)
+        self._deepening: Deepening | None = None
+        self._ready = self._away = self._caught_up = False
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -152,6 +143,8 @@ class Runner:
 
     def close(self) -> None:
         """Release what is open beside the stream; `run` does it by itself."""
+        if self._deepening is not None:
+            self._deepening.stop()
         if self._learning is not None:
             self._learning.close()
         if self._keeper is not None:
@@ -163,12 +156,13 @@ class Runner:
             if not self._ready and not self._begin():
                 return
             self._unsent.flush()
+            self._deepen()
             messages = self._read()
             for message in messages:
                 self._take(message)
             self._caught_up = self._caught_up or not messages
-            if self._marks and self._caught_up and not self.superseded:
-                self._append_marks()
+            if self._marking is not None and self._caught_up and not self.superseded:
+                self._mark(self._marking)
             if not messages:
                 self._wait(timeout)
         except (StreamAway, StreamFull) as error:
@@ -176,28 +170,37 @@ class Runner:
 
     def _wait(self, timeout: float) -> None:
         """For the next record, but not beyond the next tick."""
-        left = min(timeout, self._next_tick - self._clock.monotonic()) if self._marks else timeout
+        left = self._marking.until_tick(timeout) if self._marking is not None else timeout
         if left > 0:
             self._stream.wait(OBSERVATIONS, self._partition, self.offset, min(left, RETRY_S))
 
     def _begin(self) -> bool:
         """Take up where the last owner stopped: detectors are warmed up unheard on the last ten minutes. False if ended before."""
-        self._key = mark_key(self._stream, self._partition)
         self.offset = resume_at(self._stream, WATCHERS, OBSERVATIONS, self._partition)
-        refill(self._stream, self._partition, self.watch, self._reader, self.offset, self._stop.is_set)
+        self._reader, begin = refill(self._stream, self._partition, self.watch, self.offset, self._stop.is_set)
         if self._stop.is_set() or self._outranked(self.watch.generation):
             return False
-        incidents, findings = open_incidents_and_findings(self._stream, self._partition)
+        incidents, findings = self._open_places.find()
         self.watch.reopen(findings, incidents)
+        if begin is not None:
+            self._deepening = Deepening(self._stream, self._partition, self._fresh_watch(), begin, lambda: self.offset)
         self._follower = Follower(self._stream, OBSERVATIONS, self._partition, self.offset)
-        self._next_tick = self._clock.monotonic() + self._tick_s
+        if self._marking is not None:
+            self._marking.begin()
         self._ready = True
         if self._keeper is not None:
             self._keeper.resume(incidents, self.offset)
         if incidents:
             self._unsent.judged(incidents, ())  # whoever leads may have lost them
-            _call(self._on_incidents, incidents)
+            self._listeners.judged(incidents, [], [], ())
         return True
+
+    def _deepen(self) -> None:
+        """Go on with the watch that has seen more, once it has caught up."""
+        if self._deepening is not None and self._deepening.near:
+            self.watch, self._reader = self._deepening.take_over(self.watch)
+            self._deepening = None
+            _log.info("partition %d: the last ten minutes have been seen whole", self._partition)
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -210,14 +213,15 @@ class Runner:
     def _begin_anew(self) -> None:
         """The stream has lost what it held: what stands open is written again, and the standing records before the next tick."""
         self.offset = self._follower.offset
-        self._outstanding = self._ticks = 0
+        if self._marking is not None:
+            self._marking.begin_anew()
         if self._keeper is not None:
             self._keeper.begin_anew(self.offset)
         self._unsent.judged(self.watch.incidents.values(), self.watch.open_findings())
         self._tell("stream.anew", f"partition {self._partition} has begun anew: what was in it before is gone")
 
     def _take(self, message: Message) -> None:
-        self.offset, self.read_until = message.offset + 1, message.time
+        self.offset = message.offset + 1
         self.counts.records += 1
         self.counts.newest = message.time
         try:
@@ -225,23 +229,16 @@ class Runner:
         except WireError as error:
             self._bury(message, str(error))
             return
-        if isinstance(record, Event) and not self._outstanding:
-            self._cut_due = True
         judgement = self.watch.take(record)
+        if self._marking is not None:
+            self._marking.saw(record)
         if isinstance(record, Mark):
-            self._saw(record)
+            self._outranked(record.generation)
         if judgement is not None:
             self._announce(judgement)
 
-    def _saw(self, mark: Mark) -> None:
-        if mark.mark == "tick":
-            self.last_tick = mark.time
-        if mark.number >= self._outstanding:
-            self._outstanding = 0
-        self._outranked(mark.generation)
-
     def _outranked(self, generation: int) -> bool:
-        if self._marks and generation > self._generation and not self.outranked_by:
+        if self._marking is not None and generation > self._generation and not self.outranked_by:
             self.outranked_by = generation
             self._tell("runner.superseded", f"partition {self._partition} is owned by generation {generation} by now")
         return self.superseded
@@ -252,7 +249,7 @@ class Runner:
         if self.counts.dead_letters == 1:
             self._tell("record.unreadable", f"{message.key} at offset {message.offset}: {reason}")
         letter = {"reason": reason, "offset": message.offset, "partition": message.partition, "record": message.value}
-        if self._marks:
+        if self._marking is not None:
             self._unsent.add(DEAD_LETTERS, message.key, msgspec.json.encode(letter))
 
     # --- judgements ----------------------------------------------------------------------------------------------
@@ -263,23 +260,16 @@ class Runner:
         self.counts.frames += len(judgement.frames)
         self.counts.findings += len(findings)
         self.counts.incidents += len(incidents)
-        pulses = [pulse for pulse in map(self._pulses.of, judgement.frames) if pulse is not None] if self._marks else []
+        pulses = [pulse for pulse in map(self._pulses.of, judgement.frames) if pulse is not None] if self._marking is not None else []
         self._unsent.judged(incidents, findings, pulses)
         try:
             self._unsent.flush()
         except (StreamAway, StreamFull) as error:
             self._went_away(str(error))
-        if incidents:
-            _call(self._on_incidents, incidents)
-        if findings:
-            _call(self._on_findings, findings)
-        if pulses:
-            _call(self._on_pulses, pulses)
-        for frame in judgement.frames:
-            _call(self._on_frame, frame)
+        self._listeners.judged(incidents, findings, pulses, judgement.frames)
         if judgement.mark.mark == "tick":
             self.counts.last_tick = judgement.mark.time
-            if self._learning is not None and self._marks:
+            if self._learning is not None and self._marking is not None:
                 self._learn(self._learning, judgement)
         self._keep(judgement)
         if not self._unsent:
@@ -305,34 +295,27 @@ class Runner:
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
-    def _append_marks(self) -> None:
-        now = self._clock.monotonic()
+    def _mark(self, marking: Marking) -> None:
         if self._away:
-            self._append("cut", [])  # asks for an answer and judges nobody: late batches still have to come
-            self._came_back()
-        elif self._cut_due:
-            self._append("cut", [])
-        if now >= self._next_tick and not self._outstanding:
-            self._append("tick", self._snapshot() if self._ticks % SNAPSHOT_TICKS == 0 else [])
-            self._ticks += 1
-            following = self._next_tick + self._tick_s
-            self._next_tick = following if following > now else now + self._tick_s  # missed ticks are not made up
+            marking.came_back(self.watch.number)
+            self._away = False
+            self._tell("stream.back", f"partition {self._partition} answers again")
+        snapshot = marking.append_due(self.watch.number, self._standing)
+        self.counts.marks = marking.marks
+        if snapshot is not None:
+            self._remember(snapshot)
 
-    def _append(self, kind: str, before: list[tuple[str, bytes]]) -> None:
-        self._numbered = max(self._numbered, self.watch.number) + 1
-        mark = msgspec.convert(
-            {"mark": kind, "generation": self._generation, "number": self._numbered, "time": self._clock.now()}, Mark
-        )
-        self._stream.append(OBSERVATIONS, [*before, (self._key, wire.encode(mark))])
-        self._outstanding = mark.number
-        self._cut_due = False
-        self.counts.marks += 1
+    def _remember(self, snapshot: Place) -> None:
+        """Where the next owner may begin to read, of each topic."""
+        self._stream.commit(SNAPSHOTS, OBSERVATIONS, self._partition, snapshot.offset)
+        if not self._unsent:
+            self._unsent.judged(*self._open_places.commit())
 
-    def _snapshot(self) -> list[tuple[str, bytes]]:
+    def _standing(self, first: bool) -> list[tuple[str, bytes]]:
         """The standing records, and at first the configuration that this owner was started with."""
-        standing = [(job or self._key, wire.encode(record)) for job, record in self.watch.standing()]
-        if self._config is not None and self._ticks == 0:
-            standing.append((self._key, wire.encode(self._config)))
+        standing = [(job, wire.encode(record)) for job, record in self.watch.standing()]
+        if self._config is not None and first:
+            standing.append(("", wire.encode(self._config)))
         return standing
 
     # --- notices -------------------------------------------------------------------------------------------------
@@ -341,35 +324,10 @@ class Runner:
         self._follower.rewind(self.offset)
         if not self._away:
             self._away = True
-            self._outstanding = 0
+            if self._marking is not None:
+                self._marking.went_away()
             self._tell("stream.away", f"partition {self._partition}: {reason}; nothing is judged meanwhile")
         self._stop.wait(RETRY_S)
 
-    def _came_back(self) -> None:
-        """The next tick comes a whole one later, so that what was spooled can arrive before it."""
-        self._away = False
-        self._next_tick = self._clock.monotonic() + self._tick_s
-        self._tell("stream.back", f"partition {self._partition} answers again")
-
     def _tell(self, name: str, message: str) -> None:
-        _log.warning("%s: %s", name, message)
-        _call(self._on_notice, Notice(name=name, time=self._clock.now(), message=message))
-
-
-def _call(listener: Callable[[_Told], None] | None, told: _Told) -> None:
-    """A listener that fails must not end the watch."""
-    if listener is None:
-        return
-    try:
-        listener(told)
-    except Exception:  # noqa: BLE001 -- whoever listens is not the runner's business
-        _log.exception("a listener of the runner failed")
-
-
-def mark_key(stream: Stream, partition: int) -> str:
-    """A key that goes to the partition: marks and standing records need one."""
-    return next(
-        key
-        for key in (f"partition-{partition}-{index}" for index in range(1_000_000))
-        if stream.partition_of(OBSERVATIONS, key) == partition
-    )
+        self._listeners.notices(Notice(name=name, time=self._clock.now(), message=message))

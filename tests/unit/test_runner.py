@@ -10,7 +10,7 @@ import pytest
 
 from detectors import watch
 from detectors.keeping import read_records, record_path
-from detectors.runner import SNAPSHOT_TICKS, mark_key
+from detectors.marking import SNAPSHOT_TICKS, mark_key
 from eagle_eye import wire
 from eagle_eye.errors import ConfigError
 from eagle_eye.frames import Frame

@@ -1,11 +1,17 @@
 """A runner that takes over: after a restart, from a former owner, and where the stream has begun anew."""
 
+import threading
+
 import msgspec
+import numpy as np
 import pytest
 
+from detectors import open_places, recovery
+from detectors.marking import SNAPSHOT_TICKS
+from detectors.runner import Runner
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.types import ConfigChange, Incident, Kind, SchemaRecord
+from eagle_eye.types import ConfigChange, Incident, Kind, Layout, Place, SchemaRecord
 from fakes.partition import JOB, Exited, Hot, World, settle
 
 
@@ -100,3 +106,102 @@ def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
     world.runner(Exited(), generation=2)
     written = [msgspec.json.decode(message.value, type=Incident) for message in world.stream.read(INCIDENTS, 0, 0)]
     assert written == [world.incidents[0]] * 2, "whoever leads may have lost it"
+
+
+# --- a past that is too long to be seen at once --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "AT_ONCE", 40)
+    monkeypatch.setattr(recovery, "NEAR", 4)
+
+
+def until_deep(runner: Runner) -> None:
+    """The second watch works in a thread of its own."""
+    deepening = runner._deepening
+    assert deepening is not None
+    deepening._thread.join(30)
+    settle(runner)
+    assert runner._deepening is None
+
+
+def past_of(runner: Runner) -> int:
+    """Ticks in the window of the job."""
+    return len(runner.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0))
+
+
+def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_follows(world: World, little_at_once: None) -> None:
+    runner = world.runner(Exited(), Hot())
+    for _ in range(100):
+        world.second(runner, 90.0)
+    again = world.runner(Exited(), Hot(), generation=2)
+    assert past_of(again) < 25
+    world.exit()
+    settle(again)
+    assert [incident.cause for incident in world.incidents[-1:]] == ["worker.exited"], "before the past was seen whole"
+    until_deep(again)
+    assert past_of(again) == 100
+    told = len(world.findings)
+    world.second(again, 90.0)
+    assert len(world.findings) == told, "what is open stays what it is"
+    world.second(again, 20.0)
+    assert [(finding.kind, finding.active) for finding in world.findings[told:]] == [("node.hot", False)]
+
+
+def test_the_newest_part_is_read_with_the_standing_records_of_before(world: World, little_at_once: None) -> None:
+    runner = world.runner(Exited())
+    place = Place(worker="r/n/0", node="n", rank=0, local_rank=0)
+    world.put(Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, places=(place,)))
+    for _ in range(SNAPSHOT_TICKS + 50):
+        world.second(runner)
+    again = world.runner(Exited(), generation=2)
+    world.second(again)
+    assert world.frames[-1].layout is not None
+    assert not np.isnan(world.frames[-1].metrics[Kind.NODE]["temperature_celsius"]).any(), "its schema is known"
+
+
+def test_one_that_ends_before_it_has_seen_everything_leaves_nothing_behind(world: World, little_at_once: None) -> None:
+    runner = world.runner(Hot())
+    for _ in range(100):
+        world.second(runner)
+    again = world.runner(Hot(), generation=2)
+    again.close()
+    assert not any(thread.name.startswith("deepening") for thread in threading.enumerate())
+
+
+# --- what is open, and where it lies -------------------------------------------------------------------------------------
+
+
+def test_an_owner_looks_for_what_is_open_no_further_back_than_the_last_snapshot(world: World) -> None:
+    runner = world.runner(Exited(), Hot())
+    for _ in range(3):
+        for celsius in (90, 90, 90, 20):  # opened and withdrawn
+            world.second(runner, celsius)
+    for _ in range(SNAPSHOT_TICKS):
+        world.second(runner)
+    end = world.stream.end(FINDINGS, 0)
+    assert (end, world.stream.committed("eagle-eye.open.0", FINDINGS, 0)) == (6, end)
+    world.exit()
+    settle(runner)
+    for _ in range(SNAPSHOT_TICKS):
+        world.second(runner)
+    assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == end, "where the open one lies"
+    [opened] = world.runner(Exited(), Hot(), generation=2).watch.open_findings()
+    assert opened.kind == "worker.exited"
+
+
+def test_what_lies_far_back_is_written_again_so_that_nobody_goes_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_places, "FAR", 5)
+    runner = world.runner(Exited(), Hot())
+    world.exit()
+    for _ in range(4):
+        for celsius in (90, 90, 90, 20):
+            world.second(runner, celsius)
+    for _ in range(2 * SNAPSHOT_TICKS):
+        world.second(runner)
+    first = world.stream.read(FINDINGS, 0, 0)[0].value
+    copies = [message.offset for message in world.stream.read(FINDINGS, 0, 0) if message.value == first]
+    assert len(copies) == 2
+    assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == copies[1]
+    assert [finding.kind for finding in world.runner(Exited(), Hot(), generation=2).watch.open_findings()] == ["worker.exited"]
