@@ -1,5 +1,6 @@
 """What `eagle-eye simulate` runs: policies × traces × seeds, with a bar; then a table, JSON or a page."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,12 @@ def lines(outcome: Outcome) -> Iterator[dict[str, object]]:
                 "waf_s": result.waf_s, "mean_waf": result.mean_waf, "books": result.books, "jobs": result.jobs, "events": result.events,
                 "plans_asked": result.plans_asked, "plans_solved": result.plans_solved,
             }  # fmt: skip
+
+
+def check_page(path: Path) -> None:
+    """Raises ConfigError where no file can be written: said before the long work, not after it."""
+    if not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise ConfigError(f"--html {path}: cannot be written; name a file in a folder that is there and yours")
 
 
 def write_page(outcome: Outcome, wanted: Wanted, path: Path) -> None:

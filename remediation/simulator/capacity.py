@@ -26,26 +26,31 @@ class Pool:
         self._free[node] = None
 
     def lose(self, node: int) -> JobRun | None:
-        """A node is out; the job that held it has to be told."""
+        """A node is out; the job that held it, which still counts it, has to be told."""
         self._free.pop(node, None)
         return self._holder.pop(node, None)
+
+    @property
+    def held(self) -> int:
+        """Nodes that jobs have."""
+        return len(self._holder)
 
     def fill(self, run: JobRun, nodes: int) -> bool:
         """Bring a job to so many nodes as far as the pool goes, or take from its end; whether anything changed."""
         before = len(run.nodes)
         while len(run.nodes) < nodes and self._free:
             node = self._free.popitem()[0]
-            run.nodes.append(node)
+            run.take(node)
             self._holder[node] = run
         while len(run.nodes) > nodes:
-            node = run.nodes.pop()
+            node = run.leave()
             del self._holder[node]
             self._free[node] = None
         return len(run.nodes) != before
 
 
 class Capacity(Protocol):
-    """Moves nodes between the pool and the jobs. `run.settle` was called for all of them."""
+    """Moves nodes between the pool and the jobs."""
 
     def after_fault(self, hit: JobRun) -> list[JobRun]:
         """A job lost nodes, or must start anew: other jobs whose nodes changed."""
@@ -115,7 +120,7 @@ class Share:
         return len(run.nodes) == run.wanted > 0
 
     def _follow(self, failed: frozenset[int]) -> list[JobRun]:
-        usable = len(self._pool) + sum(len(run.nodes) for run in self._runs)
+        usable = len(self._pool) + self._pool.held
         plan = self._plans.share([run.wanted for run in self._runs], usable, failed)
         before = [len(run.nodes) for run in self._runs]
         for step in (min, max):  # givers before takers

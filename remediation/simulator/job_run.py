@@ -4,13 +4,13 @@ Between two events everything is in closed form: checkpoints come at a fixed int
 was work, and how much would be lost now, needs no event of its own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
 from remediation.planner.batches import Pace, lower_bound
 
 from .books import Account, Books
-from .policy import Costs
+from .policy import Costs, Repair
 from .workload import Job
 
 MICRO_BATCHES = 8
@@ -40,10 +40,10 @@ SPENT = {Phase.DETECTION: Account.DETECTION, Phase.TRANSITION: Account.TRANSITIO
 
 
 class JobRun:
-    """Mutable; the simulation calls `settle` before it changes anything."""
+    """Mutable; whatever changes it settles the books first."""
 
-    def __init__(self, job: Job, costs: Costs, gpus_per_node: int) -> None:
-        self.job, self.costs, self.gpus_per_node = job, costs, gpus_per_node
+    def __init__(self, job: Job, costs: Costs, gpus_per_node: int, now: Callable[[], float]) -> None:
+        self.job, self.costs, self.gpus_per_node, self._now = job, costs, gpus_per_node, now
         self.rates = job.template_rates if costs.templates else job.rates
         self.nodes: list[int] = []
         """By place: node i stands in stage i % replica of pipeline i // replica."""
@@ -58,6 +58,8 @@ class JobRun:
         self.stretches: list[tuple[float, float, float]] = []
         """(from, to, WAF·seconds), of running alone."""
         self.source = Source.KEPT
+        self.repair: Repair = "reattempt"
+        """What is under way, or was last."""
         self.owed = self.owed_since_checkpoint = 0.0
         """Weighted FLOP to do again: now, and if the state should be lost again."""
         self.speed = 1.0
@@ -102,8 +104,24 @@ class JobRun:
             return len(self.nodes)
         return len(self.nodes) // self.job.replica * self.job.replica
 
-    def settle(self, now: float) -> None:
+    def take(self, node: int) -> None:
+        """Another node."""
+        self.settle()
+        self.nodes.append(node)
+
+    def lose(self, node: int) -> None:
+        """One of its nodes is out."""
+        self.settle()
+        self.nodes.remove(node)
+
+    def leave(self) -> int:
+        """Its last node goes elsewhere."""
+        self.settle()
+        return self.nodes.pop()
+
+    def settle(self) -> None:
         """Book everything until now."""
+        now = self._now()
         passed = now - self._since
         if passed <= 0:
             return
@@ -142,11 +160,11 @@ class JobRun:
         self._cycle = end
         return max(0.0, min(work, passed))
 
-    def enter(self, phase: Phase, now: float) -> int:
+    def enter(self, phase: Phase) -> int:
         """Start something else; returns the version that it has."""
-        self.settle(now)
+        self.settle()
         self.phase = phase
-        self._entered = now
+        self._entered = self._since
         self.version += 1
         if phase is Phase.RUNNING:
             self.owed = self.owed_since_checkpoint = 0.0
@@ -154,10 +172,11 @@ class JobRun:
         return self.version
 
     def fail(self, source: Source, lost_share: float) -> None:
-        """What has to be done again, given where its state comes from; `settle` was called.
+        """What has to be done again, given where its state comes from.
 
         lost_share: of its nodes, how many lost what they had done of the iteration.
         """
+        self.settle()
         lost = self._lost_s(source, lost_share) * self.rate if self.phase is Phase.RUNNING else 0.0
         if source in (Source.MEMORY, Source.STORAGE):
             self.owed = max(lost, self.owed_since_checkpoint)
@@ -188,7 +207,7 @@ class JobRun:
 
     def source_after(self, lost: Collection[int]) -> Source:
         """The nearest holder of the state that these nodes of its had, each lost with all that is on it."""
-        places = {place for place, node in enumerate(self.nodes) if node in lost}
+        places = {self.nodes.index(node) for node in lost}
         if self.costs.replica and self._has_replica(places):
             return Source.REPLICA
         neighbours = {(place + 1) % len(self.nodes) for place in places}
@@ -204,8 +223,9 @@ class JobRun:
         return all(count < pipelines for count in lost_of_stage.values())
 
     def slow_down(self, speeds: Mapping[int, float], balanced: bool) -> None:
-        """Set its speed by the slow nodes among its own; balanced: micro-batches go where they are done first."""
-        slow = [(place // self.job.replica, speeds[node]) for place, node in enumerate(self.nodes) if node in speeds] if speeds else []
+        """Set its speed by its slow nodes; balanced: micro-batches go where they are done first."""
+        self.settle()
+        slow = [(self.nodes.index(node) // self.job.replica, speed) for node, speed in speeds.items()]
         if not slow:
             self.speed = 1.0
         elif not balanced:

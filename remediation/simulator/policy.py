@@ -29,6 +29,8 @@ Capacity = Literal["wait", "shrink", "share"]
 """After a loss: wait for another node; go on with fewer; share the cluster out among all tasks anew."""
 Repair = Literal["reattempt", "restart", "reconfigure"]
 """Unicron's actions for severities 3, 2 and 1."""
+REPAIRS: tuple[Repair, ...] = ("reattempt", "restart", "reconfigure")
+"""The weakest first."""
 
 
 class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,9 +111,8 @@ class Costs:
 
     def repair(self, kind: Kind) -> Repair:
         """The weakest repair that can help and that the policy knows."""
-        order: tuple[Repair, ...] = ("reattempt", "restart", "reconfigure")
         needed = {Kind.TRANSIENT: 0, Kind.RESTART: 1}.get(kind, 2)
-        return order[max(needed, order.index(self.weakest_repair))]
+        return REPAIRS[max(needed, REPAIRS.index(self.weakest_repair))]
 
     def switch_s(self, repair: Repair, gpus: int) -> float:
         """How long the repair itself takes, without loading state."""

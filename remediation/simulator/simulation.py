@@ -17,11 +17,13 @@ from .books import Account, Books
 from .capacity import Capacity, Pool, Share, Shrink, Wait
 from .job_run import JobRun, Phase, Source
 from .plans import Plans
-from .policy import Policy, Repair
+from .policy import REPAIRS, Policy, Repair
 from .trace import Happening, Kind, Shows, Trace
 from .workload import Job
 
 Process = Generator[Any, None, None]
+INSTANT_S = 1e-6
+"""What rounding may leave of work to do again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class _Simulation:
         self._costs = policy.costs
         self._env = simpy.Environment()
         self._events = 0
-        self._runs = [JobRun(job, policy.costs, scenario.gpus_per_node) for job in scenario.jobs]
+        self._runs = [JobRun(job, policy.costs, scenario.gpus_per_node, self._time) for job in scenario.jobs]
         self._plans = Plans(scenario.jobs, policy.costs, scenario.unit, trace.node_mtbf_s, scenario.gpus_per_node, timer)
         self._out = [0] * trace.nodes
         """How many outages keep each node away."""
@@ -111,6 +113,9 @@ class _Simulation:
         """Of nodes that no job holds."""
         self._settled = 0.0
 
+    def _time(self) -> float:
+        return float(self._env.now)
+
     def _chosen_capacity(self) -> Capacity:
         if self._costs.capacity == "share":
             return Share(self._runs, self._pool, self._plans)
@@ -122,6 +127,8 @@ class _Simulation:
         if self._trace.duration_s > 0:
             self._env.run(until=self._trace.duration_s)
         self._settle()
+        for run in self._runs:
+            run.settle()
         books = self._closed_books()
         return Result(
             policy=self._policy.label, trace=self._trace.name, duration_s=self._trace.duration_s, gpus=self._trace.nodes * self._scenario.gpus_per_node,
@@ -143,7 +150,7 @@ class _Simulation:
             run.wanted = count
             self._pool.fill(run, count)
         for run in self._runs:
-            run.enter(Phase.RUNNING if self._capacity.enough(run) else Phase.WAITING, 0.0)
+            run.enter(Phase.RUNNING if self._capacity.enough(run) else Phase.WAITING)
 
     def _counts_at_start(self) -> tuple[int, ...]:
         """Who has a size of his own has it also while nodes are missing; who shares, shares what is there."""
@@ -166,18 +173,11 @@ class _Simulation:
             handle[happening.kind](happening)
 
     def _settle(self) -> None:
-        """Book everything until now."""
-        now = self._env.now
+        """Book the nodes that no job holds, until now; jobs settle themselves."""
+        now = self._time()
         passed = (now - self._settled) * self._scenario.gpus_per_node
-        if passed <= 0:
-            return
-        held = 0
-        for run in self._runs:
-            run.settle(now)
-            held += len(run.nodes)
-        free = len(self._pool)
-        self._beside.book(Account.IDLE, passed * free)
-        self._beside.book(Account.SUB_HEALTHY, passed * (self._trace.nodes - held - free))
+        self._beside.book(Account.IDLE, passed * len(self._pool))
+        self._beside.book(Account.SUB_HEALTHY, passed * (self._trace.nodes - self._pool.held - len(self._pool)))
         self._settled = now
 
     def _lost(self, happening: Happening) -> None:
@@ -197,7 +197,8 @@ class _Simulation:
 
     def _bereave(self, run: JobRun, nodes: list[int], shows: Shows) -> None:
         run.fail(run.source_after(nodes), len(nodes) / len(run.nodes))
-        run.nodes = [node for node in run.nodes if node not in nodes]
+        for node in nodes:
+            run.lose(node)
         self._refresh()
         if run.phase is not Phase.WAITING:
             self._env.process(self._heal(run, shows, "reconfigure", self._costs.drain_s))
@@ -255,10 +256,15 @@ class _Simulation:
         if self._slow or self._slowed_down:
             self._slowed_down = bool(self._slow)
             for run in self._runs:
-                run.slow_down(self._slow, balanced=self._slow.keys() <= self._known_slow)
+                slow = {node: speed for node, speed in self._slow.items() if self._pool.holder(node) is run}
+                if slow or run.speed < 1:
+                    run.slow_down(slow, balanced=slow.keys() <= self._known_slow)
 
     def _heal(self, run: JobRun, shows: Shows, repair: Repair, drain_s: float) -> Process:
-        version = run.enter(Phase.DETECTION, self._env.now)
+        if not run.runs:
+            repair = max(repair, run.repair, key=REPAIRS.index)  # what was under way is still needed
+        run.repair = repair
+        version = run.enter(Phase.DETECTION)
         yield self._env.timeout(self._costs.detection_s(shows, run.job.iteration_s) + drain_s)
         self._events += 1
         if run.version != version:
@@ -278,27 +284,25 @@ class _Simulation:
     def _switch(self, run: JobRun, repair: Repair) -> None:
         if not self._capacity.enough(run):
             if run.phase is not Phase.WAITING:
-                run.enter(Phase.WAITING, self._env.now)
+                run.enter(Phase.WAITING)
                 run.source = max(run.source, Source.MEMORY if self._costs.memory else Source.STORAGE, key=list(Source).index)
             return
         self._env.process(self._go_on(run, repair))
 
     def _go_on(self, run: JobRun, repair: Repair) -> Process:
-        version = run.enter(Phase.TRANSITION, self._env.now)
+        version = run.enter(Phase.TRANSITION)
         yield self._env.timeout(self._costs.switch_s(repair, run.gpus) + self._load_s(run.source if repair != "reattempt" else Source.KEPT))
         self._events += 1
         if run.version != version:
             return
-        self._settle()
-        again_s = run.recomputation_s()
-        if again_s > 0:
-            version = run.enter(Phase.RECOMPUTATION, self._env.now)
+        while (again_s := run.recomputation_s()) > INSTANT_S:  # again, where a slow node made it take longer
+            version = run.enter(Phase.RECOMPUTATION)
             yield self._env.timeout(again_s)
             self._events += 1
             if run.version != version:
                 return
-            self._settle()
-        run.enter(Phase.RUNNING, self._env.now)
+            run.settle()
+        run.enter(Phase.RUNNING)
 
     def _load_s(self, source: Source) -> float:
         costs = self._costs

@@ -102,7 +102,7 @@ def test_nothing_happens_to_a_node_that_is_out():
         out: set[int] = set()
         if "+" in name:
             continue  # two lives joined may overlap; the simulation counts outages
-        for each in generators.generate(name, 2, nodes=64, days=200).happenings:
+        for each in generators.generate(name, 2, nodes=64, days=60).happenings:
             if each.kind is Kind.JOINED:
                 out -= set(each.nodes)
             elif each.kind is not Kind.HEALTHY:

@@ -6,7 +6,7 @@ import click
 
 from eagle_eye.app import options
 from eagle_eye.app.printing import print_json
-from eagle_eye.app.simulating import Wanted, lines, run, show, write_page
+from eagle_eye.app.simulating import Wanted, check_page, lines, run, show, write_page
 
 
 @click.command(short_help="years of cluster life in seconds, policy beside policy")
@@ -35,6 +35,8 @@ def command(html: Path | None, json_lines: bool, **wanted: object) -> None:
       eagle-eye simulate --trace faults.csv --tasks jobs.toml --json
     """
     asked = Wanted(**wanted)  # type: ignore[arg-type]
+    if html is not None:
+        check_page(html)
     outcome = run(asked)
     if json_lines:
         for line in lines(outcome):
