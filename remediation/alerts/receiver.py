@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import msgspec
 
@@ -100,7 +100,7 @@ class Address:
         """The text without anything that only this receiver and we should know."""
         parts = urlsplit(self.url)
         secrets = {self.url, self.key, self.secret.decode(errors="replace"), parts.password or "", *self.key.split(":")}
-        secrets |= {part for part in (parts.path, parts.query) if len(part) > 1}
+        secrets |= {part for part in (parts.path, parts.query) if len(part) > 1} | {value for _, value in parse_qsl(parts.query)}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = text.replace(secret, "[redacted]")
         return text
@@ -157,6 +157,8 @@ def _check_secrets(receiver: Receiver, key: str, secret: str, variable: str) -> 
 
 def _whole(receiver: Receiver, url: str) -> str:
     """An Alertmanager is named by its page; alerts go to its API."""
-    if receiver.kind == "alertmanager" and not url.rstrip("/").endswith(ALERTMANAGER_PATH):
-        return url.rstrip("/") + ALERTMANAGER_PATH
-    return url
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    if receiver.kind != "alertmanager" or path.endswith(ALERTMANAGER_PATH):
+        return url
+    return urlunsplit(parts._replace(path=path + ALERTMANAGER_PATH))

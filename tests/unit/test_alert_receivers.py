@@ -34,6 +34,7 @@ def test_secrets_come_from_files_or_variables_of_the_receivers_name(keep, monkey
 def test_an_alertmanager_is_named_by_its_page():
     for url in ("http://am:9093", "http://am:9093/", "http://am:9093/api/v2/alerts"):
         assert address_of(Receiver(kind="alertmanager", url=url)).url == "http://am:9093/api/v2/alerts"
+    assert address_of(Receiver(kind="alertmanager", url="https://am/of/us/?a=b")).url == "https://am/of/us/api/v2/alerts?a=b"
 
 
 @pytest.mark.parametrize(
