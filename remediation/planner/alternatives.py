@@ -70,7 +70,17 @@ Option = Alternative | Impossible
 
 def alternatives(case: Case, costs: Costs) -> list[Option]:
     """One of each kind, in their order."""
-    return [build(_Scene(case, costs)) for build in _BUILDERS.values()]
+    scene = _Scene(case, costs, _state_lost(case))
+    return [build(scene) for build in _BUILDERS.values()]
+
+
+def _state_lost(case: Case) -> str:
+    if case.pipelines is not None:
+        plan = reconfigure(case.pipelines) if case.lost else None
+        return plan.why if isinstance(plan, Stopped) else ""
+    if case.lost and case.replicas <= case.lost * case.hit:
+        return f"the lost nodes may have held {case.lost * case.hit} copies of the state, and there are {case.replicas}: none may be left"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,8 @@ class _Scene:
 
     case: Case
     costs: Costs
+    state_lost: str
+    """Why the state is not with the survivors; empty: it is."""
 
     def option(self, kind: Kind, how: str, *, downtime: float, share: float, gpus: int, lost_work: float = 0.0, back: float = 0.0, spares: int = 0, transition: Reconfigured | Batches | None = None) -> Alternative:  # fmt: skip
         """With its price. share: of the healthy throughput; back: seconds of the second transition."""
@@ -113,17 +125,6 @@ class _Scene:
     def load_s(self) -> float:
         """To read the newest checkpoint."""
         return self.case.state_bytes / self.costs.storage_bytes_s
-
-    @property
-    def state_lost(self) -> str:
-        """Why the state is not with the survivors; empty: it is."""
-        case = self.case
-        if case.pipelines is not None:
-            plan = reconfigure(case.pipelines) if case.lost else None
-            return plan.why if isinstance(plan, Stopped) else ""
-        if case.lost and case.replicas <= case.lost * case.hit:
-            return f"the lost nodes may have held {case.lost * case.hit} copies of the state, and there are {case.replicas}: none may be left"
-        return ""
 
 
 def _nothing(scene: _Scene) -> Option:

@@ -59,6 +59,8 @@ class Case:
         self._check_numbers()
         if any(not 0 < speed <= 1 for speed in self.slow.values()):
             raise self._wrong("slow", "a speed above 0 and at most 1 for each node; what stands still is lost")
+        if self.standing and self.slow:
+            raise self._wrong("standing", "False where nodes are slow: restart the job first, then decide about them")
         if (self.lost + len(self.slow)) * self.gpus_per_node > self.gpus:
             raise self._wrong("lost", f"at most the job's {self.gpus // self.gpus_per_node} nodes, slow ones included")
         if self.pipelines is not None and (len(self.pipelines.lost) != self.lost or dict(self.pipelines.speeds) != dict(self.slow)):

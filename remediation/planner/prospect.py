@@ -10,7 +10,7 @@ from .calibration import Calibration
 from .checkpoint_interval import daly
 from .cluster_file import ClusterFile, Job
 from .decision import Case, Costs, Decision, decide
-from .events import situation_after
+from .events import EventKind, situation_after
 from .performance import Estimate
 from .workload import Cluster, Task
 
@@ -123,8 +123,11 @@ def _checkpoint(file: ClusterFile, job: Job, gpus: int) -> str:
 def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, owners: dict[str, str], costs: Costs) -> dict[str, Decision]:
     """For each job that lost a node or has a slow one. Spares go to the jobs in the order of the file."""
     free = sum(not owner for owner in owners.values()) - sum(not owner for owner in happens.lost.values())
+    finished = {event.task for event in happens.events if event.kind is EventKind.FINISHED}
     found = {}
     for job in file.jobs:
+        if job.name in finished:
+            continue
         lost = sum(owner == job.name for owner in happens.lost.values())
         slow = {node: speed for node, speed in happens.slow.items() if owners[node] == job.name and speed < 1}
         if lost or slow:

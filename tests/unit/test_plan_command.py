@@ -78,6 +78,7 @@ def test_jobs_finish_are_launched_and_nodes_join():
     finished = record("--what-if", "finish:gpt-7b")
     assert [job["name"] for job in finished["jobs"]] == ["gpt-13b"]
     assert finished["jobs"][0]["nodes"] > 11
+    assert record("--what-if", "lose:node3", "--what-if", "finish:gpt-7b")["decisions"] == {}
     launched = record("--what-if", "launch:gpt-1.3b", "--what-if", "join:node17", "--what-if", "join:node18")
     assert {job["name"] for job in launched["jobs"]} == {"gpt-7b", "gpt-13b", "gpt-1.3b"}
     assert sum(job["nodes"] for job in launched["jobs"]) * 8 + launched["idle_gpus"] == 17 * 8
