@@ -214,7 +214,7 @@ class Agent:
 def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: str = "") -> None:
     """Run this node's agent until `stop` is set; it ends within two seconds.
 
-    node: default the host name. server: host:port of the leader, default `server.listen`; the agent works without.
+    node: default the host name. server: host:port of the leader, default `server.addresses`, else `server.listen`; the agent works without.
     Raises ConfigError or PluginError for a configuration that cannot be used.
     """
     clock = SystemClock()
@@ -235,7 +235,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         confirmed_by=confirmed_by(config.stream),
         on_notice=inbox.put,
     )
-    session = LeaderSession(server or config.server.listen, node, boot, os.getpid(), credentials)
+    session = LeaderSession(server or config.server.known_at, node, boot, os.getpid(), credentials)
     jobs = KnownJobs(config.run, config.state / "agent" / f"{file_name}.json", clock.now())
     agent = Agent(
         node, collectors, writer, jobs, inbox,

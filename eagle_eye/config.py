@@ -26,6 +26,8 @@ class ServerConfig(Section, frozen=True, kw_only=True):
 
     listen: str = "127.0.0.1:7467"
     """host:port of the control channel. Beyond loopback it refuses to start unless `insecure` is true."""
+    addresses: str = ""
+    """host:port of every server that may lead, with commas: where launchers, agents and commands look for the one that does. Default: server.listen."""
     insecure: bool = False
     """Listen beyond loopback without authentication. Only on a network that you trust wholly."""
     lease_s: float = 2.0
@@ -36,6 +38,11 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     """host:port of the one HTTP port: /metrics, /healthz, hooks, approvals. Empty: none."""
     public_url: str = ""
     """How a person's browser reaches the HTTP port: the beginning of links in alerts. Default: http://<server.http>."""
+
+    @property
+    def known_at(self) -> str:
+        """Where others look for the leader."""
+        return self.addresses or self.listen
 
 
 class KafkaConfig(Section, frozen=True, kw_only=True):
@@ -240,7 +247,8 @@ def check(config: Config, name: str) -> None:
     for key, value in positive.items():
         if value <= 0:
             raise ConfigError(f"{name}: {key} is {value}; it must be above zero.")
-    for key, address in (("listen", config.server.listen), ("http", config.server.http or "none:0")):
+    addresses = [("addresses", each.strip()) for each in config.server.addresses.split(",") if each]
+    for key, address in (("listen", config.server.listen), ("http", config.server.http or "none:0"), *addresses):
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdigit():
             raise ConfigError(f"{name}: server.{key} is {address!r}; write it as host:port, e.g. 127.0.0.1:7467.")

@@ -9,6 +9,7 @@ from eagle_eye.access.listening import is_loopback
 from eagle_eye.access.tokens import own_token
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
+from eagle_eye.rpc.addresses import addresses_of
 from eagle_eye.rpc.client import call
 from eagle_eye.rpc.messages import Body
 from eagle_eye.rpc.unary import Question
@@ -19,8 +20,8 @@ def ask(config: Config, server: str, what: str, message: Question | None = None)
 
     A message that names no person is said by whom the token names, and without a token by the login.
     """
-    address, token, credentials = server or config.server.listen, own_token(config.access), Credentials.of(config.access)
-    if token and not (credentials or config.server.insecure or is_loopback(address)):
+    address, token, credentials = server or config.server.known_at, own_token(config.access), Credentials.of(config.access)
+    if token and not (credentials or config.server.insecure or all(is_loopback(each) for each in addresses_of(address))):
         raise ConfigError(f"your token is not sent to {address} without TLS: set access.ca_file, access.certificate_file and access.key_file")
     if message is not None and getattr(message, "person", None) == "" and not token:
         message = msgspec.structs.replace(message, person=getpass.getuser())

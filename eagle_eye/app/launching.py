@@ -46,7 +46,7 @@ def launcher_settings(
         address=listen or own_listen(rdzv),
         or_any_port=not listen,
         rendezvous=rdzv,
-        leader="" if no_server else server or config.server.listen,
+        leader="" if no_server else server or config.server.known_at,
         heal=heal,
         checkpoint_dir=Path(checkpoint_dir).absolute() if checkpoint_dir else None,
         stream=config.stream,

@@ -33,7 +33,7 @@ def config_file() -> Path | None:
 
 
 as_json = click.option("--json", "json_lines", is_flag=True, help="Print JSON, one object a line.")
-server = click.option("--server", default="", help="host:port of the server. Default: server.listen of the configuration.")
+server = click.option("--server", default="", help="host:port of the server, or of all that may lead, with commas. Default: server.addresses, else server.listen.")
 person = click.option("--as", "person", default="", help="Who decides. Default: whoever your token names; your login where there are no tokens.")
 
 

@@ -16,6 +16,7 @@ from eagle_eye.errors import ControlError, EagleEyeError, Stale, TemporaryError
 
 from . import control_pb2_grpc as stubs
 from . import translation as wire
+from .addresses import addresses_of
 from .fence import Fence
 from .line import Line, words_of
 from .messages import Body, Command, Connection, Failure, Hello, Peer, Request, Result, Rhythm, Welcome
@@ -75,7 +76,8 @@ class ControlClient:
         welcome_s: float = 5.0,
         credentials: Credentials | None = None,
     ) -> None:
-        """`address` may be a function that is asked before each try; '' means: not known now.
+        """`address`: host:port, or several with commas, of which the one that leads is looked for; it may be a function
+        that is asked before each try; '' means: not known now.
 
         `fence` is shared by all clients of a launcher. `welcome_s`: how long a try may take. `credentials`: read anew
         for each try, so that a renewed certificate counts.
@@ -149,13 +151,14 @@ class ControlClient:
     # --- the session ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        failures, told = 0, ""
+        failures, turn, told = 0, 0, dict[str, str]()
         while True:
-            address = self._address()
+            known = addresses_of(self._address())
+            address = known[turn % len(known)] if known else ""
             opened, reason = await self._once(address) if address else (False, "no address is known")
-            failures = 0 if opened else failures + 1
-            if opened or reason != told:  # a try that fails like the one before is no news
-                told = reason
+            failures, turn = 0 if opened else failures + 1, turn + 1
+            if opened or reason != told.get(address):  # a try that fails like the one before is no news
+                told[address] = reason
                 self._tell(Connection(connected=False, address=address, term=self._fence.term, reason=reason))
             await self._rest(failures)
 

@@ -10,6 +10,7 @@ from eagle_eye.errors import ControlError
 from . import control_pb2 as pb
 from . import control_pb2_grpc as stubs
 from . import translation as wire
+from .addresses import addresses_of
 from .answering import METADATA
 from .messages import Body, BreakerOrder, Decision, MaintenanceOrder, NoteOrder, Order, Release, SilenceOrder, Waiting
 
@@ -29,18 +30,32 @@ def call(
     credentials: Credentials | None = None,
     token: str = "",
 ) -> Body:
-    """Ask a leader: approve and refuse take a Decision, release a Release, waiting a Waiting, status nothing, the others their Order.
+    """Ask a leader, at one address or the first of several (with commas) where somebody answers: approve and refuse take a Decision, release a Release, waiting a Waiting, status nothing, the others their Order.
 
     Blocking, for the command line. Raises what the leader answered; ControlError if nobody answers.
     """
-    words = _words(what, message)
+    words, silent = _words(what, message), ""
+    for each in addresses_of(address):
+        try:
+            return _asked(each, what, words, timeout, credentials, token)
+        except _NobodyThere as error:
+            silent = silent or str(error)
+    raise ControlError(silent or f"there is no address to ask {what!r} at: name the server with --server")
+
+
+class _NobodyThere(ControlError):
+    """Nobody answers at this address; a leader may be at another one."""
+
+
+def _asked(address: str, what: str, words: object, timeout: float, credentials: Credentials | None, token: str) -> Body:
     with _channel(address, credentials) as channel:
         try:
             stub = stubs.ControlStub(channel)  # type: ignore[no-untyped-call]  # generated
             metadata = ((METADATA, f"Bearer {token}"),) if token else ()
             answer = getattr(stub, what.title().replace("_", ""))(words, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
-            raise ControlError(_why_not(address, what, credentials, error)) from None
+            nobody = error.code() is grpc.StatusCode.UNAVAILABLE
+            raise (_NobodyThere if nobody else ControlError)(_why_not(address, what, credentials, error)) from None
     return wire.answer_of(answer).unwrap()
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from eagle_eye.app.addresses import free_port
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
-from eagle_eye.rpc.client import ControlClient
+from eagle_eye.rpc.client import ControlClient, call
 from eagle_eye.rpc.fence import Fence
 from eagle_eye.rpc.messages import Peer
 from eagle_eye.rpc.server import ControlServer
-from fakes.office import JOB, LAUNCHER, Hands, Office, at, joined, run, served, until
+from fakes.office import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
 
 CHILD = """
 import asyncio, os, sys
@@ -176,6 +177,34 @@ def test_a_client_follows_an_address_that_changes() -> None:
                 client.reconnect("the coordinator moved")
                 await until(lambda: second.peers and not first.peers)
                 assert (await client.request("join", {}))["from"] == LAUNCHER.node
+
+    run(test())
+
+
+def test_of_several_addresses_the_one_that_leads_is_found_and_found_again() -> None:
+    async def test() -> None:
+        first, second = Office(), Office()
+        async with served(first) as leader:
+            ports = [leader.port, free_port()]
+            everywhere = ", ".join(f"127.0.0.1:{port}" for port in reversed(ports))
+            async with joined(everywhere) as client:
+                assert first.count("opened") == 1
+                await leader.stop()
+                async with served(second, f"127.0.0.1:{ports[1]}", term=2):
+                    await until(lambda: second.count("opened"))
+                    assert await client.request("echo", {}) == {"kind": "echo", "from": "node-a"}
+
+    run(test())
+
+
+def test_the_operator_is_answered_by_whoever_leads() -> None:
+    async def test() -> None:
+        async with served(Leader()) as leader:
+            everywhere = f"127.0.0.1:{free_port()},{at(leader)}"
+            assert await asyncio.to_thread(call, everywhere, "status") == {"mode": "observe"}
+            nowhere = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+            with pytest.raises(ControlError, match=f"no server answered 'status' at {nowhere.split(',', maxsplit=1)[0]}"):
+                await asyncio.to_thread(call, nowhere, "status")
 
     run(test())
 

@@ -25,6 +25,7 @@ def test_the_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
         ("[server]\nlistn = 'x:1'", "listn"),
         ("[stream]\npartitions = 0", "stream.partitions"),
         ("[server]\nlisten = '7467'", "server.listen"),
+        ("[server]\naddresses = 'one:7467, two'", "server.addresses"),
         ("nonsense = = 1", "TOML"),
     ],
 )
