@@ -94,11 +94,13 @@ def test_later_plans_are_refused_with_the_breakers_reason_until_a_person_closes_
     assert world.commander.sent[-1].arguments["exclude"] == ["node-a"]
 
 
-def test_what_was_slow_all_the_time_is_not_learned_as_healthy(world):
-    job = world.engine._desk.job(world.job.name)
-    world.run(40)
-    assert job.expected(2) == pytest.approx(2048 / 0.2 / 2, rel=0.05)
-    assert job.expected(4) == pytest.approx(2048 / 0.2, rel=0.05)
+def test_a_slow_down_that_nobody_repairs_is_not_learned_as_healthy(make_world):
+    world = make_world(Mode.OBSERVE)
+    world.job.slow = lambda nodes: 6.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 8)
+    world.run(60)
+    assert world.engine._desk.job(world.job.name).expected(4) == pytest.approx(2048 / 0.2, rel=0.05)
 
 
 def test_an_action_that_helps_opens_nothing_and_undoes_nothing(make_world):
@@ -166,6 +168,7 @@ def test_what_a_job_does_to_itself_is_neither_undone_nor_counted_nor_stopped_by_
     world.job.standing = True
     world.run(20)
     assert ("restart_without_node", "failed") in world.outcomes("i2")
+    assert "stays out" not in world.outcome("restart_without_node", "i2").detail
     assert [breaker.id for breaker in breakers(world)] == ["b"]
     assert "release" not in world.sent
 
@@ -179,6 +182,28 @@ def test_a_repair_that_was_refused_opens_no_breaker(make_world):
     world.run(20)
     assert ("restart_without_node", "failed") in world.outcomes()
     assert breakers(world) == ()
+
+
+def test_a_repair_that_was_never_carried_out_is_not_counted_among_those_that_did_not_help(make_world):
+    world = make_world(restart_hope=0.0, verify_s=10.0, relapse_s=1.0, breaker_after={"restart_without_node": 2})
+    restart = world.commander.answers["restart"]
+    world.commander.answers["restart"] = PermanentError("too few nodes would be left")
+    world.job.slow = lambda nodes: 6.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(10)
+    world.commander.answers["restart"] = restart
+    world.find("slow node", Entity(kind=Kind.NODE, name="node-a"), name="i2", since=world.clock.now() - 2)
+    world.run(40)
+    assert ("restart_without_node", "failed") in world.outcomes("i2")
+    assert breakers(world) == ()
+
+
+def test_a_node_that_another_plan_keeps_out_stays_cordoned(world):
+    world.ledger.cordon("node-b", "tenant/other/run1", "another plan", world.clock.now(), "ecc error")
+    world.run(40)
+    assert world.outcome("undo").state == "done"
+    assert [cordon.plan for cordon in world.ledger.cordoned()] == ["another plan"]
 
 
 # --- a change of leaders -----------------------------------------------------------------------------------------------

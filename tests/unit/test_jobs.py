@@ -47,6 +47,21 @@ def test_nothing_is_learned_while_a_fault_is_open_nor_kept_from_after_it_began(p
     assert job.expected(4) == pytest.approx(2048 / 0.2, rel=0.01)
 
 
+def test_nothing_is_learned_in_an_epoch_whose_action_did_not_help(paper, job):
+    follow(paper, job, 6)
+    paper.slow = lambda nodes: 5.0
+    paper.lose("node-b")
+    began = paper.clock.now()
+    follow(paper, job, 20)
+    job.spoil(job.epoch, began)
+    follow(paper, job, 20)
+    assert job.expected(2) == pytest.approx(1024 / 0.2, rel=0.05)
+    paper.slow = lambda nodes: 1.5
+    paper._begin("node returned")
+    follow(paper, job, 20)
+    assert job.expected(2) == pytest.approx(1024 / 0.3, rel=0.05), "the next epoch is learned from"
+
+
 def test_a_checkpoint_of_an_abandoned_course_is_forgotten(paper, job):
     follow(paper, job, 9)
     assert (job.good_checkpoint(29), job.good_checkpoint(30)) == (20, 30)
