@@ -17,6 +17,8 @@ Kind = Literal["plain", "pagerduty", "slack", "alertmanager", "heartbeat"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 PAGERDUTY_KEY_LENGTH = 32
+TOKEN_LENGTH = 8
+"""A word of an address that is as long may be a token by itself."""
 ALERTMANAGER_PATH = "/api/v2/alerts"
 MILDER: tuple[Severity, ...] = (Severity.INFO, Severity.SEV3, Severity.SEV2, Severity.SEV1)
 """The mildest first."""
@@ -101,6 +103,7 @@ class Address:
         parts = urlsplit(self.url)
         secrets = {self.url, self.key, self.secret.decode(errors="replace"), parts.password or "", *self.key.split(":")}
         secrets |= {part for part in (parts.path, parts.query) if len(part) > 1} | {value for _, value in parse_qsl(parts.query)}
+        secrets |= {word for word in parts.path.split("/") if len(word) >= TOKEN_LENGTH}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = text.replace(secret, "[redacted]")
         return text
