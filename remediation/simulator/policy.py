@@ -103,6 +103,9 @@ class Costs:
     reroute: bool
     """ReCycle: peers take the lost node's micro-batches, in their bubbles first; no state moves."""
 
+    decides: bool
+    """About a slow node all alternatives are weighed; without, its micro-batches move away."""
+
     def detection_s(self, shows: Shows, iteration_s: float) -> float:
         """From the fault until it is known."""
         if shows is Shows.HANG:

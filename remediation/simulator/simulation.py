@@ -12,9 +12,11 @@ from typing import Any
 import simpy
 
 from eagle_eye.errors import ConfigError
+from remediation.planner.decision import Kind as Choice
 
 from .books import Account, Books
 from .capacity import Capacity, Pool, Share, Shrink, Wait
+from .choice import LEFT_OUT, about_slow
 from .job_run import JobRun, Phase, Source
 from .plans import Plans
 from .policy import REPAIRS, Policy, Repair
@@ -109,6 +111,8 @@ class _Simulation:
         self._slow: dict[int, float] = {}
         self._known_slow: set[int] = set()
         self._slowed_down = False
+        self._left_out: set[int] = set()
+        """Slow nodes that a decision took out of their jobs."""
         self._beside = Books()
         """Of nodes that no job holds."""
         self._settled = 0.0
@@ -238,14 +242,34 @@ class _Simulation:
     def _notice_slow(self, node: int) -> Process:
         yield self._env.timeout(self._costs.detection_slow_s)
         self._events += 1
-        if node in self._slow:
-            self._settle()
+        run = self._pool.holder(node)
+        if node not in self._slow or run is None or not run.runs:
+            return
+        self._settle()
+        slow = {each: speed for each, speed in self._slow.items() if self._pool.holder(each) is run}
+        best = about_slow(run, slow, len(self._pool)) if self._costs.decides else Choice.REBALANCE
+        if best in LEFT_OUT:
+            self._leave_out(run, node)
+        elif best is not Choice.NOTHING:
             self._known_slow.add(node)
             self._refresh()
 
-    def _healthy(self, happening: Happening) -> None:
-        self._forget_slow(happening.nodes[0])
+    def _leave_out(self, run: JobRun, node: int) -> None:
+        """A slow node works no more until it is healthy: a planned switch, nothing is lost."""
+        self._out[node] += 1
+        self._left_out.add(node)
+        self._pool.lose(node)
+        run.lose(node)
         self._refresh()
+        self._carry_out([*self._capacity.after_fault(run), run])
+
+    def _healthy(self, happening: Happening) -> None:
+        node = happening.nodes[0]
+        self._forget_slow(node)
+        self._refresh()
+        if node in self._left_out:
+            self._left_out.remove(node)
+            self._joined(happening)
 
     def _forget_slow(self, node: int) -> None:
         self._slow.pop(node, None)

@@ -121,6 +121,17 @@ def test_one_slow_node_holds_all_back_until_micro_batches_move_away():
     assert gpu_seconds(ours)["sub-healthy"] == pytest.approx(4 * (50 + 300 / 8))
 
 
+def test_a_slow_node_is_left_out_where_nobody_can_take_its_work():
+    """One pipeline of four nodes and a spare: the decision takes the spare, and the node comes back healthy."""
+    slow = life(Happening(500, Kind.SLOW, (1,), speed=0.5), Happening(4500, Kind.HEALTHY, (1,)), nodes=5, duration_s=5000.0)
+    job = linear(nodes=5, replica=4, minimum=4, maximum=4)
+    bear = run("ours", slow, job, detection_slow_s=100.0, decides=False)
+    ours = run("ours", slow, job, detection_slow_s=100.0)
+    assert bear.waf_s == pytest.approx(4 * (1000 + 4000 * 0.5))
+    assert ours.waf_s == pytest.approx(4 * (5000 - 100 * 0.5 - 20))
+    assert gpu_seconds(ours)["sub-healthy"] == pytest.approx(4 * 50 + 3900)
+
+
 def test_a_second_loss_during_the_switch_starts_it_anew():
     result = run("unicron", life(Happening(400, Kind.LOST, (0,)), Happening(420, Kind.LOST, (1,))))
     assert result.waf_s == pytest.approx(4 * 400 + 2 * (1000 - 450), rel=1e-6)
@@ -233,6 +244,6 @@ def test_the_simulator_plans_with_the_live_planner():
     """What the engine would do is what is simulated: no second planner in here, and no way round the first."""
     sources = list((ROOT / "remediation/simulator").glob("*.py"))
     imported = {node.module for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module}
-    assert {"remediation.planner.allocation", "remediation.planner.workload", "remediation.planner.node_stages", "remediation.planner.batches"} <= imported
+    assert {"remediation.planner.allocation", "remediation.planner.workload", "remediation.planner.node_stages", "remediation.planner.batches", "remediation.planner.decision"} <= imported
     code = "import remediation.simulator.plans as plans, remediation.planner.allocation as live; assert plans.solve is live.solve"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
