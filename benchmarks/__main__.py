@@ -29,8 +29,12 @@ PLANNER = (
     "benchmarks.planner.batches",
     "benchmarks.planner.reconfiguration",
     "benchmarks.planner.performance",
+    "benchmarks.planner.simulator_oobleck",
+    "benchmarks.planner.simulator_unicron",
 )
 """These read public data that is no part of the project."""
+SIMULATOR = ("benchmarks.planner.simulator_transom", "benchmarks.planner.simulator_year")
+"""These make what they need from seeds."""
 LONG = ("benchmarks.chain.soak",)
 """`make soak`."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -43,7 +47,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
     parser.add_argument("--data", help="folder of the planner's public data")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *(PLANNER if options.data else ())]
+    chosen = options.only or [*CHAIN, *SIMULATOR, *(PLANNER if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
@@ -71,7 +75,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *LONG, *PLANNER]
+    order = [*CHAIN, *LONG, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "
