@@ -1,0 +1,143 @@
+"""An action that does not help, on a living job: its slow-down does not depend on the node that is blamed for it."""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from eagle_eye.app.addresses import free_port
+from eagle_eye.app.cli import main
+from eagle_eye.app.demo.stage import Stage
+from eagle_eye.clock import SystemClock
+from eagle_eye.ledger import Ledger
+from eagle_eye.rpc.client import call
+from eagle_eye.types import Breaker, Outcome, Refuse
+from servers.pager import SECRET, Pager
+
+LOOP = Path(__file__).with_name("loop.py")
+DEADLINE_S = 60.0
+RELAPSE_S = 2.0
+CONFIG = f"""\
+[server]
+listen = "127.0.0.1:{{port}}"
+lease_s = 1.5
+http = ""
+
+[engine]
+mode = "auto"
+relapse_s = {RELAPSE_S}
+verify_s = 5.0
+downtime_s = 2.0
+restart_hope = 0.0
+
+[guards.blast_radius]
+nodes = 10
+
+[actions.notify]
+update_s = 0.5
+url = """
+
+
+@pytest.fixture
+def pager(tmp_path: Path) -> Iterator[Pager]:
+    made = Pager(tmp_path, "plain", free_port())
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setenv("EAGLE_EYE_WEBHOOK_SECRET", SECRET)
+    with tempfile.TemporaryDirectory(prefix="nohelp") as folder:  # short: paths of unix sockets are limited
+        config = f'{CONFIG}"{pager.url}"\n'
+        made = Stage(folder=Path(folder), config=config, command=(sys.executable, str(LOOP)), job="test/loop", clock=SystemClock())
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+def wait(stage: Stage, what: str, condition: Callable[[], object]) -> None:
+    told = f"{[(each.incident.cause, each.incident.culprits, each.state) for each in stage.record.kept]}"
+    assert stage.wait(lambda: bool(condition()), DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told}\n{stage.cluster.tail('server')}"
+
+
+@contextlib.contextmanager
+def ledger_of(stage: Stage) -> Iterator[Ledger]:
+    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        yield ledger
+
+
+def outcomes(stage: Stage, action: str, state: str) -> list[Outcome]:
+    with ledger_of(stage) as ledger:
+        return [outcome for outcome in ledger.outcomes() if (outcome.action, outcome.state) == (action, state)]
+
+
+def breakers(stage: Stage) -> tuple[Breaker, ...]:
+    with ledger_of(stage) as ledger:
+        return ledger.breakers(at=stage.clock.now())
+
+
+def refused(stage: Stage) -> list[str]:
+    """Reasons for which the breaker has refused later plans."""
+    with ledger_of(stage) as ledger:
+        verdicts = [kept.verdict for each in stage.record.kept for kept in ledger.verdicts(incident=each.incident.id)]
+    return [verdict.reason for verdict in verdicts if isinstance(verdict, Refuse) and verdict.guard == "breaker"]
+
+
+def nodes(stage: Stage) -> set[str]:
+    layout = stage.record.trace.layout
+    return set(layout.nodes) if layout is not None else set()
+
+
+def cli(stage: Stage, *words: str) -> Result:
+    where = ["--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)]
+    return CliRunner().invoke(main, [*words, *where, *(() if words[0] == "incidents" else ("--server", stage.server_address))])
+
+
+def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_says_so(stage: Stage, pager: Pager) -> None:
+    wait(stage, "a healthy job", stage.full)
+    assert stage.wait_steps(60, DEADLINE_S)
+    drag = next(stage.folder.rglob("done")).with_name("drag")
+    drag.touch()
+
+    wait(stage, "the accused node to be left out", lambda: nodes(stage) == {"node-a"})
+    wait(stage, "the breaker", lambda: breakers(stage))
+    [breaker] = breakers(stage)
+    assert (breaker.job, breaker.action) == ("test/loop/run-1", "restart_without_node")
+    wait(stage, "the innocent node to take part again", lambda: nodes(stage) == {"node-a", "node-b"} and outcomes(stage, "undo", "done"))
+    assert call(stage.server_address, "status")["cordoned"] == []
+    wait(stage, "a letter to a person", lambda: any(f"eagle-eye breaker close {breaker.id}" in letter["news"] for letter in pager.bodies))
+
+    [failed] = outcomes(stage, "restart_without_node", "failed")
+    assert failed.actual["throughput_per_s"] < 0.9 * failed.predicted["throughput_per_s"]
+    shown = cli(stage, "incidents", breaker.incident).output
+    assert "predicted and actual" in shown
+    assert "without node-b it is the same" in shown
+
+    drag.unlink()
+    wait(stage, "what follows not to be a relapse any more", lambda: stage.clock.now() > failed.time + 2 * RELAPSE_S)
+    drag.touch()
+    wait(stage, "a later plan to be refused", lambda: refused(stage))
+    assert breaker.reason in refused(stage)[0]
+    assert breaker.id in cli(stage, "breaker", "list", "--json").output
+    assert cli(stage, "note", breaker.incident[:10], "it is the script", "--as", "ada").exit_code == 0
+    assert "ada: it is the script" in cli(stage, "incidents", breaker.incident).output
+    slip = cli(stage, "silence", "--job", "test/lop", "--for", "2h", "--reason", "benchmark")
+    assert "there is no job 'test/lop'; there are: test/loop/run-1" in slip.output
+    assert nodes(stage) == {"node-a", "node-b"}
+    closed = cli(stage, "breaker", "close", breaker.id, "--as", "ada")
+    assert closed.exit_code == 0, closed.output
+    wait(stage, "the action to be tried again", lambda: nodes(stage) != {"node-a", "node-b"})
+    assert [each.person for each in ledger_breakers(stage) if each.id == breaker.id] == ["ada"]
+
+
+def ledger_breakers(stage: Stage) -> tuple[Breaker, ...]:
+    with ledger_of(stage) as ledger:
+        return ledger.breakers()
