@@ -39,6 +39,7 @@ class Retention(Store):
                 (tables.progress, tables.progress.c.plan, plans),
                 *((table, table.c.incident, ids) for table in (tables.outcomes, tables.verdicts, tables.plans, tables.notes)),
                 *((table, table.c.incident, ids) for table in (tables.incident_revisions, tables.incident_states)),
+                (tables.alerts, tables.alerts.c.id, ids),
                 (kept, kept.c.id, ids),
             ]
             gone = sum(connection.execute(delete(table).where(column.in_(values))).rowcount for table, column, values in removals)
@@ -60,8 +61,9 @@ class Retention(Store):
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
     findings, notices, outbox, approvals, brakes = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.brakes
-    invitations = tables.invitations
+    invitations, alerts = tables.invitations, tables.alerts
     return [
+        (alerts, alerts.c.id, alerts.c.over.is_not(None) & (alerts.c.over < before)),
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
         (notices, notices.c.number, notices.c.time < before),
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),

@@ -282,7 +282,11 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     ledger.save_notice(Notice(name="old", time=100.0, message=""))
     sent, waiting = ledger.post("webhook", "sent", 100.0), ledger.post("webhook", "waits", 100.0)
     ledger.delivered(sent, 100.0)
+    for name, over in (("old", 100.0), ("open", None), ("storm-1", 100.0)):
+        ledger.say(AlertRecord(id=name, number=1, opened=90.0, changed=100.0, over=over, body="{}"), [], 100.0)
+    ledger.tell("old", "nothing is done about it")
     assert ledger.sweep(500.0) > 0
+    assert [ledger.alert(name) is not None for name in ("old", "open", "storm-1")] == [False, True, False]
     assert {record.incident.id for record in ledger.incidents()} == {"open", "new"}
     assert {plan.id for plan in ledger.plans()} == {"plan-open", "plan-new"}
     assert ledger.progress("plan-old") == () != ledger.progress("plan-open")

@@ -115,6 +115,17 @@ def test_each_receiver_hears_from_its_severity_on(ledger, clock):
     assert room.letters("chat")[-1].former == (Severity.SEV3,)
 
 
+def test_nobody_hears_for_the_first_time_that_it_is_over(ledger, clock):
+    room = Newsroom(ledger, clock, [Receiver(kind="slack", name="chat"), Receiver(kind="plain", name="night", min_severity="sev1")])
+    case = room.open(severity=Severity.SEV3)
+    room.look(1)
+    room.revise(case, severity=Severity.SEV1)
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(20)
+    assert room.said("night") == []
+    assert room.said("chat")[-1] == ("resolve", "i1")
+
+
 def test_an_incident_that_is_over_soon_makes_no_alert_where_a_delay_is_wanted(ledger, clock):
     room = Newsroom(ledger, clock, delay_s=20.0)
     case, lasting = room.open("i1"), room.open("i2")
