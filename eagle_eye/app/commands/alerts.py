@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 @click.group(short_help="try the receivers of alerts, see what waits for them")
 def command() -> None:
-    """Who is told of incidents, and whether it works."""
+    """Who is told of incidents, and whether it works.
+
+    \b
+    Examples:
+      eagle-eye alerts test
+      eagle-eye alerts waiting
+    """
 
 
 @command.command(short_help="send a test alert to each receiver")
