@@ -12,6 +12,7 @@
     ├── RingError              a ring that cannot be read (torn, foreign, of another version)
     ├── LedgerError            the ledger cannot be read or written
     │   └── LedgerAway         its database has gone away and kept nothing of the call: try again later
+    ├── HistoryError           the history cannot be read or written
     ├── ControlError           the control channel refused a request
     │   ├── AccessDenied       whoever asks may not do this
     │   │   └── NotAuthenticated   nobody knows who asks: no token, a wrong or an expired one
@@ -68,6 +69,10 @@ class LedgerError(EagleEyeError):
 
 class LedgerAway(LedgerError):
     """The database has gone away and may come back; nothing of the call was kept."""
+
+
+class HistoryError(EagleEyeError):
+    """The history cannot be read or written."""
 
 
 class ControlError(EagleEyeError):

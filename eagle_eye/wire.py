@@ -57,6 +57,8 @@ MARK = bytes([_CODES[Mark]])
 """Fourth byte of a mark: a reader may look for marks without decoding the rest."""
 _DECODERS: dict[int, Any] = {code: msgspec.msgpack.Decoder(noun) for code, noun in OTHERS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
+_BATCH_PREFIX = _PREFIX.pack(MAGIC, SCHEMA, _BATCH)
+"""Of nearly all records."""
 
 SCHEMAS_KEPT = 16_384
 """The oldest schema is forgotten beyond so many: a node that invents names cannot fill the memory."""
@@ -204,7 +206,7 @@ class Reader:
 
     def read(self, payload: bytes) -> Sealed:
         """Raises NewerVersion or WireError, as `decode` does."""
-        code = _kind_of(payload)
+        code = _BATCH if payload[:4] == _BATCH_PREFIX else _kind_of(payload)
         try:
             if code == _BATCH:
                 return self._seal(payload)
@@ -306,8 +308,8 @@ def _check(header: BatchHeader, shape: Shape, length: int) -> None:
             f"but {len(header.times)} times and {len(header.rows)} row counts"
         )
     expected = shape.steps_at
-    for block, rows in zip(shape.steps, header.rows, strict=True):
-        expected += rows * block.row_bytes
+    if shape.steps:
+        expected += sum(rows * block.row_bytes for block, rows in zip(shape.steps, header.rows, strict=True))
     if expected != length:
         raise WireError(f"the body of a batch should have {expected} bytes, it has {length}")
 

@@ -16,6 +16,7 @@ import pytest
 from eagle_eye.app.addresses import free_port
 from eagle_eye.app.local_cluster import LocalCluster, end
 from eagle_eye.clock import FakeClock, SystemClock
+from eagle_eye.history.figures import HistoryFigures, HistoryMetrics
 from eagle_eye.ledger import Ledger
 from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.types import Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
@@ -62,6 +63,7 @@ def everything(tmp_path_factory) -> str:
     partition = PartitionFigures(partition=0, lag_records=0, lag_s=0.0, last_tick=1.0, records=1, frames=1, marks=1, findings=1, incidents=1, dead_letters=1)
     figures = ProcessFigures(role="all", leads=True, partitions=(partition,), sessions={"agent": 1})
     metrics = Metrics(lambda: figures, ledger, FakeClock(1000.0))
+    metrics.add(HistoryMetrics(lambda: [HistoryFigures(partition=0, files=1, rows=1, bytes=1, skipped=0, failures=0, behind_s=30.0)]))
     step = PulseStep(number=1, epoch=1, end=1.0, workers=2, tokens=8.0, step_s=0.5)
     metrics.follow(Pulse(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
     failing = Event(name="collector.failing", job=JOB, entity=Entity(kind=Kind.NODE, name="n"), time=1.0, node="n", boot="b", number=1, attributes={"collector": "gpu"})
@@ -81,7 +83,7 @@ def test_the_names_of_our_metrics_follow_prometheus_rules(everything: str) -> No
 
 
 def test_the_rules_are_valid_and_fire_as_they_should(everything: str) -> None:
-    assert "17 rules found" in promtool("check", "rules", "rules.yml")
+    assert "18 rules found" in promtool("check", "rules", "rules.yml")
     assert "SUCCESS" in promtool("test", "rules", "rules_test.yml")
     assert "is valid" in promtool("check", "config", "prometheus.yml")
     assert unknown_names((DEPLOY / "prometheus/rules.yml").read_text(), everything) == set()

@@ -102,12 +102,13 @@ class Watching:
     def _work(self) -> None:
         runners, partition = self._around.runners, self._partition
         runner = self._runner = runners[partition] = runner_of(self._around, partition, self._term)
-        services = Running(of_partition(self._around, partition, self._term))
+        services = Running(of_partition(self._around, partition))
         services.start()
         try:
             runner.run(self._stop)
         finally:
             services.stop()
+            self._around.histories.pop(partition, None)
             if runners.get(partition) is runner:
                 del runners[partition]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from eagle_eye import wire
 from eagle_eye.access import Gate
 from eagle_eye.errors import EagleEyeError, LedgerError
+from eagle_eye.history.figures import HistoryMetrics
 from eagle_eye.ledger import Lease
 from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.secret import secret_of
@@ -112,6 +113,7 @@ def http_port(around: Around) -> WebServer:
     server = around.config.server
     looks = Looks(around, asyncio.get_running_loop())
     metrics = around.metrics = Metrics(looks.figures, around.ledger, around.clock)
+    metrics.add(HistoryMetrics(lambda: [history.figures for history in list(around.histories.values())]))
     gate = Gate.of(around.config, server.http, around.clock)
     deciding = approve.door(lambda: _desk(around), gate, around.clock)
     doors = [*health.doors(looks.health), metrics_door(metrics.scrape), _hook(around, metrics), deciding]

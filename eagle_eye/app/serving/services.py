@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from detectors.runner import Runner
 from eagle_eye.clock import Clock
@@ -24,6 +24,9 @@ from remediation.leader import Leader
 from .alerting import alerts_of
 from .notices import Notices
 from .sweeping import Sweeping
+
+if TYPE_CHECKING:
+    from eagle_eye.history.service import HistoryService
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ class Around:
     """Set when this process has written something that a leader reads."""
     runners: dict[int, Runner] = field(default_factory=dict)
     """Partition → its runner, for those that this process owns now."""
+    histories: "dict[int, HistoryService]" = field(default_factory=dict)
+    """Partition → who writes its history."""
     leading: "Leading | None" = None
     """None while it stands by, or is no leader by its role."""
     metrics: Metrics | None = None
@@ -95,9 +100,15 @@ def of_leader(around: Around, leading: Leading) -> list[Service]:
     return services
 
 
-def of_partition(around: Around, partition: int, term: int) -> list[Service]:  # noqa: ARG001 -- the place of the history
+def of_partition(around: Around, partition: int) -> list[Service]:
     """While this process owns a partition of the observations: the writer of its history."""
-    return []
+    if not around.config.history.enabled:
+        return []
+    from eagle_eye.history.opening import history_service
+
+    history = history_service(around.config, around.stream, partition, around.clock, around.notices.put)
+    around.histories[partition] = history
+    return [history]
 
 
 class Running:

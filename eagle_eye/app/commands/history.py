@@ -1,0 +1,147 @@
+"""`eagle-eye history metrics | entities | export`."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from eagle_eye.app import options
+from eagle_eye.app.durations import duration
+from eagle_eye.app.printing import plain_table
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
+
+
+@click.group(short_help="what the numbers were: list and export them")
+def command() -> None:
+    """Questions to the history of all numbers.
+
+    \b
+    Examples:
+      eagle-eye history metrics
+      eagle-eye history export power_watts --of gpu --last 1h --every 10s -o power.csv
+    """
+
+
+def window(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --last, --since, --until and --job."""
+    added: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+        click.option("--job", default="", help="Only of one job: tenant/name/run."),
+        click.option("--until", default="", help="End, e.g. 2025-11-20T09:00 (UTC). Default: now."),
+        click.option("--since", default="", help="Beginning, as --until; instead of --last."),
+        click.option("--last", default="1h", show_default=True, callback=duration, help="How far back from the end: 90s, 30m, 6h, 2d."),
+    )
+    for add in added:
+        function = add(function)
+    return function
+
+
+@command.command(short_help="which metrics there are")
+@click.argument("of", default="")
+@options.deployment
+def metrics(config: Config, of: str) -> None:
+    """List the metrics of a kind (gpu, node, worker, steps), or of all.
+
+    \b
+    Examples:
+      eagle-eye history metrics
+      eagle-eye history metrics gpu
+    """
+    table = plain_table("of", "metric")
+    for metric in _history(config).metrics(of):
+        table.add_row(escape(metric.table), escape(metric.name))
+    Console().print(table if table.row_count else "the history is empty so far: it is written every half minute")
+
+
+@command.command(short_help="who has numbers")
+@click.argument("of")
+@window
+@options.deployment
+def entities(config: Config, of: str, last: float, since: str, until: str, job: str) -> None:
+    """List the GPUs, nodes or workers that have numbers in a window of time.
+
+    \b
+    Examples:
+      eagle-eye history entities gpu --last 10m
+      eagle-eye history entities worker --job team/gpt/20251120-083000
+    """
+    begin, end = _times(last, since, until)
+    table = plain_table("job", "node", "entity")
+    for row in _history(config).entities(of, since=begin, until=end, job=job):
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
+@command.command(short_help="numbers into a file")
+@click.argument("names", metavar="METRIC...", nargs=-1, required=True)
+@click.option("--of", "of", required=True, help="Kind or table: gpu, node, worker, steps; `eagle-eye history metrics` lists them.")
+@window
+@click.option("--entity", "entities", multiple=True, help="Only of this one; may be given several times.")
+@click.option("--every", default=None, callback=duration, help="One number per so long (10s, 5m) instead of all.")
+@click.option("--how", type=click.Choice(["mean", "min", "max", "last", "count"]), default="mean", show_default=True, help="How they become one.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="*.csv or *.parquet. Default: CSV to the terminal.")
+@options.deployment
+def export(
+    config: Config, names: tuple[str, ...], of: str, last: float, since: str, until: str, job: str, entities: tuple[str, ...], every: float | None,
+    how: str, output: Path | None,
+) -> None:  # fmt: skip
+    """Write numbers as CSV or Parquet, one row for each time and entity.
+
+    \b
+    Examples:
+      eagle-eye history export power_watts temperature_celsius --of gpu --last 1h --every 10s -o power.csv
+      eagle-eye history export loss step_s --of steps --job team/gpt/20251120-083000 -o steps.parquet
+      eagle-eye history export cpu_percent --of node --since 2025-11-20T08:00 --until 2025-11-20T08:05 --entity node-a
+    """
+    if output is not None and output.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"{output}: name it *.csv or *.parquet")
+    begin, end = _times(last, since, until)
+    console = Console(stderr=True)
+    with console.status("reading the history"):
+        table = _history(config).series(
+            of, names, since=begin, until=end, job=job, entities=entities, every=every or 0.0, how=how
+        )
+        _write(table, output)
+    if output is not None:
+        console.print(f"{table.num_rows:,} rows in {output}")
+
+
+def _history(config: Config) -> Any:
+    from eagle_eye.history.opening import open_history
+
+    return open_history(config)
+
+
+def _write(table: Any, output: Path | None) -> None:
+    import pyarrow as arrow
+    from pyarrow import csv, parquet
+
+    try:
+        if output is None:
+            text = arrow.BufferOutputStream()
+            csv.write_csv(table, text)
+            click.echo(text.getvalue().to_pybytes(), nl=False)
+        elif output.suffix == ".parquet":
+            parquet.write_table(table, output, compression="zstd")
+        else:
+            csv.write_csv(table, output)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _times(last: float, since: str, until: str) -> tuple[float, float]:
+    end = _moment(until) if until else SystemClock().now()
+    return (_moment(since) if since else end - last), end
+
+
+def _moment(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: write 2025-11-20T09:00, in UTC unless it says otherwise") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
