@@ -46,6 +46,10 @@ throughput_share = 0.3
 [guards.blast_radius]
 nodes = 1000
 share = 1.0
+
+[guards.cooldown]
+job_s = 0.0
+node_s = 0.0
 """
 CAUSES = {fault.kind: fault.causes for fault in FAULTS}
 MISSED = math.inf
