@@ -1,0 +1,1 @@
+"""Values of queries → figures. Pure: no Streamlit, no clock, no reading."""

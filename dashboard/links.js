@@ -1,0 +1,24 @@
+// Links between our pages keep the session, and keys reach the pages: 1 to 5, and / for the first field of a page.
+(() => {
+  if (window.eagleEyeLinks) return;
+  window.eagleEyeLinks = true;
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest && event.target.closest("a.ee-link");
+    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || link.origin !== location.origin) return;
+    event.preventDefault();
+    history.pushState({}, "", link.href);
+    window.dispatchEvent(new PopStateEvent("popstate", { state: {} }));
+    document.querySelector('[data-testid="stMain"]')?.scrollTo(0, 0);
+  });
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable], [role=combobox]");
+    if (typing || event.metaKey || event.ctrlKey || event.altKey) return;
+    if (event.key >= "1" && event.key <= "9") {
+      const pages = document.querySelectorAll('[data-testid="stTopNavLink"], [data-testid="stSidebarNavLink"]');
+      pages[Number(event.key) - 1]?.click();
+    } else if (event.key === "/") {
+      const field = document.querySelector('[data-testid="stMain"] input:not([type=checkbox]):not([type=radio]), [data-testid="stMain"] [role=combobox]');
+      if (field) { event.preventDefault(); field.focus(); }
+    }
+  });
+})();
