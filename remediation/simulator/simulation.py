@@ -185,14 +185,10 @@ class _Simulation:
         self._settled = now
 
     def _lost(self, happening: Happening) -> None:
-        gone = []
+        hit: dict[int, list[int]] = {}
         for node in happening.nodes:
             self._out[node] += 1
-            if self._out[node] == 1:
-                gone.append(node)
-                self._forget_slow(node)
-        hit: dict[int, list[int]] = {}
-        for node in gone:
+            self._forget_slow(node)
             run = self._pool.lose(node)
             if run is not None:
                 hit.setdefault(self._runs.index(run), []).append(node)
