@@ -154,12 +154,13 @@ class Leader:
         known = self._jobs.get(layout.job)
         if known is not None and known.layout.epoch > layout.epoch:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
-        facts = JobFacts(layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)))
-        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left)
+        facts = JobFacts(
+            layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)),
+            nodes_min=int(body.get("nodes_min", 1)),
+        )  # fmt: skip
+        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min)
         self._jobs[layout.job] = facts
-        self._operator.declare(
-            layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=int(body.get("nodes_min", 1))
-        )
+        self._operator.declare(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min)
         return {}
 
     def _grant(self, peer: Peer, body: Body) -> Body:

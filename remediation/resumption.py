@@ -26,7 +26,7 @@ def take_over(desk: Desk, errands: Errands) -> None:
     for name, facts in ledger.jobs().items():
         job = desk.job(name)
         job.layout, job.epoch = facts.layout, facts.layout.epoch
-        job.heal, job.budget_left = facts.heal, facts.budget_left
+        job.heal, job.budget_left, job.nodes_min = facts.heal, facts.budget_left, facts.nodes_min
         job.sizes.append((facts.layout.time, len(facts.layout.places)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
     for record in ledger.incidents(open_only=True, limit=LIMIT):

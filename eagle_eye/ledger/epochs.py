@@ -34,9 +34,9 @@ class Epochs(Store):
             return True
 
     @patient
-    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int) -> bool:
+    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1) -> bool:
         """Keep what the coordinator told after a valid epoch; False, and nothing kept, for an epoch that is over."""
-        facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left)
+        facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min)
         with self._writing() as connection:
             known = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
             if known is not None and known > layout.epoch:

@@ -66,6 +66,8 @@ class JobFacts(Value, frozen=True, kw_only=True):
     """host:port of the coordinator's control channel."""
     heal: str
     budget_left: int
+    nodes_min: int = 1
+    """The fewest nodes on which it runs."""
 
 
 class Cordon(Value, frozen=True, kw_only=True):
@@ -134,3 +136,16 @@ class Invitation(Value, frozen=True, kw_only=True):
     """Who used it."""
     approved: bool = False
     """What was said then."""
+
+
+class Throughput(Value, frozen=True, kw_only=True):
+    """What a job reached on so many workers while nothing was wrong."""
+
+    job: str
+    """tenant/name: every run of it counts."""
+    workers: int
+    tokens_per_s: float | None = None
+    """Of all workers together; None if the script does not tell tokens."""
+    steps_per_s: float | None = None
+    time: float
+    """When it was seen last."""

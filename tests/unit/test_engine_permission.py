@@ -329,6 +329,17 @@ def test_what_is_over_stays_over_though_diagnosis_tells_of_it_again(make_world):
     assert world.state() is IncidentState.HEALED
 
 
+def test_a_new_leader_knows_how_many_nodes_a_job_needs(make_world):
+    world = make_world()
+    world.ledger.save_job(world.job.name, world.job.layout, "127.0.0.1:7001", "restart:3", 3, nodes_min=2)
+    world.engine = world.new_engine()
+    world.engine.resume()
+    broken_part(world)
+    world.run(10)
+    assert world.sent == []
+    assert world.state() is IncidentState.HEALED  # by the job itself, on both of its nodes
+
+
 # --- releases --------------------------------------------------------------------------------------------------------
 
 
