@@ -108,7 +108,7 @@ def measure(folder: Path, broker: Tansu, jobs: int, consumers: int, nodes: int, 
     try:
         _announce(stream, names, nodes, clock)
         cluster.start_server("--role", "lead")
-        watchers = [cluster.start_detector(f"detect-{index}") for index in range(consumers)]
+        watchers = [cluster.start_further(f"detect-{index}", "--role", "detect") for index in range(consumers)]
         _settle(cluster, stream, jobs, clock)
         _follow(course, broker, stream, [watcher.pid for watcher in watchers], names, nodes, seconds, clock)
     finally:

@@ -40,8 +40,6 @@ class LocalCluster:
     further: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """Servers beside it, by name: standbys, and processes that detect only."""
     nodes: dict[str, Node] = field(default_factory=dict)
-    detectors: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Servers of the role detect, beside the server."""
 
     def run_dir(self, node: str) -> Path:
         """Runtime directory of a node: each has its own."""
@@ -51,15 +49,10 @@ class LocalCluster:
         """Start `eagle-eye server` with these arguments; returns at once."""
         self.server = self._start("server", ["server", "--run-dir", str(self.run_dir("server")), *arguments])
 
-    def start_detector(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `eagle-eye server --role detect` beside the server; returns at once."""
-        process = self._start(name, ["server", "--run-dir", str(self.run_dir(name)), "--role", "detect", *arguments])
-        self.detectors.append(process)
-        return process
-
-    def start_further(self, name: str, *arguments: str) -> None:
+    def start_further(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one more `eagle-eye server`; returns at once."""
-        self.further[name] = self._start(name, ["server", "--run-dir", str(self.run_dir(name)), *arguments])
+        process = self.further[name] = self._start(name, ["server", "--run-dir", str(self.run_dir(name)), *arguments])
+        return process
 
     def restart_server(self, *arguments: str) -> None:
         """kill -9 the server and start it again at once."""
@@ -106,7 +99,7 @@ class LocalCluster:
         for process in launchers:
             _signal(process, signal.SIGTERM)
         agents = [node.agent for node in self.nodes.values()]
-        for process in [*launchers, *agents, *self.detectors, *self.further.values(), *([self.server] if self.server else [])]:
+        for process in [*launchers, *agents, *self.further.values(), *([self.server] if self.server else [])]:
             end(process, grace)
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
