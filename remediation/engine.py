@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from eagle_eye.clock import Clock
-from eagle_eye.ledger import Ledger
+from eagle_eye.ledger import Ledger, Throughput
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.messages import Body, Decision, Order, Waiting
 from eagle_eye.types import Incident, IncidentState, Outcome, Plan, Pulse, digest_of
@@ -146,6 +146,11 @@ class Engine:
         """(guard, allow | hold | refuse) → how often it was said since this leader began."""
         with self._lock:
             return dict(self._desk.counts)
+
+    def reached(self) -> tuple[Throughput, ...]:
+        """What the jobs reached while nothing was wrong: the planner's measurements."""
+        with self._lock:
+            return tuple(each for job in self._desk.jobs.values() for each in job.reached())
 
     def status(self) -> Body:
         """What is open, what waits for a person, who is out, and what stands in the way of plans."""

@@ -7,6 +7,7 @@ from itertools import takewhile
 from statistics import median
 from typing import NamedTuple
 
+from eagle_eye.ledger import Throughput
 from eagle_eye.types import Event, Incident, Layout, Pulse, PulseStep, digest_of
 
 from .hearing import Hearing
@@ -156,6 +157,19 @@ class Job:
             return math.nan
         nearest = min(measured, key=lambda count: (abs(count - workers), -count))
         return measured[nearest] * workers / nearest
+
+    def reached(self) -> tuple[Throughput, ...]:
+        """What was measured, per number of workers: the median of undisturbed steps."""
+        name = "/".join(self.name.split("/")[:2])
+        tokens = bool(self.steps) and self.steps[-1].tokens is not None
+        return tuple(
+            Throughput(
+                job=name, workers=workers, time=rates[-1][0],
+                **{"tokens_per_s" if tokens else "steps_per_s": median(rate for _, rate in rates)},
+            )
+            for workers, rates in self.rates.items()
+            if rates
+        )  # fmt: skip
 
     def step_seconds(self, workers: int) -> float:
         """Seconds that a step takes on so many healthy workers; NaN before anything was measured."""

@@ -16,6 +16,7 @@ from .leases import Leases
 from .outbox import Outbox
 from .plans import Plans
 from .retention import Retention
+from .throughputs import Throughputs
 from .timeline import Timeline
 from .values import (
     AlertRecord,
@@ -29,6 +30,7 @@ from .values import (
     Letter,
     Moment,
     StateChange,
+    Throughput,
 )
 
 __all__ = [
@@ -44,10 +46,11 @@ __all__ = [
     "Letter",
     "Moment",
     "StateChange",
+    "Throughput",
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures, Invitations):
+class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures, Invitations, Throughputs):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

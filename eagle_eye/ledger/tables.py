@@ -231,3 +231,13 @@ invitations = Table(
     Column("approved", Boolean, nullable=True),
     Index(None, "expires"),
 )
+
+throughputs = Table(
+    "throughputs",
+    metadata,
+    Column("job", String(400), primary_key=True),
+    Column("workers", Integer, primary_key=True, autoincrement=False),
+    Column("tokens_per_s", Double, nullable=True),
+    Column("steps_per_s", Double, nullable=True),
+    Column("time", Double, nullable=False),
+)

@@ -4,6 +4,7 @@ examples/cluster.toml shows each key.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
+from eagle_eye.ledger import Throughput
 
 from . import hardware as gpus
 from .calibration import calibrate
 from .hardware import Hardware
-from .measured import Measured, read_csv, timed
+from .measured import Measured, from_ledger, read_csv, timed
 from .model_shape import ModelShape
 from .performance import Performance
 from .profiled import read_profile, throughput
@@ -101,8 +103,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ClusterFile:
     """A checked file."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError: `FILE, line N: field: what is wrong`."""
+    def __init__(self, path: Path, reached: Sequence[Throughput] = ()) -> None:
+        """reached: what the ledger says of the jobs. Raises ConfigError: `FILE, line N: field: what is wrong`."""
         self.path = path
         try:
             text = path.read_text(encoding="utf-8")
@@ -113,7 +115,8 @@ class ClusterFile:
         self.machines, self.jobs = parsed.cluster, tuple(parsed.job)
         self._check()
         hardware = self._hardware()
-        runs, measured = self._runs(), self._measured()
+        runs = self._runs()
+        measured = [*self._measured(), *from_ledger(reached, runs)]
         self.calibration = calibrate(hardware, timed(measured, runs))
         self.performance = Performance(hardware, runs, measured, self.calibration.coefficients, self._profiled(hardware))
 

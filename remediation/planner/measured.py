@@ -2,6 +2,7 @@
 
     task,gpus,flops        achieved model FLOP/s of all GPUs together
     task,gpus,samples_s    needs the task's model, to know the FLOPs of a sample
+    task,gpus,tokens_s     the same
 
 With the columns tensor, pipeline, data, micro_batch and recompute (none, selective or full) a row also calibrates the
 performance model, for every task. Of several rows for the same task and count the median counts.
@@ -17,6 +18,7 @@ from statistics import median
 import numpy as np
 
 from eagle_eye.errors import ConfigError
+from eagle_eye.ledger import Throughput
 
 from .calibration import Timed
 from .layout import Layout, Recompute
@@ -73,11 +75,34 @@ def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Meas
     layout = _layout(row, int(gpus))
     if row.get("flops") not in (None, ""):
         return Measured(task, int(gpus), _number(row, "flops"), layout)
-    if row.get("samples_s") in (None, ""):
-        raise ConfigError("flops or samples_s is missing; a row has one of them")
+    column = next((name for name in ("samples_s", "tokens_s") if row.get(name) not in (None, "")), None)
+    if column is None:
+        raise ConfigError("flops, samples_s or tokens_s is missing; a row has one of them")
     if task not in runs:
-        raise ConfigError(f"samples_s of task {task!r} says nothing without its model; describe the model, or give flops")
-    return Measured(task, int(gpus), _number(row, "samples_s") * runs[task].shape.sample_flops, layout)
+        raise ConfigError(f"{column} of task {task!r} says nothing without its model; describe the model, or give flops")
+    shape = runs[task].shape
+    samples = _number(row, column) / (shape.sequence if column == "tokens_s" else 1)
+    return Measured(task, int(gpus), samples * shape.sample_flops, layout)
+
+
+def from_ledger(seen: Iterable[Throughput], runs: Mapping[str, TrainingRun]) -> list[Measured]:
+    """What jobs of these names reached here; a job of the cluster's file is tenant/name, or the name alone.
+
+    Steps per second count where a script does not tell its tokens: a step is a global batch.
+    """
+    found = []
+    for one in seen:
+        task = next((name for name in (one.job, one.job.partition("/")[2]) if name in runs), None)
+        if task is None:
+            continue
+        run = runs[task]
+        if one.tokens_per_s is not None:
+            samples = one.tokens_per_s / run.shape.sequence
+        else:
+            samples = (one.steps_per_s or 0.0) * run.global_batch
+        if samples > 0:
+            found.append(Measured(task, one.workers, samples * run.shape.sample_flops))
+    return found
 
 
 def points(measured: Iterable[Measured], task: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:

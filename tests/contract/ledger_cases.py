@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import AlertRecord, Ledger
+from eagle_eye.ledger import AlertRecord, Ledger, Throughput
 from eagle_eye.ledger.incidents import EDGES
 from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
 from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
@@ -321,3 +321,11 @@ def test_an_invitation_lasts_as_long_as_its_plan_and_is_swept_later(ledger: Ledg
     assert not ledger.use_invitation("another", "ada", True, 100.0)
     ledger.sweep(plan.expires + 1)
     assert ledger.invitation(token) is None
+
+
+def test_what_a_job_reached_is_its_newest_figure_for_each_number_of_workers(ledger: Ledger) -> None:
+    ledger.save_throughputs((Throughput(job="t/gpt", workers=8, tokens_per_s=100.0, time=1.0), Throughput(job="t/gpt", workers=4, steps_per_s=2.0, time=1.0)))
+    ledger.save_throughputs((Throughput(job="t/gpt", workers=8, tokens_per_s=120.0, time=2.0), Throughput(job="t/other", workers=8, tokens_per_s=1.0, time=2.0)))
+    reached = ledger.throughputs(["t/gpt"])
+    assert [(each.workers, each.tokens_per_s, each.steps_per_s) for each in reached] == [(4, None, 2.0), (8, 120.0, None)]
+    assert len(ledger.throughputs()) == 3

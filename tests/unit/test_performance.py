@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.errors import ConfigError
+from eagle_eye.ledger import Throughput
 from remediation.planner import memory
 from remediation.planner.calibration import Timed, calibrate, predict
 from remediation.planner.coefficients import Coefficients
 from remediation.planner.hardware import KNOWN, known
 from remediation.planner.layout import Layout, Layouts, Recompute
 from remediation.planner.layout_search import search
-from remediation.planner.measured import Measured, read_csv, timed
+from remediation.planner.measured import Measured, from_ledger, read_csv, timed
 from remediation.planner.model_shape import ModelShape
 from remediation.planner.performance import Performance, Source
 from remediation.planner.pipeline_time import iteration_times
@@ -176,7 +177,7 @@ def test_measurements_come_from_a_csv_and_errors_name_line_and_column(tmp_path):
     path.write_text("task,gpus,flops,samples_s\ngpt,64,8e15,\ngpt,128,,300\n")
     rows = read_csv(path, {"gpt": RUN})
     assert rows == [Measured("gpt", 64, 8e15), Measured("gpt", 128, 300 * GPT_7B.sample_flops)]
-    for line, message in (("gpt,-8,1e15,", "gpus is '-8'"), (",8,1e15,", "task is missing"), ("gpt,8,,", "flops or samples_s"), ("x,8,,3", "without its model"), ("gpt,1.5,1,", "whole number")):
+    for line, message in (("gpt,-8,1e15,", "gpus is '-8'"), (",8,1e15,", "task is missing"), ("gpt,8,,", "flops, samples_s or tokens_s"), ("x,8,,3", "without its model"), ("gpt,1.5,1,", "whole number")):
         path.write_text(f"task,gpus,flops,samples_s\ngpt,64,8e15,\n{line}\n")
         with pytest.raises(ConfigError, match=f"line 3: .*{message}"):
             read_csv(path, {"gpt": RUN})
@@ -200,3 +201,15 @@ def test_impossible_models_and_gpus_are_refused():
     with pytest.raises(ConfigError, match="no GPU is known as 'A1'"):
         known("A1")
     assert all(name == kind.name for name, kind in KNOWN.items())
+
+
+def test_what_the_ledger_says_of_a_job_counts_as_measured() -> None:
+    run = TrainingRun(shape=GPT_7B, global_batch=512)
+    seen = [
+        Throughput(job="team/gpt", workers=8, tokens_per_s=1000.0, time=1.0),
+        Throughput(job="team/gpt", workers=16, steps_per_s=0.5, time=1.0),
+        Throughput(job="team/other", workers=8, tokens_per_s=1.0, time=1.0),
+    ]
+    sample = GPT_7B.sample_flops
+    found = [(each.task, each.gpus, each.flops) for each in from_ledger(seen, {"gpt": run})]
+    assert found == [("gpt", 8, pytest.approx(1000.0 / GPT_7B.sequence * sample)), ("gpt", 16, pytest.approx(256 * sample))]

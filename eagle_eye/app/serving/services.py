@@ -22,6 +22,7 @@ from remediation.engine import Engine
 from remediation.leader import Leader
 
 from .alerting import alerts_of
+from .measuring import Measuring
 from .notices import Notices
 from .sweeping import Sweeping
 
@@ -93,8 +94,10 @@ def of_process(around: Around) -> list[Service]:
 
 
 def of_leader(around: Around, leading: Leading) -> list[Service]:
-    """While this process leads: its alerts with their heartbeat, the ledger's retention."""
-    services: list[Service] = [Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock)]
+    """While this process leads: its alerts with their heartbeat, the ledger's retention, what jobs reach."""
+    services: list[Service] = [
+        Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock), Measuring(leading.engine, leading.ledger)
+    ]  # fmt: skip
     if leading.notify is not None:
         services.append(alerts_of(around.config, around.clock, leading.notify, leading.ledger, leading.engine, around.stream, around.runners))
     return services

@@ -68,7 +68,20 @@ def _invitations() -> None:
     op.create_index("ix_invitations_expires", "invitations", ["expires"])
 
 
-SUBJECTS: tuple[Callable[[], None], ...] = (_what_people_say, _alerts, _invitations)
+def _throughputs() -> None:
+    """What jobs reached on how many workers."""
+    op.create_table(
+        "throughputs",
+        sa.Column("job", sa.String(400), nullable=False),
+        sa.Column("workers", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("tokens_per_s", sa.Double(), nullable=True),
+        sa.Column("steps_per_s", sa.Double(), nullable=True),
+        sa.Column("time", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("job", "workers", name="pk_throughputs"),
+    )
+
+
+SUBJECTS: tuple[Callable[[], None], ...] = (_what_people_say, _alerts, _invitations, _throughputs)
 
 
 def upgrade() -> None:
