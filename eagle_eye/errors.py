@@ -11,7 +11,8 @@
     │   └── StreamRefused      a record that the stream can never take: trying again is of no use
     ├── RingError              a ring that cannot be read (torn, foreign, of another version)
     ├── LedgerError            the ledger cannot be read or written
-    │   └── LedgerAway         its database has gone away and kept nothing of the call: try again later
+    │   ├── LedgerAway         its database has gone away and kept nothing of the call: try again later
+    │   └── LedgerVersion      its tables are of another version than this program's
     ├── HistoryError           the history cannot be read or written
     ├── ControlError           the control channel refused a request
     │   ├── AccessDenied       whoever asks may not do this
@@ -69,6 +70,14 @@ class LedgerError(EagleEyeError):
 
 class LedgerAway(LedgerError):
     """The database has gone away and may come back; nothing of the call was kept."""
+
+
+class LedgerVersion(LedgerError):
+    """Its tables are of another version than this program's; `newer` tells which way."""
+
+    def __init__(self, message: str, *, newer: bool) -> None:
+        super().__init__(message)
+        self.newer = newer
 
 
 class HistoryError(EagleEyeError):

@@ -30,7 +30,7 @@ def _words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     yield "cause", str(shown["cause"])
     yield "action", plan.action
     for target in plan.targets:
-        yield "target", _target_words(target)
+        yield "target", target_words(target)
     yield "reason", plan.reason or "none is given"
     yield "cost", f"{plan.cost:.0f} GPU-seconds expected, {plan.benefit:.0f} saved"
     for alternative in plan.alternatives:
@@ -41,7 +41,8 @@ def _words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     yield "valid", f"until {time.strftime('%H:%M:%S', time.localtime(plan.expires))}, {max(plan.expires - now, 0):.0f} s from now"
 
 
-def _target_words(target: Target) -> str:
+def target_words(target: Target) -> str:
+    """What a plan wants of one job, on one line."""
     words = [f"{target.job} at epoch {target.epoch}"]
     if target.exclude:
         words.append(f"leave {', '.join(target.exclude)}")

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import LedgerAway, LedgerError, Stale
+from eagle_eye.errors import LedgerAway, LedgerError, LedgerVersion, Stale
 
 from . import tables
 from .database import Database
@@ -135,10 +135,9 @@ class Store:
         if version == tables.VERSION:
             return
         if not self._writable:
-            raise LedgerError(
-                f"{self._name} is of version {version or 'none'}, this program reads {tables.VERSION}: "
-                "start `eagle-eye server` once to bring it up to date, or use the version that wrote it"
-            )
+            newer = (version or "") > tables.VERSION
+            remedy = "" if newer else "start `eagle-eye server` once to bring it up to date, or "
+            raise LedgerVersion(f"{self._name} is of version {version or 'none'}, this program reads {tables.VERSION}: {remedy}use the version that wrote it", newer=newer)
         from .migration import upgrade
 
         with self._writing() as connection:

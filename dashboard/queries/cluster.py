@@ -1,0 +1,285 @@
+"""The cluster: jobs, nodes with their health, and any metric of any node as a heat map."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from dashboard.errors import NoHistory
+from dashboard.sources import Sources, quoted
+from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts
+from eagle_eye.types import Floats, IncidentState, Layout
+
+from . import steps
+from .nodes import node_of
+from .units import unit_of
+
+Health = Literal["healthy", "suspect", "healing", "cordoned", "silent"]
+HEALTHS: tuple[Health, ...] = ("suspect", "healing", "cordoned", "silent", "healthy")
+"""In the order in which they want to be looked at."""
+JobState = Literal["running", "healing", "standing", "over"]
+NOT_OVER = (IncidentState.OPEN, IncidentState.CONTAINED, IncidentState.HEALING, IncidentState.FAILED)
+SILENT_S = 15.0
+"""A node whose newest number is so much older than the newest of all is silent."""
+STANDING_S = 60.0
+"""A job without a step for so long, and for ten steps, stands still; numbers of a window of files are always missing."""
+HEAT_S = 10.0
+"""A heat map of a moment shows the mean of so many seconds before it."""
+MOST_INCIDENTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """One job in the span. NaN: not known."""
+
+    job: str
+    state: JobState
+    nodes: int
+    workers: int
+    epoch: int
+    step: int
+    """The highest that was committed; -1: none in the span."""
+    step_s: float
+    """Median; of the slowest worker."""
+    tokens_per_s: float
+    """Over the span; steps that were done again do not count."""
+    goodput: float
+    """Share of the span, or of what the job has run of it, in which steps were done for the first time."""
+    open_incidents: int
+    last_step: float
+    """When the newest step was completed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """One node."""
+
+    node: str
+    job: str
+    """'' if it takes part in none."""
+    health: Health
+    why: str
+    """'' for a healthy one."""
+    incident: str = ""
+    """Id of the incident that says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The whole cluster at a glance: what wants to be looked at comes first."""
+
+    jobs: tuple[JobLine, ...]
+    nodes: tuple[NodeLine, ...]
+    counts: Mapping[str, int]
+    """Health → nodes, every health there."""
+    newest: float
+    """Time of the newest number of the span; NaN without any. The history is written in windows, so it lags by one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Metric:
+    """One metric that a heat map can show."""
+
+    table: str
+    """kind/source, e.g. gpu/gpu."""
+    name: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """One number for each node and slot. A slot is a GPU or a worker within its node; '' where a node has one number."""
+
+    metric: str
+    unit: str
+    nodes: list[str]
+    slots: list[str]
+    values: Floats
+    """nodes × slots; NaN: none."""
+    entities: list[list[str]]
+    """nodes × slots: UUID of the GPU, name of the worker or node; '' where there is none."""
+
+
+@dataclass(slots=True)
+class _Blamed:
+    """Nodes that open incidents are about: node → (how, why, incident)."""
+
+    found: dict[str, tuple[Health, str, str]] = field(default_factory=dict)
+    open: Counter[str] = field(default_factory=Counter)
+    healing: set[str] = field(default_factory=set)
+
+
+def overview(sources: Sources, *, since: float, until: float) -> Overview:
+    """Jobs and nodes from `since` to `until`. Works without a history: then the numbers are NaN and no node is silent."""
+    return sources.remembered(("overview", since, until), lambda: _overview(sources, since, until))
+
+
+def metrics(sources: Sources) -> tuple[Metric, ...]:
+    """What a heat map can show. Raises NoHistory before the first number was written."""
+    found = [Metric(table, name, unit_of(name)) for table, names in sources.metrics().items() if not table.startswith("steps") for name in names]
+    if not found:
+        raise NoHistory(f"no number has been written to {sources.config.history.place or sources.config.state / 'history'} yet. It is written every {sources.config.history.file_s:g} s once a job runs.")
+    return tuple(sorted(found, key=lambda metric: (_KINDS.get(metric.table.partition("/")[0], 9), metric)))
+
+
+def heat(sources: Sources, *, metric: str, table: str, at: float | None = None, since: float | None = None, until: float | None = None, job: str = "") -> Heat:
+    """The mean of each entity from `since` to `until`, or over the HEAT_S before `at`. Raises NoHistory."""
+    until = until if until is not None else (sources.now() if at is None else at)
+    since = since if since is not None else until - HEAT_S
+    return sources.remembered(("heat", metric, table, since, until, job), lambda: _heat(sources, metric, table, since, until, job))
+
+
+# --- overview ----------------------------------------------------------------------------------------------------------
+
+
+def _overview(sources: Sources, since: float, until: float) -> Overview:
+    ledger = sources.ledger
+    facts, cordons = ledger.jobs(), ledger.cordoned()
+    kept = [record for record in ledger.incidents(limit=MOST_INCIDENTS) if record.state in NOT_OVER]
+    heard = _heard(sources, since, until)
+    blamed = _blamed(kept, facts)
+    lines = tuple(sorted(_nodes(facts, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
+    counted = Counter(line.health for line in lines)
+    return Overview(
+        jobs=tuple(_jobs(sources, facts, blamed, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
+        newest=max((time for _, time in heard.values()), default=float("nan")),
+    )  # fmt: skip
+
+
+def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str, float]]:
+    """Node → (job, time of its newest number); of the last minutes of the span, as nodes that were silent for longer are in layouts."""
+    if not sources.config.history.enabled:
+        return {}
+    known = sources.metrics()
+    table = next((name for name in (*(name for name in known if name.startswith("node/")), *known) if not name.startswith("steps")), "")
+    question = "SELECT node, arg_max(job, time) AS job, max(epoch(time)) AS newest FROM {rows} GROUP BY node"
+    found = sources.ask(table, question, since=max(since, until - 600.0), until=until) if table else None
+    if found is None:
+        return {}
+    return {node: (job, time) for node, job, time in zip(found["node"], found["job"], found["newest"].tolist(), strict=True)}
+
+
+def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobFacts]) -> _Blamed:
+    gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.places if place.gpu}
+    blamed = _Blamed()
+    for record in kept:
+        incident = record.incident
+        blamed.open[incident.job] += 1
+        healing = record.state in (IncidentState.HEALING, IncidentState.CONTAINED)
+        if healing:
+            blamed.healing.add(incident.job)
+        for culprit in incident.culprits:
+            node = node_of(culprit.entity, gpus)
+            if node and (node not in blamed.found or not healing):
+                blamed.found[node] = ("healing" if healing else "suspect", f"{incident.cause} ({record.state})", incident.id)
+    return blamed
+
+
+def _nodes(facts: Mapping[str, JobFacts], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeLine]:
+    out = {cordon.node: cordon for cordon in cordons}
+    taking_part = {node: job for job, each in facts.items() for node in each.layout.nodes}
+    newest = max((time for _, time in heard.values()), default=float("nan"))
+    for node in dict.fromkeys((*taking_part, *heard, *out, *blamed.found)):
+        told, time = heard.get(node, ("", float("-inf")))
+        job = taking_part.get(node, "" if told.startswith("idle/") else told)
+        health: Health
+        if node in out:
+            health, why, incident = "cordoned", out[node].reason or f"by plan {out[node].plan}", ""
+        elif node in blamed.found:
+            health, why, incident = blamed.found[node]
+        elif heard and newest - time > SILENT_S:
+            health, why, incident = "silent", f"no number for {newest - time:.0f} s" if time > 0 else "no number in this time", ""
+        else:
+            health, why, incident = "healthy", "", ""
+        yield NodeLine(node=node, job=job, health=health, why=why, incident=incident)
+
+
+# --- jobs --------------------------------------------------------------------------------------------------------------
+
+_JOBS = """
+WITH {committed}
+SELECT job, max(step) AS step, max(epoch) AS epoch, arg_max(workers, done) AS workers, median(seconds) AS step_s,
+       sum(tokens) FILTER (first_time) AS tokens, sum(productive) AS productive, min(done - coalesce(seconds, 0)) AS began, max(done) AS last_step
+FROM committed GROUP BY job ORDER BY job
+"""
+
+
+def _jobs(sources: Sources, facts: Mapping[str, JobFacts], blamed: _Blamed, since: float, until: float) -> Iterator[JobLine]:
+    told = _stepped(sources, since, until)
+    for job in sorted({*facts, *told}):
+        layout = facts[job].layout if job in facts else None
+        numbers = told.get(job, {})
+        last = numbers.get("last_step", float("nan"))
+        span = until - max(since, numbers.get("began", since))
+        yield JobLine(
+            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(layout.nodes) if layout else 0,
+            workers=len(layout.places) if layout else int(numbers.get("workers", 0)),
+            epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),
+            tokens_per_s=numbers.get("tokens", float("nan")) / span if span > 0 else float("nan"),
+            goodput=min(1.0, numbers["productive"] / span) if numbers and span > 0 else float("nan"), open_incidents=blamed.open[job], last_step=last,
+        )  # fmt: skip
+
+
+def _stepped(sources: Sources, since: float, until: float) -> dict[str, dict[str, float]]:
+    if not sources.config.history.enabled:
+        return {}
+    found = sources.ask("steps", _JOBS.format(committed=steps.committed(of_job=False)), needs=steps.NEEDS, since=since, until=until)
+    if found is None:
+        return {}
+    jobs = found.pop("job")
+    return {job: {name: float(column[row]) for name, column in found.items()} for row, job in enumerate(jobs)}
+
+
+def _state(job: str, layout: Layout | None, blamed: _Blamed, numbers: Mapping[str, float], until: float) -> JobState:
+    if layout is None:
+        return "over"
+    if job in blamed.healing:
+        return "healing"
+    patience = max(STANDING_S, 10 * numbers.get("step_s", 0.0))
+    return "running" if until - numbers.get("last_step", -np.inf) <= patience or until - layout.time <= patience else "standing"
+
+
+# --- heat map ----------------------------------------------------------------------------------------------------------
+
+_KINDS = {"gpu": 0, "node": 1, "worker": 2}
+_HEAT = """
+SELECT node, entity, avg({metric}) AS value FROM {{rows}} {where} GROUP BY node, entity ORDER BY node, entity
+"""
+
+
+def _heat(sources: Sources, metric: str, table: str, since: float, until: float, job: str) -> Heat:
+    if metric not in sources.metrics(table).get(table, ()):
+        raise NoHistory(f"{table} has no metric {metric!r}: choose another one")
+    question = _HEAT.format(metric=quoted(metric), where="WHERE job = $job" if job else "")
+    found = sources.ask(table, question, {"job": job} if job else {}, needs=(metric,), since=since, until=until)
+    if found is None:
+        raise NoHistory(f"{table} has no number of this time. Choose another time: numbers are written every {sources.config.history.file_s:g} s.")
+    return _laid_out(found, metric, table)
+
+
+def _laid_out(found: Mapping[str, Any], metric: str, table: str) -> Heat:
+    """Rows in the order of node and entity → a matrix."""
+    nodes, row = np.unique(found["node"], return_inverse=True)
+    kind = table.partition("/")[0]
+    place, slots = _slots(found["entity"], row, kind)
+    values = np.full((len(nodes), len(slots)), np.nan, np.float32)
+    values[row, place] = np.ma.filled(np.ma.asarray(found["value"], np.float32), np.nan)
+    entities = np.full((len(nodes), len(slots)), "", object)
+    entities[row, place] = found["entity"]
+    return Heat(metric=metric, unit=unit_of(metric), nodes=nodes.tolist(), slots=slots, values=values, entities=entities.tolist())
+
+
+def _slots(entities: Any, row: Any, kind: str) -> tuple[Any, list[str]]:
+    """(slot of each row, names of the slots): a worker says its own, GPUs count within their node."""
+    if kind == "worker":
+        names, place = np.unique([name.rpartition("/")[2] for name in entities], return_inverse=True)
+        order = sorted(range(len(names)), key=lambda index: (len(names[index]), names[index]))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        return rank[place], [str(names[index]) for index in order]
+    begins = np.flatnonzero(np.r_[True, row[1:] != row[:-1]])
+    place = np.arange(len(row)) - np.repeat(begins, np.diff(np.r_[begins, len(row)]))
+    most = int(place.max()) + 1 if len(place) else 0
+    return place, [str(index) for index in range(most)] if kind == "gpu" else [""] * most

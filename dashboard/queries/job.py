@@ -1,0 +1,204 @@
+"""One job over time: its steps, its workers beside each other, and what happened to it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dashboard.errors import NotThere
+from dashboard.sources import Sources, quoted
+from eagle_eye.types import Doubles, Floats
+
+from . import steps
+from .units import unit_of
+
+PHASES = ("data_s", "forward_s", "backward_s", "communication_s", "optimizer_s", "evaluation_s", "checkpoint_s", "other_s")
+GOODPUT_S = 60.0
+"""Goodput at a moment is that of so many seconds before it, or of a twentieth of the span if that is longer."""
+GAP = 4.0
+"""A pause so many times longer than usual is a gap in the lines."""
+WORKER_COLUMNS = 240
+MOST_WORKERS = 256
+"""Rows that a heat map can show; the slowest are kept."""
+COMPUTE = "compute_s"
+"""Not logged itself: the time of a step less what the worker waited for others. In a step time all workers look alike, as they wait for the slowest."""
+WORKER_METRICS = (COMPUTE, "step_s", "forward_s", "backward_s", "communication_s", "data_s", "optimizer_s")
+MOST_INCIDENTS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened to the job."""
+
+    time: float
+    what: Literal["incident", "heal", "epoch"]
+    text: str
+    incident: str = ""
+    """Its id; '' for an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """A job's numbers over time. Arrays of one length; where a line should break there is a row of NaN."""
+
+    times: Doubles
+    loss: Doubles
+    step_s: Doubles
+    """Of the slowest worker."""
+    tokens_per_s: Doubles
+    phases: Mapping[str, Doubles]
+    """Phase without its unit (`forward`, …) → mean seconds a step over the workers; those that are never above zero are left out."""
+    goodput: Doubles
+    """Over the minute before, or a twentieth of the span; no NaN."""
+    epochs: Doubles
+    steps: Doubles
+    """The newest step."""
+    marks: tuple[Mark, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Without a single step."""
+        return not len(self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHeat:
+    """Workers × time. The slowest MOST_WORKERS where there are more, otherwise all in the order of their names."""
+
+    metric: str
+    unit: str
+    times: Doubles
+    """Beginnings of intervals of `every` seconds."""
+    workers: list[str]
+    values: Floats
+    """workers × times; NaN: no step ended in that interval."""
+    every: float
+    total: int
+    """Workers that the job has, shown or not."""
+
+
+def course(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> Course:
+    """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NotThere: nobody knows the job."""
+    return sources.remembered(("course", job, since, until, points), lambda: _course(sources, job, since, until, points))
+
+
+def workers(sources: Sources, job: str, *, since: float, until: float, metric: str = COMPUTE) -> WorkerHeat:
+    """Mean of a number of each worker's steps, interval by interval; no workers where no step was done in that time."""
+    return sources.remembered(("workers", job, since, until, metric), lambda: _workers(sources, job, since, until, metric))
+
+
+# --- course ------------------------------------------------------------------------------------------------------------
+
+_COURSE = """
+WITH {committed}
+SELECT floor((done - $since) / $every)::INTEGER AS bucket, max(done) AS time, avg(loss) AS loss, avg(seconds) AS step_s,
+       sum(tokens) / nullif(sum(seconds), 0) AS tokens_per_s, sum(productive) AS productive, max(epoch) AS epoch, max(step) AS step{phases}
+FROM committed GROUP BY bucket ORDER BY bucket
+"""
+
+
+def _course(sources: Sources, job: str, since: float, until: float, points: int) -> Course:
+    known = {name for names in sources.metrics("steps").values() for name in names}
+    phases = [name for name in PHASES if name in known]
+    more = "".join(f", avg({name}) AS {name}" for name in phases)
+    every = (until - since) / points
+    question = _COURSE.format(committed=steps.committed(of_job=True, more=more), phases=more)
+    found = sources.ask("steps", question, {"job": job, "every": every}, needs=(*steps.NEEDS, *phases), since=since, until=until)
+    marks = _marks(sources, job, since, until)
+    if found is None:
+        _check_known(sources, job)
+        empty = np.empty(0)
+        return Course(times=empty, loss=empty, step_s=empty, tokens_per_s=empty, phases={}, goodput=empty, epochs=empty, steps=empty, marks=marks)
+    goodput = _goodput(found, every, points, until - since)
+    columns = with_gaps({name: np.asarray(column, float) for name, column in found.items()})
+    begins = [Mark(time=float(found["time"][row]), what="epoch", text=f"epoch {found['epoch'][row]:.0f} begins") for row in _changes(found["epoch"])]
+    at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
+    spent = {name.removesuffix("_s"): columns[name] for name in phases if np.nanmax(columns[name], initial=0.0) > 0}
+    return Course(
+        times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent, goodput=goodput[at],
+        epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),
+    )  # fmt: skip
+
+
+def _goodput(found: Mapping[str, Any], every: float, points: int, span: float) -> Doubles:
+    """Of every bucket: productive seconds of the window that ends with it, by that window less what was before the first step."""
+    productive = np.zeros(points)
+    productive[np.clip(found["bucket"], 0, points - 1)] = found["productive"]
+    width = max(1, min(points, round(max(GOODPUT_S, span / 20) / every)))
+    total = np.cumsum(np.r_[np.zeros(width), productive])
+    first = int(np.clip(found["bucket"][0], 0, points - 1))
+    elapsed = np.minimum(np.maximum(np.arange(points) - first + 1, 1), width) * every
+    share: Doubles = np.clip((total[width:] - total[:-width]) / elapsed, 0.0, 1.0)
+    return share
+
+
+def with_gaps(columns: dict[str, Doubles]) -> dict[str, Doubles]:
+    """A row of NaN in the middle of each pause."""
+    times = columns["time"]
+    pauses = np.diff(times)
+    if not len(pauses):
+        return columns
+    after = np.flatnonzero(pauses > GAP * max(float(np.median(pauses)), 1e-6)) + 1
+    broken = {name: np.insert(column, after, np.nan) for name, column in columns.items()}
+    return broken | {"time": np.insert(times, after, (times[after] + times[after - 1]) / 2)}
+
+
+def _changes(epochs: Any) -> list[int]:
+    return [int(row) for row in np.flatnonzero(np.diff(epochs) > 0) + 1]
+
+
+def _check_known(sources: Sources, job: str) -> None:
+    ledger = sources.ledger
+    if job not in ledger.jobs() and not ledger.incidents(job=job, limit=1):
+        raise NotThere(f"nobody knows a job {job!r}, and no step of it was done in this time. Choose one of the cluster's, or a longer time.")
+
+
+def _marks(sources: Sources, job: str, since: float, until: float) -> tuple[Mark, ...]:
+    return tuple(sorted(_told(sources, job, since, until), key=lambda mark: mark.time))
+
+
+def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Mark]:
+    for record in sources.ledger.incidents(job=job, limit=MOST_INCIDENTS):
+        incident = record.incident
+        if since <= record.opened < until:
+            culprits = ", ".join(str(culprit.entity) for culprit in incident.culprits) or "nobody named"
+            yield Mark(time=record.opened, what="incident", text=f"{incident.cause}: {culprits}", incident=incident.id)
+        if record.changed < since:
+            continue
+        for outcome in sources.ledger.outcomes(incident=incident.id):
+            if outcome.state == "done" and since <= outcome.time < until:
+                yield Mark(time=outcome.time, what="heal", text=f"{outcome.action} for {incident.cause}", incident=incident.id)
+
+
+# --- workers -----------------------------------------------------------------------------------------------------------
+
+_WORKERS = """
+WITH cells AS (SELECT entity, floor((epoch(time) - $since) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL),
+ranked AS (SELECT entity, quantile_cont(value, 0.9) AS high FROM cells GROUP BY entity ORDER BY high DESC NULLS LAST LIMIT {most})
+SELECT entity, bucket, value, (SELECT count(DISTINCT entity) FROM cells) AS total FROM cells SEMI JOIN ranked USING (entity)
+"""
+
+
+def _workers(sources: Sources, job: str, since: float, until: float, metric: str) -> WorkerHeat:
+    needs = ("step_s", "communication_s") if metric == COMPUTE else (metric,)
+    value = "step_s - coalesce(communication_s, 0)" if metric == COMPUTE else quoted(metric)
+    every = (until - since) / WORKER_COLUMNS
+    question = _WORKERS.format(value=value, most=MOST_WORKERS)
+    found = sources.ask("steps", question, {"job": job, "every": every}, needs=needs, since=since, until=until)
+    times: Doubles = since + np.arange(WORKER_COLUMNS, dtype=np.float64) * every
+    if found is None:
+        nobody = np.empty((0, WORKER_COLUMNS), np.float32)
+        return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=[], values=nobody, every=every, total=0)
+    names = sorted(dict.fromkeys(found["entity"]), key=_natural)
+    place = {name: index for index, name in enumerate(names)}
+    values = np.full((len(names), WORKER_COLUMNS), np.nan, np.float32)
+    values[[place[name] for name in found["entity"]], np.clip(found["bucket"], 0, WORKER_COLUMNS - 1)] = found["value"]
+    return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=names, values=values, every=every, total=int(found["total"][0]))
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """node-9 before node-10."""
+    import re
+
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
