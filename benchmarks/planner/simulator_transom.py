@@ -145,9 +145,10 @@ def _scenario() -> Scenario:
 
 
 def _life(setting: Setting, days: float, seed: int) -> Trace:
-    """A node of the job dies with an exception or a hang; it is back after two days."""
+    """A node dies with an exception or a hang; it is back after two days."""
     random = np.random.default_rng([seed, 6])
-    times = np.cumsum(random.exponential(setting.mtbf_h * HOUR_S, int(2 * days * 24 / setting.mtbf_h) + 50))
+    between_h = setting.mtbf_h * NODES / (NODES + SPARES)  # spares fail as well, and that the job does not notice
+    times = np.cumsum(random.exponential(between_h * HOUR_S, int(2 * days * 24 / between_h) + 50))
     happenings: list[Happening] = []
     back = np.zeros(NODES + SPARES)
     for time_s in times[times < days * DAY_S].tolist():
