@@ -48,11 +48,11 @@ def plots_of(sources: Sources, incident: Incident, nodes: Sequence[str]) -> tupl
 
 # --- the job -----------------------------------------------------------------------------------------------------------
 
-_OF_JOB = "WITH {committed} SELECT max(done) AS time, avg(loss) AS loss, max(seconds) AS step_s FROM committed GROUP BY floor((done - $since) / $every) ORDER BY 1"
+_OF_JOB = "WITH {committed} SELECT max(done) AS time, avg(loss) AS loss, max(seconds) AS step_s FROM committed GROUP BY floor((done - $begin) / $every) ORDER BY 1"
 
 
 def _of_job(sources: Sources, incident: Incident, since: float, until: float) -> Iterator[Plot]:
-    given = {"job": incident.job, "every": (until - since) / POINTS}
+    given = {"job": incident.job, "every": (until - since) / POINTS, "begin": since}
     found = sources.ask("steps", _OF_JOB.format(committed=steps.committed(of_job=True)), given, needs=steps.NEEDS, since=since, until=until)
     if found is None:
         return
@@ -83,7 +83,7 @@ def _of_accused(sources: Sources, incident: Incident, nodes: Sequence[str], sinc
 
 
 _BESIDE = """
-WITH cells AS (SELECT {by} AS who, floor((epoch(time) - $since) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL)
+WITH cells AS (SELECT {by} AS who, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL)
 SELECT CASE WHEN list_contains($accused, who) THEN who ELSE '' END AS name, bucket, median(value) AS value FROM cells GROUP BY ALL ORDER BY name, bucket
 """
 _COMPUTE = "step_s - coalesce(communication_s, 0)"
@@ -96,7 +96,7 @@ def _beside(sources: Sources, incident: Incident, kind: str, wanted: Sequence[st
         computed = metric == COMPUTE
         question = _BESIDE.format(by=by, value=_COMPUTE if computed else quoted(metric))
         needs = ("step_s", "communication_s") if computed else (metric,)
-        given = {"job": incident.job, "every": every, "accused": list(accused)}
+        given = {"job": incident.job, "every": every, "begin": since, "accused": list(accused)}
         found = sources.ask("steps" if computed else known[metric], question, given, needs=needs, since=since, until=until)
         if found is not None and any(found["name"]):
             yield _plot(found, metric, since, every, incident.since)

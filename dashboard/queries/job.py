@@ -92,7 +92,7 @@ def workers(sources: Sources, job: str, *, since: float, until: float, metric: s
 
 _COURSE = """
 WITH {committed}
-SELECT floor((done - $since) / $every)::INTEGER AS bucket, max(done) AS time, avg(loss) AS loss, avg(seconds) AS step_s,
+SELECT floor((done - $begin) / $every)::INTEGER AS bucket, max(done) AS time, avg(loss) AS loss, avg(seconds) AS step_s,
        sum(tokens) / nullif(sum(seconds), 0) AS tokens_per_s, sum(productive) AS productive, max(epoch) AS epoch, max(step) AS step{phases}
 FROM committed GROUP BY bucket ORDER BY bucket
 """
@@ -104,7 +104,7 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
     more = "".join(f", avg({name}) AS {name}" for name in phases)
     every = (until - since) / points
     question = _COURSE.format(committed=steps.committed(of_job=True, more=more), phases=more)
-    found = sources.ask("steps", question, {"job": job, "every": every}, needs=(*steps.NEEDS, *phases), since=since, until=until)
+    found = sources.ask("steps", question, {"job": job, "every": every, "begin": since}, needs=(*steps.NEEDS, *phases), since=since, until=until)
     marks = _marks(sources, job, since, until)
     if found is None:
         _check_known(sources, job)
@@ -174,7 +174,7 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ma
 # --- workers -----------------------------------------------------------------------------------------------------------
 
 _WORKERS = """
-WITH cells AS (SELECT entity, floor((epoch(time) - $since) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL),
+WITH cells AS (SELECT entity, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL),
 ranked AS (SELECT entity, quantile_cont(value, 0.9) AS high FROM cells GROUP BY entity ORDER BY high DESC NULLS LAST LIMIT {most})
 SELECT entity, bucket, value, (SELECT count(DISTINCT entity) FROM cells) AS total FROM cells SEMI JOIN ranked USING (entity)
 """
@@ -185,7 +185,7 @@ def _workers(sources: Sources, job: str, since: float, until: float, metric: str
     value = "step_s - coalesce(communication_s, 0)" if metric == COMPUTE else quoted(metric)
     every = (until - since) / WORKER_COLUMNS
     question = _WORKERS.format(value=value, most=MOST_WORKERS)
-    found = sources.ask("steps", question, {"job": job, "every": every}, needs=needs, since=since, until=until)
+    found = sources.ask("steps", question, {"job": job, "every": every, "begin": since}, needs=needs, since=since, until=until)
     times: Doubles = since + np.arange(WORKER_COLUMNS, dtype=np.float64) * every
     if found is None:
         nobody = np.empty((0, WORKER_COLUMNS), np.float32)
