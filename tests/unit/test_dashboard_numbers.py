@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.nouns import JOB, WORKER, a_layout, an_incident
-from fakes.recorded import T0, RecordedJob, worker
 
 from dashboard.errors import NoHistory, NoLedger, NotThere
 from dashboard.queries import cluster, evidence, incident, job
@@ -15,6 +13,8 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, HistoryConfig
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Layout, Place
+from fakes.nouns import JOB, WORKER, a_layout, an_incident
+from fakes.recorded import T0, RecordedJob, worker
 
 Watch = Callable[..., Sources]
 
@@ -144,7 +144,7 @@ def test_what_is_not_there_yet_is_said_with_what_to_do(watch: Watch, ledger: Led
 
 def test_without_a_ledger_the_remedy_is_said(tmp_path: Path) -> None:
     sources = Sources(Config(state_dir=str(tmp_path / "nowhere")))
-    with pytest.raises(NoLedger, match="there is no ledger at .*start `eagle-eye server`"):
+    with pytest.raises(NoLedger, match=r"there is no ledger at .*start `eagle-eye server`"):
         cluster.overview(sources, since=T0, until=T0 + 1)
 
 
