@@ -60,3 +60,8 @@ def window(known: Sources, name: str) -> tuple[float, float]:
     """Beginning and end of a span, seconds since 1970; it ends now."""
     until = known.now()
     return until - SPANS.get(name, SPANS["1h"]), until
+
+
+def every(known: Sources) -> float | None:
+    """Seconds between two looks; None for a recorded run, in which nothing changes."""
+    return None if known.recorded is not None else EVERY_S

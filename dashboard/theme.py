@@ -23,7 +23,7 @@ SHAPE = {
     "theme.showWidgetBorder": "true",
     "theme.headingFontSizes": '["1.45rem","1.1rem","1rem","0.95rem","0.9rem","0.9rem"]',
     "theme.headingFontWeights": "[650,600,600,600,600,600]",
-    "theme.paddingTop": "4.25rem",
+    "theme.paddingTop": "0.9rem",
     "theme.paddingBottom": "2.5rem",
     "theme.linkUnderline": "false",
 }

@@ -1,0 +1,44 @@
+"""The books: what was said before an action beside what came of it, one line an action."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard import words
+from dashboard.figures import style
+from dashboard.figures.colours import Palette
+
+ROW = 26
+MOST = 20
+"""Newest ones that are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One number of one action."""
+
+    name: str
+    """Of the action, for people."""
+    predicted: float
+    actual: float
+
+
+def books(entries: Sequence[Entry], palette: Palette, unit: str) -> Any:
+    """Figure: a ring where it was expected, a dot where it came out, a line between: long lines are wrong predictions."""
+    import plotly.graph_objects as go
+
+    drawn = entries[:MOST]
+    figure = style.blank(palette, ROW * len(drawn) + 62)
+    places = list(range(len(drawn)))
+    for place, entry in zip(places, drawn, strict=True):
+        figure.add_shape(type="line", x0=entry.predicted, x1=entry.actual, y0=place, y1=place, line={"color": palette.muted, "width": 2}, layer="below")
+    said = [f"{entry.name}<br>predicted <b>{words.number(entry.predicted, unit)}</b>, actual <b>{words.number(entry.actual, unit)}</b>" for entry in drawn]
+    for name, values, marker in (
+        ("predicted", [entry.predicted for entry in drawn], {"symbol": "circle-open", "size": 11, "color": palette.muted, "line": {"width": 2}}),
+        ("actual", [entry.actual for entry in drawn], {"symbol": "circle", "size": 9, "color": palette.accent}),
+    ):
+        figure.add_trace(go.Scatter(x=values, y=places, mode="markers", marker=marker, name=name, showlegend=True, text=said, hovertemplate="%{text}<extra></extra>"))
+    figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=places, ticktext=[words.short(entry.name, 34) for entry in drawn], fixedrange=True)
+    figure.update_xaxes(showgrid=True, rangemode="tozero", ticksuffix=f" {unit}", nticks=8, fixedrange=True)
+    figure.update_layout(showlegend=True, legend={"x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}, margin={"l": 8, "r": 16, "t": 26, "b": 8})
+    return figure

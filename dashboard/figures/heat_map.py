@@ -1,0 +1,134 @@
+"""Nodes × slots as one picture: a row for each node of a small cluster, blocks of cells for a large one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dashboard import words
+from dashboard.figures import style
+from dashboard.figures.colours import Palette
+from dashboard.queries.cluster import Heat
+from eagle_eye.types import Floats
+
+ROWS = 24
+"""Nodes that get a row and a name of their own; more are laid out in blocks."""
+CELLS = 12_000
+"""Cells that each get a word to say; with more, one cell stands for a whole node."""
+HEIGHT = 360
+WIDTH = 820
+"""Pixels for which blocks are laid out; a narrower page squeezes them."""
+LEAST_SPAN = 0.1
+"""Of the median: numbers that differ less are shown alike, so that noise makes no picture."""
+GAP = 1
+"""Empty cells between two nodes in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Numbers laid out; `said` is what a cell says of itself."""
+
+    values: Floats
+    said: list[list[str]]
+    names: list[str]
+    """Of each row: the first node in it."""
+    slots: list[str]
+    """Of each column; empty if a row holds several nodes."""
+
+
+def heat_map(heat: Heat, palette: Palette) -> Any:
+    """Figure of a metric over a cluster."""
+    import plotly.graph_objects as go
+
+    grid = in_rows(heat) if len(heat.nodes) <= ROWS else in_blocks(heat)
+    low, high = limits(heat.values)
+    figure = style.blank(palette, _height(grid, heat))
+    figure.add_trace(
+        go.Heatmap(
+            z=_holes(grid.values), text=grid.said, hovertemplate="%{text}<extra></extra>", hoverongaps=False, zmin=low, zmax=high,
+            colorscale=[list(stop) for stop in palette.low_to_high], xgap=2 if grid.slots else 0, ygap=2 if grid.values.shape[0] <= 60 else 0,
+            colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": heat.unit, "side": "top"}, "len": 1, "lenmode": "fraction", "y": 0.5, "nticks": 5, "x": 1.01, "tickfont": {"size": 12}},
+        )
+    )  # fmt: skip
+    _label(figure, grid, heat)
+    return figure
+
+
+def one_per_node(values: Floats) -> Floats:
+    """nodes × slots → nodes: the slot that differs most from the median of all, so that no fault is averaged away; NaN: none known."""
+    if not values.shape[1]:
+        return np.full(len(values), np.nan, np.float32)
+    known = np.isfinite(values)
+    middle = float(np.median(values[known])) if known.any() else 0.0
+    distance = np.where(known, np.abs(values - middle), -1.0)
+    return values[np.arange(len(values)), distance.argmax(axis=1)]
+
+
+def limits(values: Floats) -> tuple[float, float]:
+    """Of the scale: the lowest and highest number, or a tenth of the median around it if they are nearly alike."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return 0.0, 1.0
+    low, high, middle = float(known.min()), float(known.max()), float(np.median(known))
+    least = LEAST_SPAN * abs(middle) or 1.0
+    if high - low >= least:
+        return low, high
+    centre = (low + high) / 2
+    return centre - least / 2, centre + least / 2
+
+
+def in_rows(heat: Heat) -> Grid:
+    """A row a node, a column a slot."""
+    said = [[_words(node, slot, value, heat) for slot, value in zip(heat.slots, row, strict=True)] for node, row in zip(heat.nodes, heat.values.tolist(), strict=True)]
+    return Grid(values=heat.values, said=said, names=list(heat.nodes), slots=list(heat.slots))
+
+
+def in_blocks(heat: Heat) -> Grid:
+    """Several nodes in a row, their slots beside each other; one cell a node where there are very many."""
+    whole = heat.values.size > CELLS or len(heat.slots) <= 1
+    values = one_per_node(heat.values)[:, None] if whole else heat.values
+    said = [[_words(node, "" if whole else slot, value, heat) for slot, value in zip(_slots(heat, whole), row, strict=True)] for node, row in zip(heat.nodes, values.tolist(), strict=True)]
+    width = values.shape[1] + (0 if whole else GAP)
+    across = _across(len(heat.nodes), width)
+    down = math.ceil(len(heat.nodes) / across)
+    numbers = np.full((down * across, width), np.nan, np.float32)
+    numbers[: len(values), : values.shape[1]] = values
+    blocks = [said[row : row + across] for row in range(0, len(said), across)]
+    lines = [[word for node in block for word in (*node, *[""] * (width - len(node)))] for block in blocks]
+    full = across * width
+    return Grid(
+        values=numbers.reshape(down, full), said=[line + [""] * (full - len(line)) for line in lines], names=[heat.nodes[row * across] for row in range(down)], slots=[]
+    )
+
+
+def _slots(heat: Heat, whole: bool) -> Sequence[str]:
+    return ("",) if whole else heat.slots
+
+
+def _across(nodes: int, width: int) -> int:
+    """Nodes in a row, so that cells are about square."""
+    return max(1, min(nodes, round(math.sqrt(nodes * WIDTH / HEIGHT / width))))
+
+
+def _height(grid: Grid, heat: Heat) -> int:
+    return max(130, 24 * len(heat.nodes) + 52) if grid.slots else HEIGHT
+
+
+def _label(figure: Any, grid: Grid, heat: Heat) -> None:
+    rows = len(grid.names)
+    every = max(1, math.ceil(rows / ROWS))
+    figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=list(range(0, rows, every)), ticktext=[words.short(name, 22) for name in grid.names[::every]], fixedrange=not heat.nodes)
+    kind = heat.entities[0][0].partition("-")[0] if heat.entities and heat.entities[0] else ""
+    named = [f"{'GPU ' if kind == 'GPU' and place == 0 else ''}{slot}" for place, slot in enumerate(grid.slots)]
+    figure.update_xaxes(showticklabels=bool(grid.slots) and any(grid.slots), side="top", tickmode="array", tickvals=list(range(len(named))), ticktext=named)
+
+
+def _words(node: str, slot: str, value: float, heat: Heat) -> str:
+    where = f"{node} · {slot}" if slot else node
+    return f"{where}<br><b>{words.number(value, heat.unit)}</b>"
+
+
+def _holes(values: Floats) -> list[list[float | None]]:
+    return [[float(f"{value:.4g}") if math.isfinite(value) else None for value in row] for row in values.tolist()]

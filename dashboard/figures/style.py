@@ -1,0 +1,56 @@
+"""What all figures share: type, margins, grid, hover, and the reader's zone on the axis of time."""
+
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import numpy as np
+
+from dashboard.figures.colours import Palette
+from eagle_eye.types import Doubles
+
+FONT = '"Source Sans", "Source Sans Pro", system-ui, sans-serif'
+SETTINGS = {"displaylogo": False, "displayModeBar": False, "scrollZoom": False, "doubleClick": "reset"}
+"""Of plotly's surroundings: drag zooms, a double click shows all again."""
+
+
+def blank(palette: Palette, height: int) -> Any:
+    """A figure without anything in it. `height`: pixels."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    figure.update_layout(
+        height=height, margin={"l": 8, "r": 8, "t": 8, "b": 8}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": FONT, "size": 12, "color": palette.muted}, showlegend=False, dragmode="zoom", uirevision="kept",
+        hoverlabel={"bgcolor": palette.surface, "bordercolor": palette.line, "font": {"family": FONT, "size": 13, "color": palette.text}},
+        legend={"orientation": "h", "x": 0, "y": 1, "font": {"size": 12, "color": palette.muted}},
+    )  # fmt: skip
+    figure.update_xaxes(**_axis(palette), showgrid=False)
+    figure.update_yaxes(**_axis(palette), showgrid=True)
+    return figure
+
+
+def moments(times: Any, zone: tzinfo) -> list[str]:
+    """Seconds since 1970 → what plotly takes for a time and shows as the reader's clock does; NaN → ''.
+
+    >>> moments([0.0, 1.5], UTC)
+    ['1970-01-01 00:00:00.000', '1970-01-01 00:00:01.500']
+    """
+    each = np.asarray(times, float)
+    known = each[np.isfinite(each)]
+    if not len(known):
+        return [""] * len(each)
+    offset = datetime.fromtimestamp(float(known[-1]), zone).utcoffset()
+    shifted = each + (offset.total_seconds() if offset else 0.0)
+    return [datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if np.isfinite(time) else "" for time in shifted.tolist()]
+
+
+def gaps(values: Doubles) -> list[float | None]:
+    """JSON knows no NaN: None, where a line breaks."""
+    return [value if np.isfinite(value) else None for value in np.asarray(values, float).tolist()]
+
+
+def _axis(palette: Palette) -> dict[str, Any]:
+    return {
+        "gridcolor": palette.line, "linecolor": palette.line, "zeroline": False, "ticks": "", "automargin": True,
+        "tickfont": {"size": 12, "color": palette.muted}, "title_font": {"size": 12, "color": palette.muted}, "fixedrange": False,
+    }  # fmt: skip

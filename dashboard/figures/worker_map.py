@@ -1,0 +1,83 @@
+"""Workers × time, each beside its peers: a straggler is a dark line, a slow moment of all is none."""
+
+from datetime import tzinfo
+from typing import Any
+
+import numpy as np
+
+from dashboard import words
+from dashboard.figures import style
+from dashboard.figures.colours import Palette
+from dashboard.queries.job import WorkerHeat
+from eagle_eye.types import Floats
+
+NAMED = 28
+"""Rows with a name beside them."""
+ROW = 20
+MOST = 560
+LOW, HIGH = 0.5, 1.5
+"""Times the peers' median; what is beyond has the colour of the end."""
+
+
+def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
+    """Figure: colour = this worker's number by the median of all workers at that time."""
+    import plotly.graph_objects as go
+
+    shares = beside_peers(heat.values)
+    every = max(1, -(-len(heat.workers) // NAMED))
+    names = [named(worker) for worker in heat.workers]
+    figure = style.blank(palette, int(min(MOST, max(120, ROW * len(names) + 60))))
+    figure.add_trace(go.Heatmap(
+        x=style.moments(heat.times, zone), z=_holes(shares), text=_said(heat, names, shares), hovertemplate="%{text}<extra></extra>", hoverongaps=False, zmin=LOW, zmax=HIGH,
+        colorscale=[list(stop) for stop in palette.against_peers], ygap=1 if len(names) <= NAMED else 0,
+        colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "y": 0.5, "x": 1.01, "tickvals": [0.5, 1, 1.5], "ticktext": ["½ ×", "1 ×", "1½ ×"], "tickfont": {"size": 12}},
+    ))  # fmt: skip
+    figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=list(range(0, len(names), every)), ticktext=[words.short(name, 20) for name in names[::every]], fixedrange=True)
+    span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
+    figure.update_xaxes(type="date", tickformat="%H:%M:%S" if span < 900 else "%H:%M", nticks=9)
+    return figure
+
+
+def beside_peers(values: Floats) -> Floats:
+    """workers × times → the same, by the median of each time; NaN where nothing is known or the median is zero."""
+    if not values.size:
+        return values
+    known = np.isfinite(values).any(axis=0)
+    middle = np.full(values.shape[1], np.nan, np.float32)
+    middle[known] = np.nanmedian(values[:, known], axis=0)
+    middle[middle == 0] = np.nan
+    shares: Floats = values / middle
+    return shares
+
+
+def slowest(heat: WorkerHeat) -> tuple[str, float] | None:
+    """The worker that takes longest beside its peers over the last tenth of the time, and how many times as long; None: nothing is known."""
+    if not heat.values.size:
+        return None
+    last = beside_peers(heat.values)[:, -max(1, heat.values.shape[1] // 10) :]
+    known = np.isfinite(last).any(axis=1)
+    if not known.any():
+        return None
+    typical = np.full(len(last), -np.inf)
+    typical[known] = np.nanmedian(last[known], axis=1)
+    return heat.workers[int(typical.argmax())], float(typical.max())
+
+
+def named(worker: str) -> str:
+    """run/node/slot → node / slot: the run is the same for all.
+
+    >>> named("run-1/node-a/3")
+    'node-a / 3'
+    """
+    return " / ".join(worker.split("/")[-2:])
+
+
+def _said(heat: WorkerHeat, names: list[str], shares: Floats) -> list[list[str]]:
+    return [
+        [f"{name}<br><b>{words.number(value, heat.unit)}</b> · {words.number(share)} × peers" for value, share in zip(row, by, strict=True)]
+        for name, row, by in zip(names, heat.values.tolist(), shares.tolist(), strict=True)
+    ]
+
+
+def _holes(values: Floats) -> list[list[float | None]]:
+    return [[round(value, 3) if np.isfinite(value) else None for value in row] for row in values.tolist()]

@@ -1,0 +1,26 @@
+"""The first line of a page: what it is about, how it stands, and how far back it looks."""
+
+from dashboard import markup, reading
+from dashboard.sources import Sources
+
+
+def heading(title: str, note: object = "") -> None:
+    """Without a choice of time."""
+    import streamlit as st
+
+    st.html(_head(title, note))
+
+
+def heading_with_span(known: Sources, title: str, note: object = "", *, usual: str = "1h") -> str:
+    """With a choice of time, which stands in the address (?since=1h); returns what was chosen, a key of SPANS."""
+    import streamlit as st
+
+    usual = reading.usual_span(known, usual)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
+        st.html(_head(title, note), width="content")
+        chosen = st.segmented_control("How far back", list(reading.SPANS), default=usual, required=True, key="since", bind="query-params", label_visibility="collapsed")
+    return chosen or usual
+
+
+def _head(title: str, note: object) -> markup.Safe:
+    return markup.tagged("div", markup.joined(markup.tagged("h1", title), markup.muted(note) if note else ""), "ee-head")

@@ -1,0 +1,149 @@
+"""What was done, what was expected of it, what came of it; and what stood in the way."""
+
+from collections.abc import Iterator, Sequence
+
+from dashboard import boundary, markup, reading, words
+from dashboard.figures import style
+from dashboard.figures.books import Entry, books
+from dashboard.heading import heading_with_span
+from dashboard.markup import Column, Safe, Tile
+from dashboard.queries import actions
+from dashboard.queries.actions import ActionLine, GuardLine, Standing
+from dashboard.reading import Reader
+from dashboard.sources import Sources
+
+MOST = 100
+STATES: dict[str, tuple[str, markup.Tone]] = {
+    "done": ("helped", "good"), "failed": ("failed", "alarm"), "intended": ("under way", "accent"), "stale": ("overtaken", "quiet"),
+}  # fmt: skip
+DOWNTIME = "downtime_s"
+THROUGHPUT = "throughput_per_s"
+BILL = "bill_gpu_hours"
+
+
+def show() -> None:
+    """Draw the page."""
+    known, reader = reading.sources(), reading.reader()
+    span = heading_with_span(known, "Actions", usual="24h")
+    every = reading.every(known)
+    boundary.live(lambda: _done(known, reader, span), every=every)
+    boundary.live(lambda: _standing(known, reader), every=every)
+    boundary.live(lambda: _guards(known, reader, span), every=every)
+
+
+# --- the books -------------------------------------------------------------------------------------------------------
+
+
+def _done(known: Sources, reader: Reader, span: str) -> None:
+    import streamlit as st
+
+    since, now = reading.window(known, span)
+    lines = [line for line in actions.done(known, since=since) if reader.person.sees(line.job)]
+    if not lines:
+        st.html(markup.empty(f"Nothing was done in the last {span}", "That is good news, or the mode is observe: then plans are only written down. A drill shows what would happen.", command="eagle-eye drill --help"))
+        return
+    st.html(markup.tiles(tiles(lines)))
+    st.html(markup.joined(markup.section("What was done", "expected → actual"), table(lines, reader, now)))
+    entries = list(downtimes(lines))
+    if len(entries) > 1:
+        st.html(markup.section("Downtime in the books", "a ring is what was expected, a dot what it was"))
+        st.plotly_chart(books(entries, reader.palette, "s"), theme=None, key="books", config=style.SETTINGS, alt="predicted and actual downtime of each action")
+
+
+def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
+    """What is read first."""
+    ended = [line for line in lines if line.state in ("done", "failed")]
+    helped = sum(line.state == "done" for line in ended)
+    failed = len(ended) - helped
+    down = [line.actual[DOWNTIME] for line in lines if DOWNTIME in line.actual]
+    off = [abs(entry.actual - entry.predicted) / entry.predicted for entry in downtimes(lines) if entry.predicted > 0]
+    return (
+        Tile("Actions", f"{len(lines):,}", f"{sum(line.own for line in lines):,} by the jobs themselves"),
+        Tile("Helped", f"{helped} of {len(ended)}", f"{failed} failed" if failed else "none failed"),
+        Tile("Downtime", words.duration(sum(down)), f"median {words.duration(sorted(down)[len(down) // 2])}" if down else ""),
+        Tile("Bill", words.gpu_hours(sum(line.actual.get(BILL, 0.0) for line in lines)), "of the faults that were acted on"),
+        Tile("Predictions", words.percent(sorted(off)[len(off) // 2]) if off else words.NOTHING, "median error of downtime"),
+    )
+
+
+def downtimes(lines: Sequence[ActionLine]) -> Iterator[Entry]:
+    """Of actions whose downtime was both predicted and measured."""
+    for line in lines:
+        if DOWNTIME in line.predicted and DOWNTIME in line.actual:
+            yield Entry(f"{words.spoken(line.action)} · {line.cause}", line.predicted[DOWNTIME], line.actual[DOWNTIME])
+
+
+def table(lines: Sequence[ActionLine], reader: Reader, now: float) -> Safe:
+    """Newest first."""
+    columns = (
+        Column("When"), Column("Action"), Column("Result"), Column("Downtime", number=True), Column("Throughput", number=True, wide_only=True),
+        Column("Bill", number=True, wide_only=True), Column("What came of it", grows=True),
+    )  # fmt: skip
+    more = markup.tagged("div", f"and {len(lines) - MOST:,} older ones", "ee-second") if len(lines) > MOST else ""
+    return markup.joined(markup.table(columns, (_row(line, reader, now) for line in lines[:MOST]), caption="Actions"), more)
+
+
+def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
+    return (
+        markup.stacked(words.date_time(line.time, reader.zone, now), words.relative(line.time, now)),
+        markup.stacked(words.spoken(line.action), markup.link(line.cause or line.incident, "incident", incident=line.incident)),
+        markup.badge(*STATES.get(line.state, (line.state, "quiet"))),
+        _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
+        _beside(words.number(line.predicted.get(THROUGHPUT), "/s"), words.number(line.actual.get(THROUGHPUT), "/s")),
+        words.number(line.actual.get(BILL), "GPU-h"),
+        markup.stacked(line.detail or words.NOTHING, line.targets),
+    )
+
+
+def _beside(predicted: str, actual: str) -> Safe:
+    """Two numbers; the expected one is quieter."""
+    if predicted == actual == words.NOTHING:
+        return markup.text(words.NOTHING)
+    return markup.stacked(actual, f"expected {predicted}")
+
+
+# --- what stands in the way ------------------------------------------------------------------------------------------
+
+
+def _standing(known: Sources, reader: Reader) -> None:
+    import streamlit as st
+
+    rows = list(standing_rows(actions.standing(known), reader, known.now()))
+    head = markup.section("What stands in the way now", "breakers, silences, maintenance")
+    if not rows:
+        st.html(markup.joined(head, markup.banner(markup.joined(markup.badge("Nothing", "good"), " ", markup.muted("no breaker is open, nobody has silenced anything")), "quiet")))
+        return
+    st.html(markup.joined(head, markup.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
+
+
+def standing_rows(standing: Standing, reader: Reader, now: float) -> Iterator[Sequence[object]]:
+    """Breakers first: only a person closes them."""
+    for breaker in standing.breakers:
+        if reader.person.sees(breaker.job):
+            why = markup.stacked(breaker.reason, markup.link("the incident", "incident", incident=breaker.incident))
+            yield markup.badge("breaker open", "alarm"), markup.stacked(words.spoken(breaker.action), breaker.job), words.relative(breaker.since, now), why, markup.tagged("code", f"eagle-eye breaker close {breaker.id}")
+    for silence in standing.silences:
+        of = " · ".join(f"{kind} {pattern}" for kind, pattern in (("job", silence.job), ("node", silence.node), ("cause", silence.cause)) if pattern != "*") or "everything"
+        yield markup.badge("silence", "warning"), of, words.relative(silence.since, now), markup.stacked(silence.reason, silence.person), f"ends {words.relative(silence.until, now)}"
+    for window in standing.windows:
+        of = words.listed((*window.nodes, *window.jobs), nothing="everything")
+        yield markup.badge("maintenance", "quiet"), of, words.relative(window.since, now), markup.stacked(window.reason, window.person), f"ends {words.relative(window.until, now)}"
+
+
+def _guards(known: Sources, reader: Reader, span: str) -> None:
+    import streamlit as st
+
+    since, now = reading.window(known, span)
+    lines = actions.guards(known, since=since)
+    head = markup.section("Guards", "what each said about plans, and its last “no”")
+    if not lines:
+        st.html(markup.joined(head, markup.empty("No guard was asked", f"No plan was made in the last {span} that reaches beyond its own job.")))
+        return
+    columns = (Column("Guard"), Column("Allowed", number=True), Column("Held", number=True), Column("Refused", number=True), Column("Last “no”", grows=True), Column("When", wide_only=True))
+    st.html(markup.joined(head, markup.table(columns, (_guard(line, now, hidden=bool(reader.person.tenant)) for line in lines), caption="Guards")))
+
+
+def _guard(line: GuardLine, now: float, *, hidden: bool) -> Sequence[object]:
+    """`hidden`: reasons name jobs, perhaps of other tenants."""
+    reason = words.NOTHING if not line.last_reason else "of a job" if hidden else markup.link(line.last_reason, "incident", incident=line.last_incident)
+    return words.spoken(line.guard), line.allowed, line.held or words.NOTHING, line.refused or words.NOTHING, reason, words.relative(line.last_time, now)

@@ -1,0 +1,199 @@
+"""The whole cluster: what wants a person first, then jobs, then any number of any node."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dashboard import boundary, markup, reading, words
+from dashboard.errors import NoHistory
+from dashboard.figures import style
+from dashboard.figures.heat_map import heat_map
+from dashboard.heading import heading_with_span
+from dashboard.markup import Column, Safe
+from dashboard.queries import cluster, incidents
+from dashboard.queries.cluster import Heat, JobLine, Metric, NodeLine, Overview
+from dashboard.queries.incidents import IncidentLine
+from dashboard.reading import Reader
+from dashboard.sources import Sources
+
+MOST_CALLS = 4
+MOST_JOBS = 50
+MOST_NODES = 40
+HEAT_KEEP_S = 60.0
+"""A heat map shows the mean of the last minute: longer would hide what is now, shorter may find no file."""
+STATES: dict[str, tuple[str, markup.Tone]] = {
+    "running": ("running", "good"), "healing": ("healing", "accent"), "standing": ("stands still", "alarm"), "over": ("over", "quiet"),
+}  # fmt: skip
+HEALTH: dict[str, tuple[str, markup.Tone]] = {
+    "healthy": ("healthy", "good"), "suspect": ("suspect", "warning"), "healing": ("healing", "accent"), "cordoned": ("cordoned", "quiet"), "silent": ("silent", "alarm"),
+}  # fmt: skip
+
+
+def show() -> None:
+    """Draw the page."""
+    import streamlit as st
+
+    known, reader = reading.sources(), reading.reader()
+    span = heading_with_span(known, "Cluster")
+    every = reading.every(known)
+    boundary.live(lambda: _first(known, reader, span), every=every)
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        boundary.shown(lambda: _numbers(known, reader, every))
+    with right:
+        boundary.live(lambda: _nodes(known, reader, span), every=every)
+
+
+def _first(known: Sources, reader: Reader, span: str) -> None:
+    import streamlit as st
+
+    since, until = reading.window(known, span)
+    seen = seen_by(reader, cluster.overview(known, since=since, until=until))
+    if not seen.jobs and not seen.nodes:
+        st.html(markup.empty("No job and no node yet", "Start an agent on a node, or run a training script: both appear here within seconds.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
+        return
+    open_ones = [line for line in incidents.listed(known, open_only=True, limit=200) if reader.person.sees(line.job)]
+    st.html(calls(open_ones, now=known.now()))
+    st.html(markup.joined(markup.section("Jobs", f"over the last {span}" if known.recorded is None else "over the whole run"), jobs_table(seen.jobs)))
+
+
+def _nodes(known: Sources, reader: Reader, span: str) -> None:
+    import streamlit as st
+
+    since, until = reading.window(known, span)
+    seen = seen_by(reader, cluster.overview(known, since=since, until=until))
+    if seen.nodes:
+        st.html(nodes_part(seen, reader))
+
+
+def seen_by(reader: Reader, all_of_it: Overview) -> Overview:
+    """What is this person's business."""
+    if not reader.person.tenant:
+        return all_of_it
+    nodes = tuple(line for line in all_of_it.nodes if reader.person.sees(line.job))
+    counts = {health: sum(line.health == health for line in nodes) for health in all_of_it.counts}
+    return replace(all_of_it, jobs=tuple(line for line in all_of_it.jobs if reader.person.sees(line.job)), nodes=nodes, counts=counts)
+
+
+# --- what wants a person ---------------------------------------------------------------------------------------------
+
+
+def calls(lines: Sequence[IncidentLine], *, now: float) -> Safe:
+    """One line for each open incident: those that wait for a person first."""
+    if not lines:
+        return markup.banner(markup.joined(markup.badge("No open incident", "good"), " ", markup.muted("nothing needs you")), "quiet")
+    ordered = sorted(lines, key=lambda line: (not line.waiting_plan, line.state != "failed", -line.opened))
+    more = markup.tagged("div", markup.link(f"{len(lines) - MOST_CALLS} more open incidents", "incidents"), "ee-second") if len(lines) > MOST_CALLS else ""
+    return markup.joined(*(_call(line, now) for line in ordered[:MOST_CALLS]), more)
+
+
+def _call(line: IncidentLine, now: float) -> Safe:
+    tone: markup.Tone = "alarm" if line.waiting_plan or line.state == "failed" else "accent" if line.state in ("healing", "contained") else "warning"
+    what = markup.tagged("span", markup.link(words.capital(line.cause), "incident", incident=line.id), "ee-what")
+    where = markup.tagged("span", words.listed(map(_said, line.culprits), nothing="nobody named"))
+    about = markup.muted(f"{line.job} · {words.relative(line.opened, now)} · {words.gpu_hours(line.bill_gpu_hours)}")
+    word = f"waits for you: {words.spoken(line.waiting_action)}" if line.waiting_plan else line.state
+    return markup.tagged("div", markup.joined(what, where, about, markup.tagged("span", markup.badge(word, tone), "ee-next")), f"ee-call ee-{tone}")
+
+
+def _said(culprit: str) -> str:
+    kind, _, name = culprit.partition(" ")
+    return name if kind == "node" else words.entity(kind, name)
+
+
+# --- jobs and nodes --------------------------------------------------------------------------------------------------
+
+JOBS = (
+    Column("Job", grows=True), Column("State"), Column("Nodes", number=True, wide_only=True), Column("Workers", number=True, wide_only=True), Column("Step", number=True),
+    Column("Step time", number=True, wide_only=True), Column("Throughput", number=True, wide_only=True), Column("Goodput", number=True), Column("Open", number=True, wide_only=True),
+)  # fmt: skip
+
+
+def jobs_table(lines: Sequence[JobLine]) -> Safe:
+    """Running ones first; the names of the others lead to what they did."""
+    if not lines:
+        return markup.empty("No job runs", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py")
+    ordered = sorted(lines, key=lambda line: (list(STATES)[::-1].index(line.state) == 0, -line.open_incidents, line.job))
+    left = f"and {len(lines) - MOST_JOBS} more" if len(lines) > MOST_JOBS else ""
+    return markup.joined(markup.table(JOBS, map(_job, ordered[:MOST_JOBS]), caption="Jobs"), markup.muted(left))
+
+
+def _job(line: JobLine) -> Sequence[object]:
+    return (
+        markup.link(line.job, "job", job=line.job), markup.badge(*STATES[line.state]), line.nodes or words.NOTHING, line.workers or words.NOTHING,
+        f"{line.step:,}" if line.step >= 0 else words.NOTHING, words.duration(line.step_s), words.number(line.tokens_per_s, "tokens/s"), words.percent(line.goodput),
+        line.open_incidents or words.NOTHING,
+    )  # fmt: skip
+
+
+def nodes_part(seen: Overview, reader: Reader) -> Safe:
+    """How many nodes are how; those that are not well by name."""
+    total = sum(seen.counts.values())
+    told = [(health, many) for health, many in seen.counts.items() if many or health == "healthy"][::-1]
+    bar = "".join(f'<span style="flex:{many};background:{_health_colour(health, reader)}" title="{many} {health}"></span>' for health, many in told if many)
+    legend = "".join(str(markup.tagged("span", markup.joined(markup.badge(f"{many:,} {HEALTH[health][0]}", HEALTH[health][1])))) for health, many in told)
+    head = markup.section("Nodes", words.count(total, "node"))
+    shares = Safe(f'<div class="ee-shares" role="img" aria-label="shares of health">{bar}</div><div class="ee-legend">{legend}</div>')
+    unwell = [line for line in seen.nodes if line.health != "healthy"]
+    return markup.joined(head, shares, Safe("<div style='height:.6rem'></div>") if unwell else "", _unwell(unwell))
+
+
+def _unwell(lines: Sequence[NodeLine]) -> Safe:
+    if not lines:
+        return Safe("")
+    more = markup.tagged("div", f"and {len(lines) - MOST_NODES:,} more", "ee-second") if len(lines) > MOST_NODES else ""
+    return markup.joined(markup.table((Column("Node"), Column("Health"), Column("Why", grows=True)), map(_node, lines[:MOST_NODES]), caption="Nodes that are not well"), more)
+
+
+def _node(line: NodeLine) -> Sequence[object]:
+    why = markup.link(line.why, "incident", incident=line.incident) if line.incident else line.why
+    return line.node, markup.badge(*HEALTH[line.health]), markup.stacked(why, markup.link(line.job, "job", job=line.job) if line.job else "in no job")
+
+
+def _health_colour(health: str, reader: Reader) -> str:
+    return reader.palette.series[2] if health == "healthy" else reader.palette.health(health)
+
+
+# --- any number ------------------------------------------------------------------------------------------------------
+
+
+def _numbers(known: Sources, reader: Reader, every: float | None) -> None:
+    import streamlit as st
+
+    found = cluster.metrics(known)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
+        st.html(markup.section("Every GPU", "mean of the last minute"), width="content")
+        chosen = st.selectbox("Metric", [_key(metric) for metric in found], key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=300)
+    metric = next((each for each in found if _key(each) == chosen), found[0])
+    boundary.live(lambda: _heat(known, reader, metric), every=every)
+
+
+def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
+    import streamlit as st
+
+    now = known.now()
+    heat = cluster.heat(known, metric=metric.name, table=metric.table, since=now - max(HEAT_KEEP_S, 2 * known.config.history.file_s), until=now)
+    if reader.person.tenant:
+        heat = only(heat, [line.node for line in seen_by(reader, cluster.overview(known, since=now - HEAT_KEEP_S, until=now)).nodes])
+    if not heat.nodes:
+        raise NoHistory("no node of yours has told this number in the last minute")
+    figure = heat_map(heat, reader.palette)
+    st.plotly_chart(figure, theme=None, key="heat", config=style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
+    if math.prod(heat.values.shape) and len(heat.nodes) > 1 and not figure.layout.xaxis.showticklabels:
+        st.html(markup.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))
+
+
+def only(heat: Heat, nodes: Iterable[str]) -> Heat:
+    """Some nodes of it."""
+    wanted = set(nodes)
+    rows = [row for row, node in enumerate(heat.nodes) if node in wanted]
+    return replace(heat, nodes=[heat.nodes[row] for row in rows], values=heat.values[rows], entities=[heat.entities[row] for row in rows])
+
+
+def _key(metric: Metric) -> str:
+    return f"{metric.table}/{metric.name}"
+
+
+def _title(key: str) -> str:
+    table, _, name = key.rpartition("/")
+    return f"{table.partition('/')[0]} · {words.spoken(name)}"

@@ -1,0 +1,144 @@
+"""One job: its course, its workers beside each other, what happened to it."""
+
+from collections.abc import Sequence
+
+from dashboard import boundary, markup, reading, words
+from dashboard.figures import style
+from dashboard.figures.job_course import job_course
+from dashboard.figures.worker_map import named, slowest, worker_map
+from dashboard.heading import heading, heading_with_span
+from dashboard.markup import Column, Safe, Tile
+from dashboard.pages.cluster import STATES
+from dashboard.queries import cluster, job
+from dashboard.queries.cluster import JobLine
+from dashboard.queries.job import WORKER_METRICS, Mark, WorkerHeat
+from dashboard.reading import Reader
+from dashboard.sources import Sources
+from eagle_eye.errors import AccessDenied
+
+STRAGGLES = 1.1
+"""Times its peers: from here on a worker is named (Unicron, section 4.1: 1.1 times the mean is slow)."""
+MARKS: dict[str, tuple[str, markup.Tone]] = {"incident": ("incident", "alarm"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
+MOST_MARKS = 30
+
+
+def show() -> None:
+    """Draw the page."""
+    import streamlit as st
+
+    known, reader = reading.sources(), reading.reader()
+    asked = st.query_params.get("job", "")
+    since, until = reading.window(known, st.query_params.get("since", reading.usual_span(known, "1h")))
+    lines = [line for line in cluster.overview(known, since=since, until=until).jobs if reader.person.sees(line.job)]
+    names = [line.job for line in lines]
+    if not names and not asked:
+        heading("Jobs")
+        st.html(markup.empty("No job yet", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
+        return
+    chosen = asked or max(lines, key=lambda line: (line.state != "over", line.open_incidents, line.last_step)).job
+    if not reader.person.sees(chosen):
+        raise AccessDenied(f"{chosen} belongs to another tenant than yours, {reader.person.tenant}.")
+    span = heading_with_span(known, chosen)
+    if len(names) > 1 or chosen not in names:
+        _other(names, chosen)
+    every = reading.every(known)
+    boundary.live(lambda: _top(known, chosen, span), every=every)
+    boundary.live(lambda: _course(known, reader, chosen, span), every=every)
+    boundary.shown(lambda: _workers(known, reader, chosen, span, every))
+
+
+def _other(names: Sequence[str], chosen: str) -> None:
+    """Choose another job."""
+    import streamlit as st
+
+    options = [*([] if chosen in names else [chosen]), *names]
+    picked = st.selectbox("Job", options, index=options.index(chosen), label_visibility="collapsed", width=420, key=f"pick-{chosen}")
+    if picked and picked != chosen:
+        st.query_params["job"] = picked
+        st.rerun()
+
+
+def _top(known: Sources, chosen: str, span: str) -> None:
+    import streamlit as st
+
+    since, until = reading.window(known, span)
+    line = next((each for each in cluster.overview(known, since=since, until=until).jobs if each.job == chosen), None)
+    if line is not None:
+        st.html(markup.tiles(tiles(line, until)))
+
+
+def tiles(line: JobLine, now: float) -> Sequence[Tile]:
+    """What is read first."""
+    word, tone = STATES[line.state]
+    return (
+        Tile("State", markup.badge(word, tone), f"last step {words.relative(line.last_step, now)}", "alarm" if tone == "alarm" else "quiet"),
+        Tile("Step", f"{line.step:,}" if line.step >= 0 else words.NOTHING, f"epoch {line.epoch}"),
+        Tile("Step time", words.duration(line.step_s), "median"),
+        Tile("Throughput", words.number(line.tokens_per_s, "tokens/s"), f"{words.count(line.workers, 'worker')} on {words.count(line.nodes, 'node')}"),
+        Tile("Goodput", words.percent(line.goodput), "share of the time in new steps"),
+        Tile("Open incidents", markup.link(str(line.open_incidents), "incidents", job=line.job) if line.open_incidents else "0", "", "alarm" if line.open_incidents else "quiet"),
+    )  # fmt: skip
+
+
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
+    import streamlit as st
+
+    since, until = reading.window(known, span)
+    course = job.course(known, chosen, since=since, until=until)
+    if course.empty:
+        st.html(markup.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
+        return
+    begins = max(since, float(course.times[0]))
+    figure = job_course(course, reader.palette, reader.zone, since=begins, until=until)
+    st.plotly_chart(figure, theme=None, key="course", config=style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
+    if course.marks:
+        st.html(markup.joined(markup.section("What happened", words.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
+
+
+def marks_table(marks: Sequence[Mark], reader: Reader, now: float) -> Safe:
+    """Newest first."""
+    newest = sorted(marks, key=lambda mark: -mark.time)[:MOST_MARKS]
+    return markup.table((Column("Time"), Column("What"), Column("", grows=True)), (_mark(mark, reader, now) for mark in newest), caption="What happened to the job")
+
+
+def _mark(mark: Mark, reader: Reader, now: float) -> Sequence[object]:
+    told = markup.link(mark.text, "incident", incident=mark.incident) if mark.incident else mark.text
+    when = markup.joined(words.date_time(mark.time, reader.zone, now), "  ", markup.muted(words.relative(mark.time, now)))
+    return when, markup.badge(*MARKS[mark.what]), told
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+def _workers(known: Sources, reader: Reader, chosen: str, span: str, every: float | None) -> None:
+    import streamlit as st
+
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
+        st.html(markup.section("Workers beside each other", "blue is faster than the others at that time, orange slower"), width="content")
+        metric = st.selectbox("Metric", WORKER_METRICS, key="of", format_func=lambda name: words.spoken(name.removesuffix("_s")), bind="query-params", label_visibility="collapsed", width=220)
+    boundary.live(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]), every=every)
+
+
+def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) -> None:
+    import streamlit as st
+
+    since, until = reading.window(known, span)
+    heat = job.workers(known, chosen, since=since, until=until, metric=metric)
+    if not heat.workers:
+        st.html(markup.empty("No worker has told this number", "Choose another one, or a longer time."))
+        return
+    st.html(straggler(heat))
+    st.plotly_chart(worker_map(heat, reader.palette, reader.zone), theme=None, key="workers", config=style.SETTINGS, alt=f"{metric} of {len(heat.workers)} workers of {chosen}")
+    if heat.total > len(heat.workers):
+        st.html(markup.tagged("p", f"The slowest {len(heat.workers)} of {heat.total:,} workers.", "ee-second"))
+
+
+def straggler(heat: WorkerHeat) -> Safe:
+    """Who is slow now, in words."""
+    found = slowest(heat)
+    if found is None or found[1] < STRAGGLES:
+        return markup.banner(markup.joined(markup.badge("No straggler", "good"), " ", markup.muted("all workers take about as long as their peers")), "quiet")
+    return markup.banner(markup.joined(markup.badge(f"{named(found[0])} is slow", "warning"), " ", markup.muted(f"{words.number(found[1])} times its peers lately")), "warning")
