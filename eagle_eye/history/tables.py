@@ -4,9 +4,9 @@ Rows come job by job, node by node, second by second. What a node sent is moved 
 touched one by one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ DISTINCT = 0.4
 """Columns with a greater share of distinct values in a sample are no dictionaries."""
 KEYS = ("time", "job", "node", "entity")
 STEP_KEYS = (*KEYS, "step", "epoch")
+BOUNDS = ("time", "job")
+"""The rows of a new file are in the order of nodes: bounds of others would exclude nothing."""
 LEVEL = 1
 """Of zstd: higher ones cost more time than they save space."""
 
@@ -39,29 +41,40 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Blocks:
-    """Blocks of one schema. Lists side by side: an object for each block would keep the garbage collector busy."""
+    """Blocks of one schema as they came. Lists side by side: an object for each block would keep the garbage collector busy."""
 
     times: list[float] = field(default_factory=list)
     """Of readings; those of steps are in the data."""
     data: list[bytes] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    """Number of the origin."""
     steps: list[int] = field(default_factory=list)
-    """How many steps; 0 = readings."""
+    """Of blocks of steps alone: how many there are."""
 
-    def add(self, origin: Origin, times: list[float], data: list[bytes], steps: int = 0) -> None:
-        """Some more of one origin."""
-        self.times += times
-        self.data += data
-        self.origins += [origin] * len(data)
-        self.steps += [steps] * len(data)
+    def portions(self, origins: Sequence[Origin], rows: int) -> Iterator["Portion"]:
+        """All of them, sorted by origin and then as they came, in pieces of about so many rows."""
+        numbers = np.array(self.origins)
+        order = np.argsort(numbers, kind="stable")
+        steps = np.array(self.steps or [1])[order if self.steps else np.zeros(len(order), np.intp)]
+        entities = np.array([len(origin.entities) for origin in origins])[numbers[order]]
+        cuts = np.flatnonzero(np.diff(np.cumsum(entities * steps) // rows)) + 1
+        times = np.array(self.times)
+        for piece in np.split(np.arange(len(order)), cuts):
+            chosen = order[piece]
+            data = [self.data[place] for place in chosen.tolist()]
+            yield Portion(times[chosen] if times.size else times, data, numbers[chosen], steps[piece], origins)
 
-    def portions(self, rows: int) -> Iterator["Blocks"]:
-        """The same in pieces of about so many rows."""
-        counts = np.array([len(origin.entities) for origin in self.origins]) * np.maximum(self.steps, 1)
-        cuts = np.flatnonzero(np.diff(np.cumsum(counts) // rows)) + 1
-        for begin, end in pairwise([0, *cuts.tolist(), len(self.data)]):
-            piece = slice(begin, end)
-            yield Blocks(self.times[piece], self.data[piece], self.origins[piece], self.steps[piece])
+
+class Portion(NamedTuple):
+    """Some blocks of one schema, those of one origin together."""
+
+    times: Any
+    data: list[bytes]
+    numbers: Any
+    """Of each block's origin."""
+    steps: Any
+    origins: Sequence[Origin]
+    """By number."""
 
 
 class TableFile:
@@ -75,9 +88,9 @@ class TableFile:
         self._names = column_names(schema)
         self._writer: Any = None
 
-    def write(self, blocks: Blocks) -> None:
-        """Add these blocks, in this order, as row groups; those of one origin should stand together."""
-        for portion in blocks.portions(ROW_GROUP):
+    def write(self, blocks: Blocks, origins: Sequence[Origin]) -> None:
+        """Add these blocks as row groups; `origins` by their number."""
+        for portion in blocks.portions(origins, ROW_GROUP):
             times, columns = (_of_steps if self.schema.steps else _of_readings)(portion, self._names)
             if times.size:
                 self.rows += times.size
@@ -92,7 +105,7 @@ class TableFile:
     def _write(self, columns: dict[str, Any]) -> None:
         arrow = pa.table(columns)
         if self._writer is None:
-            self._writer = writer_of(self.path, arrow)
+            self._writer = writer_of(self.path, arrow, BOUNDS)
         self._writer.write_table(arrow, row_group_size=len(arrow))
 
 
@@ -109,14 +122,13 @@ def column_names(schema: SchemaRecord) -> tuple[str, ...]:
     return tuple(names)
 
 
-def writer_of(path: Path, first: Any) -> Any:
-    """A Parquet writer whose encodings suit the first columns that are written."""
+def writer_of(path: Path, first: Any, bounds: Sequence[str]) -> Any:
+    """A Parquet writer whose encodings suit the first columns that are written; `bounds`: whose least and greatest are worth knowing."""
     floats = [field.name for field in first.schema if pa.types.is_float32(field.type)]
     numbers = [field.name for field in first.schema if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)]
     noise = [name for name in floats if _is_noise(first[name])]
-    words = [name for name in first.column_names if name not in (*floats, *numbers)]
     return pq.ParquetWriter(
-        path, first.schema, compression="zstd", compression_level=LEVEL, write_statistics=[*numbers, *words], store_schema=False,
+        path, first.schema, compression="zstd", compression_level=LEVEL, write_statistics=list(bounds), store_schema=False,
         use_dictionary=[name for name in first.column_names if name not in (*noise, *numbers)],
         use_byte_stream_split=noise, column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
     )  # fmt: skip
@@ -127,23 +139,23 @@ def _is_noise(column: Any) -> bool:
     return len(sample) > SAMPLE // 4 and len(sample.unique()) > DISTINCT * len(sample)
 
 
-def _of_readings(blocks: Blocks, names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+def _of_readings(portion: Portion, names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """(times, columns)"""
-    runs = _Runs.of(blocks)
-    counts = np.array([len(origin.entities) for origin in blocks.origins])
-    values = np.frombuffer(b"".join(blocks.data), dtype="<f4").reshape(-1, len(names))
-    times = np.repeat(np.array(blocks.times), counts)
+    runs = _Runs.of(portion)
+    counts = runs.counts[runs.of_block]
+    values = np.frombuffer(b"".join(portion.data), dtype="<f4").reshape(-1, len(names))
+    times = np.repeat(portion.times, counts)
     within = np.arange(len(times)) - np.repeat(np.cumsum(counts) - counts, counts)
     keys = runs.columns(times, np.repeat(runs.of_block, counts), within)
     return times, keys | dict(zip(names, map(_floats, _turned(values)), strict=True))
 
 
-def _of_steps(blocks: Blocks, names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+def _of_steps(portion: Portion, names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """(times, columns); a row for each step and worker that has completed it."""
-    runs = _Runs.of(blocks)
+    runs = _Runs.of(portion)
     parts = []
-    for data, origin, rows, run in zip(blocks.data, blocks.origins, blocks.steps, runs.of_block, strict=True):
-        workers = len(origin.entities)
+    for data, rows, run in zip(portion.data, portion.steps.tolist(), runs.of_block.tolist(), strict=True):
+        workers = int(runs.counts[run])
         numbers, epochs, ends, values = (each[0] for each in step_arrays(data, rows, workers, len(names)))
         within = np.tile(np.arange(workers), rows)
         flat = (np.repeat(numbers, workers), np.repeat(epochs, workers), ends.reshape(-1), values.reshape(-1, len(names)))
@@ -160,24 +172,24 @@ class _Runs(NamedTuple):
     """Neighbouring blocks of one origin are one run: its names stand once in the dictionaries of a row group."""
 
     origins: list[Origin]
-    begins: Any
-    """Of its entities in the dictionary."""
+    counts: Any
+    """Of its entities."""
     of_block: Any
+    """Block → its run."""
 
     @classmethod
-    def of(cls, blocks: Blocks) -> "_Runs":
-        changes = [True, *(one is not other for one, other in pairwise(blocks.origins))]
-        origins = list(compress(blocks.origins, changes))
-        ends = np.cumsum([len(origin.entities) for origin in origins])
-        return cls(origins, ends - [len(origin.entities) for origin in origins], np.cumsum(changes) - 1)
+    def of(cls, portion: Portion) -> "_Runs":
+        present, of_block = np.unique(portion.numbers, return_inverse=True)
+        origins = [portion.origins[number] for number in present.tolist()]
+        return cls(origins, np.array([len(origin.entities) for origin in origins]), of_block)
 
     def columns(self, times: Any, of_run: Any, within: Any) -> dict[str, Any]:
         """The keys of the rows. of_run: row → its run; within: row → its entity within the run."""
         return {
-            "time": pa.array((times * 1e6).astype(np.int64), pa.timestamp("us", "UTC")),
+            "time": pa.array((times * 1e6).astype(np.int64)).view(pa.timestamp("us", "UTC")),
             "job": _dictionary(of_run, [origin.job for origin in self.origins]),
             "node": _dictionary(of_run, [origin.node for origin in self.origins]),
-            "entity": _dictionary(self.begins[of_run] + within, list(chain.from_iterable(origin.entities for origin in self.origins))),
+            "entity": _dictionary((np.cumsum(self.counts) - self.counts)[of_run] + within, list(chain.from_iterable(origin.entities for origin in self.origins))),
         }
 
 

@@ -23,7 +23,8 @@ from .tables import ROW_GROUP, writer_of
 GRACE_S = 300.0
 """A file that is covered by another is still there for so long; a window is left alone until it is so old."""
 UNFINISHED_S = 86_400.0
-ORDER = [("job", "ascending"), ("node", "ascending"), ("entity", "ascending"), ("time", "ascending")]
+ORDER = [("job", "ascending"), ("entity", "ascending"), ("time", "ascending"), ("node", "ascending")]
+"""So that a question about one entity reads few row groups."""
 MERGED_ROWS = 1 << 22
 """Rows that are sorted together: as many as fit well into memory."""
 log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class _Sorted:
         table = _unique(pa.concat_tables(self._tables).sort_by(keys), [name for name, _ in keys])
         self._tables, self._rows = [], 0
         if self._writer is None:
-            self._writer = writer_of(self._path, table)
+            self._writer = writer_of(self._path, table, [name for name, _ in ORDER])
         self._writer.write_table(table, row_group_size=ROW_GROUP)
 
 

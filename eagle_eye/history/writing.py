@@ -6,10 +6,11 @@ doubles a row. Nothing is said to be done before it is durable.
 """
 
 import contextlib
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -29,6 +30,8 @@ CHUNK_BYTES = 64 << 20
 """Of numbers that are held in memory before they are written into the files of the window."""
 BOOTS_KEPT = 8
 SENDERS_KEPT = 200_000
+ORIGINS_KEPT = 1_000_000
+SCHEMAS_KEPT = 4096
 
 
 @dataclass(slots=True)
@@ -43,15 +46,26 @@ class _Window:
     files: dict[str, TableFile] = field(default_factory=dict)
 
 
+class _Part(NamedTuple):
+    """Where one block of a shape goes."""
+
+    blocks: Blocks
+    """Of its schema."""
+    origin: int
+    begin: int
+    end: int
+    """Of readings: within the body of the batch."""
+
+
 class _Sender:
-    """One node of one job: which of its batches have come, and those that are not written yet."""
+    """One node of one job: which of its batches have come, and what its newest shape means."""
 
-    __slots__ = ("_boot", "_seen", "_writers", "batches", "job", "node")
+    __slots__ = ("_boot", "_seen", "_writers", "readings", "shape", "steps")
 
-    def __init__(self, job: str, node: str) -> None:
-        self.job = job
-        self.node = node
-        self.batches: list[wire.SealedBatch] = []
+    def __init__(self) -> None:
+        self.shape: wire.Shape | None = None
+        self.readings: tuple[_Part, ...] = ()
+        self.steps: tuple[_Part, ...] = ()
         self._boot = ""
         self._seen = Seen()
         self._writers: OrderedDict[str, Seen] = OrderedDict()
@@ -64,13 +78,6 @@ class _Sender:
             if len(self._writers) > BOOTS_KEPT:
                 self._writers.popitem(last=False)
         return self._seen.first_time(number)
-
-    def take(self) -> Iterator[tuple[wire.Shape, list[wire.SealedBatch]]]:
-        """Its batches, neighbours of one shape together; they are no longer here then."""
-        batches, self.batches = self.batches, []
-        for _, run in groupby(batches, key=_identity_of_shape):
-            alike = list(run)
-            yield alike[0].shape, alike
 
 
 class PartitionWriter:
@@ -86,6 +93,9 @@ class PartitionWriter:
         self._reader = wire.Reader()
         self._schemas = wire.Schemas()
         self._senders: dict[tuple[str, str], _Sender] = {}
+        self._origins: list[Origin] = []
+        self._blocks: dict[tuple[str, int, bool], Blocks] = {}
+        """(schema id, number of names, whether of steps) → what is not written yet."""
         self._bytes = 0
         self._window: _Window | None = None
 
@@ -117,8 +127,7 @@ class PartitionWriter:
             if isinstance(record, wire.SealedBatch):
                 sender = self._sender_of(record.header)
                 if sender.first_time(record.header.boot, record.header.number):
-                    sender.batches.append(record)
-                    self._bytes += len(record.payload)
+                    self._add(sender, record)
                     if self._bytes >= self._chunk_bytes:
                         self._flush(window)
             elif record is not None:
@@ -128,8 +137,7 @@ class PartitionWriter:
     def abandon(self) -> None:
         """Forget the window that is not over: whoever comes next reads it again."""
         window, self._window = self._window, None
-        self._senders.clear()
-        self._bytes = 0
+        self._forget()
         for file in window.files.values() if window is not None else ():
             with contextlib.suppress(OSError, pa.ArrowException):
                 file.close()
@@ -153,55 +161,74 @@ class PartitionWriter:
         key = (header.job, header.node)
         sender = self._senders.get(key)
         if sender is None:
-            sender = self._senders[key] = _Sender(*key)
+            sender = self._senders[key] = _Sender()
         return sender
+
+    def _add(self, sender: _Sender, batch: wire.SealedBatch) -> None:
+        """Take the numbers out of a batch, as bytes."""
+        payload, at = batch.payload, batch.begin
+        if batch.shape is not sender.shape:
+            self._resolve(sender, batch)
+        for (blocks, origin, begin, end), time in zip(sender.readings, batch.header.times):  # noqa: B905 -- the reader has checked it
+            blocks.times.append(time)
+            blocks.data.append(payload[at + begin : at + end])
+            blocks.origins.append(origin)
+        if sender.steps:
+            for part, (_, rows, data) in zip(sender.steps, batch.step_blocks(), strict=True):
+                if rows and len(data):
+                    part.blocks.data.append(data)
+                    part.blocks.origins.append(part.origin)
+                    part.blocks.steps.append(rows)
+        self._bytes += len(payload)
+
+    def _resolve(self, sender: _Sender, batch: wire.SealedBatch) -> None:
+        """What the blocks of a shape mean. Blocks without entities have no bytes, and stay without rows."""
+        header, shape = batch.header, batch.shape
+        sender.shape = shape
+        sender.readings = tuple(self._part(header, block, begin, end) for block, begin, end in shape.readings)
+        sender.steps = tuple(self._part(header, block) for block in shape.steps)
+
+    def _part(self, header: wire.BatchHeader, block: wire.BlockShape, begin: int = 0, end: int = 0) -> _Part:
+        self._origins.append(Origin(header.job, header.node, block.entities))
+        blocks = self._blocks.setdefault((block.schema_id, block.width, block.steps), Blocks())
+        return _Part(blocks, len(self._origins) - 1, begin, end)
 
     # --- files -----------------------------------------------------------------------------------------------------
 
     def _flush(self, window: _Window) -> None:
-        """Batches in memory become row groups of the window's files."""
-        self._bytes = 0
-        for schema_id, blocks in sorted(self._by_schema().items()):
+        """What is in memory becomes row groups of the window's files."""
+        for (schema_id, width, steps), blocks in sorted(self._blocks.items(), key=itemgetter(0)):
+            schema = self._schemas.get(schema_id) if schema_id in self._schemas else None
+            if not blocks.data:
+                continue
+            if schema is None or (len(schema.names), schema.steps) != (width, steps):
+                self.counts.skipped += len(blocks.data)
+                continue
             file = window.files.get(schema_id)
             if file is None:
                 path = self._place.new(f"p{self._partition}-{window.first}-{digest_of(schema_id)}.parquet")
-                file = window.files[schema_id] = TableFile(path, self._schemas.get(schema_id))
+                file = window.files[schema_id] = TableFile(path, schema)
             try:
-                file.write(blocks)
+                file.write(blocks, self._origins)
             except (OSError, pa.ArrowException) as error:
                 raise HistoryError(f"{file.path} cannot be written: {error}") from error
+        self._empty()
 
-    def _by_schema(self) -> dict[str, Blocks]:
-        """Schema id → the blocks that wait, job by job and node by node."""
-        found: dict[str, Blocks] = defaultdict(Blocks)
+    def _empty(self) -> None:
+        """Nothing waits any more; what was learned stays, unless it has become too much."""
+        self._bytes = 0
+        for blocks in self._blocks.values():
+            for values in (blocks.times, blocks.data, blocks.origins, blocks.steps):
+                values.clear()
+        if len(self._origins) > ORIGINS_KEPT or len(self._blocks) > SCHEMAS_KEPT:
+            self._origins, self._blocks = [], {}
+            for sender in self._senders.values():
+                sender.shape = None
         while len(self._senders) > SENDERS_KEPT:
-            del self._senders[next(key for key, sender in self._senders.items() if not sender.batches)]
-        for sender in sorted((each for each in self._senders.values() if each.batches), key=_job_and_node):
-            for shape, batches in sender.take():
-                for place, (block, begin, end) in enumerate(shape.readings):
-                    if self._known(block, len(batches)):
-                        origin = Origin(sender.job, sender.node, block.entities)
-                        times = [batch.header.times[place] for batch in batches]
-                        data = [batch.payload[batch.begin + begin : batch.begin + end] for batch in batches]
-                        found[block.schema_id].add(origin, times, data)
-                if shape.steps:
-                    self._add_steps(sender, batches, found)
-        return found
+            del self._senders[next(iter(self._senders))]
 
-    def _add_steps(self, sender: _Sender, batches: list[wire.SealedBatch], found: dict[str, Blocks]) -> None:
-        for batch in batches:
-            for block, rows, data in batch.step_blocks():
-                if rows and self._known(block, 1):
-                    found[block.schema_id].add(Origin(sender.job, sender.node, block.entities), [0.0], [data], rows)
-
-    def _known(self, block: wire.BlockShape, count: int) -> bool:
-        """False, and counted, where nobody knows the schema (its record was lost with the stream's beginning), or it does not fit."""
-        try:
-            wire.schema_for(block, self._schemas)
-        except WireError:
-            self.counts.skipped += count
-            return False
-        return bool(block.entities)
+    def _forget(self) -> None:
+        self._senders, self._origins, self._blocks, self._bytes = {}, [], {}, 0
 
     def _close(self, window: _Window) -> None:
         """Finish the files of a window and put them where readers find them."""
@@ -224,11 +251,3 @@ class PartitionWriter:
                 last=window.last, earliest=max(0, int(table_file.earliest)), latest=max(0, int(table_file.latest)), schema=schema_id[:8],
             )  # fmt: skip
             yield file, table_file
-
-
-def _job_and_node(sender: _Sender) -> tuple[str, str]:
-    return sender.job, sender.node
-
-
-def _identity_of_shape(batch: wire.SealedBatch) -> int:
-    return id(batch.shape)
