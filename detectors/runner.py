@@ -176,6 +176,7 @@ class Runner:
 
     def _begin(self) -> bool:
         """Take up where the last owner stopped: detectors are warmed up unheard on the last ten minutes. False if ended before."""
+        began = self._clock.monotonic()
         self.offset = resume_at(self._stream, WATCHERS, OBSERVATIONS, self._partition)
         self._reader, begin = refill(self._stream, self._partition, self.watch, self.offset, self._stop.is_set)
         if self._stop.is_set() or self._outranked(self.watch.generation):
@@ -193,6 +194,8 @@ class Runner:
         if incidents:
             self._unsent.judged(incidents, ())  # whoever leads may have lost them
             self._listeners.judged(incidents, [], [], ())
+        words = "partition %d: judging from offset %d on, %.1f s after it became ours; %d findings are open"
+        _log.info(words, self._partition, self.offset, self._clock.monotonic() - began, len(findings))
         return True
 
     def _deepen(self) -> None:

@@ -5,6 +5,7 @@ leader that has just begun has not yet heard from everybody and may not call any
 """
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -12,13 +13,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import JobFacts, Ledger
 from eagle_eye.rpc.messages import Body, Command, Decision, Order, Peer, Release, Waiting
-from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.types import Entity, Event, Kind, Layout, Plan
+from eagle_eye.types import Layout, Plan
+
+from .launcher.journal import Journal, Write
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,6 @@ class Operator(Protocol):
     def waiting(self, question: Waiting) -> Body: ...
 
 
-Write = Callable[[str, str, bytes], None]
-"""(topic, key, value): returns at once, spools while the stream is away."""
 Commanding = Callable[[Peer, Command, float], Any]
 """ControlServer.command."""
 
@@ -55,7 +54,7 @@ class Leader:
         self._boot = boot
         self._node = node
         self._began = clock.monotonic()
-        self._written = 0
+        self._numbers = itertools.count(1)
         self._peers: dict[tuple[str, str, str], Peer] = {}
         self._jobs: dict[str, JobFacts] = ledger.jobs()
         self._inherited = set(self._jobs)
@@ -114,19 +113,8 @@ class Leader:
 
     def _tell(self, name: str, peer: Peer, message: str) -> None:
         for job in [peer.job] if peer.job else self._jobs_on(peer.node):
-            self._written += 1
-            event = Event(
-                name=name,
-                job=job,
-                entity=Entity(kind=Kind.NODE, name=peer.node),
-                time=self._clock.now(),
-                node=self._node,
-                boot=self._boot,
-                number=self._written,
-                message=message,
-                attributes={"role": peer.role, "boot": peer.boot},
-            )
-            self._write(OBSERVATIONS, job, wire.encode(event))
+            journal = Journal(job, self._node, self._boot, self._clock, self._write, self._numbers)
+            journal.of_node(name, peer.node, message, {"role": peer.role, "boot": peer.boot})
 
     def _jobs_on(self, node: str) -> list[str]:
         return [job for job, facts in self._jobs.items() if node in facts.layout.nodes] or [f"idle/{node}"]

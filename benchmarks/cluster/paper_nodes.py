@@ -4,6 +4,7 @@ All of it in one process: one thread writes a record per node and second, one ev
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import numpy as np
 from detectors.synthetic import GPU_NORMALS
 from eagle_eye import wire
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError
+from eagle_eye.errors import EagleEyeError, StreamAway
 from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.messages import Body, Command, Connection, Peer
 from eagle_eye.stream import OBSERVATIONS, Stream
@@ -25,6 +26,7 @@ NAMES = (*GPU_NORMALS, *(f"site_metric_{index}" for index in range(METRICS - len
 STEP_NAMES = ("step_s", "tokens", "loss")
 AT_ONCE = 250
 """Records of one append."""
+END_S = 20.0
 WARM_UP_S = 0.5
 """From a restart to the next step's beginning."""
 
@@ -135,15 +137,25 @@ class PaperNodes:
     def stop(self) -> None:
         """End both."""
         self._stop.set()
-        self._threads[0].join()
-        self._in_loop(self._disconnect())
+        self._threads[0].join(END_S)
+        with contextlib.suppress(TimeoutError):
+            self._in_loop(self._disconnect(), END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._threads[1].join()
+        self._threads[1].join(END_S)
 
     # --- telemetry -----------------------------------------------------------------------------------------------
 
     def _append(self, key: str, value: bytes) -> None:
-        self._stream.append(OBSERVATIONS, [(key, value)])
+        self._append_all([(key, value)])
+
+    def _append_all(self, items: Sequence[tuple[str, bytes]]) -> None:
+        """Until the stream takes them; what comes twice is dropped."""
+        while not self._stop.is_set():
+            try:
+                self._stream.append(OBSERVATIONS, items)
+            except StreamAway:
+                continue
+            return
 
     def _write(self) -> None:
         number, due = 0, self._clock.monotonic()
@@ -156,7 +168,7 @@ class PaperNodes:
                     items += self._records(job, node, number, moves)
                 job.step += moves
                 for begin in range(0, len(items), AT_ONCE):
-                    self._stream.append(OBSERVATIONS, items[begin : begin + AT_ONCE])
+                    self._append_all(items[begin : begin + AT_ONCE])
             due += 1.0
             self.late_s = max(self.late_s, self._clock.monotonic() - due)
             self._stop.wait(max(0.0, due - self._clock.monotonic()))
@@ -180,8 +192,8 @@ class PaperNodes:
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
-    def _in_loop(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _in_loop(self, work: Coroutine[Any, Any, None], seconds: float = 60.0) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     async def _connect(self) -> None:
         for job in self.jobs.values():

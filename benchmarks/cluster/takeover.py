@@ -204,7 +204,8 @@ class Course:
             if self.clock.monotonic() > deadline:
                 said = [f"{incident.job} {incident.cause} {incident.culprits[0].entity}: {state}" for incident, state in self.kept()]
                 words = [self.cluster.tail(name) for name in self.cluster.further]
-                raise SystemExit("\n".join([f"waited {PATIENCE_S:g} s for {what}", *said[:20], *words]))
+                say("\n".join([f"waited {PATIENCE_S:g} s for {what}", *said[:20], *words]))
+                raise SystemExit(1)
             self.clock.sleep(LOOK_S)
 
     def status(self) -> int:

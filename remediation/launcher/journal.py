@@ -1,7 +1,7 @@
-"""What this launcher writes to the stream: events and layouts, each with its own number."""
+"""What a launcher, or the leader, writes to the stream: events and layouts, each event with its own number."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from eagle_eye import wire
 from eagle_eye.clock import Clock
@@ -15,11 +15,12 @@ Write = Callable[[str, str, bytes], None]
 class Journal:
     """One writer, one boot."""
 
-    def __init__(self, job: str, node: str, boot: str, clock: Clock, write: Write) -> None:
+    def __init__(self, job: str, node: str, boot: str, clock: Clock, write: Write, numbers: Iterator[int] | None = None) -> None:
+        """`numbers`: of a writer that tells of several jobs, shared by its journals."""
         self._job, self._node, self._boot = job, node, boot
         self._clock = clock
         self._write = write
-        self._numbers = itertools.count(1)
+        self._numbers = numbers or itertools.count(1)
 
     def event(
         self, name: str, entity: Entity, message: str = "", attributes: Mapping[str, str] | None = None

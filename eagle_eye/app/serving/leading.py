@@ -34,6 +34,8 @@ from .threads import Threads
 
 log = logging.getLogger(__name__)
 
+LOOKS = 16
+"""Of a standby at the lease, within the time of one."""
 ENGINE_PERIOD_S = 0.05
 READ_S = 0.5
 """So often the topics are read without having been told of news."""
@@ -73,7 +75,7 @@ class Lead:
             if reason != named:
                 named = reason
                 log.warning("standing by: %s", reason)
-            await asyncio.sleep(seat.lease_s / 8)
+            await asyncio.sleep(seat.lease_s / LOOKS)
         return False
 
     async def _lead(self, seat: Seat) -> None:
@@ -121,7 +123,7 @@ class Term:
         """Lead until told to stop, or until another does. Raises EagleEyeError for what failed."""
         leading, threads = self._leading, self._threads
         services = Running(of_leader(self._around, leading))
-        keeper = asyncio.create_task(self._keep())
+        threads.start("lease", self._keep)
         try:
             await self._control.start()
             await asyncio.to_thread(services.start)
@@ -130,7 +132,6 @@ class Term:
                 leading.leader.settle()
                 await asyncio.sleep(SETTLE_S)
         finally:
-            keeper.cancel()
             self._around.leading = None
             await self._control.stop()
             await asyncio.to_thread(services.stop)
@@ -157,23 +158,19 @@ class Term:
             log.warning("the term %d is over: %s", self._seat.term, error)
             self._threads.stop.set()
 
-    async def _keep(self) -> None:
+    def _keep(self) -> None:
         """Renew the lease. While the ledger does not answer nothing is done; the term goes on unless another has taken over meanwhile."""
         seat, told = self._seat, False
-        while True:
-            await asyncio.sleep(seat.lease_s / 4)
+        while not self._threads.stop.wait(seat.lease_s / 4):
             try:
-                renewed = await asyncio.to_thread(seat.renew)
+                if not seat.renew():
+                    log.warning("another server has taken over from term %d: standing by", seat.term)
+                    self._threads.stop.set()
+                told = False
             except EagleEyeError as error:
                 if not told:
                     log.warning("the lease cannot be renewed, and nothing is done once it has run out: %s", error)
                 told = True
-            else:
-                told = False
-                if not renewed:
-                    log.warning("another server has taken over from term %d: standing by", seat.term)
-                    self._threads.stop.set()
-                    return
 
 
 def control_server(around: Around, leader: Leader, listen: str, term: int) -> ControlServer:

@@ -22,8 +22,8 @@ from .services import Around, Running, of_process
 
 log = logging.getLogger(__name__)
 
-LEASE_FACTOR = 2.0
-"""A lease in the ledger lasts so many session leases: its holder outlives a short pause of its machine."""
+LEASE_FACTOR = 1.5
+"""A lease in the ledger lasts so many session leases: its holder outlives a short pause of its machine, and the next one still comes in time."""
 Role = Coroutine[None, None, None]
 
 
