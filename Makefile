@@ -15,8 +15,8 @@ help:  ## this list
 .venv/.servers: .venv/.ready scripts/install-debian
 	@scripts/install-debian prometheus prometheus-alertmanager postgresql chromium fonts-dejavu-core && touch $@
 
-demo: .venv/.ready  ## a real training job, broken ten times and healed; ends with a table
-	@.venv/bin/eagle-eye demo $(ARGS)
+demo: .venv/.ready  ## a real training job, broken ten times and healed; ends with a table. KEEP=1 leaves the dashboard up
+	@.venv/bin/eagle-eye demo $(if $(KEEP),--keep) $(ARGS)
 
 test: export EAGLE_EYE_REQUIRE_ALL := 1
 test: check unit scenarios services  ## everything that must hold before a change lands

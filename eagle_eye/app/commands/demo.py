@@ -4,6 +4,7 @@ import random
 import signal
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -13,6 +14,11 @@ from eagle_eye.app.printing import print_json
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 
+if TYPE_CHECKING:
+    from eagle_eye.app.demo.judge import Row
+    from eagle_eye.app.demo.pages import Pages
+    from eagle_eye.app.demo.run import Demo
+
 PLAIN_WIDTH = 170
 """Characters of a line where the output is no terminal."""
 
@@ -21,8 +27,11 @@ PLAIN_WIDTH = 170
 @click.option("--seed", type=int, default=None, help="Repeats the moments and targets of a run. Default: drawn, and printed.")
 @click.option("--only", multiple=True, help="Only these faults (kill, stop, hang, ...); may be given several times.")
 @click.option("--dir", "folder", default="", type=click.Path(), help="Where to keep state, logs and truth. Default: a new directory under the temporary one.")
+@click.option("--keep", is_flag=True, help="Leave the dashboard up with the recorded run until Ctrl-C.")
+@click.option("--record", default="", type=click.Path(), help="Put the run, made small, into this directory: what `eagle-eye dashboard --demo` opens.")
+@click.option("--dashboard/--no-dashboard", "shown", default=True, help="Serve the dashboard while it runs, where it is installed.")
 @options.as_json
-def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bool) -> None:
+def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, record: str, shown: bool, json_lines: bool) -> None:
     """Train a small GPT on 4 workers in 2 nodes of this machine, break it ten times from outside, let Eagle Eye heal it.
 
     Exits with 1 when a fault was missed, blamed wrongly or not healed.
@@ -31,9 +40,10 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
     Examples:
       eagle-eye demo
       eagle-eye demo --seed 7 --only kill --only node
+      eagle-eye demo --keep
     """
-    from eagle_eye.app.demo import view
     from eagle_eye.app.demo.faults import FAULTS
+    from eagle_eye.app.demo.pages import Pages
     from eagle_eye.app.demo.run import Demo
 
     kinds = dict.fromkeys(fault.kind for fault in FAULTS)
@@ -46,20 +56,49 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, json_lines: bo
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(f"seed {seed}; everything is kept in {place}")
-    demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen)
+    pages = Pages(folder=place, console=console, clock=SystemClock()) if shown else None
+    demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen, pages=pages)
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell in the background has them ignored
         signal.signal(number, signal.default_int_handler)
     try:
         rows = demo.run()
+        _finish(demo, rows, json_lines=json_lines, record=record)
+        if keep:
+            _keep(pages, console)
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
         raise SystemExit(130) from None
+    finally:
+        if pages is not None:
+            pages.close()
+    if any(row.wrongs for row in rows):
+        raise SystemExit(1)
+
+
+def _finish(demo: "Demo", rows: "list[Row]", *, json_lines: bool, record: str) -> None:
+    """Tell what came of it, and mark the run as over."""
+    from eagle_eye.app.demo import recording, view
+
     if json_lines:
         for row in rows:
             print_json(view.plain(row))
-    console.print(view.table(rows))
-    (place / "table.md").write_text(view.markdown(rows) + "\n")
-    wrong = [row for row in rows if row.wrongs]
-    console.print(f"{len(rows) - len(wrong)} of {len(rows)} healed. Look again: eagle-eye incidents --state-dir {demo.state_dir}")
-    if wrong:
-        raise SystemExit(1)
+    demo.console.print(view.table(rows))
+    (demo.folder / "table.md").write_text(view.markdown(rows) + "\n")
+    recording.mark(demo.state_dir, began=demo.began, ended=demo.ended, seed=demo.seed, command=f"eagle-eye demo --seed {demo.seed}")
+    healed = sum(not row.wrongs for row in rows)
+    demo.console.print(f"{healed} of {len(rows)} healed. Look again: eagle-eye incidents --state-dir {demo.state_dir}")
+    if record:
+        size = recording.pack(demo.state_dir, Path(record))
+        demo.console.print(f"recorded in {record}, {size / 1000:.0f} kB")
+
+
+def _keep(pages: "Pages | None", console: Console) -> None:
+    """Until Ctrl-C, which is the usual end here."""
+    if pages is None or not pages.reopen():
+        console.print("there is no dashboard to leave up")
+        return
+    console.print(f"the dashboard stays up with this run at {pages.url}; Ctrl-C ends it", highlight=False)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        console.print("the dashboard was ended")

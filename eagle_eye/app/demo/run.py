@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from eagle_eye.app import drills
+from eagle_eye.app.addresses import free_port
 from eagle_eye.app.drills import Struck, Truth
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
@@ -20,6 +21,7 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from . import settings, view
 from .faults import FAULTS, Fault
 from .judge import STEPS_AFTER, THROUGHPUT, Row, judge
+from .pages import Pages
 from .stage import Stage
 from .trace import Trace
 
@@ -46,10 +48,14 @@ class Demo:
     console: Console
     clock: Clock
     faults: tuple[Fault, ...] = FAULTS
+    pages: Pages | None = None
+    """The dashboard beside it; None: none."""
+    began: float = 0.0
+    """When it was started, and when the job that is broken was ended: seconds since 1970."""
+    ended: float = 0.0
     _spans: list[tuple[Fault, float]] = field(default_factory=list)
     """(fault, when it was over); what really happened is written to `truth` alone."""
     _doing: str = "starting"
-    _began: float = 0.0
     _healthy: float = 0.0
     """Tokens per second and worker before the first fault."""
     _hit: str = ""
@@ -62,17 +68,20 @@ class Demo:
 
     def run(self) -> list[Row]:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
-        self._began = self.clock.now()
+        self.began = self.clock.now()
         chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
         stage = self._stage("gpt", settings.JOB, settings.NODES, settings.WORKERS_PER_NODE, 1_000_000)
         with self._live(stage):
             stage.start()
+            if self.pages is not None:
+                self.pages.open(stage.folder / "eagle-eye.toml", self.state_dir)
             self.console.print((stage.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False)
             self._warm_up(stage)
             for fault in self.faults:
                 self._break(fault, stage, chance)
             self._doing = "ending the job"
             stage.stop()
+            self.ended = self.clock.now()
             trace = stage.record.trace
         reference = self._reference(trace.highest() + 1)
         return self._judge(stage, trace, reference)
@@ -85,7 +94,7 @@ class Demo:
     def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> Stage:
         command = (sys.executable, str(settings.script()), "--steps", str(steps), *settings.MODEL)
         return Stage(
-            folder=self.folder / folder, config=settings.CONFIG, command=command, job=job, nodes=nodes, workers_per_node=workers,
+            folder=self.folder / folder, config=settings.CONFIG.replace("{http}", str(free_port())), command=command, job=job, nodes=nodes, workers_per_node=workers,
             heal=f"restart:{settings.RESTARTS}", served=served, clock=self.clock,
         )  # fmt: skip
 
@@ -98,9 +107,11 @@ class Demo:
             def refresh() -> None:
                 nonlocal last
                 now = self.clock.now()
+                if self.pages is not None:
+                    self.pages.look()
                 if self.console.is_terminal and now - last >= 0.25:
                     last = now
-                    shown.update(view.live(stage.record.trace, stage.record.latest, self._doing, now, self._began), refresh=True)
+                    shown.update(view.live(stage.record.trace, stage.record.latest, self._doing, now, self.began), refresh=True)
 
             stage.on_look = refresh
             try:
@@ -179,7 +190,7 @@ class Demo:
             self._say(f"{', '.join(missing)} was not taken back within {PATIENCE_S:.0f} s")
 
     def _say(self, text: str) -> None:
-        self.console.print(f"[{self.clock.now() - self._began:6.1f} s] {text}", highlight=False, markup=False)
+        self.console.print(f"[{self.clock.now() - self.began:6.1f} s] {text}", highlight=False, markup=False)
 
     # --- the reference and the verdict -----------------------------------------------------------------------------
 

@@ -9,8 +9,11 @@ CONFIG = """\
 # would otherwise hit, and times that fit a job whose step takes a tenth of a second.
 [server]
 listen = "127.0.0.1:{port}"
-http = ""
+http = "127.0.0.1:{http}"
 lease_s = 1.5
+
+[history]
+file_s = 5.0
 
 [engine]
 mode = "auto"
