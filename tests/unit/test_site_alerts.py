@@ -29,7 +29,7 @@ def test_fault_an_alert_is_claimed_until_it_is_resolved() -> None:
 
 
 def test_twin_an_alert_that_is_told_twice_or_resolved_without_having_fired_says_nothing_new() -> None:
-    frames = [cut_frame(BEGAN, firing()), cut_frame(BEGAN + 1, firing()), cut_frame(BEGAN + 2, resolved("Other"))]
+    frames = [cut_frame(BEGAN, firing()), cut_frame(BEGAN + 1, firing(time=BEGAN + 1)), cut_frame(BEGAN + 2, resolved("Other"))]
     assert len(claims_of(SiteAlerts(), frames)) == 1
     assert claims_of(SiteAlerts(), [cut_frame(BEGAN, resolved())]) == []
 
