@@ -34,6 +34,8 @@ RECALLED_S = 600.0
 RECALLED_MOST = 20_000
 """Records of one partition that are read again at most."""
 REVISIONS_KEPT = 10_000
+MOVED_S = 60.0
+"""No owner that was superseded judges marks for so long; whose pulses are so much later owns another partition."""
 RETRY_S = 0.5
 WAIT_S = 1.0
 TURN_S = 0.02
@@ -71,8 +73,8 @@ class Intake:
         self._clock = clock
         self._followers: dict[str, list[Follower]] = {}
         self._revisions: OrderedDict[str, int] = OrderedDict()
-        self._newest: dict[str, tuple[int, int]] = {}
-        """Job → (generation, number) of its newest pulse."""
+        self._newest: dict[str, Pulse] = {}
+        """Of each job."""
         self._committed: dict[tuple[str, int], int] = {}
         self._commit_at = -math.inf
         self._away = False
@@ -185,11 +187,13 @@ class Intake:
         return incident.revision > known
 
     def _is_next(self, pulse: Pulse) -> bool:
-        """False for one that came twice, or of an owner that had been superseded."""
-        place = (pulse.generation, pulse.number)
-        if place <= self._newest.get(pulse.job, (-1, -1)):
-            return False
-        self._newest[pulse.job] = place
+        """False for one that came twice, or of an owner that had been superseded; a job that has moved to another partition begins again."""
+        newest = self._newest.get(pulse.job)
+        if newest is not None:
+            behind = (pulse.generation, pulse.number) <= (newest.generation, newest.number)
+            if behind and pulse.time <= newest.time + MOVED_S:
+                return False
+        self._newest[pulse.job] = msgspec.structs.replace(pulse, steps=(), events=(), layout=None)
         return True
 
     def _told_away(self, reason: str) -> None:

@@ -15,7 +15,8 @@ from eagle_eye.app import drills
 from eagle_eye.app.cli import main
 from eagle_eye.app.demo.stage import Stage
 from eagle_eye.clock import SystemClock
-from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ledger import Holder, IncidentRecord, Ledger
+from eagle_eye.rpc.client import call
 from eagle_eye.stream import INCIDENTS, OBSERVATIONS, PULSES
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Incident, Pulse
@@ -160,6 +161,26 @@ def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_s
     wait(stage, "evenly shared partitions", lambda: [len(owned(stage, name)) for name in (victim, survivor)] == [2, 2])
 
 
+def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_restart(stage: Stage) -> None:
+    leader = stage.cluster.server
+    assert leader is not None
+    intruder = Holder(host="elsewhere", pid=1, boot="intruder")
+    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite")) as ledger:
+        kill(stage, stage.cluster.further.pop("standby"))
+        before = ledger.holder_of("leader")
+        assert before is not None
+        ledger.resign("leader", before.holder, stage.clock.now())
+        term = ledger.acquire("leader", intruder, 600.0, stage.clock.now())
+        assert term == before.term + 1
+        wait(stage, "the leader to stand by", lambda: f"standing by: process 1 on elsewhere (term {term})" in stage.cluster.tail("server", 1000))
+        ledger.resign("leader", intruder, stage.clock.now())
+    wait(stage, "it to lead again", lambda: f"leading in term {term + 1}" in stage.cluster.tail("server", 1000))
+    assert leader.poll() is None
+    wait(stage, "sessions", lambda: len(call(stage.server_address, "status")["sessions"]) == 2 * len(stage.nodes))
+    stage.cluster.start_further("standby", "--role", "lead")
+    healed(stage, broken(stage, 0))
+
+
 def test_a_killed_leader_is_followed_by_its_standby_which_heals_what_is_open(stage: Stage) -> None:
     before = incidents_of(stage)
     kept = broken(stage, 2)
@@ -167,6 +188,6 @@ def test_a_killed_leader_is_followed_by_its_standby_which_heals_what_is_open(sta
     assert leader is not None
     stage.cluster.server = stage.cluster.further.pop("standby")
     kill(stage, leader)
-    wait(stage, "the standby to lead", lambda: "leading in term 2" in stage.cluster.tail("standby", 1000))
+    wait(stage, "the standby to lead", lambda: "leading in term" in stage.cluster.tail("standby", 1000))
     healed(stage, kept)
     assert incidents_of(stage) == {*before, kept.incident.id}

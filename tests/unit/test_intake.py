@@ -106,6 +106,15 @@ def test_what_comes_twice_or_late_is_heard_once(desk):
     assert heard == ["incident-1 1", "incident-1 2", "pulse 1 1", "pulse 1 2", "pulse 2 3", "pulse 2 4"]
 
 
+def test_a_job_that_moved_to_another_partition_is_heard_under_a_lower_generation(desk):
+    desk.pulse(7, generation=9)
+    desk.read()
+    desk.clock.advance(61.0)
+    desk.pulse(1, generation=2)
+    desk.pulse(2, generation=2)
+    assert desk.read() == ["pulse 2 1", "pulse 2 2"]
+
+
 def test_the_next_leader_goes_on_where_the_last_one_stopped(desk):
     desk.incident()
     desk.read()

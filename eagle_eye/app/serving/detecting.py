@@ -10,6 +10,7 @@ from detectors.diagnosis import Diagnosis
 from detectors.learning import Learning, learners
 from detectors.ownership import Ownership
 from detectors.runner import Runner
+from detectors.watch import Prototypes
 from eagle_eye.app import parts
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
@@ -35,6 +36,8 @@ class Detect:
         self._lease_s = lease_s
         self._stop = stop
         self._threads = Threads()
+        self._detectors = parts.detectors(around.config)
+        """Each job gets copies of its own."""
 
     async def run(self) -> None:
         """Until told to stop. Raises EagleEyeError for what ended a runner."""
@@ -58,7 +61,7 @@ class Detect:
 
     def _ownership(self) -> Ownership | None:
         """Once the stream tells how many partitions there are; None if told to stop before."""
-        around, begin = self._around, partial(Watching, self._around, self._threads)
+        around, begin = self._around, partial(Watching, self._around, self._threads, self._detectors)
         while not self._threads.stop.is_set():
             try:
                 count = around.stream.partitions(OBSERVATIONS)
@@ -73,8 +76,9 @@ class Detect:
 class Watching:
     """The work on one partition: its runner and what belongs to it, in a thread of its own. Made means begun."""
 
-    def __init__(self, around: Around, threads: Threads, partition: int, term: int) -> None:
+    def __init__(self, around: Around, threads: Threads, detectors: Prototypes, partition: int, term: int) -> None:
         self._around = around
+        self._detectors = detectors
         self._partition = partition
         self._term = term
         self._stop = threading.Event()
@@ -101,7 +105,7 @@ class Watching:
 
     def _work(self) -> None:
         runners, partition = self._around.runners, self._partition
-        runner = self._runner = runners[partition] = runner_of(self._around, partition, self._term)
+        runner = self._runner = runners[partition] = runner_of(self._around, self._detectors, partition, self._term)
         services = Running(of_partition(self._around, partition))
         services.start()
         try:
@@ -113,11 +117,10 @@ class Watching:
                 del runners[partition]
 
 
-def runner_of(around: Around, partition: int, term: int) -> Runner:
+def runner_of(around: Around, detectors: Prototypes, partition: int, term: int) -> Runner:
     """The runner of a partition; `term` becomes the generation of its marks."""
     config, clock, tell = around.config, around.clock, around.notices.put
-    found = parts.detectors(config)
-    lessons = learners((name, type(detector)) for name, detector in found)
+    lessons = learners((name, type(detector)) for name, detector in detectors)
 
     def on_incidents(_incidents: Sequence[Incident]) -> None:
         around.nudge.set()
@@ -133,7 +136,7 @@ def runner_of(around: Around, partition: int, term: int) -> Runner:
             around.metrics.hear(frame.events)
 
     return Runner(
-        around.stream, partition, found, Diagnosis(), clock=clock, generation=term,
+        around.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
         on_incidents=on_incidents, on_pulses=on_pulses, on_frame=on_frame, on_notice=tell,
         records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
         learning=Learning(lessons, directory=config.state / "baselines", clock=clock, on_notice=tell),

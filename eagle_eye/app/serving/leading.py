@@ -59,6 +59,8 @@ class Lead:
             if await self._stand_by(seat):
                 try:
                     await self._lead(seat)
+                except (Stale, LedgerAway) as error:
+                    log.warning("the term %d is over: %s", seat.term, error)
                 finally:
                     await asyncio.to_thread(seat.resign)
 
