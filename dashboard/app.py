@@ -66,7 +66,7 @@ def _told(known: Sources) -> None:
 def _signed(known: Sources, who: Person) -> None:
     """Who reads, at the foot of the page."""
     if not known.tokens.configured:
-        st.html(markup.tagged("p", "No tokens are set up: everybody who reaches this address is an administrator. `eagle-eye token add NAME` changes that.", "ee-foot"))
+        st.html(markup.tagged("p", markup.joined("No tokens are set up: everybody who reaches this address is an administrator. ", markup.tagged("code", "eagle-eye token add NAME"), " changes that."), "ee-foot"))
         return
     of = f" of {who.tenant}" if who.tenant else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ee-foot"):
@@ -74,4 +74,5 @@ def _signed(known: Sources, who: Person) -> None:
         st.button("Sign out", type="tertiary", on_click=login.sign_out)
 
 
-main()
+if __name__ == "__main__":  # run by itself, as tests do
+    main()

@@ -55,14 +55,14 @@ class Dashboard:
         refuse_open(self.config, self.listen, self.clock)
         from dashboard import sources, theme
 
-        script = Path(sources.__file__).with_name("app.py")
+        room = Path(sources.__file__).parent
+        script = room / "entry" / "app.py"
         command = [sys.executable, "-m", "streamlit", "run", str(script), f"--server.address={host}", f"--server.port={port}", *theme.flags()]
-        root = script.parent.parent
-        path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+        path = os.pathsep.join([str(room.parent), *filter(None, [os.environ.get("PYTHONPATH", "")])])
         environment = {**os.environ, "PYTHONPATH": path, sources.VARIABLE: msgspec.json.encode(_settled(self.config)).decode()}
         out: IO[bytes] | None = self.log.open("ab") if self.log else None
         try:
-            self.process = subprocess.Popen(command, cwd=script.parent, env=environment, stdin=subprocess.DEVNULL, stdout=out or sys.stderr, stderr=out or sys.stderr, start_new_session=True, preexec_fn=self._of_ours)  # noqa: PLW1509 -- two system calls; nothing is left behind when we are killed
+            self.process = subprocess.Popen(command, cwd=room, env=environment, stdin=subprocess.DEVNULL, stdout=out or sys.stderr, stderr=out or sys.stderr, start_new_session=True, preexec_fn=self._of_ours)  # noqa: PLW1509 -- two system calls; nothing is left behind when we are killed
         finally:
             if out is not None:
                 out.close()
