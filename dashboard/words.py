@@ -34,6 +34,19 @@ def number(value: float | None, unit: str = "", *, digits: int = 3) -> str:
     return SPACE.join(part for part in (sign + _plain(size / scale, digits), prefix, unit) if part)
 
 
+def figure(value: float | None, unit: str = "", *, digits: int = 4) -> str:
+    """As it was measured: no prefix, thousands apart.
+
+    >>> figure(1095.04, "MHz"), figure(0.9), figure(None), figure(80_000.0)
+    ('1,095\\u202fMHz', '0.9', '–', '80,000')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    size = abs(float(f"{value:.{digits}g}"))
+    text = f"{size:,.0f}" if size >= 1000 else _plain(size, digits)
+    return SPACE.join(part for part in ((MINUS if value < 0 else "") + text, unit) if part)
+
+
 def percent(share: float | None) -> str:
     """A share of one.
 

@@ -1,0 +1,233 @@
+"""The parts of an incident as HTML. Pure; incident.css says how they look. Everything that came over a wire is escaped."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import tzinfo
+
+import msgspec
+
+from dashboard import markup, words
+from dashboard.markup import Column, Safe, Tile, joined, tagged
+from dashboard.queries.incident import EvidenceLine, PlanLine, Stack, Story
+from dashboard.queries.incidents import IncidentLine
+from dashboard.queries.units import unit_of
+from eagle_eye.ledger import Moment
+from eagle_eye.types import Allow, Rival
+
+from . import foretold, telling
+from .stages import Stage, stages
+
+LONGEST = 400
+"""Characters of one line of the timeline."""
+STACK_SHOWN = 4000
+ORDER_WORDS = ("exclude", "resume_step", "skip", "epoch", "workers")
+"""Of a command's arguments and answers, what a reader wants to see."""
+SIGNS = {"reached": "●", "now": "◐", "failed": "▲", "ahead": "○"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eye:
+    """Who looks, and when."""
+
+    zone: tzinfo
+    now: float
+
+    def told(self, time: float) -> str:
+        """Time in the reader's zone."""
+        return words.date_time(time, self.zone, self.now)
+
+
+# --- the first screen ------------------------------------------------------------------------------------------------
+
+
+def head(story: Story, eye: Eye) -> Safe:
+    """State, cause and culprit, and the strongest line of proof."""
+    incident = story.incident
+    word, tone = telling.standing(story)
+    over = joined(
+        markup.badge(word, tone),
+        tagged("span", str(incident.severity).upper(), "ee-severity", title=f"the weakest repair that can help: {telling.REPAIRS.get(incident.severity, '')}"),
+        tagged("span", joined("began ", words.relative(incident.since, eye.now), ", ", eye.told(incident.since), " ", words.zone_name(eye.zone, eye.now)), "ee-muted"),
+        tagged("code", incident.id, "ee-id"),
+    )
+    proof = next((line.text for line in story.evidence if line.supports), "")
+    lines = [tagged("div", over, "ee-incident-over"), tagged("h1", telling.title(incident))]
+    if proof:
+        lines.append(tagged("p", words.capital(words.short(proof, 220)), "ee-incident-proof"))
+    return tagged("div", joined(*lines), "ee-incident-head")
+
+
+def facts(story: Story) -> Safe:
+    """Cause, culprit, where, and what it costs."""
+    incident = story.incident
+    found = f"found {words.duration(max(0.0, story.opened - incident.since))} after it began"
+    lasted = f"over after {words.duration(story.changed - incident.since)}" if story.state in ("healed", "closed") else "and it goes on"
+    tiles = (
+        Tile("Cause", words.capital(incident.cause), found),
+        Tile("Culprit", telling.culprits(incident), telling.sureness(incident)),
+        Tile("Where", markup.link(incident.job, "job", job=incident.job), f"on {words.listed(story.nodes, most=2)}" if story.nodes else "no node named"),
+        Tile("Costs so far", words.gpu_hours(_bill(story)), lasted),
+    )
+    return tagged("div", markup.tiles(tiles), "ee-incident-facts")
+
+
+def _bill(story: Story) -> float:
+    """The newest word on it: what was measured after an action, else what diagnosis has counted."""
+    measured = [line.actual["bill_gpu_hours"] for line in story.plans if "bill_gpu_hours" in line.actual]
+    return max([story.incident.bill_gpu_hours, *measured])
+
+
+def deed(story: Story, eye: Eye) -> Safe:
+    """What is proposed or was done, why, and what was said of it."""
+    told = telling.deed(story)
+    line = story.waiting or story.last
+    rows = list(foretold.rows(line.predicted, line.actual)) if line is not None else []
+    parts = [
+        tagged("div", joined(markup.badge(told.lead, told.tone), *([markup.muted(_whose(line))] if line is not None else [])), "ee-deed-lead"),
+        tagged("div", told.what, "ee-deed-what"),
+        tagged("div", told.why, "ee-deed-why"),
+    ]
+    if line is not None and line.state == "waiting":
+        parts.append(_terms(line, eye))
+    elif rows:
+        parts.append(_foretold(rows[:4]))
+    return tagged("div", joined(*parts), f"ee-deed ee-{told.tone}")
+
+
+def _whose(line: PlanLine) -> str:
+    return "the job allowed it itself" if line.plan.own else ""
+
+
+def _terms(line: PlanLine, eye: Eye) -> Safe:
+    """What a person decides about, exactly."""
+    plan = line.plan
+    terms = [("expected", telling.cost(plan)), ("stands", f"until {eye.told(plan.expires)}, {words.relative(plan.expires, eye.now)}")]
+    terms += [("job", f"{target.job}, epoch {target.epoch}") for target in plan.targets[:2]]
+    cells = [tagged("div", joined(tagged("dt", name), tagged("dd", text))) for name, text in terms if text]
+    cells.append(tagged("div", joined(tagged("dt", "digest"), tagged("dd", tagged("code", line.digest)))))
+    return tagged("dl", joined(*cells), "ee-terms")
+
+
+def _foretold(rows: Iterable[tuple[str, str, str]]) -> Safe:
+    return markup.table((Column("", grows=True), Column("Predicted", number=True), Column("Actual", number=True)), rows, caption="predicted beside actual")
+
+
+def track(story: Story) -> Safe:
+    """Signal → cause → plan → transition → result."""
+    began = story.incident.since
+    return tagged("ol", joined(*(_stage(stage, began) for stage in stages(story))), "ee-track")
+
+
+def _stage(stage: Stage, began: float) -> Safe:
+    when = words.after(stage.time - began) if stage.time is not None else words.NOTHING
+    sign = Safe(f'<span class="ee-track-sign" aria-hidden="true">{SIGNS[stage.state]}</span>')
+    name = tagged("div", joined(sign, tagged("span", stage.name, "ee-track-name"), tagged("span", when, "ee-track-time")), "ee-track-head")
+    return tagged("li", joined(name, tagged("div", words.capital(stage.text), "ee-track-text")), f"ee-stage-{stage.state}")
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def timeline(story: Story, eye: Eye) -> Safe:
+    """Everything in the order of time, with its distance from the fault."""
+    columns = (Column("After", number=True), Column("Time", wide_only=True), Column("What"), Column("", grows=True))
+    began = story.incident.since
+    rows = [(words.after(moment.time - began), words.clock_time(moment.time, eye.zone, milliseconds=True), tagged("span", moment.what, f"ee-what-{moment.what}"), said(moment)) for moment in story.timeline]
+    return markup.table(columns, rows, caption="timeline of the incident")
+
+
+def said(moment: Moment) -> Safe:
+    """One line of the timeline; what is JSON becomes words, and what is long is cut."""
+    head, brace, rest = moment.text.partition("{")
+    text = f"{head}{_told(brace + rest)}".rstrip(": ") if moment.what == "step" and brace else moment.text
+    return markup.text(words.short(text, LONGEST))
+
+
+def _told(document: str) -> str:
+    try:
+        found = msgspec.json.decode(document)
+    except msgspec.DecodeError:
+        return document
+    if not isinstance(found, dict):
+        return document
+    if "stacks" in found:
+        return words.count(len(found["stacks"]), "different stack")
+    kept = {name: found[name] for name in ORDER_WORDS if found.get(name) not in (None, [], -1, "")}
+    return ", ".join(f"{words.spoken(name)} {_value(value)}" for name, value in kept.items())
+
+
+def _value(value: object) -> str:
+    return words.listed(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def proofs(lines: Iterable[EvidenceLine]) -> Safe:
+    """Lines of evidence, what they measured beside the threshold."""
+    columns = (Column("Evidence", grows=True), Column("Measured", number=True), Column("Threshold", number=True, wide_only=True))
+    rows = [(markup.stacked(words.capital(line.text), _source(line)) if _source(line) else words.capital(line.text), _measured(line.value, line.metric), _measured(line.threshold, line.metric)) for line in lines]
+    return markup.table(columns, rows, caption="evidence")
+
+
+def _measured(value: float | None, metric: str) -> str:
+    return words.figure(value, unit_of(metric))
+
+
+def _source(line: EvidenceLine) -> str:
+    return f"{line.finding} at {line.entity}" if line.finding else ""
+
+
+def logs(lines: Iterable[str]) -> Safe:
+    """Last words of processes."""
+    return tagged("pre", "\n".join(lines), "ee-log")
+
+
+def stack(each: Stack) -> Safe:
+    """One stack and the workers that stand there."""
+    who = words.listed((words.entity("worker", worker) for worker in each.workers), most=4, nothing="unknown workers")
+    many = words.count(len(each.workers), "worker")
+    summary = tagged("summary", joined(tagged("b", many), " ", markup.muted(who)))
+    return Safe(f"<details class='ee-stack' open>{summary}{tagged('pre', each.text[:STACK_SHOWN], 'ee-log')}</details>")
+
+
+def rivals(each: Iterable[Rival]) -> Safe:
+    """What else it could be, and what would tell."""
+    return markup.table((Column("It could also be"), Column("What would tell them apart", grows=True)), [(tagged("b", words.capital(rival.cause)), words.capital(rival.apart)) for rival in each], caption="rival explanations")
+
+
+def similar(lines: Iterable[IncidentLine], eye: Eye) -> Safe:
+    """Past incidents of the same cause."""
+    columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
+    rows = [(markup.link(words.relative(line.opened, eye.now), "incident", incident=line.id), words.listed(telling.named(line.culprits), nothing="nobody named"), line.state, words.gpu_hours(line.bill_gpu_hours)) for line in lines]
+    return markup.table(columns, rows, caption="similar incidents")
+
+
+def plan(line: PlanLine, eye: Eye) -> Safe:
+    """One plan: what came of it, what lost against it, and what the guards said."""
+    lead, tone = telling.OUTCOMES.get(line.state, (line.state, "quiet"))
+    parts: list[object] = [tagged("div", joined(tagged("b", telling.action(line.plan)), markup.badge(lead, tone), markup.muted(eye.told(line.plan.made))), "ee-plan-head")]
+    if line.plan.reason:
+        parts.append(tagged("div", words.capital(line.plan.reason), "ee-second"))
+    if rows := list(foretold.rows(line.predicted, line.actual)):
+        parts.append(_foretold(rows))
+    if line.plan.alternatives:
+        parts.append(markup.table((Column("Instead of"), Column("Why it lost", grows=True)), [(words.spoken(each.action), each.why) for each in line.plan.alternatives], caption="alternatives"))
+    if line.verdicts:
+        parts.append(_guards(line))
+    return tagged("div", joined(*parts), "ee-plan")
+
+
+def _guards(line: PlanLine) -> Safe:
+    """Those that let it pass in one line, each other with its reason."""
+    passed = [words.spoken(kept.verdict.guard) for kept in line.verdicts if isinstance(kept.verdict, Allow)]
+    others = [kept.verdict for kept in line.verdicts if not isinstance(kept.verdict, Allow)]
+    lines = [tagged("div", joined(markup.badge("Allowed", "good"), " ", markup.muted(", ".join(passed))), "ee-guard")] if passed else []
+    for verdict in others:
+        held = type(verdict).__name__ == "Hold"
+        lines.append(tagged("div", joined(markup.badge("Held" if held else "Refused", "accent" if held else "warning"), " ", tagged("b", words.spoken(verdict.guard)), " ", markup.muted(verdict.reason)), "ee-guard"))
+    return joined(*lines)
+
+
+def people(story: Story, eye: Eye) -> Safe:
+    """Notes and silences."""
+    lines = [tagged("div", joined(tagged("b", note.person), " ", markup.muted(words.relative(note.time, eye.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
+    lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", markup.muted(f"until {eye.told(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
+    return joined(*lines)

@@ -1,0 +1,76 @@
+"""Signal → cause → plan → transition → result: an incident as five stages, with the seconds at which each was reached. Pure."""
+
+from dataclasses import dataclass
+
+from dashboard import words
+from dashboard.queries.incident import PlanLine, Story
+
+from .telling import action
+
+OVER = ("healed", "closed")
+ENDED = ("done", "failed", "stale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One of the five."""
+
+    name: str
+    time: float | None
+    """Seconds since 1970; None: not reached."""
+    text: str
+    state: str
+    """reached, now (it waits here), failed or ahead."""
+
+
+def stages(story: Story) -> tuple[Stage, ...]:
+    """All five, whether reached or not."""
+    line = story.waiting or story.last
+    return (_signal(story), _cause(story), _plan(story, line), _transition(story, line), _result(story, line))
+
+
+def _signal(story: Story) -> Stage:
+    first = min(story.incident.parts, key=lambda finding: finding.time, default=None)
+    text = f"{words.spoken(first.kind).replace('.', ' ')} seen by {words.spoken(first.detector)}" if first else "the first finding"
+    return Stage(name="Signal", time=first.time if first else story.incident.since, text=text, state="reached")
+
+
+def _cause(story: Story) -> Stage:
+    incident = story.incident
+    sure = f", {words.percent(round(max(each.confidence for each in incident.culprits), 2))}" if incident.culprits else ""
+    return Stage(name="Cause", time=story.opened, text=f"{incident.cause}{sure}", state="reached")
+
+
+def _plan(story: Story, line: PlanLine | None) -> Stage:
+    if line is None:
+        return Stage(name="Plan", time=None, text="none was needed" if story.state in OVER else "none yet", state="ahead")
+    if line.state == "waiting":
+        return Stage(name="Plan", time=line.plan.made, text="waits for a person", state="now")
+    stopped = line.state in ("refused", "held", "expired")
+    text = f"{line.state}: {action(line.plan).lower()}" if stopped else action(line.plan)
+    return Stage(name="Plan", time=line.plan.made, text=text, state="failed" if stopped else "reached")
+
+
+def _transition(story: Story, line: PlanLine | None) -> Stage:
+    steps = line.progress if line is not None else ()
+    if not steps:
+        done = story.state in OVER and line is None
+        return Stage(name="Transition", time=None, text="the job went on by itself" if done else "not begun", state="ahead")
+    last = steps[-1]
+    took = last.time - steps[0].time
+    if last.state == "failed":
+        return Stage(name="Transition", time=last.time, text=f"failed: {words.short(last.detail, 60)}", state="failed")
+    if last.state == "intended":
+        return Stage(name="Transition", time=last.time, text=f"{last.step.partition(' ')[0]} under way", state="now")
+    return Stage(name="Transition", time=last.time, text=f"ordered in {words.duration(took)}" if took >= 0.001 else "ordered", state="reached")
+
+
+def _result(story: Story, line: PlanLine | None) -> Stage:
+    outcome = line.outcome if line is not None else None
+    if outcome is not None and outcome.state in ENDED:
+        text = words.short(outcome.detail or outcome.state, 70)
+        return Stage(name="Result", time=outcome.time, text=text, state="failed" if outcome.state == "failed" else "reached")
+    if story.state in (*OVER, "failed"):
+        return Stage(name="Result", time=story.changed, text=story.state, state="failed" if story.state == "failed" else "reached")
+    waits = line is not None and line.state == "intended"
+    return Stage(name="Result", time=None, text="being watched" if waits else "not yet", state="now" if waits else "ahead")

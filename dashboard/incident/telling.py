@@ -1,0 +1,128 @@
+"""An incident in a few words: what is broken, who, what is done about it, and what it costs. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dashboard import words
+from dashboard.markup import Tone
+from dashboard.queries.incident import PlanLine, Story
+from eagle_eye.types import Incident, Plan
+
+STATES: dict[str, tuple[str, Tone]] = {
+    "open": ("Open", "warning"),
+    "contained": ("Contained", "accent"),
+    "healing": ("Healing", "accent"),
+    "healed": ("Healed", "good"),
+    "failed": ("Not healed: needs a person", "alarm"),
+    "closed": ("Closed", "quiet"),
+}
+WAITS: tuple[str, Tone] = ("Waits for your decision", "alarm")
+REPAIRS = {"sev1": "isolate", "sev2": "restart", "sev3": "retry in place", "info": "tell somebody"}
+"""Severity → the weakest repair that can help."""
+OUTCOMES: dict[str, tuple[str, Tone]] = {
+    "waiting": ("Proposed", "alarm"),
+    "intended": ("Under way", "accent"),
+    "done": ("Done", "good"),
+    "failed": ("Did not help", "alarm"),
+    "stale": ("Overtaken by events", "quiet"),
+    "refused": ("Not done", "warning"),
+    "held": ("Held back", "warning"),
+    "expired": ("Expired", "quiet"),
+    "made": ("Planned", "accent"),
+}
+"""State of a plan → how it is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What is proposed, done, or stands in the way."""
+
+    lead: str
+    """Proposed, Done, …"""
+    tone: Tone
+    what: str
+    why: str
+
+
+def standing(story: Story) -> tuple[str, Tone]:
+    """Where the incident stands."""
+    return WAITS if story.waiting is not None else STATES.get(story.state, (words.capital(story.state), "quiet"))
+
+
+def named(culprits: Iterable[str]) -> Iterator[str]:
+    """`worker run/node/0`, … as one says it; a node by its name alone.
+
+    >>> list(named(["worker run-1/node-a/3", "node node-b"]))
+    ['worker 3 on node-a', 'node-b']
+    """
+    for culprit in culprits:
+        kind, _, name = culprit.partition(" ")
+        yield name if kind == "node" else words.entity(kind, name)
+
+
+def title(incident: Incident) -> str:
+    """Cause and culprit: Slow node: node-c."""
+    return f"{words.capital(incident.cause)}: {culprits(incident)}"
+
+
+def culprits(incident: Incident) -> str:
+    """Those whom one can name in a line."""
+    return words.listed(named(str(culprit.entity) for culprit in incident.culprits), most=2, nothing="nobody named")
+
+
+def sureness(incident: Incident) -> str:
+    """How sure we are of them."""
+    if not incident.culprits:
+        return "the evidence accuses nobody"
+    most = max(culprit.confidence for culprit in incident.culprits)
+    return f"{words.percent(round(most, 2))} sure"
+
+
+def deed(story: Story) -> Deed:
+    """The plan that waits, else the last repair, else why there is none."""
+    line = story.waiting or story.last
+    if line is None:
+        return Deed(lead="Nothing yet", tone="quiet", what="No repair was planned", why=_no_plan(story))
+    lead, tone = OUTCOMES.get(line.state, (words.capital(line.state), "quiet"))
+    return Deed(lead=lead, tone=tone, what=action(line.plan), why=_why(line))
+
+
+def action(plan: Plan) -> str:
+    """A plan as one would order it."""
+    left = [node for target in plan.targets for node in target.exclude]
+    steps = [target.resume_step for target in plan.targets if target.resume_step >= 0]
+    skipped = [str(step) for target in plan.targets for step in target.skip]
+    workers = [words.entity("worker", worker) for target in plan.targets for worker in target.workers]
+    said = {
+        "restart_without_node": f"Restart without {words.listed(left, nothing='a node')}",
+        "restart_worker": "Restart the workers",
+        "roll_back": "Roll back" + (f" to step {steps[0]}" if steps else " to the last checkpoint"),
+        "reattempt": f"Continue {words.listed(workers, nothing='the worker')}",
+        "dump": "Take the stacks of all workers",
+        "release": "Let the node take part again",
+    }.get(plan.action, words.capital(words.spoken(plan.action)))
+    return said + (f", skip {words.listed(skipped)}" if skipped else "")
+
+
+def cost(plan: Plan) -> str:
+    """What was expected of it."""
+    if not plan.cost and not plan.benefit:
+        return ""
+    return f"costs {words.gpu_hours(plan.cost / 3600)}, saves {words.gpu_hours(plan.benefit / 3600)}"
+
+
+def _why(line: PlanLine) -> str:
+    if line.outcome is not None and line.outcome.detail:
+        return words.capital(line.outcome.detail)
+    stopped = [kept.verdict for kept in line.verdicts if type(kept.verdict).__name__ == "Refuse"]
+    if line.state == "refused" and stopped:
+        return f"{words.capital(words.spoken(stopped[-1].guard))}: {stopped[-1].reason}"
+    return words.capital(line.plan.reason)
+
+
+def _no_plan(story: Story) -> str:
+    if story.state == "healed":
+        return "The job went on by itself."
+    if story.silences:
+        return f"Silenced by {story.silences[0].person}: {story.silences[0].reason}"
+    return "Eagle Eye still looks, or there is nothing that it may do about this cause."
