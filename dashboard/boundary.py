@@ -27,11 +27,7 @@ def live(part: Callable[[], None], *, every: float | None) -> None:
     """As `shown`, again every so many seconds without touching the rest of the page; None: once."""
     import streamlit as st
 
-    @st.fragment(run_every=every)
-    def again() -> None:
-        shown(part)
-
-    again()
+    st.fragment(lambda: shown(part), run_every=every)()
 
 
 def explained(error: EagleEyeError) -> markup.Safe:

@@ -121,3 +121,4 @@ def _tried(known: Sources, token: str) -> str:
         return str(error)
     st.session_state[TOKEN], st.session_state[COOKIE] = token, _sessions().begin(token)
     st.rerun()
+    return ""

@@ -28,10 +28,8 @@ class Palette:
     """Of what needs a person, and of nothing else."""
     warning: str
     series: tuple[str, ...]
-    low_to_high: Scale
-    """Of a number that may be anything."""
     against_peers: Scale
-    """0.5 is like the others; above is slower than they are."""
+    """0.5 is like the others and quiet; above stands out in orange, below in blue."""
 
     def health(self, state: str) -> str:
         """Of a node's state; the healthy are quiet, so that the others are seen."""
@@ -49,8 +47,7 @@ LIGHT = Palette(
     alarm="#c2371c",
     warning="#b26a00",
     series=("#1f6fb4", "#c77700", "#00805f", "#a8508a", "#2f9ad0", "#c2371c", "#77778a"),
-    low_to_high=((0.0, "#eef2f7"), (0.25, "#bfd3e8"), (0.5, "#7aa6cf"), (0.75, "#3a76b0"), (1.0, "#0d3b6e")),
-    against_peers=((0.0, "#2f6fae"), (0.35, "#cfdfee"), (0.5, "#f3f3f0"), (0.65, "#f3cf9a"), (0.8, "#dd7f32"), (1.0, "#98230c")),
+    against_peers=((0.0, "#17508f"), (0.2, "#5b94cb"), (0.4, "#ccdcea"), (0.5, "#e8eae7"), (0.6, "#f1d9b5"), (0.8, "#dd7f32"), (1.0, "#98230c")),
 )
 DARK = Palette(
     background="#14171b",
@@ -62,8 +59,7 @@ DARK = Palette(
     alarm="#ff8163",
     warning="#eaae4a",
     series=("#62abe6", "#eaa53c", "#3fbf96", "#d792bd", "#8fd0f5", "#ff8163", "#a9a9bd"),
-    low_to_high=((0.0, "#1e242c"), (0.25, "#22456a"), (0.5, "#2f75b0"), (0.75, "#6bb0e6"), (1.0, "#def0ff")),
-    against_peers=((0.0, "#6cb1ef"), (0.35, "#2c4862"), (0.5, "#23282f"), (0.65, "#6b4a1c"), (0.8, "#e08a33"), (1.0, "#ffd0a8")),
+    against_peers=((0.0, "#a9d4fb"), (0.2, "#4d93d4"), (0.4, "#2f4257"), (0.5, "#2b3138"), (0.6, "#4d402b"), (0.8, "#e08a33"), (1.0, "#ffd0a8")),
 )
 
 

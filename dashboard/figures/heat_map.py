@@ -1,4 +1,7 @@
-"""Nodes × slots as one picture: a row for each node of a small cluster, blocks of cells for a large one."""
+"""Nodes × slots as one picture: a row for each node of a small cluster, blocks of cells for a large one.
+
+Colour is the distance from the median of all, so that what is unlike the others is seen first, whatever the metric is.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +23,7 @@ CELLS = 12_000
 HEIGHT = 360
 WIDTH = 820
 """Pixels for which blocks are laid out; a narrower page squeezes them."""
-LEAST_SPAN = 0.1
+LEAST = 0.1
 """Of the median: numbers that differ less are shown alike, so that noise makes no picture."""
 GAP = 1
 """Empty cells between two nodes in a row."""
@@ -48,7 +51,7 @@ def heat_map(heat: Heat, palette: Palette) -> Any:
     figure.add_trace(
         go.Heatmap(
             z=_holes(grid.values), text=grid.said, hovertemplate="%{text}<extra></extra>", hoverongaps=False, zmin=low, zmax=high,
-            colorscale=[list(stop) for stop in palette.low_to_high], xgap=2 if grid.slots else 0, ygap=2 if grid.values.shape[0] <= 60 else 0,
+            colorscale=[list(stop) for stop in palette.against_peers], xgap=2 if grid.slots else 0, ygap=2 if grid.values.shape[0] <= 60 else 0,
             colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": heat.unit, "side": "top"}, "len": 1, "lenmode": "fraction", "y": 0.5, "nticks": 5, "x": 1.01, "tickfont": {"size": 12}},
         )
     )  # fmt: skip
@@ -63,20 +66,18 @@ def one_per_node(values: Floats) -> Floats:
     known = np.isfinite(values)
     middle = float(np.median(values[known])) if known.any() else 0.0
     distance = np.where(known, np.abs(values - middle), -1.0)
-    return values[np.arange(len(values)), distance.argmax(axis=1)]
+    farthest: Floats = values[np.arange(len(values)), distance.argmax(axis=1)]
+    return farthest
 
 
 def limits(values: Floats) -> tuple[float, float]:
-    """Of the scale: the lowest and highest number, or a tenth of the median around it if they are nearly alike."""
+    """Of the scale: as far from the median on both sides as the farthest number is, or LEAST of the median if they are nearly alike."""
     known = values[np.isfinite(values)]
     if not known.size:
         return 0.0, 1.0
-    low, high, middle = float(known.min()), float(known.max()), float(np.median(known))
-    least = LEAST_SPAN * abs(middle) or 1.0
-    if high - low >= least:
-        return low, high
-    centre = (low + high) / 2
-    return centre - least / 2, centre + least / 2
+    middle = float(np.median(known))
+    farthest = max(float(np.abs(known - middle).max()), LEAST * abs(middle)) or 1.0
+    return middle - farthest, middle + farthest
 
 
 def in_rows(heat: Heat) -> Grid:

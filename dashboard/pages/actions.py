@@ -13,9 +13,7 @@ from dashboard.reading import Reader
 from dashboard.sources import Sources
 
 MOST = 100
-STATES: dict[str, tuple[str, markup.Tone]] = {
-    "done": ("helped", "good"), "failed": ("failed", "alarm"), "intended": ("under way", "accent"), "stale": ("overtaken", "quiet"),
-}  # fmt: skip
+TONES: dict[str, markup.Tone] = {"helped": "good", "failed": "alarm", "under way": "accent"}
 DOWNTIME = "downtime_s"
 THROUGHPUT = "throughput_per_s"
 BILL = "bill_gpu_hours"
@@ -43,7 +41,7 @@ def _done(known: Sources, reader: Reader, span: str) -> None:
         st.html(markup.empty(f"Nothing was done in the last {span}", "That is good news, or the mode is observe: then plans are only written down. A drill shows what would happen.", command="eagle-eye drill --help"))
         return
     st.html(markup.tiles(tiles(lines)))
-    st.html(markup.joined(markup.section("What was done", "expected → actual"), table(lines, reader, now)))
+    st.html(markup.joined(markup.section("What was done", "below each number: what was expected of it"), table(lines, reader, now)))
     entries = list(downtimes(lines))
     if len(entries) > 1:
         st.html(markup.section("Downtime in the books", "a ring is what was expected, a dot what it was"))
@@ -52,18 +50,23 @@ def _done(known: Sources, reader: Reader, span: str) -> None:
 
 def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
     """What is read first."""
-    ended = [line for line in lines if line.state in ("done", "failed")]
-    helped = sum(line.state == "done" for line in ended)
-    failed = len(ended) - helped
+    judged = [line for line in lines if state_of(line) in ("helped", "failed")]
+    failed = sum(line.state == "failed" for line in judged)
     down = [line.actual[DOWNTIME] for line in lines if DOWNTIME in line.actual]
     off = [abs(entry.actual - entry.predicted) / entry.predicted for entry in downtimes(lines) if entry.predicted > 0]
     return (
         Tile("Actions", f"{len(lines):,}", f"{sum(line.own for line in lines):,} by the jobs themselves"),
-        Tile("Helped", f"{helped} of {len(ended)}", f"{failed} failed" if failed else "none failed"),
+        Tile("Helped", f"{len(judged) - failed} of {len(judged)}", f"{failed} failed" if failed else "none failed"),
         Tile("Downtime", words.duration(sum(down)), f"median {words.duration(sorted(down)[len(down) // 2])}" if down else ""),
         Tile("Bill", words.gpu_hours(sum(line.actual.get(BILL, 0.0) for line in lines)), "of the faults that were acted on"),
         Tile("Predictions", words.percent(sorted(off)[len(off) // 2]) if off else words.NOTHING, "median error of downtime"),
     )
+
+
+def state_of(line: ActionLine) -> str:
+    """In a word; what was done but cannot help by itself (a dump of stacks) is only done."""
+    done = "helped" if line.actual else "done"
+    return {"done": done, "intended": "under way", "stale": "overtaken"}.get(line.state, line.state)
 
 
 def downtimes(lines: Sequence[ActionLine]) -> Iterator[Entry]:
@@ -87,7 +90,7 @@ def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
     return (
         markup.stacked(words.date_time(line.time, reader.zone, now), words.relative(line.time, now)),
         markup.stacked(words.spoken(line.action), markup.link(line.cause or line.incident, "incident", incident=line.incident)),
-        markup.badge(*STATES.get(line.state, (line.state, "quiet"))),
+        markup.badge(state_of(line), TONES.get(state_of(line), "quiet")),
         _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
         _beside(words.number(line.predicted.get(THROUGHPUT), "/s"), words.number(line.actual.get(THROUGHPUT), "/s")),
         words.number(line.actual.get(BILL), "GPU-h"),
@@ -140,7 +143,11 @@ def _guards(known: Sources, reader: Reader, span: str) -> None:
         st.html(markup.joined(head, markup.empty("No guard was asked", f"No plan was made in the last {span} that reaches beyond its own job.")))
         return
     columns = (Column("Guard"), Column("Allowed", number=True), Column("Held", number=True), Column("Refused", number=True), Column("Last “no”", grows=True), Column("When", wide_only=True))
-    st.html(markup.joined(head, markup.table(columns, (_guard(line, now, hidden=bool(reader.person.tenant)) for line in lines), caption="Guards")))
+    said_no = [line for line in lines if line.held or line.refused]
+    others = [words.spoken(line.guard) for line in lines if line not in said_no]
+    table = markup.table(columns, (_guard(line, now, hidden=bool(reader.person.tenant)) for line in said_no), caption="Guards") if said_no else ""
+    rest = markup.tagged("p", f"Only allowed: {', '.join(others)}.", "ee-second") if others else ""
+    st.html(markup.joined(head, table, rest))
 
 
 def _guard(line: GuardLine, now: float, *, hidden: bool) -> Sequence[object]:

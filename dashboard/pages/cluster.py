@@ -161,9 +161,10 @@ def _numbers(known: Sources, reader: Reader, every: float | None) -> None:
     import streamlit as st
 
     found = cluster.metrics(known)
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
-        st.html(markup.section("Every GPU", "mean of the last minute"), width="content")
-        chosen = st.selectbox("Metric", [_key(metric) for metric in found], key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=300)
+    keys = [_key(metric) for metric in found]
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
+        st.html(markup.section("Numbers", "orange above the others, blue below"), width="content")
+        chosen = st.selectbox("Metric", keys, index=_usual(keys), key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=260)
     metric = next((each for each in found if _key(each) == chosen), found[0])
     boundary.live(lambda: _heat(known, reader, metric), every=every)
 
@@ -192,6 +193,11 @@ def only(heat: Heat, nodes: Iterable[str]) -> Heat:
 
 def _key(metric: Metric) -> str:
     return f"{metric.table}/{metric.name}"
+
+
+def _usual(keys: Sequence[str]) -> int:
+    """What is looked at first: a GPU that does nothing, or is slowed down, shows in its power."""
+    return next((index for index, key in enumerate(keys) if key.endswith("power_watts")), 0)
 
 
 def _title(key: str) -> str:

@@ -41,7 +41,7 @@ def tiles(status: Status, now: float) -> Sequence[Tile]:
     late = bool(lags) and max(lags) > LATE_S
     lost = sum(status.dropped.values())
     return (
-        Tile("Leader", status.leader.partition(" (")[0] if status.leader else "nobody", f"term {status.term}, since {words.relative(status.leads_since, now)}" if status.leader else f"last term {status.term}" if status.term else ""),
+        Tile("Leader", status.leader.partition(" (")[0] if status.leader else words.NOTHING, f"term {status.term}, since {words.relative(status.leads_since, now)}" if status.leader else f"last term {status.term}" if status.term else ""),
         Tile("Lag", words.duration(max(lags)) if lags else words.NOTHING, "behind the stream, at most" if lags else "not known", "alarm" if late else "quiet"),
         Tile("Newest number", words.relative(status.newest, now), "in the history"),
         Tile("Blind spots", len(status.collectors), "collectors that fail", "warning" if status.collectors else "quiet"),

@@ -18,7 +18,7 @@ from eagle_eye.errors import AccessDenied
 
 STRAGGLES = 1.1
 """Times its peers: from here on a worker is named (Unicron, section 4.1: 1.1 times the mean is slow)."""
-MARKS: dict[str, tuple[str, markup.Tone]] = {"incident": ("incident", "alarm"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
+MARKS: dict[str, tuple[str, markup.Tone]] = {"incident": ("incident", "warning"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
 MOST_MARKS = 30
 
 
@@ -105,8 +105,10 @@ def marks_table(marks: Sequence[Mark], reader: Reader, now: float) -> Safe:
 
 
 def _mark(mark: Mark, reader: Reader, now: float) -> Sequence[object]:
-    told = markup.link(mark.text, "incident", incident=mark.incident) if mark.incident else mark.text
-    when = markup.joined(words.date_time(mark.time, reader.zone, now), "  ", markup.muted(words.relative(mark.time, now)))
+    action, of, cause = mark.text.partition(" for ")
+    text = words.capital(words.spoken(action) + of + cause if mark.what == "heal" else mark.text)
+    told = markup.link(text, "incident", incident=mark.incident) if mark.incident else text
+    when = markup.joined(words.date_time(mark.time, reader.zone, now), Safe("&ensp;"), markup.muted(words.relative(mark.time, now)))
     return when, markup.badge(*MARKS[mark.what]), told
 
 
