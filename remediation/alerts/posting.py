@@ -2,6 +2,7 @@
 
 import base64
 import email.utils
+import logging
 import math
 import ssl
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Answer:
 
 def client_for(address: Address) -> httpx.Client:
     """A client with the receiver's time-outs. Its ca_file was looked at before."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells each request with its whole address, which may be a secret
     receiver = address.receiver
     timeout = httpx.Timeout(receiver.timeout_s, connect=min(CONNECT_S, receiver.timeout_s))
     return httpx.Client(timeout=timeout, follow_redirects=False, verify=_trust(receiver.ca_file), headers={"User-Agent": f"eagle-eye/{__version__}"})

@@ -1,5 +1,6 @@
 """Alerts to real receivers in processes of their own: refused when malformed, killed in mid letter, hanging, dead, back again."""
 
+import logging
 import re
 import shutil
 import signal
@@ -105,6 +106,18 @@ def test_every_kind_of_receiver_takes_a_life_of_an_incident(ledger: Ledger, page
     assert [body["event_action"] for body in pagers["pagerduty"].bodies][-1] == "resolve"
     assert {body["dedup_key"] for body in pagers["pagerduty"].bodies} == {"i1"}
     assert pagers["slack"].bodies[-1]["text"].startswith("🟢 Resolved: slow &lt;node&gt;")
+
+
+def test_the_servers_log_does_not_tell_an_address_that_is_a_secret(
+    ledger: Ledger, pager: Callable[..., Pager], secrets: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    slack = pager("slack")
+    with caplog.at_level(logging.INFO), telling(ledger, Receiver(kind="slack", url=f"{slack.url}/T0-secret")) as (_, room):
+        room.open("i1")
+        looked(room)
+        until("the letter", lambda: slack.bodies)
+        until("its end", lambda: ledger.addressees() == {})
+    assert "T0-secret" not in caplog.text
 
 
 def test_a_receiver_that_refuses_says_why_and_the_operator_is_told(ledger: Ledger, pager: Callable[..., Pager], secrets: None) -> None:
