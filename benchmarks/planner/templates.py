@@ -3,6 +3,7 @@
     python -m benchmarks.planner.templates --data DIRECTORY [--json]
 
 DIRECTORY holds profiles/*.json and expected/*.json (optimal times by another solver, and what Oobleck's planners chose).
+Times are one core's, with the clock on the wall beside them: nothing here runs on more than one.
 """
 
 import argparse
@@ -12,14 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.report import Row, report
 from remediation.planner.layers import Layer, Layers, parse_layers
 from remediation.planner.node_stages import one_stage_per_node
-from remediation.planner.packing import Packed, any_order, halves, pack
+from remediation.planner.packing import any_order, halves, pack
 from remediation.planner.pipeline import four_per_stage, iteration_time
 from remediation.planner.templates import Cluster, make_templates
 
@@ -103,8 +104,9 @@ def synthetic(count: int, per_node: int = 1) -> Layers:
 def cold_row() -> Row:
     """The first template that this process makes: nothing is warm."""
     layers = synthetic(96)
-    seconds, _ = _timed(lambda: one_stage_per_node(layers, range(1, 65), four_per_stage))
-    return Row("96 layers, 1..64 nodes, cold (no compiler)", f"{seconds:.3f} s", "≤ 0.3 s", seconds <= 0.3, "Rust 80 to 101 s, C++ hours")
+    timed = _timed(lambda: one_stage_per_node(layers, range(1, 65), four_per_stage))
+    figure = f"{timed.core_s:.3f} s (wall {timed.wall_s:.3f})"
+    return Row("96 layers, 1..64 nodes, cold (no compiler)", figure, "≤ 0.3 s", timed.core_s <= 0.3, "Rust 80 to 101 s, C++ hours")
 
 
 def times() -> list[Row]:
@@ -112,12 +114,12 @@ def times() -> list[Row]:
     rows = []
     for nodes, batches, goal in ((8, 128, True), (8, 64, True), (8, 32, True), (16, 128, False)):
         layers = synthetic(48, 8)
-        seconds, packed = _timed(lambda n=nodes, b=batches, chain=layers: pack(chain, range(1, n + 1), 8, b))  # type: ignore[misc]
-        gap = max(packed.gaps.values())
-        met = seconds <= (60 if gap <= EQUAL else 5) and gap <= GAP if goal else None
+        timed = _timed(lambda n=nodes, b=batches, chain=layers: pack(chain, range(1, n + 1), 8, b))  # type: ignore[misc]
+        gap = max(timed.result.gaps.values())
+        met = timed.core_s <= (60 if gap <= EQUAL else 5) and gap <= GAP if goal else None
         target = "≤ 5 s with a proved gap ≤ 0.1 %, exact ≤ 60 s" if goal else ""
         what = f"48 layers, 1..{nodes} nodes × 8 GPUs, {batches} micro-batches"
-        rows.append(Row(what, f"{seconds:.2f} s, proved gap {gap:.2%}", target, met, "C++ 104 to 125 s" if nodes == 8 else ""))
+        rows.append(Row(what, f"{timed.core_s:.2f} s (wall {timed.wall_s:.2f}), proved gap {gap:.2%}", target, met, "C++ 104 to 125 s" if nodes == 8 else ""))
     return rows
 
 
@@ -131,10 +133,18 @@ def coverage() -> Row:
     return Row("coverage, 48 layers, n0 by memory, 64 nodes, f = 0..3", f"{counts} node counts served", "all", True, "Oobleck: by theorem")
 
 
-def _timed(work: Callable[[], Any]) -> tuple[float, Packed]:
-    begin = time.perf_counter()
+class Timed(NamedTuple):
+    """What came out, and the seconds of one core and of the clock on the wall."""
+
+    result: Any
+    core_s: float
+    wall_s: float
+
+
+def _timed(work: Callable[[], Any]) -> Timed:
+    core, wall = time.process_time(), time.perf_counter()
     result = work()
-    return time.perf_counter() - begin, result
+    return Timed(result, time.process_time() - core, time.perf_counter() - wall)
 
 
 if __name__ == "__main__":
