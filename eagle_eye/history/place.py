@@ -39,11 +39,15 @@ class Place:
 
     def new(self, name: str) -> Path:
         """Path of a local file to write before it is `put`."""
-        folder = Path(self.root) / NEW if self.local else Path(tempfile.gettempdir()) / f"eagle-eye-history-{os.getpid()}"
         try:
+            if not self.local:
+                number, path = tempfile.mkstemp(prefix="eagle-eye-history-", suffix=f"-{name}")
+                os.close(number)
+                return Path(path)
+            folder = Path(self.root) / NEW
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise HistoryError(f"{folder} cannot be written: {error.strerror}") from error
+            raise HistoryError(f"{self.name} cannot be written: {error.strerror}") from error
         return folder / f"{os.getpid()}-{name}"
 
     def put(self, written: Path, file: HistoryFile) -> int:
