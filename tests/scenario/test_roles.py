@@ -15,6 +15,7 @@ from eagle_eye.app import drills
 from eagle_eye.app.cli import main
 from eagle_eye.app.demo.stage import Stage
 from eagle_eye.clock import SystemClock
+from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Holder, IncidentRecord, Ledger
 from eagle_eye.rpc.client import call
 from eagle_eye.stream import INCIDENTS, OBSERVATIONS, PULSES
@@ -22,7 +23,7 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Incident, Pulse
 
 LOOP = Path(__file__).with_name("loop.py")
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 PARTITIONS = 4
 JOB = "test/roles/run-1"
 CONFIG = """\
@@ -92,7 +93,7 @@ def newest_pulse(stage: Stage) -> Pulse:
     return msgspec.json.decode(last.value, type=Pulse)
 
 
-def kill(stage: Stage, process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
 
@@ -150,7 +151,7 @@ def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_s
     (victim,) = [name for name in ("detect-1", "detect-2") if partition in owned(stage, name)]
     survivor = "detect-2" if victim == "detect-1" else "detect-1"
     term = owned(stage, victim)[partition]
-    kill(stage, stage.cluster.further.pop(victim))
+    kill(stage.cluster.further.pop(victim))
     wait(stage, "the other to own everything", lambda: len(owned(stage, survivor)) == PARTITIONS)
     assert owned(stage, survivor)[partition] == term + 1
     wait(stage, "pulses of the new owner", lambda: newest_pulse(stage).generation == term + 1)
@@ -161,33 +162,41 @@ def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_s
     wait(stage, "evenly shared partitions", lambda: [len(owned(stage, name)) for name in (victim, survivor)] == [2, 2])
 
 
+def term_of(stage: Stage) -> int:
+    """Of the leader that answers; 0 if none does."""
+    with contextlib.suppress(EagleEyeError):
+        return int(call(stage.server_address, "status")["term"])
+    return 0
+
+
 def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_restart(stage: Stage) -> None:
     leader = stage.cluster.server
     assert leader is not None
+    if "standby" in stage.cluster.further:
+        kill(stage.cluster.further.pop("standby"))
     intruder = Holder(host="elsewhere", pid=1, boot="intruder")
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite")) as ledger:
-        kill(stage, stage.cluster.further.pop("standby"))
         before = ledger.holder_of("leader")
         assert before is not None
         ledger.resign("leader", before.holder, stage.clock.now())
         term = ledger.acquire("leader", intruder, 600.0, stage.clock.now())
         assert term == before.term + 1
-        wait(stage, "the leader to stand by", lambda: f"standing by: process 1 on elsewhere (term {term})" in stage.cluster.tail("server", 1000))
+        wait(stage, "the leader to stand by", lambda: term_of(stage) == 0)
         ledger.resign("leader", intruder, stage.clock.now())
-    wait(stage, "it to lead again", lambda: f"leading in term {term + 1}" in stage.cluster.tail("server", 1000))
+    wait(stage, "it to lead again", lambda: term_of(stage) == term + 1)
     assert leader.poll() is None
-    wait(stage, "sessions", lambda: len(call(stage.server_address, "status")["sessions"]) == 2 * len(stage.nodes))
-    stage.cluster.start_further("standby", "--role", "lead")
     healed(stage, broken(stage, 0))
 
 
 def test_a_killed_leader_is_followed_by_its_standby_which_heals_what_is_open(stage: Stage) -> None:
-    before = incidents_of(stage)
+    if "standby" not in stage.cluster.further:
+        stage.cluster.start_further("standby", "--role", "lead")
+    before, term = incidents_of(stage), term_of(stage)
     kept = broken(stage, 2)
     leader = stage.cluster.server
     assert leader is not None
     stage.cluster.server = stage.cluster.further.pop("standby")
-    kill(stage, leader)
-    wait(stage, "the standby to lead", lambda: "leading in term" in stage.cluster.tail("standby", 1000))
+    kill(leader)
+    wait(stage, "the standby to lead", lambda: term_of(stage) == term + 1)
     healed(stage, kept)
     assert incidents_of(stage) == {*before, kept.incident.id}
