@@ -40,7 +40,7 @@ bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md
 	@$(RUN) -m benchmarks $(ARGS)
 
 soak: .venv/.ready  ## the long ones: a healthy run of ten minutes must raise nothing; writes benchmarks/RESULTS.md
-	@$(RUN) -m benchmarks benchmarks.chain.soak
+	@$(RUN) -m benchmarks benchmarks.chain.soak benchmarks.cluster.telemetry
 
 stubs: .venv/.ready  ## control.proto → Python
 	@$(RUN) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. eagle_eye/rpc/control.proto

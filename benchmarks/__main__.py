@@ -2,7 +2,7 @@
 
     python -m benchmarks                                 all that need no data
     python -m benchmarks benchmarks.chain.probe          one; the others' sections stay as they are
-    python -m benchmarks --data DIR                      the planner's too, on the data that its README describes
+    python -m benchmarks --data DIR                      those too that need public data: DIR/planner, DIR/mlperf_power, ...
 """
 
 import argparse
@@ -35,7 +35,16 @@ PLANNER = (
 """These read public data that is no part of the project."""
 SIMULATOR = ("benchmarks.planner.simulator_transom", "benchmarks.planner.simulator_year")
 """These make what they need from seeds."""
-LONG = ("benchmarks.chain.soak",)
+CLUSTER = (
+    "benchmarks.cluster.kafka_stream",
+    "benchmarks.cluster.kafka_faults",
+    "benchmarks.cluster.takeover",
+    "benchmarks.cluster.storm",
+    "benchmarks.cluster.no_help",
+)
+HISTORY = ("benchmarks.cluster.history",)
+"""Reads public data, too."""
+LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry")
 """`make soak`."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEADING = re.compile(r"^## `python -m ([\w.]+)`", re.MULTILINE)
@@ -45,14 +54,14 @@ def main() -> int:
     """Run them; a missed goal is written down, not hidden."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
-    parser.add_argument("--data", help="folder of the planner's public data")
+    parser.add_argument("--data", help="folder of the public data, with planner/ in it")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *SIMULATOR, *(PLANNER if options.data else ())]
+    chosen = options.only or [*CHAIN, *CLUSTER, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        data = ["--data", options.data] if name in PLANNER and options.data else []
+        data = _data(name, options.data) if options.data else []
         done = subprocess.run([sys.executable, "-m", name, "--json", *data], stdout=subprocess.PIPE, text=True)
         try:
             sections[name] = section(name, json.loads(done.stdout))
@@ -61,6 +70,12 @@ def main() -> int:
             failed = True
         RESULTS.write_text(text(sections))
     return int(failed)
+
+
+def _data(name: str, folder: str) -> list[str]:
+    if name in PLANNER:
+        return ["--data", str(Path(folder) / "planner")]
+    return ["--data", folder] if name in HISTORY else []
 
 
 def known() -> dict[str, str]:
@@ -75,7 +90,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *LONG, *PLANNER, *SIMULATOR]
+    order = [*CHAIN, *LONG, *CLUSTER, *HISTORY, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "
