@@ -12,17 +12,19 @@ from eagle_eye.config import Config
 
 
 @click.command(short_help="detect, diagnose, decide and heal")
-@click.option("--role", type=click.Choice(["all", "detect", "lead"]), default=None, help="What this process does. Default: server.role of the configuration.")
+@click.option("--role", type=click.Choice(["all", "detect", "lead"]), default=None, help="detect: judge a share of the stream's partitions; lead: decide and command; all: both. Default: server.role of the configuration.")
 @click.option("--listen", default="", help="host:port. Default: server.listen of the configuration.")
 @click.option("--http", default=None, help="host:port of /metrics, /healthz and the hooks; '' for none. Default: server.http of the configuration.")
 @options.deployment
 def command(config: Config, listen: str, http: str | None, role: Literal["all", "detect", "lead"] | None) -> None:
-    """Run the server. A second one on the same ledger waits as standby and names the holder.
+    """Run the server. Of several on one ledger one leads, the others stand by and name it; those that detect share the
+    partitions of the stream. docs/roles.md.
 
     \b
     Examples:
       eagle-eye server
       eagle-eye server --role detect --http 127.0.0.1:7469
+      eagle-eye server --role lead --listen 10.0.0.5:7467
       eagle-eye server --config /etc/eagle-eye/config.toml
     """
     if role is not None:
