@@ -23,6 +23,8 @@ JobState = Literal["running", "healing", "standing", "over"]
 NOT_OVER = (IncidentState.OPEN, IncidentState.CONTAINED, IncidentState.HEALING, IncidentState.FAILED)
 SILENT_S = 15.0
 """A node whose newest number is so much older than the newest of all is silent."""
+HEARD_S = 90.0
+"""Nodes are asked for in so many last seconds; whoever was silent for longer is known from the layouts alone."""
 STANDING_S = 60.0
 """A job without a step for so long, and for ten steps, stands still; numbers of a window of files are always missing."""
 HEAT_S = 10.0
@@ -149,13 +151,13 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
 
 
 def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str, float]]:
-    """Node → (job, time of its newest number); of the last minutes of the span, as nodes that were silent for longer are in layouts."""
+    """Node → (job, time of its newest number)."""
     if not sources.config.history.enabled:
         return {}
     known = sources.metrics()
     table = next((name for name in (*(name for name in known if name.startswith("node/")), *known) if not name.startswith("steps")), "")
-    question = "SELECT node, arg_max(job, time) AS job, max(epoch(time)) AS newest FROM {rows} GROUP BY node"
-    found = sources.ask(table, question, since=max(since, until - 600.0), until=until) if table else None
+    question = "SELECT node, any_value(job) AS job, epoch(max(time)) AS newest FROM {rows} GROUP BY node"
+    found = sources.ask(table, question, since=max(since, until - HEARD_S), until=until) if table else None
     if found is None:
         return {}
     return {node: (job, time) for node, job, time in zip(found["node"], found["job"], found["newest"].tolist(), strict=True)}
@@ -261,7 +263,9 @@ def _heat(sources: Sources, metric: str, table: str, since: float, until: float,
 
 def _laid_out(found: Mapping[str, Any], metric: str, table: str) -> Heat:
     """Rows in the order of node and entity → a matrix."""
-    nodes, row = np.unique(found["node"], return_inverse=True)
+    begins = np.flatnonzero(np.r_[True, found["node"][1:] != found["node"][:-1]])
+    nodes = found["node"][begins]
+    row = np.repeat(np.arange(len(nodes)), np.diff(np.r_[begins, len(found["node"])]))
     kind = table.partition("/")[0]
     place, slots = _slots(found["entity"], row, kind)
     values = np.full((len(nodes), len(slots)), np.nan, np.float32)

@@ -17,7 +17,7 @@ BEFORE_S = 120.0
 AFTER_S = 120.0
 POINTS = 240
 MOST_PLOTS = 6
-OTHERS = "others (median)"
+OTHERS = "others (mean)"
 STEP_METRICS = {"loss": "Loss", "step_s": "Step time, slowest worker"}
 OF_NODES = ("cpu_percent", "memory_percent", "load_1")
 OF_GPUS = ("utilisation_percent", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_percent")
@@ -53,7 +53,7 @@ _OF_JOB = "WITH {committed} SELECT max(done) AS time, avg(loss) AS loss, max(sec
 
 def _of_job(sources: Sources, incident: Incident, since: float, until: float) -> Iterator[Plot]:
     given = {"job": incident.job, "every": (until - since) / POINTS, "begin": since}
-    found = sources.ask("steps", _OF_JOB.format(committed=steps.committed(of_job=True)), given, needs=steps.NEEDS, since=since, until=until)
+    found = sources.ask("steps", _OF_JOB.format(committed=steps.committed(of_job=True, more=steps.LOSS)), given, needs=steps.NEEDS, since=since, until=until)
     if found is None:
         return
     columns = with_gaps({name: np.asarray(column, float) for name, column in found.items()})
@@ -83,8 +83,8 @@ def _of_accused(sources: Sources, incident: Incident, nodes: Sequence[str], sinc
 
 
 _BESIDE = """
-WITH cells AS (SELECT {by} AS who, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL)
-SELECT CASE WHEN list_contains($accused, who) THEN who ELSE '' END AS name, bucket, median(value) AS value FROM cells GROUP BY ALL ORDER BY name, bucket
+SELECT CASE WHEN list_contains($accused, {by}) THEN {by} ELSE '' END AS name, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value
+FROM {{rows}} WHERE job = $job GROUP BY ALL ORDER BY name, bucket
 """
 _COMPUTE = "step_s - coalesce(communication_s, 0)"
 

@@ -103,7 +103,7 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
     phases = [name for name in PHASES if name in known]
     more = "".join(f", avg({name}) AS {name}" for name in phases)
     every = (until - since) / points
-    question = _COURSE.format(committed=steps.committed(of_job=True, more=more), phases=more)
+    question = _COURSE.format(committed=steps.committed(of_job=True, more=steps.LOSS + more), phases=more)
     found = sources.ask("steps", question, {"job": job, "every": every, "begin": since}, needs=(*steps.NEEDS, *phases), since=since, until=until)
     marks = _marks(sources, job, since, until)
     if found is None:
@@ -173,10 +173,14 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ma
 
 # --- workers -----------------------------------------------------------------------------------------------------------
 
+_SLOWEST = """
+WITH told AS (SELECT entity, avg({value}) + coalesce(stddev_pop({value}), 0) AS high FROM {{rows}} WHERE job = $job GROUP BY entity)
+SELECT entity, count(*) OVER () AS total FROM told ORDER BY high DESC NULLS LAST, entity LIMIT {most}
+"""
+"""By the mean and how far it varies, so that one who was slow for a while is among them."""
 _WORKERS = """
-WITH cells AS (SELECT entity, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value FROM {{rows}} WHERE job = $job GROUP BY ALL),
-ranked AS (SELECT entity, quantile_cont(value, 0.9) AS high FROM cells GROUP BY entity ORDER BY high DESC NULLS LAST LIMIT {most})
-SELECT entity, bucket, value, (SELECT count(DISTINCT entity) FROM cells) AS total FROM cells SEMI JOIN ranked USING (entity)
+SELECT entity, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value
+FROM {{rows}} WHERE job = $job AND list_contains($workers, entity) GROUP BY ALL
 """
 
 
@@ -184,17 +188,18 @@ def _workers(sources: Sources, job: str, since: float, until: float, metric: str
     needs = ("step_s", "communication_s") if metric == COMPUTE else (metric,)
     value = "step_s - coalesce(communication_s, 0)" if metric == COMPUTE else quoted(metric)
     every = (until - since) / WORKER_COLUMNS
-    question = _WORKERS.format(value=value, most=MOST_WORKERS)
-    found = sources.ask("steps", question, {"job": job, "every": every, "begin": since}, needs=needs, since=since, until=until)
+    slowest = sources.ask("steps", _SLOWEST.format(value=value, most=MOST_WORKERS), {"job": job}, needs=needs, since=since, until=until)
+    given = {"job": job, "every": every, "begin": since, "workers": slowest["entity"].tolist() if slowest else []}
+    found = sources.ask("steps", _WORKERS.format(value=value), given, needs=needs, since=since, until=until) if slowest else None
     times: Doubles = since + np.arange(WORKER_COLUMNS, dtype=np.float64) * every
-    if found is None:
+    if found is None or slowest is None:
         nobody = np.empty((0, WORKER_COLUMNS), np.float32)
         return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=[], values=nobody, every=every, total=0)
     names = sorted(dict.fromkeys(found["entity"]), key=_natural)
     place = {name: index for index, name in enumerate(names)}
     values = np.full((len(names), WORKER_COLUMNS), np.nan, np.float32)
     values[[place[name] for name in found["entity"]], np.clip(found["bucket"], 0, WORKER_COLUMNS - 1)] = found["value"]
-    return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=names, values=values, every=every, total=int(found["total"][0]))
+    return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=names, values=values, every=every, total=int(slowest["total"][0]))
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

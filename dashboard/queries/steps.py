@@ -1,10 +1,11 @@
 """Steps of jobs out of the history: one row for each step that all workers have completed, aggregated by DuckDB."""
 
 NEEDS = ("step_s", "tokens", "loss")
+LOSS = ", coalesce(sum(loss * tokens) FILTER (tokens > 0) / sum(tokens) FILTER (loss IS NOT NULL AND tokens > 0), avg(loss)) AS loss"
+"""Of a step, for `more`: each worker's by its tokens, where they are told."""
 COMMITTED = """
     reported AS (
-        SELECT job, epoch, step, max(epoch(time)) AS done, max(step_s) AS seconds, sum(tokens) AS tokens, count(*) AS workers,
-               coalesce(sum(loss * tokens) FILTER (loss IS NOT NULL AND tokens > 0) / sum(tokens) FILTER (loss IS NOT NULL AND tokens > 0), avg(loss)) AS loss{more}
+        SELECT job, epoch, step, max(epoch(time)) AS done, max(step_s) AS seconds, sum(tokens) AS tokens, count(*) AS workers{more}
         FROM {{rows}} {where} GROUP BY job, epoch, step),
     complete AS (SELECT * FROM reported QUALIFY workers = max(workers) OVER (PARTITION BY job, epoch)),
     ordered AS (
