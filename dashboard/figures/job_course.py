@@ -16,6 +16,8 @@ ROWS = ("Loss", "Step time", "Throughput", "Goodput")
 UNITS = ("", "by phase", "tokens/s", "")
 GROUND = 0.045
 """Of the height: free over each row for its name."""
+WHOLE = "y6"
+"""Axis over the whole height."""
 SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open"}
 
 
@@ -35,10 +37,16 @@ def job_course(course: Course, palette: Palette, zone: tzinfo, *, since: float, 
 
 
 def timeline_marks(figure: Any, marks: Sequence[Mark], palette: Palette, zone: tzinfo) -> None:
-    """Lines through the whole figure at what happened."""
-    for mark, time in zip(marks, style.moments([mark.time for mark in marks], zone), strict=True):
-        colour = colour_of(mark.what, palette)
-        figure.add_shape(type="line", x0=time, x1=time, y0=0, y1=1, xref="x", yref="paper", line={"color": colour, "width": 1, "dash": "dot" if mark.what == "epoch" else "solid"}, opacity=0.7, layer="below")
+    """Lines through the whole figure at what happened: one trace a kind, as hundreds of shapes are slow to draw."""
+    import plotly.graph_objects as go
+
+    for what in SYMBOLS:
+        times = style.moments([mark.time for mark in marks if mark.what == what], zone)
+        ends = [point for time in times for point in ((time, 0.0), (time, 1.0), (None, None))]
+        if ends:
+            line = {"color": clear(colour_of(what, palette), 0.7), "width": 1, "dash": "dot" if what == "epoch" else "solid"}
+            figure.add_trace(go.Scatter(x=[time for time, _ in ends], y=[high for _, high in ends], mode="lines", line=line, yaxis=WHOLE, showlegend=False, hoverinfo="skip"))
+    figure.update_layout({WHOLE.replace("y", "yaxis"): {"domain": [0, 1], "anchor": "x", "overlaying": "y4", "range": [0, 1], "visible": False, "fixedrange": True}})
 
 
 def colour_of(what: str, palette: Palette) -> str:
