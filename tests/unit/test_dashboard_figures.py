@@ -1,0 +1,148 @@
+"""Figures and pieces of pages: what a reader must be able to see in them."""
+
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from dashboard import markup
+from dashboard.figures import style
+from dashboard.figures.books import Entry, books
+from dashboard.figures.colours import DARK, LIGHT, Palette, palette
+from dashboard.figures.heat_map import heat_map, limits, one_per_node
+from dashboard.figures.job_course import job_course
+from dashboard.figures.worker_map import beside_peers, slowest, worker_map
+from dashboard.queries.cluster import Heat
+from dashboard.queries.job import Course, Mark, WorkerHeat
+
+
+def heat(nodes: int, slots: int = 8) -> Heat:
+    values = np.full((nodes, slots), 400, np.float32)
+    values[nodes // 2, slots - 1] = 100
+    names = [f"node-{node:05d}" for node in range(nodes)]
+    return Heat(metric="power_watts", unit="W", nodes=names, slots=[str(slot) for slot in range(slots)], values=values, entities=[[f"GPU-{name}-{slot}" for slot in range(slots)] for name in names])
+
+
+def course(marks: tuple[Mark, ...] = ()) -> Course:
+    times = np.array([100.0, 101.0, np.nan, 110.0])
+    numbers = np.array([2.0, 1.9, np.nan, 1.5])
+    return Course(times=times, loss=numbers, step_s=numbers, tokens_per_s=numbers * 1000, phases={"forward": numbers / 3, "communication": numbers / 2}, goodput=np.array([0.9, 0.9, 0.5, 0.6]), epochs=numbers, steps=numbers, marks=marks)
+
+
+def said_of(figure) -> list[str]:
+    return [word for line in figure.data[0].text for word in line]
+
+
+@pytest.mark.parametrize("nodes", [4, 200, 10_000])
+def test_the_odd_gpu_of_a_cluster_of_any_size_is_drawn_and_names_its_node(nodes):
+    figure = heat_map(heat(nodes), LIGHT)
+    numbers = [(value, word) for line, words in zip(figure.data[0].z, figure.data[0].text, strict=True) for value, word in zip(line, words, strict=True)]
+    odd = [word for value, word in numbers if value == 100]
+    assert len(odd) == 1
+    assert f"node-{nodes // 2:05d}" in odd[0]
+    assert "100" in odd[0]
+    assert "W" in odd[0]
+
+
+def test_ten_thousand_nodes_stay_one_small_picture():
+    figure = heat_map(heat(10_000), DARK)
+    assert figure.layout.height <= 400
+    assert len(figure.to_json()) < 2_000_000
+    assert len({word for word in said_of(figure) if word}) == 10_000, "every node is there"
+
+
+def test_a_node_with_one_odd_gpu_is_not_averaged_away():
+    assert one_per_node(np.array([[400, 400, 100], [400, 410, 400]], np.float32)).tolist() == [100, 410]
+
+
+def test_a_node_that_tells_nothing_stays_empty():
+    assert np.isnan(one_per_node(np.array([[np.nan, np.nan], [1, 1]], np.float32))[0])
+
+
+def test_noise_is_not_made_a_picture():
+    low, high = limits(np.array([400.0, 401.0], np.float32))
+    assert high - low >= 40
+    assert limits(np.array([400.0, 100.0, 400.0], np.float32)) == (100.0, 700.0)
+    assert limits(np.array([np.nan], np.float32)) == (0.0, 1.0)
+
+
+def test_a_pause_breaks_the_line_and_marks_say_what_happened():
+    marks = (Mark(time=101.0, what="incident", text="slow node: node-c", incident="i"), Mark(time=105.0, what="heal", text="restart", incident="i"))
+    figure = job_course(course(marks), LIGHT, UTC, since=100.0, until=110.0)
+    loss = next(trace for trace in figure.data if trace.name == "Loss")
+    assert loss.y[2] is None
+    points = next(trace for trace in figure.data if trace.name == "what happened")
+    assert list(points.customdata) == ["slow node: node-c", "restart"]
+    assert {trace.name for trace in figure.data if trace.stackgroup} == {"forward", "communication"}
+
+
+def test_hundreds_of_marks_are_few_traces():
+    marks = tuple(Mark(time=100.0 + number, what="incident", text="x", incident=str(number)) for number in range(400))
+    figure = job_course(course(marks), LIGHT, UTC, since=100.0, until=500.0)
+    assert len(figure.layout.shapes) == 0
+    assert len(figure.data) < 15
+
+
+def test_times_stand_in_the_readers_zone():
+    assert style.moments([0.0, float("nan")], ZoneInfo("Asia/Tokyo")) == ["1970-01-01 09:00:00.000", ""]
+
+
+def workers(values: np.ndarray) -> WorkerHeat:
+    names = [f"run/node-{row}/0" for row in range(len(values))]
+    return WorkerHeat(metric="compute_s", unit="s", times=np.arange(values.shape[1], dtype=float), workers=names, values=values.astype(np.float32), every=1.0, total=len(names))
+
+
+def test_a_straggler_is_named_and_a_slow_moment_of_all_is_not():
+    values = np.ones((4, 40))
+    values[:, 30:] = 3.0
+    assert slowest(workers(values)) == ("run/node-0/0", 1.0)
+    values[2, 30:] = 5.4
+    name, times = slowest(workers(values))
+    assert name == "run/node-2/0"
+    assert times == pytest.approx(1.8)
+    assert beside_peers(values)[0, 35] == 1.0
+    assert "node-2 / 0" in worker_map(workers(values), LIGHT, UTC).layout.yaxis.ticktext
+
+
+def test_workers_that_told_nothing_make_no_figure_fail():
+    assert slowest(workers(np.full((2, 5), np.nan))) is None
+    worker_map(workers(np.full((2, 5), np.nan)), DARK, UTC)
+
+
+def test_the_books_lay_predicted_beside_actual():
+    figure = books([Entry("restart worker", 5.0, 5.3)], LIGHT, "s")
+    assert {trace.name: list(trace.x) for trace in figure.data} == {"predicted": [5.0], "actual": [5.3]}
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("each", [LIGHT, DARK])
+def test_text_and_lines_can_be_read(each: Palette):
+    for colour in (each.text, each.muted, each.accent, each.alarm):
+        assert contrast(colour, each.background) >= 4.5
+        assert contrast(colour, each.surface) >= 4.5
+    for colour in (*each.series, each.warning):
+        assert contrast(colour, each.background) >= 3
+
+
+def test_a_theme_that_nobody_knows_is_light():
+    assert palette(None) is LIGHT
+    assert palette("dark") is DARK
+
+
+def test_what_came_over_a_wire_is_never_markup():
+    row = ("<script>alert(1)</script>", markup.link("<b>", "incident", incident='"><b>'))
+    table = markup.table((markup.Column("Job"), markup.Column("Link")), [row])
+    assert "<script" not in table
+    assert "<b>" not in table
+    assert 'href="incident?incident=%22%3E%3Cb%3E"' in table
