@@ -37,7 +37,11 @@ VARIABLE = "EAGLE_EYE_DASHBOARD"
 RECORDED = "recorded.json"
 """In the state directory of a recorded run."""
 REFRESH_S = 2.0
-"""Viewers who ask within so many seconds ask for the same span, and are given the same answer."""
+"""An answer about now is so old at most."""
+STEP_S = 5.0
+"""Spans end at multiples of it, so that viewers ask for the same ones and are given the same answer."""
+SPAN_S = 10.0
+"""An answer about a span that ends at a given time is kept so long: nobody asks for it later."""
 SCRAPE_S = 2.0
 Answer = TypeVar("Answer")
 
@@ -99,8 +103,8 @@ class Sources:
         self._history.close()
 
     def now(self) -> float:
-        """Seconds since 1970, in steps of REFRESH_S, so that viewers ask for the same spans."""
-        return self.clock.now() // REFRESH_S * REFRESH_S if self.recorded is None else self.clock.now()
+        """Seconds since 1970, in steps of STEP_S, so that viewers ask for the same spans."""
+        return self.clock.now() // STEP_S * STEP_S if self.recorded is None else self.clock.now()
 
     # --- ledger ----------------------------------------------------------------------------------------------------
 

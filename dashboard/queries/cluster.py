@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dashboard.errors import NoHistory
-from dashboard.sources import Sources, quoted
+from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts
 from eagle_eye.types import Floats, IncidentState, Layout
 
@@ -115,7 +115,7 @@ class _Blamed:
 
 def overview(sources: Sources, *, since: float, until: float) -> Overview:
     """Jobs and nodes from `since` to `until`. Works without a history: then the numbers are NaN and no node is silent."""
-    return sources.remembered(("overview", since, until), lambda: _overview(sources, since, until))
+    return sources.remembered(("overview", since, until), lambda: _overview(sources, since, until), seconds=SPAN_S)
 
 
 def metrics(sources: Sources) -> tuple[Metric, ...]:
@@ -130,7 +130,7 @@ def heat(sources: Sources, *, metric: str, table: str, at: float | None = None, 
     """The mean of each entity from `since` to `until`, or over the HEAT_S before `at`. Raises NoHistory."""
     until = until if until is not None else (sources.now() if at is None else at)
     since = since if since is not None else until - HEAT_S
-    return sources.remembered(("heat", metric, table, since, until, job), lambda: _heat(sources, metric, table, since, until, job))
+    return sources.remembered(("heat", metric, table, since, until, job), lambda: _heat(sources, metric, table, since, until, job), seconds=SPAN_S)
 
 
 # --- overview ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dashboard.errors import NotThere
-from dashboard.sources import Sources
+from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, KeptVerdict, Ledger, Moment
 from eagle_eye.types import Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
 
@@ -109,7 +109,7 @@ def story(sources: Sources, name: str) -> Story:
 def plots(sources: Sources, told: Story) -> tuple[Plot, ...]:
     """Evidence as plots around the incident; none where the history holds nothing of that time."""
     incident = told.incident
-    return sources.remembered(("plots", incident.id, incident.revision, sources.now()), lambda: plots_of(sources, incident, told.nodes))
+    return sources.remembered(("plots", incident.id, incident.revision, sources.now()), lambda: plots_of(sources, incident, told.nodes), seconds=SPAN_S)
 
 
 def _story(sources: Sources, name: str) -> Story:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dashboard.errors import NotThere
-from dashboard.sources import Sources, quoted
+from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
 
 from . import steps
@@ -80,12 +80,12 @@ class WorkerHeat:
 
 def course(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> Course:
     """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NotThere: nobody knows the job."""
-    return sources.remembered(("course", job, since, until, points), lambda: _course(sources, job, since, until, points))
+    return sources.remembered(("course", job, since, until, points), lambda: _course(sources, job, since, until, points), seconds=SPAN_S)
 
 
 def workers(sources: Sources, job: str, *, since: float, until: float, metric: str = COMPUTE) -> WorkerHeat:
     """Mean of a number of each worker's steps, interval by interval; no workers where no step was done in that time."""
-    return sources.remembered(("workers", job, since, until, metric), lambda: _workers(sources, job, since, until, metric))
+    return sources.remembered(("workers", job, since, until, metric), lambda: _workers(sources, job, since, until, metric), seconds=SPAN_S)
 
 
 # --- course ------------------------------------------------------------------------------------------------------------
