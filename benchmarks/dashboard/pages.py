@@ -1,0 +1,173 @@
+"""The pages in a real browser on 10,000 nodes × 8 GPUs × 10 minutes: first paint, interactions, and ten viewers at once.
+
+python -m benchmarks.dashboard.pages [--nodes 10000] [--keep DIR] [--viewers 10] [--json]
+
+`eagle-eye dashboard` over data of benchmarks/dashboard/large_cluster.py; Chromium without a window. A page counts as painted when
+what it is for can be seen and Streamlit has stopped running; an interaction from the click until that again.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from benchmarks.report import Row, report
+from eagle_eye.app.addresses import free_port
+from eagle_eye.app.demo import recording
+from eagle_eye.app.showing import Dashboard
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import Config, ServerConfig
+
+from .large_cluster import LargeCluster
+from .queries import prepare
+
+PAINT_S, INTERACTION_S, MEMORY_MB = 3.0, 1.0, 1024
+CHROMIUM = Path("/usr/bin/chromium")
+PATIENCE_MS = 60_000
+FLAGS = ["--no-sandbox", "--no-proxy-server", "--disable-dev-shm-usage"]
+RUNNING = "[data-testid='stApp'][data-test-script-state='running'], [data-testid='stStatusWidget']"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A page of the dashboard, and what of it must be seen."""
+
+    name: str
+    address: str
+    seen: str
+
+
+PAGES = (
+    Opened("cluster", "cluster?since=10m", ".js-plotly-plot"),
+    Opened("incidents", "incidents?since=10m", "text=Slow worker"),
+    Opened("incident", "incident?incident=incident-000", "text=Isolate"),
+    Opened("job", "job?job=lab/large/run&since=10m", ".js-plotly-plot"),
+    Opened("actions", "actions?since=10m", "h1"),
+    Opened("Eagle Eye itself", "eagle_eye", "h1"),
+)
+
+
+@dataclass(slots=True)
+class Visit:
+    """One browser window on the dashboard."""
+
+    page: Any
+    url: str
+    clock: Clock
+
+    def paint(self, opened: Opened) -> float:
+        """Seconds from asking for the address until what it is for is seen, and nothing runs any more."""
+        begin = self.clock.monotonic()
+        self.page.goto(f"{self.url}/{opened.address}", wait_until="commit")
+        self.page.locator(opened.seen).first.wait_for(state="visible", timeout=PATIENCE_MS)
+        self._settle()
+        return self.clock.monotonic() - begin
+
+    def act(self, do: Callable[[Any], None]) -> float:
+        """Seconds from an action until the page has settled after it."""
+        begin = self.clock.monotonic()
+        do(self.page)
+        self._settle()
+        return self.clock.monotonic() - begin
+
+    def _settle(self) -> None:
+        self.page.wait_for_timeout(50)
+        self.page.wait_for_function("selector => !document.querySelector(selector)", arg=RUNNING, timeout=PATIENCE_MS)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print; the exit status says whether the goals were met."""
+    parser = argparse.ArgumentParser(description="the dashboard's pages on a large cluster")
+    parser.add_argument("--json", action="store_true", help="the same rows as JSON")
+    parser.add_argument("--nodes", type=int, default=10_000, help="how many (10000)")
+    parser.add_argument("--viewers", type=int, default=10, help="how many look at once (10)")
+    parser.add_argument("--keep", type=Path, help="folder of the data; used again if it is there")
+    options = parser.parse_args(arguments)
+    made = LargeCluster(nodes=options.nodes)
+    with tempfile.TemporaryDirectory(prefix="eagle-eye-dashboard-") as folder:
+        state = options.keep or Path(folder)
+        prepare(made, state)
+        recording.mark(state, began=made.begin, ended=made.end, seed=0, command="python -m benchmarks.dashboard.pages")
+        rows = measure(state, Path(folder), options.viewers, SystemClock())
+    return report(rows, json=options.json, title=f"The dashboard's pages at {options.nodes:,} nodes")
+
+
+def measure(state: Path, folder: Path, viewers: int, clock: Clock) -> list[Row]:
+    """Everything, against one dashboard."""
+    from playwright.sync_api import sync_playwright
+
+    config = Config(state_dir=str(state), server=ServerConfig(http=""))
+    dashboard = Dashboard(config, f"127.0.0.1:{free_port()}", clock, log=folder / "dashboard.log")
+    try:
+        dashboard.start()
+        dashboard.wait()
+        with sync_playwright() as playwright, Console(stderr=True).status("looking at pages"):
+            browser = playwright.chromium.launch(executable_path=str(CHROMIUM) if CHROMIUM.exists() else None, args=FLAGS)
+            rows = [*_paints(browser, dashboard, clock), *_interactions(browser, dashboard, clock)]
+            rows.append(_crowd(browser, dashboard, viewers, clock))
+            browser.close()
+    finally:
+        dashboard.stop()
+    return rows
+
+
+def _paints(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]:
+    rows = []
+    for opened in PAGES:
+        visit = _visit(browser, dashboard, clock)
+        first = visit.paint(opened)
+        visit.page.context.close()
+        again = _visit(browser, dashboard, clock)
+        second = again.paint(opened)
+        again.page.context.close()
+        rows.append(Row(f"first paint: {opened.name}", f"{second:.2f} s (of the process: {first:.2f} s)", f"≤ {PAINT_S:g} s", second <= PAINT_S))
+    return rows
+
+
+def _interactions(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]:
+    """Another metric, another span, from a page to the next."""
+    visit = _visit(browser, dashboard, clock)
+    rows = []
+    visit.paint(PAGES[0])
+    steps: dict[str, Callable[[Any], None]] = {
+        "another metric of the heat map": _choose_metric,
+        "another time span": lambda page: page.get_by_text("1h", exact=True).first.click(),
+        "to the incidents": lambda page: page.get_by_role("link", name="Incidents").first.click(),
+    }
+    for what, do in steps.items():
+        took = visit.act(do)
+        rows.append(Row(f"interaction: {what}", f"{took:.2f} s", f"≤ {INTERACTION_S:g} s", took <= INTERACTION_S))
+    visit.page.context.close()
+    return rows
+
+
+def _choose_metric(page: Any) -> None:
+    page.locator("[data-testid='stSelectbox'] input").first.click()
+    page.get_by_role("option").nth(1).click()
+
+
+def _crowd(browser: Any, dashboard: Dashboard, viewers: int, clock: Clock) -> Row:
+    """Everybody looks at a page of their own; memory of the server and whatever it started."""
+    visits = [_visit(browser, dashboard, clock) for _ in range(viewers)]
+    for index, visit in enumerate(visits):
+        visit.paint(PAGES[index % len(PAGES)])
+    assert dashboard.process is not None
+    server = psutil.Process(dashboard.process.pid)
+    memory = sum(each.memory_info().rss for each in (server, *server.children(recursive=True))) / 2**20
+    return Row(f"memory of the server with {viewers} viewers", f"{memory:.0f} MB", f"≤ {MEMORY_MB} MB", memory <= MEMORY_MB)
+
+
+def _visit(browser: Any, dashboard: Dashboard, clock: Clock) -> Visit:
+    page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    return Visit(page, dashboard.url, clock)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
