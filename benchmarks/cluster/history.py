@@ -99,10 +99,11 @@ def _distributions(data: Path) -> list[np.ndarray]:
 class Cluster:
     """Records of the stream."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, nodes: int = NODES) -> None:
+        self.nodes = nodes
         self.names = tuple(f"metric_{index}" for index in range(METRICS))
-        self.gpus = [tuple(f"GPU-{rng.bytes(16).hex()}" for _ in range(GPUS)) for _ in range(NODES)]
-        self._phase = rng.uniform(0.0, 1.0, NODES)
+        self.gpus = [tuple(f"GPU-{rng.bytes(16).hex()}" for _ in range(GPUS)) for _ in range(nodes)]
+        self._phase = rng.uniform(0.0, 1.0, nodes)
         self._schemas = wire.Schemas()
         empty = Reading(source="gpu", kind=Kind.GPU, entities=(), names=self.names, matrix=np.zeros((0, METRICS), dtype=np.float32), time=0.0)
         self.schema = self._schemas.schema_of(empty)
@@ -114,7 +115,7 @@ class Cluster:
     def messages(self, number: int, values: np.ndarray) -> list[Message]:
         """One record for each node."""
         made = []
-        for node in range(NODES):
+        for node in range(self.nodes):
             moment = BEGAN + number + float(self._phase[node])
             reading = Reading(source="gpu", kind=Kind.GPU, entities=self.gpus[node], names=self.names, matrix=values[node], time=moment)
             batch = Batch(node=f"node-{node:05}", boot="b", job=JOB, number=number, time=moment, blocks=(Block(schema_id=self.schema.id, reading=reading),))
@@ -162,7 +163,7 @@ def measure(data: Path, seconds: int, folder: Path) -> list[Row]:
     numbers = NODES * GPUS * METRICS * seconds
     assert writer.counts.rows == NODES * GPUS * seconds, "every row, and none twice"
     peer = Peer(folder, cluster, shown)
-    return [*_written(writer, spent, seconds, numbers, peer), *_answers(place, cluster, seconds, peer), *_tidied(place, seconds, numbers)]
+    return [*_written(writer, spent, seconds, numbers, peer), *_answers(place, cluster, seconds, peer), *_tidied(folder, source, rng)]
 
 
 def _cpu(work: Any) -> float:
@@ -199,16 +200,24 @@ def _answers(place: Place, cluster: Cluster, seconds: int, peer: "Peer") -> Iter
     yield Row("10 s means of one metric of all 80,000 GPUs, last minute", f"{means * 1e3:.0f} ms", "", None, f"DuckDB's own table, {PEER_S} s: {peer.means_s * 1e3:.0f} ms")
 
 
-def _tidied(place: Place, seconds: int, numbers: int) -> Iterator[Row]:
-    """Ten minutes' files become one."""
-    config = HistoryConfig(file_s=FILE_S, compact_s=3600.0)
-    tender = Tender(place, config, FakeClock(BEGAN + seconds + 3600.0 + GRACE_S))
-    files = len(list(place.files()))
+def _tidied(folder: Path, source: Source, rng: np.random.Generator) -> Iterator[Row]:
+    """An hour's small files of a small cluster become one."""
+    nodes, place = 16, Place.of(folder / "small")
+    cluster = Cluster(rng, nodes)
+    writer = PartitionWriter(place, 0, file_s=FILE_S)
+    writer.warm([cluster.first()])
+    for number in range(0, 3600, 4):
+        writer.take(cluster.messages(number, source.second(number)[:nodes]))
+    writer.take([cluster.end(3600)])
+    tender = Tender(place, HistoryConfig(file_s=FILE_S, compact_s=3600.0), FakeClock(BEGAN + 7200.0 + GRACE_S))
+    before = [file.bytes for file in place.files()]
     spent = _cpu(lambda: tender.compact(0))
-    merged = [file for file in place.files() if file.merged]
-    if merged:
-        size = sum(file.bytes for file in merged)
-        yield Row(f"{files} files made into {len(merged)}, times real time, one core", f"{seconds / spent:.1f}×, {size / numbers:.2f} bytes a number")
+    after = [file.bytes for file in place.files() if file.merged]
+    numbers = nodes * GPUS * METRICS * 900
+    yield Row(
+        f"{nodes} nodes, an hour (every 4 s): {len(before)} files made into {len(after)}", f"{numbers / spent / 1e6:.0f} M numbers/s",
+        peer=f"bytes a number {sum(before) / numbers:.2f} → {sum(after) / numbers:.2f}",
+    )  # fmt: skip
 
 
 class Peer:

@@ -23,6 +23,8 @@ from .tables import ROW_GROUP, writer_of
 GRACE_S = 300.0
 """A file that is covered by another is still there for so long; a window is left alone until it is so old."""
 UNFINISHED_S = 86_400.0
+LARGE_BYTES = 256 << 20
+"""Files that are larger together are large enough each."""
 ORDER = [("job", "ascending"), ("entity", "ascending"), ("time", "ascending"), ("node", "ascending")]
 """So that a question about one entity reads few row groups."""
 MERGED_ROWS = 1 << 22
@@ -47,7 +49,8 @@ class Tender:
         files = [file for file in self._place.files(since=now - 3 * max(span, 86_400.0)) if file.partition == partition]
         for file in visible(files):
             groups[file.table, window_of(file.window, span)].append(file)
-        ripe = [group for (_, begin), group in groups.items() if len(group) > 1 and begin + span + GRACE_S <= now]
+        over = [group for (_, begin), group in groups.items() if len(group) > 1 and begin + span + GRACE_S <= now]
+        ripe = [group for group in over if sum(file.bytes for file in group) <= LARGE_BYTES]
         self._remove_covered([*files, *(merge(self._place, group) for group in ripe)], now)
         return len(ripe)
 

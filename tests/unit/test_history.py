@@ -8,6 +8,7 @@ from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import HistoryConfig
 from eagle_eye.errors import ConfigError, HistoryError
+from eagle_eye.history import tending as tending_module
 from eagle_eye.history.files import HistoryFile, parse, visible
 from eagle_eye.history.place import Place
 from eagle_eye.history.reading import History, Metric
@@ -316,6 +317,13 @@ def test_a_window_that_is_still_filled_is_left_alone_and_so_is_another_partition
     written(place, Records().run(120).end(120).messages)
     assert tender(place, T0 + 1800)[0].compact(0) == 0
     assert tender(place, T0 + 7200)[0].compact(1) == 0
+
+
+def test_files_that_are_large_enough_are_left(place: Place, monkeypatch) -> None:
+    written(place, Records().run(120).end(120).messages)
+    monkeypatch.setattr(tending_module, "LARGE_BYTES", sum(file.bytes for file in place.files()) - 1)
+    assert tender(place, T0 + 7200)[0].compact(0) == 0
+    assert power(place) == expected(range(120))
 
 
 def test_rows_that_were_written_twice_become_one(place: Place) -> None:
