@@ -140,8 +140,10 @@ def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_fol
     world.exit()
     settle(again)
     assert [incident.cause for incident in world.incidents[-1:]] == ["worker.exited"], "before the past was seen whole"
+    opened = again.watch.incidents, set(again.watch.open_findings())
     until_deep(again)
     assert past_of(again) == 100
+    assert (again.watch.incidents, set(again.watch.open_findings())) == opened
     told = len(world.findings)
     world.second(again, 90.0)
     assert len(world.findings) == told, "what is open stays what it is"
