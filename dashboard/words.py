@@ -57,13 +57,15 @@ def percent(share: float | None) -> str:
 
 
 def gpu_hours(value: float | None) -> str:
-    """A bill.
+    """A bill; small ones with three decimals, so that they stand below each other.
 
-    >>> gpu_hours(12.345), gpu_hours(0.0004), gpu_hours(0.0)
-    ('12.3\\u202fGPU-hours', '< 0.001\\u202fGPU-hours', '0\\u202fGPU-hours')
+    >>> gpu_hours(12.345), gpu_hours(0.08), gpu_hours(0.0004), gpu_hours(0.0)
+    ('12.3\\u202fGPU-hours', '0.080\\u202fGPU-hours', '< 0.001\\u202fGPU-hours', '0\\u202fGPU-hours')
     """
     if value is not None and 0 < value < 0.001:
         return f"< 0.001{SPACE}GPU-hours"
+    if value is not None and 0 < value < 10:
+        return f"{value:.3f}{SPACE}GPU-hours"
     return number(value, "GPU-hours")
 
 

@@ -82,16 +82,16 @@ def deed(story: Story, eye: Eye) -> Safe:
     told = telling.deed(story)
     line = story.waiting or story.last
     rows = list(foretold.rows(line.predicted, line.actual)) if line is not None else []
-    parts = [
+    waits = line is not None and line.state == "waiting"
+    says = [
         tagged("div", joined(markup.badge(told.lead, told.tone), *([markup.muted(_whose(line))] if line is not None else [])), "ee-deed-lead"),
         tagged("div", told.what, "ee-deed-what"),
         tagged("div", told.why, "ee-deed-why"),
     ]
-    if line is not None and line.state == "waiting":
-        parts.append(_terms(line, eye))
-    elif rows:
-        parts.append(_foretold(rows[:4]))
-    return tagged("div", joined(*parts), f"ee-deed ee-{told.tone}")
+    if line is not None and waits:
+        says.append(_terms(line, eye))
+    beside = tagged("div", _foretold(rows[:4]), "ee-deed-foretold") if rows and not waits else ""
+    return tagged("div", joined(tagged("div", joined(*says)), beside), f"ee-deed ee-{told.tone}")
 
 
 def _whose(line: PlanLine) -> str:

@@ -20,7 +20,7 @@ def rows(predicted: Mapping[str, float], actual: Mapping[str, float]) -> Iterato
     """(what, predicted, actual), in the order of NAMES; what only bounds another number stands beside it.
 
     >>> list(rows({"loss": 2.0, "loss_high": 2.2}, {"loss": 2.05, "bill_gpu_hours": 0.5}))
-    [('Loss', '2 (at most 2.2)', '2.05'), ('Bill', '–', '0.5\\u202fGPU-hours')]
+    [('Loss', '2 (at most 2.2)', '2.05'), ('Bill', '–', '0.500\\u202fGPU-hours')]
     """
     known = [*NAMES, *sorted({*predicted, *actual} - set(NAMES))]
     for name in known:
@@ -35,6 +35,8 @@ def rows(predicted: Mapping[str, float], actual: Mapping[str, float]) -> Iterato
 def _told(value: float | None, unit: str) -> str:
     if unit == "duration":
         return words.duration(value)
+    if unit == "GPU-hours":
+        return words.gpu_hours(value)
     if unit == "step":
         return words.NOTHING if value is None else f"{value:.0f}"
     return words.number(value, unit)

@@ -14,8 +14,8 @@ from dashboard.sources import Sources
 LIMIT = 200
 SHOWN = {"Not over": True, "All": False}
 COLUMNS = (
-    Column("State"), Column("Incident", grows=True), Column("Culprit", wide_only=True), Column("Job", wide_only=True),
-    Column("Began", number=True), Column("Lasted", number=True, wide_only=True), Column("Bill", number=True),
+    Column("State"), Column("Incident", grows=True), Column("Job", wide_only=True),
+    Column("Began", number=True), Column("Lasted", number=True, wide_only=True), Column("Bill", number=True, wide_only=True),
 )  # fmt: skip
 
 
@@ -73,6 +73,6 @@ def _row(line: IncidentLine, eye: Eye) -> tuple[object, ...]:
     proposed = f"Proposed: {words.spoken(line.waiting_action)}" if line.waiting_plan else line.severity.upper()
     lasted = words.duration(line.changed - line.since) if line.over else words.NOTHING
     return (
-        markup.badge(word, tone), markup.stacked(markup.link(words.capital(line.cause), "incident", incident=line.id), proposed), culprits,
+        markup.badge(word, tone), markup.stacked(markup.link(f"{words.capital(line.cause)}: {culprits}", "incident", incident=line.id), proposed),
         markup.link(line.job, "job", job=line.job), markup.stacked(words.relative(line.since, eye.now), eye.told(line.since)), lasted, words.gpu_hours(line.bill_gpu_hours),
     )  # fmt: skip

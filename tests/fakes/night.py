@@ -52,6 +52,7 @@ STEP_S = 0.5
 WAITING = "4f1c9a02e7b1"
 HUNG = "a81d22c07f3e"
 KILLED = "19c04be5d2aa"
+KILLED_AGAIN = "6be1f38c0d57"
 NOT_FINITE = "c7702f9e1b46"
 RING = 'File "/train/gpt.py", line 212, in train_step\n    loss.backward()\nFile "torch/autograd/graph.py", line 823, in _engine_run_backward\nFile "torch/distributed/distributed_c10d.py", line 2906, in all_reduce'
 ALONE = 'File "/train/data.py", line 88, in __next__\n    batch = self.queue.get()\nFile "/usr/lib/python3.11/queue.py", line 171, in get\n    self.not_empty.wait()\nFile "/usr/lib/python3.11/threading.py", line 327, in wait'
@@ -79,7 +80,9 @@ class Night:
     def live(self) -> "Night":
         """Everything, in order."""
         self.run(60)
-        self._killed()
+        self._killed(KILLED, "run1/node-b/1")
+        self.run(90)
+        self._killed(KILLED_AGAIN, "run1/node-b/1")
         self.run(90)
         self._hung()
         self.run(90)
@@ -102,11 +105,11 @@ class Night:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def _killed(self) -> None:
-        worker = Entity(kind=Kind.WORKER, name="run1/node-b/1")
+    def _killed(self, name: str, accused: str) -> None:
+        worker = Entity(kind=Kind.WORKER, name=accused)
         event = self.job.die(worker.name)
-        proof = (Evidence(text="exit of run1/node-b/1: SIGKILL", event=event.id), Evidence(text="its last words: step 118 loss 2.031", event=event.id))
-        self.find(KILLED, "worker killed", worker, "worker.exited", proof, rivals=(("out of memory on the host", "a line of the kernel's out-of-memory killer; memory of the node before"),))
+        proof = (Evidence(text=f"exit of {accused}: SIGKILL", event=event.id), Evidence(text="its last words: step 118 loss 2.031", event=event.id))
+        self.find(name, "worker killed", worker, "worker.exited", proof, rivals=(("out of memory on the host", "a line of the kernel's out-of-memory killer; memory of the node before"),))
 
     def _hung(self) -> None:
         self.job.standing = True
@@ -227,6 +230,24 @@ class Night:
                 values[row, slot] = (length, 2048.0 / (len(NODES) * SLOTS), 2.0 + 0.6 * math.exp(-(second - BEGAN) / 200) + randomness.normal(0, 0.01), busy / 3, busy * 2 / 3, max(length - busy - 0.01, 0.02), 0.01)
         workers = tuple(f"run1/{node}/{slot}" for slot in range(SLOTS))
         return StepReading(source="training", workers=workers, names=STEP_NAMES, numbers=numbers, epochs=np.full(len(numbers), 1, dtype=np.int64), ends=ends, values=values)
+
+
+def crowd(folder: Path, end: float, nodes: int) -> None:
+    """So many idle nodes of eight GPUs beside it, seen in the last seconds before `end`."""
+    writer, schemas = PartitionWriter(Place.of(folder / "history"), 1, file_s=30.0), wire.Schemas()
+    matrix = np.random.default_rng(1).normal(60.0, 2.0, (8, 2)).astype(np.float32)
+    messages: list[Message] = []
+    for number, second in enumerate((end - 6.0, end - 2.0)):
+        for place in range(nodes):
+            node, gpus = f"idle-{place:05d}", tuple(f"GPU-{place:05d}-{slot}" for slot in range(8))
+            reading = Reading(source="gpu", kind=Kind.GPU, entities=gpus, names=("power_watts", "temperature_celsius"), matrix=matrix, time=second)
+            schema = schemas.schema_of(reading)
+            if not messages:
+                messages.append(Message(OBSERVATIONS, 1, 0, "idle", wire.encode(schema), second))
+            batch = Batch(node=node, boot="boot", job=f"idle/{node}", number=number, time=second, blocks=(Block(schema_id=schema.id, reading=reading),))
+            messages.append(Message(OBSERVATIONS, 1, len(messages), node, wire.encode(batch), second))
+    messages.append(Message(OBSERVATIONS, 1, len(messages), "idle", b"no record", end + 60.0))
+    writer.take(messages)
 
 
 def recorded(folder: Path, end: float) -> None:

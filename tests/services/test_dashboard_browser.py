@@ -1,0 +1,205 @@
+"""The pages in a real browser, over the ledger and the history of a night that the real engine has written.
+
+One Streamlit and one Chromium for all; each test opens a page of its own. Screenshots are kept where pytest keeps things.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from dashboard import words
+from eagle_eye.app.addresses import free_port
+from eagle_eye.app.showing import Dashboard
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
+from eagle_eye.ledger import Ledger
+from fakes.night import HUNG, JOB, KILLED, KILLED_AGAIN, SLOW_NODE, WAITING, Night, crowd, recorded
+
+CHROMIUM = "/usr/bin/chromium"
+DESK, PHONE = (1280, 800), (390, 844)
+PATIENCE_MS = 30_000
+CROWD = 10_000
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("night")
+    night = Night(folder).live()
+    crowd(folder, night.end, CROWD)
+    recorded(folder, night.end)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ledger(state: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(state / "ledger.sqlite", read_only=True)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def served(state: Path) -> Iterator[str]:
+    made = Dashboard(Config(state_dir=str(state)), f"127.0.0.1:{free_port()}", SystemClock(), log=state / "dashboard.log")
+    made.start()
+    try:
+        made.wait()
+        yield made.url
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-dev-shm-usage"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, served: str, tmp_path: Path, request: pytest.FixtureRequest):
+    """(address, size, scheme) → the page, as somebody in Berlin sees it; its screenshot is kept, and nothing on it has failed."""
+    pages: list[Page] = []
+
+    def load(address: str, size: tuple[int, int] = DESK, scheme: str = "light") -> Page:
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, timezone_id="Europe/Berlin")
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"{served}/{address}")
+        page.locator(".ee-foot").wait_for()
+        pages.append(page)
+        return page
+
+    yield load
+    for number, page in enumerate(pages):
+        page.screenshot(path=str(tmp_path / f"{request.node.name[:40]}-{number}.png"))
+        failed = page.get_by_text("has failed").count()
+        page.context.close()
+        assert failed == 0
+
+
+def told(page: Page) -> str:
+    """All words of the page; a narrow space is a space."""
+    return re.sub(r"\s+", " ", page.locator(".stMain").inner_text().replace(words.SPACE, " "))
+
+
+def sideways(page: Page) -> int:
+    """By how many pixels the page is wider than the window."""
+    return int(page.evaluate("(() => { const main = document.querySelector('[data-testid=stMain]'); return main.scrollWidth - main.clientWidth; })()"))
+
+
+def test_the_link_of_an_alert_shows_all_that_counts_without_scrolling_even_as_the_first_page_of_a_fresh_process(opened, ledger: Ledger) -> None:
+    page = opened(f"incident?incident={WAITING}")
+    kept = ledger.incident_record(WAITING)
+    [plan] = ledger.plans(incident=WAITING)
+    assert kept is not None
+    seen = (
+        page.get_by_role("heading", name=f"Slow node: {SLOW_NODE}"),
+        page.locator(".ee-incident-proof", has_text=kept.incident.evidence[0].text[11:]),
+        page.locator(".ee-tile", has_text="Cause").get_by_text("Slow node"),
+        page.locator(".ee-tile", has_text="Culprit").get_by_text(SLOW_NODE),
+        page.locator(".ee-tile", has_text="Where").get_by_text(JOB),
+        page.locator(".ee-tile", has_text="Costs so far").get_by_text(words.gpu_hours(kept.incident.bill_gpu_hours)),
+        page.locator(".ee-deed-what", has_text=f"Restart without {SLOW_NODE}"),
+        page.locator(".ee-terms", has_text=plan.digest),
+        page.get_by_role("button", name="Approve…"),
+        page.locator("ol.ee-track li", has_text="Result"),
+    )
+    for each in seen:
+        expect(each.first).to_be_visible()
+        box = each.first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= DESK[1], f"{each} is below the fold"
+
+
+def test_a_healed_incident_shows_what_was_said_beside_what_came_of_it_its_stacks_and_the_way_there(opened, ledger: Ledger) -> None:
+    page = opened(f"incident?incident={HUNG}", scheme="dark")
+    expect(page.locator(".ee-stack").first).to_contain_text("self.queue.get()")
+    text = told(page)
+    outcome = next(each for each in ledger.outcomes(incident=HUNG) if each.predicted)
+    assert "Python hang: worker 0 on node-b" in text
+    for name in ("downtime_s", "verify_s"):
+        assert words.duration(outcome.actual[name]).replace(words.SPACE, " ") in text
+    assert outcome.detail in text
+    assert "whether its marks move again" in text.lower()
+    assert page.locator(".ee-stack").nth(1).inner_text().startswith("15 workers")
+    assert all(name in text for name in ("Signal", "Cause", "Plan", "Transition", "Result"))
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+
+
+def test_on_a_telephone_the_incident_is_read_and_decided_on(opened, ledger: Ledger) -> None:
+    page = opened(f"incident?incident={WAITING}", PHONE, "dark")
+    button = page.get_by_role("button", name="Approve…")
+    expect(button).to_be_visible()
+    box = button.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= PHONE[1]
+    assert sideways(page) <= 0
+    button.click()
+    page.get_by_label("Your name").fill("ada")
+    page.get_by_role("button", name="Approve now").click()
+    expect(page.locator(".ee-banner", has_text="This is a recorded run")).to_be_visible()
+    text = told(page)
+    [note] = ledger.notes(WAITING)
+    [plan] = ledger.plans(incident=WAITING)
+    assert note.text in text
+    assert plan.digest in text
+    assert f"Restart without {SLOW_NODE}" in text
+
+
+def test_the_list_has_what_waits_first_and_leads_to_each_incident(opened, ledger: Ledger) -> None:
+    page = opened("incidents")
+    rows = page.locator(".ee-table tbody tr")
+    expect(rows).to_have_count(len(ledger.incidents()))
+    expect(rows.first).to_contain_text("Waits for your decision")
+    expect(rows.first).to_contain_text("Slow node")
+    text = told(page)
+    for kept in ledger.incidents():
+        assert words.capital(kept.incident.cause) in text
+        assert words.gpu_hours(kept.incident.bill_gpu_hours).replace(words.SPACE, " ") in text
+    page.get_by_text("Not over").click()
+    expect(rows).to_have_count(1)
+    rows.first.get_by_role("link", name="Slow node").click()
+    expect(page.get_by_role("heading", name=f"Slow node: {SLOW_NODE}")).to_be_visible()
+    assert f"incident={WAITING}" in page.url
+
+
+def test_similar_incidents_are_one_click_away(opened, ledger: Ledger) -> None:
+    page = opened(f"incident?incident={KILLED}")
+    heading = page.get_by_role("heading", name="Worker killed: worker 1 on node-b")
+    expect(heading).to_be_visible()
+    page.locator(".ee-table", has_text="Became").get_by_role("link").click()
+    page.wait_for_url(f"**incident={KILLED_AGAIN}")
+    expect(page.locator(".ee-id", has_text=KILLED_AGAIN)).to_be_visible()
+    kept = ledger.incident_record(KILLED_AGAIN)
+    assert kept is not None
+    assert kept.incident.evidence[1].text.partition(": ")[2] in told(page), "its last words"
+
+
+def test_an_incident_that_is_not_there_says_what_to_do(opened) -> None:
+    text = told(opened("incident?incident=nonsense"))
+    assert "There is no such thing" in text
+    assert "older than the ledger keeps" in text
+
+
+def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened) -> None:
+    page = opened("")
+    expect(page.locator(".js-plotly-plot").first).to_be_visible(timeout=PATIENCE_MS)
+    text = told(page)
+    assert f"{CROWD + 8:,}" in text
+    assert SLOW_NODE in text
+    assert JOB in text
+
+
+@pytest.mark.parametrize(("address", "shown"), [(f"job?job={JOB}", (JOB, "tokens/s", "Loss")), ("actions", ("restart", "roll back", "approval")), ("eagle_eye", ("Eagle Eye",))])
+def test_the_other_pages_open_on_a_desk_and_on_a_telephone(opened, address: str, shown: tuple[str, ...]) -> None:
+    page = opened(address)
+    expect(page.locator(".ee-empty", has_text="has failed")).to_have_count(0)
+    text = told(page).lower()
+    assert all(each.lower() in text for each in shown), text
+    assert sideways(opened(address, PHONE)) <= 0
