@@ -13,7 +13,7 @@ from dashboard.queries.job import Course, Mark
 
 HEIGHT = 520
 ROWS = ("Loss", "Step time", "Throughput", "Goodput")
-UNITS = ("", "by phase", "tokens/s", "")
+UNITS = ("", "", "tokens/s", "")
 GROUND = 0.045
 """Of the height: free over each row for its name."""
 WHOLE = "y6"
@@ -31,8 +31,8 @@ def job_course(course: Course, palette: Palette, zone: tzinfo, *, since: float, 
     _line(figure, times, course.tokens_per_s, "tokens/s", palette.series[2], row=3)
     _line(figure, times, course.goodput * 100, "%", palette.series[0], row=4, fill=True)
     _marks(figure, course.marks, palette, zone)
-    figure.update_xaxes(range=style.moments([since, until], zone), type="date", tickformat="%H:%M:%S" if until - since < 900 else "%H:%M\n%-d %b" if until - since > 50_000 else "%H:%M", hoverformat="%-d %b %H:%M:%S", nticks=9)
-    figure.update_layout(hovermode="x unified", hoversubplots="axis", showlegend=bool(course.phases))
+    figure.update_xaxes(range=style.moments([since, until], zone), type="date", tickformat="%H:%M:%S" if until - since < 900 else "%H:%M\n%-d %b" if until - since > 50_000 else "%H:%M", hoverformat="%-d %b %H:%M:%S", nticks=6)
+    figure.update_layout(hovermode="x unified", hoversubplots="axis")
     return figure
 
 
@@ -46,7 +46,7 @@ def timeline_marks(figure: Any, marks: Sequence[Mark], palette: Palette, zone: t
         if ends:
             line = {"color": clear(colour_of(what, palette), 0.7), "width": 1, "dash": "dot" if what == "epoch" else "solid"}
             figure.add_trace(go.Scatter(x=[time for time, _ in ends], y=[high for _, high in ends], mode="lines", line=line, yaxis=WHOLE, showlegend=False, hoverinfo="skip"))
-    figure.update_layout({WHOLE.replace("y", "yaxis"): {"domain": [0, 1], "anchor": "x", "overlaying": "y4", "range": [0, 1], "visible": False, "fixedrange": True}})
+    figure.update_layout({WHOLE.replace("y", "yaxis"): {"domain": [0, 1], "anchor": "x", "range": [0, 1], "visible": False, "fixedrange": True}})
 
 
 def colour_of(what: str, palette: Palette) -> str:
@@ -86,12 +86,13 @@ def _phases(figure: Any, times: list[str], course: Course, palette: Palette) -> 
     for place, (phase, seconds) in enumerate(course.phases.items()):
         colour = palette.series[place % len(palette.series)]
         figure.add_trace(go.Scatter(
-            x=times, y=style.gaps(seconds), mode="lines", line={"width": 0}, stackgroup="phases", fillcolor=clear(colour, 0.75), yaxis="y2", name=phase, showlegend=True,
+            x=times, y=style.gaps(seconds), mode="lines", line={"width": 0}, stackgroup="phases", fillcolor=clear(colour, 0.75), yaxis="y2", name=phase,
             customdata=[words.duration(value) for value in np.asarray(seconds, float).tolist()], hovertemplate=f"{words.spoken(phase)} %{{customdata}}<extra></extra>",
         ))  # fmt: skip
     _line(figure, times, course.step_s, "s", palette.text, row=2)
-    high = 0.94 - 0.94 / len(ROWS) - GROUND
-    figure.update_layout(legend={"x": 1, "xanchor": "right", "y": high, "yanchor": "bottom", "traceorder": "normal", "itemsizing": "constant", "bgcolor": "rgba(0,0,0,0)", "borderwidth": 0})
+    named = "  ".join(f"<span style='color:{palette.series[place % len(palette.series)]}'>■</span> {words.spoken(phase)}" for place, phase in enumerate(course.phases))
+    title = figure.layout.annotations[1]
+    title.update(text=f"{title.text} <span style='color:{palette.muted};font-size:12px'>{named}</span>")
 
 
 def _marks(figure: Any, marks: Sequence[Mark], palette: Palette, zone: tzinfo) -> None:

@@ -1,5 +1,6 @@
 """Workers × time, each beside its peers: a straggler is a dark line, a slow moment of all is none."""
 
+from dataclasses import replace
 from datetime import tzinfo
 from typing import Any
 
@@ -23,6 +24,7 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     """Figure: colour = this worker's number by the median of all workers at that time."""
     import plotly.graph_objects as go
 
+    heat = _from_the_first(heat)
     shares = beside_peers(heat.values)
     every = max(1, -(-len(heat.workers) // NAMED))
     names = [named(worker) for worker in heat.workers]
@@ -34,7 +36,7 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     ))  # fmt: skip
     figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=list(range(0, len(names), every)), ticktext=[words.short(name, 20) for name in names[::every]], fixedrange=True)
     span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
-    figure.update_xaxes(type="date", tickformat="%H:%M:%S" if span < 900 else "%H:%M", nticks=9)
+    figure.update_xaxes(type="date", tickformat="%H:%M:%S" if span < 900 else "%H:%M", nticks=6)
     return figure
 
 
@@ -70,6 +72,13 @@ def named(worker: str) -> str:
     'node-a / 3'
     """
     return " / ".join(worker.split("/")[-2:])
+
+
+def _from_the_first(heat: WorkerHeat) -> WorkerHeat:
+    """Without the time before anybody told anything."""
+    known = np.flatnonzero(np.isfinite(heat.values).any(axis=0))
+    first = int(known[0]) if len(known) else 0
+    return replace(heat, times=heat.times[first:], values=heat.values[:, first:])
 
 
 def _said(heat: WorkerHeat, names: list[str], shares: Floats) -> list[list[str]]:

@@ -22,6 +22,7 @@ BILL = "bill_gpu_hours"
 def show() -> None:
     """Draw the page."""
     known, reader = reading.sources(), reading.reader()
+    known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     span = heading_with_span(known, "Actions", usual="24h")
     every = reading.every(known)
     boundary.live(lambda: _done(known, reader, span), every=every)
@@ -79,7 +80,7 @@ def downtimes(lines: Sequence[ActionLine]) -> Iterator[Entry]:
 def table(lines: Sequence[ActionLine], reader: Reader, now: float) -> Safe:
     """Newest first."""
     columns = (
-        Column("When"), Column("Action"), Column("Result"), Column("Downtime", number=True), Column("Throughput", number=True, wide_only=True),
+        Column("When"), Column("Action"), Column("Result"), Column("Downtime", number=True, wide_only=True), Column("Throughput", number=True, wide_only=True),
         Column("Bill", number=True, wide_only=True), Column("What came of it", grows=True),
     )  # fmt: skip
     more = markup.tagged("div", f"and {len(lines) - MOST:,} older ones", "ee-second") if len(lines) > MOST else ""

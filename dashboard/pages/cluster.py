@@ -34,6 +34,7 @@ def show() -> None:
     import streamlit as st
 
     known, reader = reading.sources(), reading.reader()
+    known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     span = heading_with_span(known, "Cluster")
     every = reading.every(known)
     boundary.live(lambda: _first(known, reader, span), every=every)
@@ -49,10 +50,10 @@ def _first(known: Sources, reader: Reader, span: str) -> None:
 
     since, until = reading.window(known, span)
     seen = seen_by(reader, cluster.overview(known, since=since, until=until))
-    if not seen.jobs and not seen.nodes:
+    open_ones = [line for line in incidents.listed(known, open_only=True, limit=200) if reader.person.sees(line.job)]
+    if not (seen.jobs or seen.nodes or open_ones):
         st.html(markup.empty("No job and no node yet", "Start an agent on a node, or run a training script: both appear here within seconds.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
         return
-    open_ones = [line for line in incidents.listed(known, open_only=True, limit=200) if reader.person.sees(line.job)]
     st.html(calls(open_ones, now=known.now()))
     st.html(markup.joined(markup.section("Jobs", f"over the last {span}" if known.recorded is None else "over the whole run"), jobs_table(seen.jobs)))
 
