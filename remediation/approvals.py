@@ -61,6 +61,9 @@ class Approvals:
         for case, plan in held:
             if name in (plan.id, case.incident.id, plan.digest):
                 return case, plan
+        begins = [(case, plan) for case, plan in held if plan.id.startswith(name) or case.incident.id.startswith(name)] if name else []
+        if len(begins) == 1:
+            return begins[0]
         raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(plan.id for _, plan in held) or 'none'}")
 
     def _shown(self, case: Case, plan: Plan) -> Body:

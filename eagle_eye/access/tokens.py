@@ -101,7 +101,7 @@ class Tokens:
             raise NotAuthenticated("the server cannot read its tokens and lets nobody in; its log says why")
         if not token:
             raise NotAuthenticated(
-                f"no token was shown: set {VARIABLE}, or name a file in access.token_file; "
+                f"no token was shown: set {VARIABLE}, or name a file in access.token_file (over HTTP: `Authorization: Bearer TOKEN`); "
                 "`eagle-eye token add NAME` on the server's machine makes one"
             )
         name = self._owner(hash_of(token))

@@ -57,7 +57,11 @@ def _plugin(table: str, cls: type, chosen: dict[str, Any]) -> Iterator[str]:
             continue
         yield from _comment(option.text)
         value = chosen.get(option.name, option.default)
-        yield f"{option.name} = {_toml(value)}" if value is not None else f"# {option.name} = ({option.type})"
+        if value is None:
+            yield f"# {option.name} = ({option.type})"
+        else:
+            tables = value == {} or (value == () and "." in option.type)  # a user names them as [table.option] or [[table.option]]: no key may be in the way
+            yield f"{'# ' if tables else ''}{option.name} = {_toml(value)}"
 
 
 def _comment(text: str) -> list[str]:

@@ -25,6 +25,8 @@ AGGREGATES = {"mean": "avg", "min": "min", "max": "max", "last": "arg_max", "cou
 OFFLINE = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """DuckDB fetches no extensions: all that is needed is built in."""
 RETRIES = 3
+RUN = 2
+"""Slashes of tenant/name/run; with fewer, all runs of a job are meant."""
 ROWS = "read_parquet($files, union_by_name = true, hive_partitioning = false) AS history"
 SAMPLED = 50
 """Files whose columns are looked at for a list of metrics: the newest of each table."""
@@ -187,7 +189,8 @@ def _times(since: float, until: float) -> dict[str, int]:
 
 def _where(job: str, entities: Sequence[str]) -> str:
     condition = "history.time >= make_timestamptz($since) AND history.time < make_timestamptz($until)"
-    return condition + (" AND job = $job" if job else "") + (" AND list_contains($entities, entity)" if entities else "")
+    which = "job = $job" if job.count("/") == RUN else "(job = $job OR starts_with(job, $job || '/'))"
+    return condition + (f" AND {which}" if job else "") + (" AND list_contains($entities, entity)" if entities else "")
 
 
 def _aggregated(names: Sequence[str], where: str, how: str) -> str:

@@ -82,7 +82,7 @@ class PostgreSql:
         return state.startswith(GONE) if state else isinstance(error.orig, psycopg.OperationalError)
 
     def words(self, error: BaseException | None) -> str:
-        said = " ".join(str(error).split())
+        said = " ".join(" ".join(line for line in str(error).splitlines() if not line.startswith("\t")).split())  # its hints are indented; ours follows
         if "authentication failed" in said or "no password supplied" in said:
             remedy = "put the right password into ledger.password_file or EAGLE_EYE_LEDGER_PASSWORD"
         elif "does not exist" in said:

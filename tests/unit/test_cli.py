@@ -73,6 +73,13 @@ def test_what_init_prints_is_fine_and_the_same_deployment_as_no_file(cli: Cli) -
     assert all(not line or line.startswith(("#", "[")) or " = " in line for line in written.splitlines())
 
 
+def test_the_tables_of_the_chapters_may_be_added_to_what_init_prints(cli: Cli) -> None:
+    tables = "[[actions.notify.receivers]]\nkind = 'slack'\nurl = 'http://127.0.0.1:9/'\n[engine.switches]\n'rack-1-*' = 'leaf-1'\n"
+    Path("eagle-eye.toml").write_text(cli("config", "init").output + tables)
+    checked = cli("config", "check")
+    assert checked.exit_code == 0, checked.output
+
+
 @pytest.mark.parametrize(
     ("text", "named", "remedy"),
     [

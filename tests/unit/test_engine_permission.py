@@ -111,6 +111,19 @@ def test_an_approval_is_of_one_digest_and_asked_for_again_when_the_targets_chang
     assert world.sent == ["restart"]
 
 
+def test_the_beginning_of_an_id_names_a_plan_that_waits(make_world):
+    world = make_world(Mode.RECOMMEND)
+    broken_part(world)
+    world.run(10)
+    [plan] = waiting(world)
+    assert [shown["plan"]["id"] for shown in world.engine.waiting(Waiting(plan=plan[:6]))["plans"]] == [plan]
+    with pytest.raises(ControlError, match="waits for a decision"):
+        world.engine.waiting(Waiting(plan=f"{plan[:6]}x"))
+    decide(world, plan[:6])
+    world.run(5)
+    assert world.sent == ["restart"]
+
+
 def test_a_decision_names_what_was_seen_and_its_note_is_kept(make_world):
     world = make_world(Mode.RECOMMEND)
     broken_part(world)

@@ -48,6 +48,13 @@ def test_numbers_go_to_the_terminal_and_into_files(run, tmp_path) -> None:
     assert pq.read_table(tmp_path / "numbers.parquet")["cpu_percent"].to_pylist() == list(range(30))
 
 
+@pytest.mark.parametrize(("job", "rows"), [("t/j/r", 30), ("t/j", 30), ("t", 30), ("t/j/", 0), ("t/another", 0), ("t/j/r2", 0)])
+def test_a_job_is_named_with_its_run_or_without_and_who_is_not_there_is_said(run, job, rows) -> None:
+    done = run("export", "cpu_percent", "--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01", "--job", job, "-o", "n.csv")
+    assert f"{rows} rows in n.csv" in done.output
+    assert ("`eagle-eye history entities node` lists who has" in done.output) is (rows == 0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -53,7 +53,8 @@ def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
         else:
             sign = click.style("✓", fg="green") if tried.answer.taken else click.style("✗", fg="red")
             place = f"{tried.receiver} ({tried.kind}, {tried.where})" if tried.receiver != tried.kind else f"{tried.kind} ({tried.where})"
-            click.echo(f"{sign} {place}: {tried.sent} answered with {tried.answer} after {tried.seconds:.2f} s")
+            became = f"answered with {tried.answer}" if tried.answer.status else f"not delivered: {tried.answer},"
+            click.echo(f"{sign} {place}: {tried.sent} {became} after {tried.seconds:.2f} s")
     if failed:
         raise SystemExit(1)
 

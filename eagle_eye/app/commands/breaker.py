@@ -14,7 +14,13 @@ CELLS = {"id": "id", "job": "job", "action": "action", "since": "since", "incide
 
 @click.group(short_help="actions that did not help and are not tried again")
 def command() -> None:
-    """An action that did not help a job opens its breaker: it is not tried on that job again until a person closes it."""
+    """An action that did not help a job opens its breaker: it is not tried on that job again until a person closes it.
+
+    \b
+    Examples:
+      eagle-eye breaker list
+      eagle-eye breaker close 4f1c9a02
+    """
 
 
 @command.command("list", short_help="breakers that are open")

@@ -31,7 +31,7 @@ def command() -> None:
 def window(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --last, --since, --until and --job."""
     added: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
-        click.option("--job", default="", help="Only of one job: tenant/name/run."),
+        click.option("--job", default="", help="Only of one job: tenant/name, or one run of it: tenant/name/run."),
         click.option("--until", default="", help="End, e.g. 2025-11-20T09:00 (UTC). Default: now."),
         click.option("--since", default="", help="Beginning, as --until; instead of --last."),
         click.option("--last", default="1h", show_default=True, callback=duration, help="How far back from the end: 90s, 30m, 6h, 2d."),
@@ -109,6 +109,8 @@ def export(
         _write(table, output)
     if output is not None:
         console.print(f"{table.num_rows:,} rows in {output}")
+    if not table.num_rows:
+        console.print(f"nobody who was asked for has numbers in that time: `eagle-eye history entities {of}` lists who has", soft_wrap=True)
 
 
 def _history(config: Config) -> Any:

@@ -62,11 +62,14 @@ class Detect:
     def _ownership(self) -> Ownership | None:
         """Once the stream tells how many partitions there are; None if told to stop before."""
         around, begin = self._around, partial(Watching, self._around, self._threads, self._detectors)
+        said = ""
         while not self._threads.stop.is_set():
             try:
                 count = around.stream.partitions(OBSERVATIONS)
             except EagleEyeError as error:
-                log.warning("waiting for the stream: %s", error)
+                if str(error) != said:
+                    log.warning("waiting for the stream: %s", error)
+                said = str(error)
                 self._threads.stop.wait(1.0)
             else:
                 return Ownership(around.ledger, this_process(), begin, partitions=count, lease_s=self._lease_s, clock=around.clock)
