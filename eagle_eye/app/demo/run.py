@@ -33,6 +33,8 @@ HELD_S = (3.0, 4.0)
 """For how long the stream is stopped."""
 PATIENCE_S = 30.0
 """How long a fault may take before the demo goes on and counts it as not healed."""
+RETURN_S = 120.0
+"""How long a repaired node may take to come back: its processes start anew, which is slow on a machine that does much else."""
 
 
 class DemoError(EagleEyeError):
@@ -186,8 +188,8 @@ class Demo:
                 stage.release(name)
             else:
                 stage.start_node(name)
-        if missing and not stage.wait(stage.full, PATIENCE_S):
-            self._say(f"{', '.join(missing)} was not taken back within {PATIENCE_S:.0f} s")
+        if missing and not stage.wait(stage.full, RETURN_S):
+            self._say(f"{', '.join(missing)} was not taken back within {RETURN_S:.0f} s")
 
     def _say(self, text: str) -> None:
         self.console.print(f"[{self.clock.now() - self.began:6.1f} s] {text}", highlight=False, markup=False)
