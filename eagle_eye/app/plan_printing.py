@@ -11,6 +11,7 @@ from rich.console import Console
 from eagle_eye.app.printing import plain_table
 from remediation.planner.decision import Alternative, Decision
 from remediation.planner.prospect import JobPlan, Prospect
+from remediation.planner.sharing import described
 
 
 def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
@@ -25,6 +26,8 @@ def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
     for job in prospect.jobs:
         if job.checkpoint:
             console.print(f"  {job.name}: {job.checkpoint}", highlight=False)
+    for sentence in described(prospect.slow):
+        console.print(f"  {sentence}", highlight=False)
     for name, decision in prospect.decisions.items():
         console.print(f"\n[bold]{name}[/]: {decision.best.kind} - {decision.best.how}", highlight=False)
         console.print(_options(decision))
@@ -46,6 +49,7 @@ def prospect_json(prospect: Prospect) -> str:
         "value": prospect.allocation.value,
         "idle_gpus": prospect.allocation.idle,
         "jobs": [_job_record(job) for job in prospect.jobs],
+        "slow_nodes": [dataclasses.asdict(one) for one in prospect.slow],
         "decisions": {name: _decision_record(decision) for name, decision in prospect.decisions.items()},
         "nodes": prospect.owners,
         "calibration": {

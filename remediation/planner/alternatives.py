@@ -221,11 +221,11 @@ def _spare(scene: _Scene) -> Option:
     if not case.broken:
         return Impossible(kind, "no node is slow or lost: there is none to replace")
     if case.spares < case.broken:
-        return Impossible(kind, f"{case.broken} nodes are to be replaced, {case.spares} spares are free")
+        return Impossible(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
     if scene.state_lost:
         return Impossible(kind, scene.state_lost)
     downtime = costs.spare_start_s + costs.regroup_s + scene.node_state_s
-    how = f"{case.broken} spares take over, their state comes from {'the slow nodes' if not case.lost else 'replicas'}"
+    how = f"{_counted(case.broken, 'spare takes', 'spares take')} over, state comes from {'replicas' if case.lost else 'who is slow'}"
     return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken)
 
 
@@ -258,7 +258,7 @@ def _restart(scene: _Scene) -> Option:
             return Impossible(kind, _no_layout(case, there))
     downtime = costs.restart_s + scene.load_s + (costs.spare_start_s if taken else 0.0)
     back = downtime if taken < case.broken else 0.0
-    how = f"all processes anew on {gpus} GPUs" + (f", {taken} nodes of them spares" if taken else "")
+    how = f"all processes anew on {gpus} GPUs" + (f", {_counted(taken, 'node', 'nodes')} of them {'a spare' if taken == 1 else 'spares'}" if taken else "")
     return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
 
 
@@ -271,6 +271,10 @@ def _wait(scene: _Scene) -> Option:
         return scene.option(kind, "stands, then restarts from the checkpoint", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
     downtime = case.repair_s + costs.spare_start_s + costs.regroup_s + scene.node_state_s
     return scene.option(kind, "stands, then the repaired node gets its state", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _best_up_to(case: Case, gpus: int) -> tuple[int, float]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from eagle_eye.ledger import Throughput
 from . import hardware as gpus
 from .calibration import calibrate
 from .hardware import Hardware
+from .layout import Layout, Recompute
 from .measured import Measured, from_ledger, read_csv, timed
 from .model_shape import ModelShape
 from .performance import Performance
@@ -28,10 +29,12 @@ from .toml_lines import TomlLines, parsed_path
 from .training_run import TrainingRun
 from .workload import Cluster, Task
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Number = Annotated[float, msgspec.Meta(ge=0)]
-Above = Annotated[float, msgspec.Meta(gt=0)]
+MOST = 1_000_000
+"""Nodes, GPUs of a node, layers, samples: more is a slip of the keyboard."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Number = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Above = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 LLAMA_MTBF_HOURS = 50_700.0
 """GPU-hours between two unexpected interruptions: Llama 3 (2024), 419 in 54 days on 16,384 H100."""
 _WHERE = re.compile(r"^(.*?)(?: - at `(?:key in )?(\$[^`]*)`)?$", re.DOTALL)
@@ -66,6 +69,22 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fused_attention: bool = True
 
 
+class Running(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[job.layout]: how the job runs now."""
+
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    data: Positive
+    micro_batch: Positive
+    recompute: Literal["none", "selective", "full"] = "none"
+    interleave: Positive = 1
+
+    @property
+    def layout(self) -> Layout:
+        """As the model takes it."""
+        return Layout(self.tensor, self.pipeline, self.data, self.micro_batch, Recompute[self.recompute.upper()], self.interleave)
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[job]]"""
 
@@ -87,7 +106,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     even: bool = False
     """The framework splits layers and batch without remainder only."""
     replicas: Positive | None = None
-    """Data-parallel copies it runs with; None: as in the best layout."""
+    """Data-parallel copies it runs with; None: as in its layout, or in the best one."""
+    layout: Running | None = None
+    """That it runs now; None: the best one."""
     checkpoint_age_minutes: Number = 15.0
     checkpoint_save_s: Above | None = None
     """How long a save stops it; for advice on the interval."""
@@ -144,7 +165,7 @@ class ClusterFile:
 
     def error(self, path: TomlPath, message: str) -> ConfigError:
         """With line and field."""
-        field = ".".join(f"[{key}]" if isinstance(key, int) else key for key in path).replace(".[", "[")
+        field = ".".join(f"[{key}]" if isinstance(key, int) else key for key in path).replace(".[", "[") or "the file"
         return ConfigError(f"{self.path}, line {self._lines.line(path)}: {field}: {message}")
 
     def _parsed(self, text: str) -> _File:
@@ -167,6 +188,8 @@ class ClusterFile:
             names.add(job.name)
             if job.maximum_nodes is not None and job.maximum_nodes < job.minimum_nodes:
                 raise self.error(("job", index, "maximum_nodes"), f"is {job.maximum_nodes}, below minimum_nodes, {job.minimum_nodes}")
+            if job.layout is not None:
+                self._check_layout(index, job, job.layout.layout)
             if job.queued and job.nodes:
                 raise self.error(("job", index, "nodes"), f"is {job.nodes}, but a queued job has none yet")
         if self.machines.spare_nodes > self.machines.nodes:
@@ -174,6 +197,15 @@ class ClusterFile:
         used, free = sum(job.nodes for job in self.jobs), self.machines.nodes - self.machines.spare_nodes
         if used > free:
             raise self.error(("cluster", "nodes"), f"the jobs have {used} nodes, but without spares there are {free}")
+
+    def _check_layout(self, index: int, job: Job, layout: Layout) -> None:
+        gpus = job.nodes * self.machines.gpus_per_node
+        if job.model is None or job.replicas is not None:
+            raise self.error(("job", index, "layout"), "there is " + ("no model that says what it is worth" if job.model is None else "`replicas` too; give one of them"))
+        if layout.gpus != gpus:
+            raise self.error(("job", index, "layout"), f"{layout} has {layout.gpus} GPUs, the job's {job.nodes} nodes have {gpus}")
+        if layout.pipeline * layout.interleave > job.model.layers or layout.data > job.global_batch:
+            raise self.error(("job", index, "layout"), f"{layout} does not divide {job.model.layers} layers and {job.global_batch} samples: some GPUs would have none")
 
     def _hardware(self) -> Hardware:
         try:
@@ -213,7 +245,10 @@ class ClusterFile:
     def _measured(self) -> list[Measured]:
         if not self.machines.measured:
             return []
-        return read_csv(self.path.parent / self.machines.measured, self._runs())
+        try:
+            return read_csv(self.path.parent / self.machines.measured, self._runs())
+        except ConfigError as error:
+            raise self.error(("cluster", "measured"), str(error)) from error
 
     def _task(self, index: int, job: Job, transition_s: float) -> Task:
         node = self.machines.gpus_per_node
@@ -225,7 +260,7 @@ class ClusterFile:
         if not row[job.minimum_nodes * node : highest + 1].any():
             most = f"{job.minimum_nodes} to {highest // node} nodes"
             raise self.error(("job", index, "name"), f"{job.name!r} cannot fit: no layout on {most} of {node} {self.machines.gpu} has room for it")
-        if job.nodes and not row[job.nodes * node]:
+        if job.nodes and not row[job.nodes * node] and job.layout is None:
             raise self.error(("job", index, "nodes"), f"{job.name!r} has {job.nodes} nodes, but no layout on exactly {job.nodes * node} GPUs fits")
         return Task(
             name=job.name,

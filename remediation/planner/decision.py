@@ -39,13 +39,16 @@ def decide(case: Case, costs: Costs | None = None) -> Decision:
 def _why_lost(one: Alternative, best: Alternative, case: Case) -> str:
     if one.cost == best.cost:
         return f"Costs as much as to {best.kind}, which touches less."
-    against = []
+    against: list[str] = []
+    though: list[str] = []
     if one.downtime_s != best.downtime_s:
-        against.append(f"{one.downtime_s:,.1f} s of downtime against {best.downtime_s:,.1f} s")
+        (against if one.downtime_s > best.downtime_s else though).append(f"{one.downtime_s:,.1f} s of downtime against {best.downtime_s:,.1f} s")
     if one.throughput != best.throughput:
-        against.append(f"{one.throughput / case.healthy:.1%} of the throughput afterwards against {best.throughput / case.healthy:.1%}")
+        worse = one.throughput < best.throughput
+        (against if worse else though).append(f"{one.throughput / case.healthy:.1%} of the throughput afterwards against {best.throughput / case.healthy:.1%}")
     if one.lost_work_s != best.lost_work_s:
-        against.append(f"{one.lost_work_s:,.0f} s of work again against {best.lost_work_s:,.0f} s")
+        (against if one.lost_work_s > best.lost_work_s else though).append(f"{one.lost_work_s:,.0f} s of work again against {best.lost_work_s:,.0f} s")
     if not against:
-        against.append("the same downtime and throughput, but more on spares or on the way back")
-    return f"Costs {one.cost - best.cost:.3g} WAF·s ({one.gpu_hours - best.gpu_hours:,.2f} GPU-hours) more: {', '.join(against)}."
+        against.append("more on spares or on the way back")
+    in_spite = f"; in spite of {', '.join(though)}" if though else ""
+    return f"Costs {one.cost - best.cost:.3g} WAF·s ({one.gpu_hours - best.gpu_hours:,.2f} GPU-hours) more: {', '.join(against)}{in_spite}."

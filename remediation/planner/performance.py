@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,10 @@ from eagle_eye.errors import ConfigError
 from . import measured as measurements
 from .coefficients import Coefficients
 from .hardware import Hardware
-from .layout import Layout
+from .layout import Layout, Layouts
 from .layout_search import Found, search
 from .measured import Measured
+from .pipeline_time import iteration_times
 from .training_run import TrainingRun
 
 Floats = NDArray[np.float64]
@@ -107,6 +109,25 @@ class Performance:
             layout=found.layout if found else None,
             iteration_s=seconds,
         )
+
+    def running(self, task: str, layout: Layout) -> Estimate:
+        """What the task achieves with this layout, be it the best one or not. Raises ConfigError without a described model.
+
+        What was measured on as many GPUs with this layout, or with one that nobody wrote down; else the model's answer, put
+        right by what was measured with others.
+        """
+        if task not in self.runs:
+            raise ConfigError(f"task {task!r} has a layout but no model that says what it is worth; describe the model")
+        run, gpus, known = self.runs[task], layout.gpus, self._known(task)
+        work = run.global_batch * run.shape.sample_flops
+        seen = [one.flops for one in self._measured if one.task == task and one.gpus == gpus and one.layout in (None, layout)]
+        modelled = work / float(iteration_times(run, self.hardware, self.coefficients, Layouts.of([layout])).total[0])
+        ratio = math.exp(float(self._log_ratio(task, np.array([gpus], dtype=np.int64), known)[0]))
+        flops = median(seen) if seen else modelled * ratio
+        source = _source(known.counts, gpus)
+        if not seen and source is Source.MEASURED:
+            source = Source.INTERPOLATED
+        return Estimate(flops=flops, source=source, reach=_reach(known.counts, gpus), layout=layout, iteration_s=work / flops)
 
     def row(self, task: str, workers: int, granularity: int = 1) -> Floats:
         """(workers + 1,) FLOP/s at 0, 1, 2, ... workers, for workload.Task; 0 between multiples of the granularity."""

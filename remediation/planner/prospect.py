@@ -1,21 +1,19 @@
 """A whole plan for a cluster file: who gets how many nodes, why, and what to do about what happens to whom."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from . import what_if
-from .allocation import Allocation, solve
+from .allocation import Allocation
 from .calibration import Calibration
 from .checkpoint_interval import daly
 from .cluster_file import ClusterFile, Job
-from .decision import Case, Costs, Decision, decide
-from .events import EventKind, situation_after
+from .decision import Costs, Decision, decide
+from .events import EventKind
+from .job_case import case_of, estimate_now, transition_s
 from .performance import Estimate
+from .sharing import Sharing, SlowNode, share
 from .workload import Cluster, Task
-
-STATE_BYTES = 14.0
-"""Of a parameter: weights in half precision, and Adam's fp32 weights and moments (ZeRO, 2020, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +39,8 @@ class Prospect:
 
     allocation: Allocation
     jobs: tuple[JobPlan, ...]
+    slow: tuple[SlowNode, ...]
+    """Whether each slow node stays in its job."""
     decisions: dict[str, Decision]
     owners: dict[str, str]
     """Node -> job before anything happened; '' for none."""
@@ -54,11 +54,10 @@ def foresee(file: ClusterFile, words: Sequence[str] = (), costs: Costs | None = 
     cluster = file.cluster({job.name: transition_s(file, job, costs) for job in file.jobs})
     owners = node_owners(file)
     happens = what_if.parse(words, owners, [job.name for job in file.jobs])
-    situation = situation_after(cluster, happens.events)
-    allocation = solve(situation)
-    tasks = {task.name: task for task in situation.tasks}
-    jobs = tuple(_job_plan(file, job, tasks, allocation, situation.horizon_s) for job in file.jobs if job.name in tasks)
-    return Prospect(allocation, jobs, _decisions(file, cluster, happens, owners, costs), owners, file.calibration)
+    shared = share(file, cluster, happens, owners)
+    tasks = {task.name: task for task in shared.situation.tasks}
+    jobs = tuple(_job_plan(file, job, tasks[job.name], shared) for job in file.jobs if job.name in tasks)
+    return Prospect(shared.allocation, jobs, shared.slow, _decisions(file, cluster, happens, owners, shared, costs), owners, file.calibration)
 
 
 def node_owners(file: ClusterFile) -> dict[str, str]:
@@ -68,32 +67,33 @@ def node_owners(file: ClusterFile) -> dict[str, str]:
     return dict(zip(names, [*taken, *[""] * (len(names) - len(taken))], strict=True))
 
 
-def transition_s(file: ClusterFile, job: Job, costs: Costs) -> float:
-    """D_transition: as the file says, else a restart and each node's part of the state."""
-    if job.transition_s is not None:
-        return job.transition_s
-    return costs.restart_s + _state_bytes(file, job) / max(1, job.nodes) / costs.network_bytes_s
-
-
-def _state_bytes(file: ClusterFile, job: Job) -> float:
-    run = file.performance.runs.get(job.name)
-    return STATE_BYTES * run.shape.parameters if run else 0.0
-
-
-def _job_plan(file: ClusterFile, job: Job, tasks: dict[str, Task], allocation: Allocation, horizon_s: float) -> JobPlan:
-    task, gpus, node = tasks[job.name], allocation.workers[job.name], file.machines.gpus_per_node
+def _job_plan(file: ClusterFile, job: Job, task: Task, shared: Sharing) -> JobPlan:
+    gpus, node = shared.allocation.workers[job.name], file.machines.gpus_per_node
+    stays = gpus == task.current and job.name not in shared.relaid
+    estimate = estimate_now(file, job) if stays else file.performance.estimate(job.name, gpus)
     return JobPlan(
         name=job.name,
         before=job.nodes,
         nodes=gpus // node,
-        estimate=file.performance.estimate(job.name, gpus),
+        estimate=replace(estimate, flops=float(task.throughput[gpus])),
         waf=task.waf_at(gpus),
-        why=_why(task, gpus, node, horizon_s),
+        why=", ".join([*_layout_words(file, job, estimate), *_why(task, gpus, node, shared.situation.horizon_s)]),
         checkpoint=_checkpoint(file, job, gpus),
     )
 
 
-def _why(task: Task, gpus: int, node: int, horizon_s: float) -> str:
+def _layout_words(file: ClusterFile, job: Job, planned: Estimate) -> list[str]:
+    """What its layout has to do with it, where the file names it."""
+    if job.layout is None or planned.layout is None:
+        return []
+    now, best = estimate_now(file, job), file.performance.estimate(job.name, job.nodes * file.machines.gpus_per_node)
+    gain = job.weight * (best.flops - now.flops)
+    if planned.layout != job.layout.layout:
+        return [f"leaves {now.layout}"]
+    return [f"{best.layout} would bring {_flops(gain)}, less than the switch costs"] if gain > 0 and best.layout != now.layout else []
+
+
+def _why(task: Task, gpus: int, node: int, horizon_s: float) -> list[str]:
     """What a node more or less would do to it."""
     here = task.waf_at(gpus)
     parts = []
@@ -105,8 +105,8 @@ def _why(task: Task, gpus: int, node: int, horizon_s: float) -> str:
         parts.append(f"one less would cost {_flops(here - task.waf_at(gpus - node))}")
     if gpus != task.current:
         gain, price = (here - task.waf) * horizon_s, task.waf * task.transition_s
-        parts.append(f"the change brings {gain:.2g} WAF·s until the next failure in {horizon_s / 3600:.1f} h and costs {price:.2g}")
-    return ", ".join(parts)
+        parts.append(f"the change brings {gain:.2g} WAF·s until the next failure or repair in {horizon_s / 3600:.1f} h and costs {price:.2g}")
+    return parts
 
 
 def _flops(flops: float) -> str:
@@ -120,8 +120,8 @@ def _checkpoint(file: ClusterFile, job: Job, gpus: int) -> str:
     return f"save every {daly(job.checkpoint_save_s, mtbf) / 60:.0f} min (a failure every {mtbf / 3600:.0f} h, a save stops it for {job.checkpoint_save_s:g} s)"
 
 
-def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, owners: dict[str, str], costs: Costs) -> dict[str, Decision]:
-    """For each job that lost a node or has a slow one. Spares go to the jobs in the order of the file."""
+def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, owners: dict[str, str], shared: Sharing, costs: Costs) -> dict[str, Decision]:
+    """For each job that lost a node or has a slow one. A spare may be taken by those that the plan gives nodes to."""
     free = sum(not owner for owner in owners.values()) - sum(not owner for owner in happens.lost.values())
     finished = {event.task for event in happens.events if event.kind is EventKind.FINISHED}
     found = {}
@@ -129,31 +129,12 @@ def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, own
         if job.name in finished:
             continue
         lost = sum(owner == job.name for owner in happens.lost.values())
-        slow = {node: speed for node, speed in happens.slow.items() if owners[node] == job.name and speed < 1}
+        slow = {node: speed for node, speed in happens.slow.items() if owners[node] == job.name and speed < 1 and node not in happens.lost}
         if lost or slow:
             task = next(task for task in cluster.tasks if task.name == job.name)
-            found[job.name] = decide(replace(_case(file, job, task), lost=lost, slow=slow, spares=max(0, free)), costs)
-            free -= lost + len(slow)
+            aside = sum(one.job == job.name and not one.kept for one in shared.slow)
+            coming = shared.allocation.workers[job.name] // file.machines.gpus_per_node - (job.nodes - lost - aside)
+            spares = max(0, min(free, coming))
+            found[job.name] = decide(replace(case_of(file, job, task), lost=lost, slow=slow, spares=spares), costs)
+            free -= spares
     return found
-
-
-def _case(file: ClusterFile, job: Job, task: Task) -> Case:
-    estimate = file.performance.estimate(job.name, task.current)
-    layout, run = estimate.layout, file.performance.runs.get(job.name)
-    replicas = job.replicas or (layout.data if layout else 1)
-    micro_batches = math.ceil(run.global_batch / (layout.data * layout.micro_batch)) if run and layout else 1
-    return Case(
-        task=job.name,
-        gpus=task.current,
-        gpus_per_node=file.machines.gpus_per_node,
-        healthy=estimate.flops,
-        iteration_s=estimate.iteration_s if math.isfinite(estimate.iteration_s) else 1.0,
-        repair_s=file.machines.repair_hours * 3600,
-        weight=job.weight,
-        replicas=replicas,
-        stages=layout.pipeline if layout else 1,
-        micro_batches=max(1, micro_batches),
-        state_bytes=_state_bytes(file, job),
-        checkpoint_age_s=job.checkpoint_age_minutes * 60,
-        throughput=task.throughput,
-    )

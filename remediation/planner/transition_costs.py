@@ -11,10 +11,11 @@ class Costs:
     """Seconds and rates. Raises ConfigError for a negative one."""
 
     regroup_s: float = 0.05
-    """Rebuilding the process groups of a living job in place. Source: benchmarks.chain.restart's measurements on this
-    project's own launcher gave 24 to 50 ms with gloo."""
+    """Rebuilding the process groups of a living job in place, once its processes are there. Assumed: no benchmark shows it
+    apart. It is part of the 0.9 s from a worker's death to the first step after its restart in benchmarks.chain.restart
+    (4 workers, gloo, a small model). Measure your own."""
     spare_start_s: float = 3.0
-    """Starting the processes of a spare node that is up. Source: the same, where `import torch` is most of it."""
+    """Starting the processes of a spare node that is up. Assumed: `import torch` is most of it, and takes seconds."""
     restart_s: float = 42.9
     """Ending and starting all processes of a job. Source: Parcae (NSDI'24), measured 28.8 to 42.9 s on 1 to 32 nodes."""
     collective_timeout_s: float = 600.0

@@ -116,6 +116,9 @@ def test_what_was_measured_wins_over_the_model(changed):
         ("minimum_nodes = 1", "minimum_nodes = 5", 19, "below minimum_nodes, 5"),
         ("spare_nodes = 1 ", "spare_nodes = 99 ", 9, "more than the 16 nodes"),
         ("nodes = 16", "nodes = = 16", 5, "Invalid value"),
+        ("nodes = 16", "nodes = 99999999999999999999", 5, "cluster.nodes: Expected `int` <= 1000000"),
+        ("weight = 2.0", "weight = inf", 17, "job[0].weight: Expected `float` <= 1000000000000.0"),
+        ('# measured = "measured.csv"', 'measured = "none.csv"', 12, "cluster.measured: "),
     ],
 )
 def test_bad_input_is_refused_with_line_and_field(changed, old, new, line, message):
@@ -164,3 +167,78 @@ def test_lines_of_keys_in_arrays_of_tables(names):
     assert found.line(("top", "none")) == 2
     assert found.line(()) == 1
     assert parsed_path("$.job[0].model") == ("job", 0, "model")
+
+
+def test_a_slow_node_is_set_aside_for_a_spare_and_kept_where_it_is_worth_more(changed):
+    told = record("--what-if", "slow:node5:0.5")
+    assert [(one["node"], one["kept"]) for one in told["slow_nodes"]] == [("node5", False)]
+    assert told["jobs"][1]["nodes"] == 11
+    assert told["decisions"]["gpt-13b"]["best"] == "take a spare"
+    full = changed("nodes = 11\n", "nodes = 12\n", "spare_nodes = 1 ", "spare_nodes = 0 ")
+    healthy = record(file=full)
+    kept = record("--what-if", "slow:node5:0.97", file=full)
+    assert kept["slow_nodes"][0]["kept"]
+    assert kept["jobs"][1]["nodes"] == 12
+    assert 0.96 * healthy["jobs"][1]["flops"] < kept["jobs"][1]["flops"] < healthy["jobs"][1]["flops"]
+    hardly = record("--what-if", "slow:node5:0.05", file=full)
+    assert not hardly["slow_nodes"][0]["kept"]
+    assert hardly["jobs"][1]["nodes"] == 11
+    assert "node5 at 5% of its speed leaves gpt-13b" in " ".join(plan("--what-if", "slow:node5:0.05", file=full).output.split())
+
+
+def test_the_plan_is_the_better_of_the_two_solved_apart(changed):
+    """A single slow node: what is said to be gained is what two plans of other files say."""
+    file = ClusterFile(changed("nodes = 11\n", "nodes = 12\n", "spare_nodes = 1 ", "spare_nodes = 0 ", "gpu_mtbf_hours = 50700", "gpu_mtbf_hours = 2000"))
+    told = foresee(file, ["slow:node5:0.4"])
+    gone = foresee(file, ["lose:node5"])
+    assert not told.slow[0].kept
+    assert told.allocation.workers == gone.allocation.workers  # a failure comes before the repair, so both look as far ahead
+
+
+def test_of_several_slow_nodes_none_would_be_better_off_the_other_way(changed):
+    """The spare goes where the plan sends it, not to the first job of the file."""
+    told = record("--what-if", "slow:node5:0.7", "--what-if", "lose:node6", "--what-if", "slow:node1:0.95")
+    assert {one["node"]: one["kept"] for one in told["slow_nodes"]} == {"node5": False, "node1": True}
+    assert all(one["gain"] > 0 for one in told["slow_nodes"])
+    assert told["decisions"]["gpt-7b"]["best"] == "do nothing"
+    assert sum(job["nodes"] for job in told["jobs"]) == 14
+
+
+LAYOUT = "[job.layout]\ntensor = 8\npipeline = 4\ndata = 1\nmicro_batch = 1\nrecompute = 'full'\n\n[job.model]\nlayers = 32"
+
+
+def test_a_job_is_planned_from_the_layout_that_it_runs(changed):
+    best = record()["jobs"][0]
+    told = record(file=changed("[job.model]\nlayers = 32", LAYOUT, "weight = 2.0", "weight = 2.0\ntransition_s = 1e8"))["jobs"][0]
+    assert told["layout"] == "tp 8 × pp 4 × dp 1, micro-batch 1, recompute full"
+    assert told["flops"] < best["flops"]
+    assert "would bring" in told["why"]
+    whole = record(file=changed("[job.model]\nlayers = 32", LAYOUT))
+    changes = whole["jobs"][0]
+    assert whole["value"] < record()["value"]  # to change costs time
+    assert (changes["layout"], changes["flops"]) == (best["layout"], best["flops"])
+    assert "leaves tp 8 × pp 4 × dp 1" in changes["why"]
+    lost = record("--what-if", "lose:node3", file=changed("[job.model]\nlayers = 32", LAYOUT))["decisions"]["gpt-7b"]
+    assert "there are 1: none may be left" in lost["why_lost"]["take a spare"]
+
+
+def test_what_was_measured_on_as_many_gpus_is_what_the_layout_makes(changed):
+    path = changed("[job.model]\nlayers = 32", LAYOUT, '# measured = "measured.csv"', 'measured = "measured.csv"')
+    (path.parent / "measured.csv").write_text("task,gpus,flops,tensor,pipeline,data,micro_batch,recompute\ngpt-7b,32,4e15,8,4,1,1,full\ngpt-7b,32,4e15,8,2,2,1,full\n")
+    told = record(file=path)["jobs"][0]
+    assert (told["flops"], told["source"]) == (4e15, "measured")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("data = 1", "data = 2", "line 24: job[0].layout: tp 8 × pp 4 × dp 2"),
+        ("data = 1", "", "Object missing required field `data`"),
+        ("'full'", "'some'", "line 29: job[0].layout.recompute: Invalid enum value 'some'"),
+        ("pipeline = 4\ndata = 1", "pipeline = 1\ndata = 4\ninterleave = 40", "does not divide 32 layers"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(changed, old, new, message):
+    done = plan(file=changed("[job.model]\nlayers = 32", LAYOUT.replace(old, new)))
+    assert done.exit_code == 1
+    assert message in " ".join(done.output.split())
