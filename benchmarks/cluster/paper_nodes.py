@@ -1,10 +1,11 @@
 """Nodes that exist on paper: real telemetry in the stream, real sessions to the leader, and jobs that break and are restarted.
 
-All of it in one process: one thread writes a record per node and second, one event loop holds the sessions.
+One process writes a record per node and second and coordinates the jobs, another one holds the sessions of all agents.
 """
 
 import asyncio
 import contextlib
+import multiprocessing
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -115,13 +116,11 @@ class PaperNodes:
         self._normal = np.stack([self._rng.normal(*GPU_NORMALS.get(name, (100.0, 3.0)), GPUS).astype(np.float32) for name in NAMES], axis=1)
         self.late_s = 0.0
         """By how much the writer has fallen behind its clock at worst."""
-        self.connected: set[tuple[str, str]] = set()
-        """(role, node) of the open sessions."""
-        self.sessions = 0
         self.jobs = {
             name: PaperJob(name, [f"node-{index:05}" for index in range(place, nodes, len(jobs))], clock, self._append)
             for place, name in enumerate(jobs)
         }
+        self.agents = PaperSessions(address, [node for job in self.jobs.values() for node in job.nodes])
         self._loop = asyncio.new_event_loop()
         self._clients: list[ControlClient] = []
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._loop.run_forever)]
@@ -133,10 +132,12 @@ class PaperNodes:
         for thread in self._threads:
             thread.start()
         self._in_loop(self._connect())
+        self.agents.start()
 
     def stop(self) -> None:
         """End both."""
         self._stop.set()
+        self.agents.stop()
         self._threads[0].join(END_S)
         with contextlib.suppress(TimeoutError):
             self._in_loop(self._disconnect(), END_S)
@@ -196,23 +197,18 @@ class PaperNodes:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     async def _connect(self) -> None:
-        for job in self.jobs.values():
-            for node in job.nodes:
-                self._clients.append(self._client("agent", node, job))
-            self._clients.append(self._client("launcher", job.nodes[0], job))
-        self.sessions = len(self._clients)
+        self._clients = [self._coordinator(job) for job in self.jobs.values()]
         for client in self._clients:
             await client.start()
 
     async def _disconnect(self) -> None:
         await asyncio.gather(*(client.stop() for client in self._clients))
 
-    def _client(self, role: str, node: str, job: PaperJob) -> ControlClient:
-        peer = Peer(role=role, node=node, job=job.name if role == "launcher" else "", boot=f"{role}-{node}", address="127.0.0.1:1")
+    def _coordinator(self, job: PaperJob) -> ControlClient:
+        peer = Peer(role="launcher", node=job.nodes[0], job=job.name, boot=f"launcher-{job.run}", address="127.0.0.1:1")
 
         def on_state(state: Connection) -> None:
-            (self.connected.add if state.connected else self.connected.discard)((role, node))
-            if state.connected and role == "launcher":
+            if state.connected:
                 asyncio.get_running_loop().create_task(self._report(client, job))  # it reports again at the next session
 
         async def on_command(command: Command) -> Body:
@@ -226,3 +222,44 @@ class PaperNodes:
             await client.request("layout", {"layout": job.layout, "heal": "none", "budget_left": 0, "nodes_min": 1})
         except EagleEyeError:
             return  # the session is gone again, and the next one reports anew
+
+
+class PaperSessions:
+    """The sessions of the agents of all nodes, in a process of their own."""
+
+    def __init__(self, address: str, nodes: Sequence[str]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.nodes = len(nodes)
+        self._open = context.Value("i", 0)
+        self._process = context.Process(target=_hold_sessions, args=(address, list(nodes), self._open), daemon=True)
+
+    @property
+    def complete(self) -> bool:
+        """Every node has its session."""
+        return bool(self._open.value == self.nodes)
+
+    def start(self) -> None:
+        self._process.start()
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _hold_sessions(address: str, nodes: Sequence[str], open_: Any) -> None:
+    asyncio.run(_hold(address, nodes, open_))
+
+
+async def _hold(address: str, nodes: Sequence[str], open_: Any) -> None:
+    connected: set[str] = set()
+
+    def client_of(node: str) -> ControlClient:
+        def on_state(state: Connection) -> None:
+            (connected.add if state.connected else connected.discard)(node)
+            open_.value = len(connected)
+
+        return ControlClient(address, Peer(role="agent", node=node, boot=f"agent-{node}"), on_state=on_state)
+
+    for client in [client_of(node) for node in nodes]:
+        await client.start()
+    await asyncio.Event().wait()
