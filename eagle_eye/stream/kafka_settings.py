@@ -119,8 +119,10 @@ def why_unreachable(config: KafkaConfig) -> str:
 
 def _try(broker: Broker, config: KafkaConfig) -> str:
     """Why this broker cannot be reached; empty if it can."""
+    patience, connected = min(REACH_S, config.timeout_s), False
     try:
-        with socket.create_connection(broker, timeout=min(REACH_S, config.timeout_s)) as plain:
+        with socket.create_connection(broker, timeout=patience) as plain:
+            connected = True
             if config.security in ("tls", "sasl_tls"):
                 with tls_context(config).wrap_socket(plain, server_hostname=broker.host) as encrypted:
                     _ask_for_rejection(encrypted)
@@ -131,7 +133,9 @@ def _try(broker: Broker, config: KafkaConfig) -> str:
     except socket.gaierror as error:
         return f"{broker.host} is no known host ({error.strerror}): correct stream.kafka.brokers"
     except TimeoutError:
-        return f"{broker} does not answer within {REACH_S:g} s: is the broker up, and does a firewall let this host through?"
+        if connected:
+            return f"{broker} takes the connection, but no TLS handshake within {patience:g} s: does this port speak TLS? Correct stream.kafka.brokers or security"
+        return f"{broker} does not answer within {patience:g} s: is the broker up, and does a firewall let this host through?"
     except OSError as error:
         return f"{broker} takes no connection ({error.strerror or error}): start the broker, or correct stream.kafka.brokers"
     return ""

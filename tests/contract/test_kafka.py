@@ -1,5 +1,6 @@
 """Kafka on bad days: a real client against the fake broker, which does what it is told."""
 
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -258,6 +259,12 @@ def test_an_expired_certificate_is_named(tmp_path: Path) -> None:
         told = why_unreachable(KafkaConfig(brokers=broker.address, security="tls", ca_file=str(authority.path)))
     assert "expired" in told
     assert "renew it on the broker" in told
+
+
+def test_a_port_that_says_nothing_to_tls_is_told_from_one_that_is_not_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        told = why_unreachable(KafkaConfig(brokers=f"127.0.0.1:{silent.getsockname()[1]}", security="tls", timeout_s=0.2))
+    assert "no TLS handshake within 0.2 s" in told
 
 
 def test_files_that_are_not_there_are_named_before_anything_connects(connect: Open) -> None:
