@@ -38,6 +38,8 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     """host:port of the one HTTP port: /metrics, /healthz, hooks, approvals. Empty: none."""
     public_url: str = ""
     """How a person's browser reaches the HTTP port: the beginning of links in alerts. Default: http://<server.http>."""
+    dashboard_url: str = "http://127.0.0.1:8501"
+    """How a person's browser reaches `eagle-eye dashboard`: /incidents/<id> of the HTTP port leads there."""
 
     @property
     def known_at(self) -> str:

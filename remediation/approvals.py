@@ -37,7 +37,9 @@ class Approvals:
         if plan.expires <= now:
             raise ControlError(f"plan {plan.id} has expired and is being made anew: look at it again in a moment")
         valid = decision.valid_s or desk.policy.expires_s
-        word = Approval(digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid)
+        word = Approval(
+            digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid, incident=plan.incident
+        )  # fmt: skip
         desk.ledger.save_approval(word)
         if decision.note:
             desk.ledger.save_note(Note(incident=case.incident.id, person=decision.person, time=now, text=decision.note))

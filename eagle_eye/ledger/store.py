@@ -158,7 +158,7 @@ def patient(
         deadline: float | None = None
         while True:
             try:
-                return method(self, *args, **kwargs)
+                answer = method(self, *args, **kwargs)
             except LedgerAway as error:
                 now = self._clock.monotonic()
                 if deadline is None:
@@ -167,6 +167,10 @@ def patient(
                 if now >= deadline:
                     raise
                 self._clock.sleep(RETRY_S)
+            else:
+                if deadline is not None:
+                    log.warning("the ledger answers again")
+                return answer
 
     return until_answered
 

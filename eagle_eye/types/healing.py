@@ -141,6 +141,8 @@ class Approval(Noun, frozen=True, kw_only=True):
     approved: bool
     time: float
     expires: float
+    incident: str = ""
+    """That it was given for: the same plan against a later fault is asked for again."""
 
 
 class Situation(Noun, frozen=True, kw_only=True):

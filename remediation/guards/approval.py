@@ -26,5 +26,9 @@ class PersonalApproval:
         return Allow(guard="approval", reason=f"{word.person} approved {plan.digest}")
 
     def _newest(self, plan: Plan, situation: Situation) -> Approval | None:
-        words = [word for word in situation.approvals if word.digest == plan.digest and word.expires > situation.now]
+        words = [
+            word
+            for word in situation.approvals
+            if word.digest == plan.digest and word.incident in ("", plan.incident) and word.expires > situation.now
+        ]
         return max(words, key=lambda word: word.time, default=None)

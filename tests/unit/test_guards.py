@@ -126,6 +126,11 @@ def test_auto_asks_nobody_but_for_what_always_needs_a_person():
     assert isinstance(guard(plan(), situation(approvals=(word(plan()),))), Allow)
 
 
+def test_a_word_on_one_incident_says_nothing_about_the_next() -> None:
+    before = msgspec.structs.replace(word(plan(), approved=False), incident="another incident")
+    assert isinstance(PersonalApproval()(plan(), situation(mode=Mode.RECOMMEND, approvals=(before,))), Hold)
+
+
 def test_recommend_waits_for_a_word_on_this_very_plan():
     guard, mode = PersonalApproval(), Mode.RECOMMEND
     other = msgspec.structs.replace(plan(), id="p9")

@@ -11,7 +11,7 @@ from eagle_eye.access import Gate, Role, Tokens
 from eagle_eye.access.tokens import add_person
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ConfigError
-from eagle_eye.web import health
+from eagle_eye.web import health, incidents
 from eagle_eye.web.health import Health
 from eagle_eye.web.server import Door, WebServer, is_loopback, metrics_door
 from fakes.asking import Asking
@@ -176,3 +176,10 @@ def test_a_process_whose_loop_stands_still_is_dead(no_tokens) -> None:
     *codes, body = looks(Health(role="detect", beat_age_s=31.0), no_tokens)
     assert codes == [503, 503, 503]
     assert body["status"] == "failing"
+
+
+def test_the_link_of_an_alert_leads_to_the_dashboard(no_tokens) -> None:
+    client = client_of(incidents.door("http://board:8501/"), gate=no_tokens)
+    answer = client.get("/incidents/4f1c9a02", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (302, "http://board:8501/incident?incident=4f1c9a02")
+    assert client.get("/incidents/%3Fa%26b", follow_redirects=False).headers["location"].endswith("incident=%3Fa%26b")

@@ -13,7 +13,7 @@ from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.secret import secret_of
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Event, Layout
-from eagle_eye.web import approve, health, hooks
+from eagle_eye.web import approve, health, hooks, incidents
 from eagle_eye.web.health import Health
 from eagle_eye.web.server import Door, WebServer, metrics_door
 
@@ -116,7 +116,7 @@ def http_port(around: Around) -> WebServer:
     metrics.add(HistoryMetrics(lambda: [history.figures for history in list(around.histories.values())]))
     gate = Gate.of(around.config, server.http, around.clock)
     deciding = approve.door(lambda: _desk(around), gate, around.clock)
-    doors = [*health.doors(looks.health), metrics_door(metrics.scrape), _hook(around, metrics), deciding]
+    doors = [*health.doors(looks.health), metrics_door(metrics.scrape), _hook(around, metrics), deciding, incidents.door(server.dashboard_url)]
     return WebServer(server.http, doors, gate=gate, insecure=server.insecure)
 
 
