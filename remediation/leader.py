@@ -23,6 +23,9 @@ from .launcher.journal import Journal, Write
 
 log = logging.getLogger(__name__)
 
+LONGEST_RETURN = 15.0
+"""Session leases within which everybody must have come back to a new leader."""
+
 
 class Operator(Protocol):
     """What the engine answers to a person."""
@@ -53,7 +56,8 @@ class Leader:
         self._clock = clock
         self._boot = boot
         self._node = node
-        self._began = clock.monotonic()
+        self._began = self._came = clock.monotonic()
+        """When this leader began, and when the last of those who were to come back did."""
         self._numbers = itertools.count(1)
         self._peers: dict[tuple[str, str, str], Peer] = {}
         self._jobs: dict[str, JobFacts] = ledger.jobs()
@@ -64,6 +68,12 @@ class Leader:
     def old_enough(self) -> bool:
         """True once everybody had two lease times to come back to this leader."""
         return self._clock.monotonic() - self._began >= 2 * self._lease_s
+
+    @property
+    def _still_coming(self) -> bool:
+        """Thousands come back one after the other: as long as some do, nobody is late; but not for ever."""
+        now = self._clock.monotonic()
+        return now - self._came < self._lease_s and now - self._began < LONGEST_RETURN * self._lease_s
 
     def coordinator(self, job: str) -> Peer:
         """The launcher that commands go to. Raises TemporaryError while it has no session."""
@@ -89,6 +99,7 @@ class Leader:
     def opened(self, peer: Peer) -> None:
         """A session began."""
         self._peers[peer.key] = peer
+        self._came = self._clock.monotonic()
         if self.old_enough:
             self._tell("session.opened", peer, f"the session of the {peer} began")
 
@@ -102,7 +113,7 @@ class Leader:
 
     def settle(self) -> None:
         """Called now and then: once old enough, call those lost who did not come back after a change of leaders."""
-        if not self._inherited or not self.old_enough:
+        if not self._inherited or not self.old_enough or self._still_coming:
             return
         for job in self._inherited:
             for node in self._jobs[job].layout.nodes:

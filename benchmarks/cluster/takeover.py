@@ -272,9 +272,12 @@ def rows_of(course: Course, lease_s: float, nodes: int) -> list[Row]:
         figure = f"slowest {max(values):.2f} s, of {', '.join(f'{value:.2f}' for value in values)}"
         return Row(f"{where}: {what}", figure, f"≤ {GOAL_S:g} s" if ends else "", max(values) <= GOAL_S if ends else None)
 
-    per_fault = Counter((incident.job, culprit.entity.name) for incident, _ in course.kept() for culprit in incident.culprits)
+    blamed = Counter((incident.job, culprit.entity.name) for incident, _ in course.kept() for culprit in incident.culprits)
     expected = Counter(course.struck)
-    lost, doubled = sum((expected - per_fault).values()), sum((per_fault - expected).values())
+    lost, others = sum((expected - blamed).values()), blamed - expected
+    doubled = sum(number for fault, number in others.items() if fault in expected)
+    wrong = [f"{name} of {job}" for job, name in others if (job, name) not in expected]
+    books = f"{lost} lost, {doubled} doubled, {len(wrong)} blamed wrongly{': ' * bool(wrong)}{', '.join(wrong)}"
     healed = sum(state is IncidentState.HEALED for _, state in course.kept())
     return [
         row("leader killed → the standby answers", times.leads),
@@ -282,7 +285,7 @@ def rows_of(course: Course, lease_s: float, nodes: int) -> list[Row]:
         row(f"leader killed → the agents of all {nodes:,} nodes have their sessions again", times.sessions, ends=False),
         row("detector killed → a worker that died right after is named", times.names),
         row("detector killed → every partition of it ticks again", times.judges),
-        Row(f"{where}: incidents lost, doubled or about somebody else, of {len(course.struck)} faults", f"{lost} lost, {doubled} too many", "0", not (lost or doubled)),
+        Row(f"{where}: incidents of {len(course.struck)} faults", books, "0", not (lost or others)),
         Row(f"{where}: healed by the leader of that moment", f"{healed} of {len(course.struck)}", "all", healed == len(course.struck)),
         Row(f"{where}: the writer of the telemetry was late by at most", f"{course.paper.late_s:.1f} s"),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from eagle_eye.rpc.messages import Body, Decision, Order, Peer, Waiting
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Event, Layout, Place
 from fakes.nouns import JOB, a_layout
-from remediation.leader import Leader
+from remediation.leader import LONGEST_RETURN, Leader
 
 LEASE_S = 2.0
 OLD_S = 2 * LEASE_S
@@ -204,6 +204,20 @@ def test_who_does_not_come_back_to_a_new_leader_is_lost_once_it_is_old_enough(se
     new.settle()
     new.settle()
     assert seat.events() == [("session.lost", "launcher", "node-b", JOB)], "said once"
+
+
+def test_as_long_as_others_come_back_nobody_is_late_but_not_for_ever(seat: Seat) -> None:
+    seat.report(two_nodes(1))
+    new = seat.elect(term=2)
+    for number in range(int(LONGEST_RETURN) * 2 - 1):
+        seat.clock.advance(OLD_S / 4)
+        new.opened(agent(f"node-{number}"))
+        new.settle()
+        assert not [event for event in seat.events() if event[0] == "session.lost"]
+    seat.clock.advance(OLD_S / 4)
+    new.opened(agent("the-last"))
+    new.settle()
+    assert ("session.lost", "launcher", "node-b", JOB) in seat.events()
 
 
 def test_only_jobs_of_the_leader_before_can_fail_to_come_back(seat: Seat) -> None:
