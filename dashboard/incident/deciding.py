@@ -16,6 +16,8 @@ from . import telling
 
 SAID = "eagle-eye-said"
 NAME = "eagle-eye-name"
+SENT = "eagle-eye-sent"
+"""How often something was sent: what was open closes with it, so that the answer is seen."""
 SILENCES = {"30 minutes": 1800.0, "1 hour": 3600.0, "4 hours": 14_400.0, "1 day": 86_400.0}
 
 
@@ -24,13 +26,14 @@ def offer(known: Sources, who: Reader, story: Story) -> None:
     import streamlit as st
 
     _answer(story)
+    turn = st.session_state.get(SENT, 0)
     with st.container(horizontal=True, gap="small", key="ee-words"):
         if story.waiting is not None:
             _decide(known, who, story, story.waiting, "approve")
             _decide(known, who, story, story.waiting, "refuse")
-        with st.popover("Silence", icon=":material/notifications_paused:"):
+        with st.popover("Silence", icon=":material/notifications_paused:", key=f"silence-{turn}"):
             _asked_for(who, "silence", lambda: _silence(known, who, story))
-        with st.popover("Note", icon=":material/edit_note:"):
+        with st.popover("Note", icon=":material/edit_note:", key=f"note-{turn}"):
             _asked_for(who, "write a note", lambda: _note(known, who, story))
 
 
@@ -39,7 +42,7 @@ def _decide(known: Sources, who: Reader, story: Story, line: PlanLine, what: str
     import streamlit as st
 
     approves = what == "approve"
-    with st.popover(f"{what.capitalize()}…", type="primary" if approves else "secondary", key=f"{what}-{line.digest}"):
+    with st.popover(f"{what.capitalize()}…", type="primary" if approves else "secondary", key=f"{what}-{line.digest}-{st.session_state.get(SENT, 0)}"):
         _asked_for(who, what, lambda: _confirm(known, who, story, line, what))
 
 
@@ -121,6 +124,7 @@ def _send(known: Sources, who: Reader, story: Story, what: str, message: Questio
     import streamlit as st
 
     st.session_state[SAID] = (story.incident.id, *sent(known, who, what, message))
+    st.session_state[SENT] = st.session_state.get(SENT, 0) + 1
     st.rerun()
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dashboard import boundary, markup, reading, words
+from dashboard.errors import NotThere
 from dashboard.figures.evidence import evidence as figure
 from dashboard.figures.style import SETTINGS
 from dashboard.incident import deciding, drawing
@@ -28,7 +29,11 @@ def show() -> None:
         st.html(markup.empty("No incident is chosen", markup.joined("Choose one from ", markup.link("the list", "incidents"), ", or follow the link of an alert.")))
         return
     known, who = reading.sources(), reading.reader()
-    told = queries.story(known, name)
+    try:
+        told = queries.story(known, name)
+    except NotThere as error:
+        st.html(markup.empty("There is no such incident", markup.joined(words.capital(str(error)), " Look for it in ", markup.link("the list", "incidents"), ".")))
+        return
     if not who.person.sees(told.incident.job):
         st.html(markup.empty("This incident is of another tenant", f"Your token shows the jobs of {who.person.tenant}."))
         return
@@ -58,7 +63,7 @@ def _below(known: Sources, who: Reader, name: str) -> None:
         boundary.shown(lambda: _evidence(known, who, told))
         boundary.shown(lambda: _told(told, eye))
     with right:
-        _beside(told, eye)
+        _beside(told, eye, who)
 
 
 def _evidence(known: Sources, who: Reader, story: Story) -> None:
@@ -97,7 +102,7 @@ def _told(story: Story, eye: Eye) -> None:
     st.html(drawing.timeline(story, eye))
 
 
-def _beside(story: Story, eye: Eye) -> None:
+def _beside(story: Story, eye: Eye, who: Reader) -> None:
     import streamlit as st
 
     if story.rivals:
@@ -111,7 +116,8 @@ def _beside(story: Story, eye: Eye) -> None:
         st.html(markup.section("People"))
         st.html(drawing.people(story, eye))
     st.html(markup.section("Similar incidents", "of the same cause"))
-    if story.similar:
-        st.html(drawing.similar(story.similar, eye))
+    similar = [line for line in story.similar if who.person.sees(line.job)]
+    if similar:
+        st.html(drawing.similar(similar, eye))
     else:
         st.html(markup.tagged("p", f"It is the first {story.incident.cause} that the ledger knows of.", "ee-second"))

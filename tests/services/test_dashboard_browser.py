@@ -183,7 +183,7 @@ def test_similar_incidents_are_one_click_away(opened, ledger: Ledger) -> None:
 
 def test_an_incident_that_is_not_there_says_what_to_do(opened) -> None:
     text = told(opened("incident?incident=nonsense"))
-    assert "There is no such thing" in text
+    assert "There is no such incident" in text
     assert "older than the ledger keeps" in text
 
 
