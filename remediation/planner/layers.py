@@ -48,7 +48,7 @@ class Layers:
             return np.array([layer.forward + layer.backward for layer in self.chain])
         missing = next((layer.name for layer in self.chain if gpus not in layer.reduce_in_node), None)
         if missing is not None:
-            raise ConfigError(f"layer {missing!r} has no in-node all-reduce time for {gpus} GPUs: profile it with {gpus}")
+            raise ConfigError(f"layer {missing!r} has no in-node all-reduce time for {gpus} GPUs: profile the model with `--processes {gpus}`, as many as a node has GPUs")
         return np.array(
             [(layer.forward + layer.backward) / gpus + 2 * layer.reduce_in_node[gpus] for layer in self.chain]
         )
