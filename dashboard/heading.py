@@ -18,8 +18,18 @@ def heading_with_span(known: Sources, title: str, note: object = "", *, usual: s
     usual = reading.usual_span(known, usual)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
         st.html(_head(title, note), width="content")
-        chosen = st.segmented_control("How far back", list(reading.SPANS), default=usual, required=True, key="since", bind="query-params", label_visibility="collapsed")
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
+            chosen = _chosen(known, usual)
     return chosen or usual
+
+
+def _chosen(known: Sources, usual: str) -> str | None:
+    import streamlit as st
+
+    if known.recorded is None:
+        st.toggle("Live", value=True, key=reading.LIVE, help=f"Off: nothing changes while you look. On: every {reading.EVERY_S:g} s, figures whenever new numbers were written.")
+    chosen: str | None = st.segmented_control("How far back", list(reading.SPANS), default=usual, required=True, key="since", bind="query-params", label_visibility="collapsed")
+    return chosen
 
 
 def _head(title: str, note: object) -> markup.Safe:

@@ -97,7 +97,7 @@ def _let_in(who: Person, token: str) -> Person:
 def _asked(known: Sources, complaint: str) -> Person | None:
     import streamlit as st
 
-    _, middle, _ = st.columns([1, 2, 1])
+    _, middle, _ = st.columns([1, 1, 1])
     with middle:
         st.html(markup.tagged("div", markup.joined(markup.tagged("h1", "Eagle Eye"), markup.muted("Your token lets you in.")), "ee-login"))
         with st.form("login", border=False, enter_to_submit=True):

@@ -12,6 +12,8 @@ SPANS = {"10m": 600.0, "1h": 3600.0, "6h": 21_600.0, "24h": 86_400.0, "7d": 604_
 """How far back a page looks, as it stands in its address (?since=1h) → seconds."""
 EVERY_S = 5.0
 """Between two looks of a page that stays open."""
+LIVE = "live"
+"""Key of the switch that stops refreshing."""
 PERSON = "eagle-eye-person"
 TOKEN = "eagle-eye-token"  # noqa: S105 -- the name of a key
 
@@ -62,6 +64,17 @@ def window(known: Sources, name: str) -> tuple[float, float]:
     return until - SPANS.get(name, SPANS["1h"]), until
 
 
+def written_window(known: Sources, name: str) -> tuple[float, float]:
+    """As `window`, but it moves only as often as numbers are written: a figure stays the same between, and so does the reader's zoom."""
+    if known.recorded is not None:
+        return window(known, name)
+    step = max(1.0, known.config.history.file_s)
+    until = (known.now() // step + 1) * step
+    return until - SPANS.get(name, SPANS["1h"]) - step, until
+
+
 def every(known: Sources) -> float | None:
-    """Seconds between two looks; None for a recorded run, in which nothing changes."""
-    return None if known.recorded is not None else EVERY_S
+    """Seconds between two looks; None for a recorded run, in which nothing changes, and where the reader has switched it off."""
+    import streamlit as st
+
+    return EVERY_S if known.recorded is None and st.session_state.get(LIVE, True) else None

@@ -173,7 +173,7 @@ def _numbers(known: Sources, reader: Reader, every: float | None) -> None:
 def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
     import streamlit as st
 
-    now = known.now()
+    _, now = reading.written_window(known, "10m")
     heat = cluster.heat(known, metric=metric.name, table=metric.table, since=now - max(HEAT_KEEP_S, 2 * known.config.history.file_s), until=now)
     if reader.person.tenant:
         heat = only(heat, [line.node for line in seen_by(reader, cluster.overview(known, since=now - HEAT_KEEP_S, until=now)).nodes])

@@ -86,7 +86,7 @@ def tiles(line: JobLine, now: float) -> Sequence[Tile]:
 def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
     import streamlit as st
 
-    since, until = reading.window(known, span)
+    since, until = reading.written_window(known, span)
     course = job.course(known, chosen, since=since, until=until)
     if course.empty:
         st.html(markup.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
@@ -127,7 +127,7 @@ def _workers(known: Sources, reader: Reader, chosen: str, span: str, every: floa
 def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) -> None:
     import streamlit as st
 
-    since, until = reading.window(known, span)
+    since, until = reading.written_window(known, span)
     heat = job.workers(known, chosen, since=since, until=until, metric=metric)
     if not heat.workers:
         st.html(markup.empty("No worker has told this number", "Choose another one, or a longer time."))
