@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from dashboard import markup
+from dashboard import markup, words
 from dashboard.errors import NotShown
 from eagle_eye.errors import AccessDenied, ConfigError, EagleEyeError, LedgerAway
 
@@ -32,7 +32,7 @@ def live(part: Callable[[], None], *, every: float | None) -> None:
 
 def explained(error: EagleEyeError) -> markup.Safe:
     """What happened and what to do next."""
-    return markup.empty(title_of(error), str(error))
+    return markup.empty(title_of(error), words.capital(str(error)))
 
 
 def title_of(error: EagleEyeError) -> str:

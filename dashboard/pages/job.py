@@ -44,7 +44,8 @@ def show() -> None:
     every = reading.every(known)
     boundary.live(lambda: _top(known, chosen, span), every=every)
     boundary.live(lambda: _course(known, reader, chosen, span), every=every)
-    boundary.shown(lambda: _workers(known, reader, chosen, span, every))
+    if chosen in names:
+        boundary.shown(lambda: _workers(known, reader, chosen, span, every))
 
 
 def _other(names: Sequence[str], chosen: str) -> None:
