@@ -1,5 +1,6 @@
 """`eagle-eye dashboard`: where it may listen, and recorded runs made small and opened again."""
 
+import socket
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import IncidentState
+from eagle_eye.types import IncidentState, Notice
 from fakes.nouns import JOB, an_incident
 from fakes.recorded import T0, RecordedJob
 
@@ -59,6 +60,18 @@ def test_a_run_that_was_packed_is_the_same_when_it_is_opened_again(tmp_path: Pat
     assert [line.id for line in incidents.listed(sources)] == ["incident-1"]
     (job,) = cluster.overview(sources, since=T0, until=sources.now()).jobs
     assert (job.job, job.step) == (JOB, 89)
+    sources.close()
+
+
+def test_a_packed_run_names_neither_this_machine_nor_its_folders(tmp_path: Path, ledger: Ledger) -> None:
+    RecordedJob(tmp_path).run(90).write()
+    ledger.save_notice(Notice(name="x", time=1.0, message=f"{socket.gethostname()} runs {showing.__file__}"))
+    ledger.close()
+    recording.mark(tmp_path, began=T0, ended=T0 + 90, seed=7, command="eagle-eye demo --seed 7")
+    recording.pack(tmp_path, tmp_path / "packed")
+    (tmp_path / "opened").mkdir()
+    sources = Sources(recording.unpack(tmp_path / "opened", tmp_path / "packed"))
+    assert [notice.message for notice in sources.ledger.notices()] == ["this-machine runs /opt/eagle-eye/eagle_eye/app/showing.py"]
     sources.close()
 
 
