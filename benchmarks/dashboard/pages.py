@@ -44,7 +44,7 @@ class Opened:
 
 
 PAGES = (
-    Opened("cluster", "cluster?since=10m", ".js-plotly-plot"),
+    Opened("cluster", "?since=10m", ".js-plotly-plot"),
     Opened("incidents", "incidents?since=10m", "text=Slow worker"),
     Opened("incident", "incident?incident=incident-000", "text=Isolate"),
     Opened("job", "job?job=lab/large/run&since=10m", ".js-plotly-plot"),

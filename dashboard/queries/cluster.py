@@ -145,7 +145,7 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
     lines = tuple(sorted(_nodes(facts, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
     counted = Counter(line.health for line in lines)
     return Overview(
-        jobs=tuple(_jobs(sources, facts, blamed, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
+        jobs=tuple(_jobs(sources, facts, blamed, heard, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
         newest=max((time for _, time in heard.values()), default=float("nan")),
     )  # fmt: skip
 
@@ -208,7 +208,10 @@ FROM committed GROUP BY job ORDER BY job
 """
 
 
-def _jobs(sources: Sources, facts: Mapping[str, JobFacts], blamed: _Blamed, since: float, until: float) -> Iterator[JobLine]:
+def _jobs(
+    sources: Sources, facts: Mapping[str, JobFacts], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
+) -> Iterator[JobLine]:
+    nodes = Counter(job for job, _ in heard.values())
     told = _stepped(sources, since, until)
     for job in sorted({*facts, *told}):
         layout = facts[job].layout if job in facts else None
@@ -216,7 +219,7 @@ def _jobs(sources: Sources, facts: Mapping[str, JobFacts], blamed: _Blamed, sinc
         last = numbers.get("last_step", float("nan"))
         span = until - max(since, numbers.get("began", since))
         yield JobLine(
-            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(layout.nodes) if layout else 0,
+            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(layout.nodes) if layout else nodes[job],
             workers=len(layout.places) if layout else int(numbers.get("workers", 0)),
             epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),
             tokens_per_s=numbers.get("tokens", float("nan")) / span if span > 0 else float("nan"),

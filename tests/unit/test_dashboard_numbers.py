@@ -74,6 +74,12 @@ def test_a_step_that_one_worker_has_not_completed_does_not_count(watch: Watch, l
     assert line.step == 29
 
 
+def test_a_job_that_is_over_is_told_from_its_numbers(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+    recorded.run(30).write()
+    (line,) = cluster.overview(watch(30), since=T0, until=T0 + 30).jobs
+    assert (line.state, line.nodes, line.workers, line.step) == ("over", 2, 4, 29)
+
+
 def test_a_job_without_a_step_for_a_minute_stands(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(30).run(90, 30, idle=True).write()
     ledger.save_job(JOB, two_nodes(), "127.0.0.1:1", "restart:3", 3)
