@@ -30,6 +30,8 @@ from .queries import prepare
 PAINT_S, INTERACTION_S, MEMORY_MB = 3.0, 1.0, 1024
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE_MS = 60_000
+BEGIN_MS = 2_000
+"""By then a run has begun after an action, or none does."""
 FLAGS = ["--no-sandbox", "--no-proxy-server", "--disable-dev-shm-usage"]
 RUNNING = "[data-testid='stApp'][data-test-script-state='running'], [data-testid='stStatusWidget']"
 
@@ -70,9 +72,16 @@ class Visit:
         return self.clock.monotonic() - begin
 
     def act(self, do: Callable[[Any], None]) -> float:
-        """Seconds from an action until the page has settled after it."""
+        """Seconds from an action until the page has run and settled after it; only the action's own where nothing runs."""
+        from playwright.sync_api import TimeoutError as Late
+
         begin = self.clock.monotonic()
         do(self.page)
+        done = self.clock.monotonic()
+        try:
+            self.page.wait_for_selector(RUNNING, state="attached", timeout=BEGIN_MS)
+        except Late:
+            return done - begin
         self._settle()
         return self.clock.monotonic() - begin
 
