@@ -20,8 +20,8 @@ from .window import KEPT_SECONDS
 
 SNAPSHOTS = "eagle-eye.snapshots"
 """Group whose commit is the offset of the newest snapshot of the standing records."""
-AT_ONCE = 20_000
-"""Records that are seen again before judging begins: about half a second's work."""
+AT_ONCE = 8_000
+"""Records that are seen again before judging begins: a fraction of a second of work, also for several partitions at once."""
 NEAR = 2048
 """So few records behind, the second watch takes over."""
 _READ = 2048

@@ -6,10 +6,13 @@ One process writes a record per node and second and coordinates the jobs, anothe
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read when gRPC is imported: its handlers crash a server that is started from here
 
 import numpy as np
 

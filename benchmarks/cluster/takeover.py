@@ -281,7 +281,7 @@ def rows_of(course: Course, lease_s: float, nodes: int) -> list[Row]:
     healed = sum(state is IncidentState.HEALED for _, state in course.kept())
     return [
         row("leader killed → the standby answers", times.leads),
-        row("leader killed → its command for a worker that died right after", times.commands),
+        row("the same → its command for a worker that died meanwhile, of which 1 s is the engine's settling", times.commands),
         row(f"leader killed → the agents of all {nodes:,} nodes have their sessions again", times.sessions, ends=False),
         row("detector killed → a worker that died right after is named", times.names),
         row("detector killed → every partition of it ticks again", times.judges),
