@@ -28,7 +28,7 @@ check: .venv/.ready  ## ruff, mypy, who may import whom, generated stubs
 	@scripts/check-stubs
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock
-	@.venv/bin/pytest -q tests/unit tests/contract
+	@.venv/bin/pytest -q -n auto tests/unit tests/contract
 
 scenarios: .venv/.ready  ## real processes, killed for real
 	@.venv/bin/pytest -q tests/scenario
