@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import AlertRecord, Ledger, Throughput
+from eagle_eye.ledger import AlertRecord, Holder, Ledger, Throughput
 from eagle_eye.ledger.incidents import EDGES
 from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
 from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
@@ -329,3 +329,30 @@ def test_what_a_job_reached_is_its_newest_figure_for_each_number_of_workers(ledg
     reached = ledger.throughputs(["t/gpt"])
     assert [(each.workers, each.tokens_per_s, each.steps_per_s) for each in reached] == [(4, None, 2.0), (8, 120.0, None)]
     assert len(ledger.throughputs()) == 3
+
+
+# --- who owns what -------------------------------------------------------------------------------------------------
+
+
+def test_leases_are_renewed_together_as_far_as_they_are_ours_and_shown_while_they_live(ledger: Ledger) -> None:
+    ada, bob = (Holder(host="h", pid=1, boot=boot) for boot in ("ada", "bob"))
+    for name, holder in (("partition/1", ada), ("partition/2", ada), ("partition/3", bob), ("detect/ada", ada)):
+        assert ledger.acquire(name, holder, 3600.0, 100.0) == 1
+    wanted = ["partition/1", "partition/2", "partition/3", "partition/9", "detect/ada"]
+    assert ledger.renew_all(wanted, ada, 7200.0, 100.0) == {"partition/1", "partition/2", "detect/ada"}
+    until = {lease.name: lease.until for lease in ledger.living("partition/", 100.0)}
+    assert until["partition/1"] - until["partition/3"] == pytest.approx(3600.0, abs=60.0)
+    ledger.resign("partition/1", ada, 100.0)
+    assert [lease.name for lease in ledger.living("partition/", 100.0)] == ["partition/2", "partition/3"]
+    assert ledger.renew_all(["partition/2"], bob, 3600.0, 100.0) == frozenset()
+
+
+def test_leases_that_ran_out_long_ago_are_forgotten_with_their_terms(ledger: Ledger) -> None:
+    ada = Holder(host="h", pid=1, boot="ada")
+    for name in ("detect/ada", "detect/bob"):
+        ledger.acquire(name, ada, 3600.0, 100.0)
+    ledger.resign("detect/ada", ada, 100.0)
+    assert ledger.forget("detect/", 60.0, 100.0) == 0, "not long enough ago"
+    assert ledger.forget("detect/", -60.0, 100.0) == 1
+    assert ledger.holder_of("detect/ada") is None
+    assert ledger.holder_of("detect/bob") is not None
