@@ -1,6 +1,7 @@
 """What several unit tests share: a clock, a ledger of their own, an engine over a job of paper."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,14 @@ class World:
 
     def outcome(self, action: str, name: str = "i1") -> Outcome:
         return next(outcome for outcome in self.ledger.outcomes(incident=name) if outcome.action == action)
+
+
+@pytest.fixture(autouse=True)
+def same_main():
+    """Streamlit's AppTest leaves a script of its own as __main__, which a spawned child would run again."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture
