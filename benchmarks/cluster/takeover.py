@@ -1,9 +1,9 @@
 """How long until somebody else leads, or judges, after a server was killed; and whether an incident is lost or doubled by it.
 
-python -m benchmarks.cluster.takeover [--nodes 1000] [--trials 3] [--lease 1 2] [--json]
+python -m benchmarks.cluster.takeover [--nodes 1000] [--trials 3] [--lease 1 2] [--brokers host:port] [--json]
 
 1,000 nodes on paper (benchmarks/cluster/paper_nodes.py): telemetry of 8 GPUs × 30 metrics and a step a second from each,
-the session of its agent, 8 jobs with a coordinator's session each, 4 partitions of the embedded stream. Real servers: one that
+the session of its agent, 8 jobs with a coordinator's session each, 4 partitions of the embedded stream (or of a Kafka cluster: --brokers). Real servers: one that
 leads, one standby, two that detect. One of them is killed with SIGKILL, and right after it a worker of some job dies
 whose job may not heal itself: the clock stops when the right incident, or the leader's command to restart, has come.
 """
@@ -49,6 +49,9 @@ lease_s = {lease}
 partitions = {partitions}
 fsync_interval_s = 1e9
 
+[stream.kafka]
+brokers = "{brokers}"
+
 [history]
 enabled = false
 
@@ -91,12 +94,12 @@ class Times:
 class Course:
     """One deployment, and everything that was broken in it."""
 
-    def __init__(self, folder: Path, nodes: int, lease_s: float, clock: Clock) -> None:
+    def __init__(self, folder: Path, nodes: int, lease_s: float, brokers: str, clock: Clock) -> None:
         port = free_port()
         self.clock = clock
         self.address = f"127.0.0.1:{port}"
         config_file = folder / "eagle-eye.toml"
-        config_file.write_text(CONFIG.format(port=port, lease=lease_s, partitions=PARTITIONS))
+        config_file.write_text(CONFIG.format(port=port, lease=lease_s, partitions=PARTITIONS, brokers=brokers))
         self.cluster = LocalCluster(folder=folder, config_file=config_file, clock=clock, state_dir=folder / "state")
         self.stream: Stream = open_stream(load(config_file, state_dir=str(self.cluster.state_dir)), clock)
         self.paper = PaperNodes(self.stream, self.address, self._names(), nodes, clock)
@@ -303,12 +306,13 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=3, help="of each kind")
     parser.add_argument("--lease", type=float, nargs="+", default=[1.0, SHIPPED_LEASE_S], help="server.lease_s, one run each")
     parser.add_argument("--warm", type=float, default=60.0, help="seconds of telemetry before the first kill")
+    parser.add_argument("--brokers", default="", help="host:port of a Kafka cluster without our topics; default: the embedded stream")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows: list[Row] = []
     for lease_s in options.lease:
         with tempfile.TemporaryDirectory(prefix="eagle-eye-takeover-") as folder:
-            course = Course(Path(folder), options.nodes, lease_s, SystemClock())
+            course = Course(Path(folder), options.nodes, lease_s, options.brokers, SystemClock())
             try:
                 course.begin(options.warm)
                 for trial in range(options.trials):
