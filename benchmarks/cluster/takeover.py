@@ -180,7 +180,9 @@ class Course:
 
     def _settle(self) -> None:
         """Every job goes on, and the ledger calls everything healed."""
-        self.wait("healed incidents", lambda: all(state in (IncidentState.HEALED, IncidentState.CLOSED) for _, state in self.kept()))
+        workers = {worker for _, worker in self.struck}
+        over = (IncidentState.HEALED, IncidentState.CLOSED)
+        self.wait("healed incidents", lambda: all(state in over for incident, state in self.kept() if incident.culprits[0].entity.name in workers))
         self.clock.sleep(self._chance.uniform(2.0, 3.0))
 
     def _strike(self, job: PaperJob) -> str:
@@ -281,7 +283,7 @@ def rows_of(course: Course, lease_s: float, nodes: int) -> list[Row]:
     doubled = sum(number for fault, number in others.items() if fault in expected)
     wrong = [f"{name} of {job}" for job, name in others if (job, name) not in expected]
     books = f"{lost} lost, {doubled} doubled, {len(wrong)} blamed wrongly{': ' * bool(wrong)}{', '.join(wrong)}"
-    healed = sum(state is IncidentState.HEALED for _, state in course.kept())
+    healed = sum(state is IncidentState.HEALED for incident, state in course.kept() if (incident.job, incident.culprits[0].entity.name) in expected)
     return [
         row("leader killed → the standby answers", times.leads),
         row("the same → its command for a worker that died meanwhile, of which 1 s is the engine's settling", times.commands),
