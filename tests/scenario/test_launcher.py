@@ -60,7 +60,7 @@ for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
     time.sleep(0.02)
 '''
 
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 
 
 def wait_until(what: str, condition: Callable[[], Any]) -> Any:
