@@ -1,6 +1,6 @@
 """How long until somebody else leads, or judges, after a server was killed; and whether an incident is lost or doubled by it.
 
-python -m benchmarks.cluster.takeover [--nodes 1000] [--trials 3] [--lease 1 2] [--brokers host:port] [--json]
+python -m benchmarks.cluster.takeover [--nodes 1000] [--trials 3] [--lease 2] [--brokers host:port] [--json]
 
 1,000 nodes on paper (benchmarks/cluster/paper_nodes.py): telemetry of 8 GPUs × 30 metrics and a step a second from each,
 the session of its agent, 8 jobs with a coordinator's session each, 4 partitions of the embedded stream (or of a Kafka cluster: --brokers). Real servers: one that
@@ -306,7 +306,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--trials", type=int, default=3, help="of each kind")
-    parser.add_argument("--lease", type=float, nargs="+", default=[1.0, SHIPPED_LEASE_S], help="server.lease_s, one run each")
+    parser.add_argument("--lease", type=float, nargs="+", default=[SHIPPED_LEASE_S], help="server.lease_s, one run each")
     parser.add_argument("--warm", type=float, default=60.0, help="seconds of telemetry before the first kill")
     parser.add_argument("--brokers", default="", help="host:port of a Kafka cluster without our topics; default: the embedded stream")
     parser.add_argument("--json", action="store_true")
