@@ -19,6 +19,13 @@
     │   │   └── NotAuthenticated   nobody knows who asks: no token, a wrong or an expired one
     │   └── Stale              an older term, epoch or plan than the one already seen
     ├── LaunchError            a training command cannot be started
+    ├── ElasticError           an elastic worker cannot go on as it is
+    │   ├── Fenced             a newer epoch is being formed: stop what belongs to the older one
+    │   ├── Broken             an operation between workers failed: a peer is gone, or the group was cut
+    │   ├── Halted             the job is to stop, with a checkpoint
+    │   ├── FencedOut          this worker is no longer part of its job
+    │   ├── Ended              the job ended
+    │   └── LauncherLost       the launcher is gone, nothing more will be heard
     ├── TemporaryError         an action did not work yet; try again after `delay` seconds
     └── PermanentError         an action cannot work; the next stronger one may
 """
@@ -102,6 +109,51 @@ class Stale(ControlError):
 
 class LaunchError(EagleEyeError):
     """A training command cannot be started."""
+
+
+class ElasticError(EagleEyeError):
+    """An elastic worker cannot go on as it is."""
+
+
+class Fenced(ElasticError):
+    """Epoch `epoch` is being formed; what belongs to an older one stops here."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"epoch {epoch} is being formed")
+        self.epoch = epoch
+
+
+class Broken(ElasticError):
+    """An operation between workers failed: a peer is gone, or the group was cut. What it wrote to is worth nothing."""
+
+
+class Halted(ElasticError):
+    """The job is to stop for `reason`: save a checkpoint if the state is whole, then exit with `code`."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+
+
+class FencedOut(ElasticError):
+    """This worker is no longer part of its job; what it writes counts for nothing. It may enter again, fresh."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Ended(ElasticError):
+    """The job ended, or ended while this worker was joining it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LauncherLost(ElasticError):
+    """The launcher has closed the session; this worker will hear of no further epoch."""
 
 
 class TemporaryError(EagleEyeError):
