@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from eagle_eye.errors import Broken, Fenced
 
-from .session import Orders, Regroup
+from .epochs import Orders, Regroup
 from .single import Single
 
 if TYPE_CHECKING:

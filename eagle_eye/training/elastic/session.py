@@ -6,79 +6,273 @@ the group in use is cut, the answer is sent. So what was answered stays true: no
 The words are those of eagle_eye.training.messages.
 """
 
+import contextlib
 import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
 
-from eagle_eye.errors import ElasticError, Ended, Fenced, FencedOut, Halted, LauncherLost, WireError
+from eagle_eye.errors import ElasticError, Ended, Fenced, FencedOut, Halted, LauncherLost
 from eagle_eye.training import messages
 
-PHASES = ("starting", "computing", "reducing", "committing", "applying", "idle")
+from .epochs import Cuttable, Holding, Regroup, read_regroup
+
+__all__ = ["Holding", "Regroup", "Session"]
+
 _ENTERED = ("committing", "applying")
 _CLOSED = "this worker has closed its session"
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a worker holds at a moment."""
+class Session:
+    """The worker's end. Its thread is a daemon; all methods may be called from any thread."""
 
-    step: int
-    """Number of the first step still to do that its state is for."""
-    done: tuple[int, ...] = ()
-    """Micro-batches of that step whose gradients it has, or is about to have."""
-    segments: tuple[int, ...] = ()
-    """Segments of the summed gradient it has; all of them in the phases committing and applying."""
-    phase: str = "starting"
-    """One of PHASES."""
-    fresh: bool = True
-    """The state is but the initial one: worth nothing if anybody holds more."""
+    def __init__(self, connection: socket.socket, worker: str, pid: int) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.lock = threading.RLock()
+        """Guards what the worker holds: change it under this lock, and never wait for others under it."""
+        self.holding: Callable[[], Holding] = lambda: Holding(step=0)
+        """What the worker holds now; called under the lock."""
+        self.pending = -1
+        """The newest epoch that was answered for: nothing of an older one is begun any more."""
+        self.soft = -1
+        """The newest epoch that waits for a step boundary."""
+        self._news = threading.Condition(self.lock)
+        self._writing = threading.Lock()
+        self._connection = connection
+        self._group: Cuttable | None = None
+        self._entered: int | None = None
+        self._at_boundary = False
+        self._regroup: Regroup | None = None
+        self._outcome: Callable[[], ElasticError] | None = None
+        self._lost = ""
+        self._asked = 0
+        self._answers: dict[int, messages.Message | None] = {}
+        forget = weakref.WeakMethod(self._forget)
+        os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+        self._thread = threading.Thread(target=self._listen, name="eagle-eye-session", daemon=True)
+        self._thread.start()
 
+    @classmethod
+    def connect(cls, path: str, worker: str, pid: int) -> "Session":
+        """A session with the launcher that listens on `path`; after the fork, if there is one. Raises LauncherLost."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise LauncherLost(f"no launcher listens on {path} (EAGLE_EYE_ELASTIC_SOCKET): {error.strerror}") from error
+        return cls(connection, worker, pid)
 
-@dataclass(frozen=True, slots=True)
-class Regroup:
-    """A new epoch as one worker is told it: who is in it, and how the step in flight goes on."""
+    # --- what the worker says -------------------------------------------------------------------------------------
 
-    epoch: int
-    rank: int
-    world: int
-    workers: tuple[str, ...]
-    """Names, by rank."""
-    step: int
-    """The step that the new group works on first."""
-    current: tuple[tuple[int, ...], ...]
-    """Micro-batches that each rank contributes to that step; it computes those of them that it has not done."""
-    shares: tuple[tuple[int, ...], ...]
-    """Micro-batches of each rank in the steps after it."""
-    finish: tuple[int, ...] = ()
-    """If not empty: which rank has each segment of the sum; nothing is computed again."""
-    moves: tuple[tuple[int, int, int], ...] = ()
-    """(giver's rank, taker's rank, layer): state that goes from one to another before the step."""
-    source: str = ""
-    """"checkpoint" if nobody holds state: everybody loads the newest one, or begins anew where there is none."""
-    resume_step: int = 0
-    """Step of the checkpoint that is to be loaded, where the launcher knows it."""
+    def enter(self, *, epoch: int, step: int, micro_batches: int, layers: list[int], fresh: bool) -> None:
+        """Ask to be taken into the job; again after FencedOut. `layers`: bytes of state of each."""
+        with self.lock:
+            self._outcome = self._regroup = None
+        self.tell(
+            "enter", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, layers=layers, fresh=fresh
+        )
 
+    def tell(self, kind: str, **words: Any) -> None:
+        """Send a message. Says nothing when the launcher is gone: who waits for it next will be told."""
+        line = messages.encode(kind, worker=self.worker, **words)
+        try:
+            with self._writing:
+                self._connection.sendall(line)
+        except OSError as error:
+            self._lose(f"the launcher is gone: {error.strerror}")
 
-class Cuttable(Protocol):
-    """What the session needs of a group."""
+    def use(self, group: Cuttable | None) -> None:
+        """From now on `group` is the one that a hard fence cuts; the one before is closed."""
+        with self.lock:
+            before, self._group, self._entered = self._group, group, None
+            if group is not None and (self.pending > group.epoch or self._outcome is not None):
+                group.cut()
+        if before is not None and before is not group:
+            before.close()
 
-    @property
-    def epoch(self) -> int: ...
+    def close(self) -> None:
+        """Leave: the group is cut, the connection closed."""
+        self.use(None)
+        self._lose(_CLOSED)
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes our thread
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._connection.close()
 
-    def cut(self) -> None: ...
+    # --- what the worker asks -------------------------------------------------------------------------------------
 
-    def close(self) -> None: ...
+    def check(self, epoch: int) -> None:
+        """Raises Fenced if a newer epoch is being formed, and whatever has ended the work in the job.
 
+        Not LauncherLost: an established group goes on without its launcher.
+        """
+        if self._outcome is not None:
+            raise self._outcome()
+        if self.pending > epoch:
+            raise Fenced(self.pending)
 
-class Orders(Protocol):
-    """What forming a group needs of a session."""
+    def may_commit(self, epoch: int) -> bool:
+        """Whether the commit of this step may be entered. If so, a fence's answer says from now on that it was.
 
-    def check(self, epoch: int) -> None: ...
+        That ends with the step (the holding's number rises) or with the next group.
+        """
+        with self.lock:
+            if self._outcome is not None or self.pending > epoch:
+                return False
+            self._entered = self.holding().step
+            return True
 
-    def watch(self, notice: Callable[[], None]) -> Callable[[], None]: ...
+    def at_boundary(self, holding: Holding) -> None:
+        """Answer a soft fence, if there is one: the step is applied, the next not begun. Then ask for the regroup."""
+        with self._news:
+            if self.soft <= self.pending:
+                return
+            epoch = self.pending = self.soft
+        self._answer(epoch, holding)
 
-    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message: ...
+    def next_regroup(self, above: int) -> Regroup:
+        """Block until the newest epoch, if above `above`, is ready. Raises Halted, FencedOut, Ended, LauncherLost.
+
+        Who waits here is at a boundary: soft fences are answered at once.
+        """
+        with self._news:
+            self._at_boundary = True
+        try:
+            self._answer_soft()
+            with self._news:
+                self._news.wait_for(lambda: self._lost or self._outcome or self._newest(above))
+                regroup = self._newest(above)
+                if self._outcome is not None:
+                    raise self._outcome()
+                if regroup is None:
+                    raise LauncherLost(self._lost)
+                return regroup
+        finally:
+            with self._news:
+                self._at_boundary = False
+
+    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Block until `ready()`. Raises Fenced, TimeoutError, LauncherLost, and whatever ended the work in the job."""
+        with self._news:
+            over = self._news.wait_for(
+                lambda: ready() or self._lost or self._outcome or self.pending > epoch, timeout_s
+            )
+            if ready():
+                return
+            self.check(epoch)
+            if self._lost:
+                raise LauncherLost(self._lost)
+            if not over:
+                raise TimeoutError(f"nothing came in {timeout_s} s")
+
+    def wake(self) -> None:
+        """Let those in `wait_until` look again."""
+        with self._news:
+            self._news.notify_all()
+
+    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
+        """The answer to a question to the launcher's store. Raises as wait_until does."""
+        with self.lock:
+            self._asked += 1
+            number = self._asked
+            self._answers[number] = None
+        try:
+            self.tell("store", id=number, timeout_s=timeout_s, **question)
+            self.wait_until(epoch, lambda: self._answers[number] is not None, timeout_s)
+            return self._answers[number] or {}
+        finally:
+            del self._answers[number]
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        lines = messages.Lines()
+        try:
+            while data := self._connection.recv(65536):
+                for line in lines.feed(data):
+                    self._hear(messages.decode(line))
+            self._lose("the launcher has closed the session")
+        except OSError as error:
+            self._lose(f"the launcher is gone: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is dead
+            self._lose(f"the session with the launcher failed: {error!r}")
+
+    def _hear(self, message: messages.Message) -> None:
+        kind = message["kind"]
+        if kind == "fence":
+            (self._note_soft if message.get("soft") else self._fence)(int(message["epoch"]))
+        elif kind == "stored":
+            self._stored(message)
+        elif kind == "regroup":
+            self._note_regroup(read_regroup(message))
+        elif kind == "fenced":
+            self._end(lambda: FencedOut(str(message.get("reason", ""))))
+        elif kind == "ended":
+            self._end(lambda: Ended(str(message.get("reason", ""))))
+        elif kind == "halt":
+            self._end(lambda: Halted(str(message.get("reason", "")), int(message.get("code", 1))))
+
+    def _fence(self, epoch: int) -> None:
+        with self._news:
+            held = self.holding()
+            if held.step == self._entered and held.phase not in _ENTERED:
+                held = replace(held, phase="committing")
+            self.pending = max(self.pending, epoch)
+            if self._group is not None and self._group.epoch < epoch:
+                self._group.cut()
+            self._news.notify_all()
+        self._answer(epoch, held)
+
+    def _note_soft(self, epoch: int) -> None:
+        with self._news:
+            self.soft = max(self.soft, epoch)
+        self._answer_soft()
+
+    def _answer_soft(self) -> None:
+        with self._news:
+            if not self._at_boundary or self.soft <= self.pending:
+                return
+            held = self.holding()
+        self.at_boundary(held)
+
+    def _answer(self, epoch: int, held: Holding) -> None:
+        self.tell("holding", epoch=epoch, **asdict(held))
+
+    def _note_regroup(self, regroup: Regroup) -> None:
+        with self._news:
+            if self._regroup is None or regroup.epoch > self._regroup.epoch:
+                self._regroup = regroup
+            self._news.notify_all()
+
+    def _newest(self, above: int) -> Regroup | None:
+        newest = self._regroup
+        return newest if newest is not None and newest.epoch > above and newest.epoch >= self.pending else None
+
+    def _stored(self, message: messages.Message) -> None:
+        with self._news:
+            if message.get("id") in self._answers:  # else nobody waits for it any more
+                self._answers[message["id"]] = message
+                self._news.notify_all()
+
+    def _end(self, outcome: Callable[[], ElasticError]) -> None:
+        with self._news:
+            self._outcome = outcome
+            if self._group is not None:
+                self._group.cut()
+            self._news.notify_all()
+
+    def _lose(self, why: str) -> None:
+        with self._news:
+            self._lost = self._lost or why
+            self._news.notify_all()
+
+    def _forget(self) -> None:
+        """We are a forked child: the connection is the parent's, and ends with the parent."""
+        self._connection.close()
+        self._lost = "a forked child has no session of its own"
