@@ -29,6 +29,7 @@ from .healing import (
     Alternative,
     Approval,
     Hold,
+    Holding,
     Mode,
     Outcome,
     Plan,
@@ -38,6 +39,7 @@ from .healing import (
     Target,
     Transition,
     Verdict,
+    WorkerPhase,
 )
 from .judgements import (
     Claim,
@@ -88,6 +90,7 @@ __all__ = [
     "Finding",
     "Floats",
     "Hold",
+    "Holding",
     "Incident",
     "IncidentState",
     "Integers",
@@ -120,6 +123,7 @@ __all__ = [
     "Transition",
     "Verdict",
     "Window",
+    "WorkerPhase",
     "digest_of",
     "matches_job",
 ]

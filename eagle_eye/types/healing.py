@@ -67,16 +67,60 @@ class Plan(Noun, frozen=True, kw_only=True):
         return digest_of(self.action, self.targets)
 
 
+WorkerPhase = Literal["starting", "computing", "reducing", "committing", "applying", "idle"]
+"""What an elastic worker is at within its step."""
+
+
+class Holding(Noun, frozen=True, kw_only=True):
+    """What an elastic worker holds when an epoch begins: its state, and its partial results of the step in flight."""
+
+    worker: str
+    node: str
+    step: int
+    """Number of the first step still to do that its state is for."""
+    done: tuple[int, ...] = ()
+    """Micro-batches of this step that it has finished, or is at."""
+    segments: tuple[int, ...] = ()
+    """Segments of this step's gradient that it holds reduced."""
+    phase: WorkerPhase = "idle"
+    """`committing` and `applying`: all segments are reduced. `idle`: at a boundary, nothing of the step is begun."""
+    fresh: bool = False
+    """Its state is only the initial one: worth nothing if anybody holds more."""
+    layers: tuple[int, ...] | None = None
+    """Layers whose state of this step it holds; None: all, or none if it is fresh (a state that arrived in part)."""
+
+
 class Transition(Noun, frozen=True, kw_only=True):
-    """A plan worked out for an elastic job: who recomputes what, who sends which layer to whom."""
+    """A plan worked out for an elastic job: who recomputes what, who sends which layer to whom.
+
+    Ranks are those of `target`. A worker does it in this order: finish, moves, then `current` of its step.
+    """
 
     job: str
     epoch: int
     target: Layout
-    recompute: dict[str, tuple[int, ...]]
-    """Worker → micro-batches."""
-    sends: tuple[tuple[str, str, int], ...]
-    """(giver, taker, layer), in this order."""
+    step: int
+    """The step in flight. With source "checkpoint" it is the step that was loaded, if any was."""
+    current: tuple[tuple[int, ...], ...]
+    """By rank: micro-batches that it contributes to this step; what it has done beyond these it must drop (`dropped`).
+    All micro-batches of a step, each once; with `finish` those alone that the living have done, nobody computes them."""
+    shares: tuple[tuple[int, ...], ...]
+    """By rank: micro-batches of the later steps."""
+    finish: tuple[int, ...] = ()
+    """By segment: the rank that gives it to those who lack it. Whoever is at `step` applies and is at step + 1, which is
+    the first one to compute; `moves` carry the state of step + 1. Empty: the step has to be computed."""
+    moves: tuple[tuple[int, int, int], ...] = ()
+    """(rank of the giver, rank of the taker, layer), in this order. With source "checkpoint": only if there is none."""
+    bytes: int = 0
+    """That the moves carry."""
+    source: Literal["", "checkpoint"] = ""
+    """"checkpoint": nobody holds state, everybody loads the newest one."""
+    lost_micro_batches: tuple[int, ...] = ()
+    """Of this step: those whose gradients were lost with a worker, or could still be done by it."""
+    recompute: dict[str, tuple[int, ...]] = {}
+    """Worker → the lost micro-batches that it takes over."""
+    dropped: dict[str, tuple[int, ...]] = {}
+    """Worker → micro-batches that it has done and another one contributes."""
 
 
 class Allow(Noun, frozen=True, kw_only=True):

@@ -1,0 +1,83 @@
+"""Micro-batches of the steps to come: by speed, in one piece each, and cut where the fixed binary tree is cut.
+
+The tree stands over the micro-batches 0 .. M-1; a worker keeps one sum of gradients for each maximal subtree of its share,
+so of all shares that end a step equally early those with the fewest subtrees are cheapest to keep and to reduce.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from heapq import heapify, heapreplace
+
+SEARCHED = 64
+"""Workers up to which all cuts are looked into; beyond them the first ranks just get more."""
+HELD_BACK = 2
+"""Micro-batches at most by which a worker stays below what it could do in the time."""
+SAME = 1e-9
+"""Times that are relatively as close are equal."""
+
+
+@lru_cache(maxsize=256)
+def shares_of(micro_batches: int, speeds: tuple[float, ...]) -> tuple[tuple[int, ...], ...]:
+    """Contiguous shares by rank, the last worker done as early as can be. speeds: above zero, 1 is healthy."""
+    most = _most(micro_batches, speeds)
+    sizes = _sizes(micro_batches, most) if len(most) <= SEARCHED else _plain(micro_batches, most)
+    ends = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
+    return tuple(tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
+
+
+def subtrees(first: int, end: int, total: int) -> int:
+    """How many maximal subtrees of the tree over `total` leaves make up the leaves first .. end-1.
+
+    A subtree of height h begins at a multiple of 2^h; the last one of each height may have fewer leaves.
+    """
+    top = 1 << max(0, total - 1).bit_length()
+    stop = top if end == total else end
+    count = 0
+    while first < end:
+        size = first & -first or top
+        while first + size > stop:
+            size //= 2
+        first += size
+        count += 1
+    return count
+
+
+def _most(micro_batches: int, speeds: Sequence[float]) -> tuple[int, ...]:
+    """What each can do in the time in which all together can just do all: one after another to who is done first."""
+    ready = [(1 / speed, rank) for rank, speed in enumerate(speeds)]
+    heapify(ready)
+    time = 0.0
+    counts = [0] * len(speeds)
+    for _ in range(micro_batches):
+        time, rank = ready[0]
+        counts[rank] += 1
+        heapreplace(ready, ((counts[rank] + 1) / speeds[rank], rank))
+    return tuple(int(time * speed * (1 + SAME)) for speed in speeds)
+
+
+def _sizes(micro_batches: int, most: tuple[int, ...]) -> tuple[int, ...]:
+    """Over all cuts: fewest subtrees, of these the most even. By how many were held back so far: the best beginning."""
+    slack = sum(most) - micro_batches
+    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
+    for rank, limit in enumerate(most):
+        before = sum(most[:rank])
+        longer: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        for held, (trees, squares, sizes) in best.items():
+            first = before - held
+            for back in range(min(limit, slack - held, HELD_BACK) + 1):
+                size = limit - back
+                found = (trees + subtrees(first, first + size, micro_batches), squares + size * size, (*sizes, size))
+                if held + back not in longer or found[:2] < longer[held + back][:2]:
+                    longer[held + back] = found
+        best = longer
+    return best[slack][2]
+
+
+def _plain(micro_batches: int, most: tuple[int, ...]) -> tuple[int, ...]:
+    slack = sum(most) - micro_batches
+    sizes = list(most)
+    for rank in reversed(range(len(sizes))):
+        if slack and sizes[rank]:
+            sizes[rank] -= 1
+            slack -= 1
+    return tuple(sizes)
