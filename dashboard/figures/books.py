@@ -25,20 +25,18 @@ class Entry:
 
 def books(entries: Sequence[Entry], palette: Palette, unit: str) -> Any:
     """Figure: a ring where it was expected, a dot where it came out, a line between: long lines are wrong predictions."""
-    import plotly.graph_objects as go
-
     drawn = entries[:MOST]
-    figure = style.blank(palette, ROW * len(drawn) + 62)
     places = list(range(len(drawn)))
-    for place, entry in zip(places, drawn, strict=True):
-        figure.add_shape(type="line", x0=entry.predicted, x1=entry.actual, y0=place, y1=place, line={"color": palette.muted, "width": 2}, layer="below")
+    off = [{"type": "line", "x0": entry.predicted, "x1": entry.actual, "y0": place, "y1": place, "line": {"color": palette.muted, "width": 2}, "layer": "below"} for place, entry in enumerate(drawn)]
+    figure = style.blank(
+        palette, ROW * len(drawn) + 62, shapes=off, showlegend=True, legend={"x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}, margin={"l": 8, "r": 16, "t": 26, "b": 8},
+        xaxis={"showgrid": True, "rangemode": "tozero", "ticksuffix": f" {unit}", "nticks": 8, "fixedrange": True},
+        yaxis={"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": places, "ticktext": [words.short(entry.name, 34) for entry in drawn], "fixedrange": True},
+    )  # fmt: skip
     said = [f"{entry.name}<br>predicted <b>{words.number(entry.predicted, unit)}</b>, actual <b>{words.number(entry.actual, unit)}</b>" for entry in drawn]
     for name, values, marker in (
         ("predicted", [entry.predicted for entry in drawn], {"symbol": "circle-open", "size": 11, "color": palette.muted, "line": {"width": 2}}),
         ("actual", [entry.actual for entry in drawn], {"symbol": "circle", "size": 9, "color": palette.accent}),
     ):
-        figure.add_trace(go.Scatter(x=values, y=places, mode="markers", marker=marker, name=name, showlegend=True, text=said, hovertemplate="%{text}<extra></extra>"))
-    figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=places, ticktext=[words.short(entry.name, 34) for entry in drawn], fixedrange=True)
-    figure.update_xaxes(showgrid=True, rangemode="tozero", ticksuffix=f" {unit}", nticks=8, fixedrange=True)
-    figure.update_layout(showlegend=True, legend={"x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}, margin={"l": 8, "r": 16, "t": 26, "b": 8})
+        figure.add_traces([{"type": "scatter", "x": values, "y": places, "mode": "markers", "marker": marker, "name": name, "showlegend": True, "text": said, "hovertemplate": "%{text}<extra></extra>"}])
     return figure

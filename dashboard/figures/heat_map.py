@@ -31,10 +31,11 @@ GAP = 1
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Numbers laid out; `said` is what a cell says of itself."""
+    """Numbers laid out; `said` is which thing a cell is of."""
 
     values: Floats
-    said: list[list[str]]
+    said: Any
+    """Rows × columns of words; '' where there is nothing."""
     names: list[str]
     """Of each row: the first node in it."""
     slots: list[str]
@@ -47,15 +48,14 @@ def heat_map(heat: Heat, palette: Palette) -> Any:
 
     grid = in_rows(heat) if len(heat.nodes) <= ROWS else in_blocks(heat)
     low, high = limits(heat.values)
-    figure = style.blank(palette, _height(grid, heat))
+    figure = style.blank(palette, _height(grid, heat), xaxis=_across_axis(grid, heat), yaxis=_down_axis(grid, heat))
     figure.add_trace(
         go.Heatmap(
-            z=_holes(grid.values), text=grid.said, hovertemplate="%{text}<extra></extra>", hoverongaps=False, zmin=low, zmax=high,
+            z=grid.values, customdata=grid.said, hovertemplate=f"%{{customdata}}<br><b>%{{z:{style.digits(high)}}}{words.SPACE}{heat.unit}</b><extra></extra>", hoverongaps=False, zmin=low, zmax=high,
             colorscale=[list(stop) for stop in palette.against_peers], xgap=2 if grid.slots else 0, ygap=2 if grid.values.shape[0] <= 60 else 0,
             colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": heat.unit, "side": "top"}, "len": 1, "lenmode": "fraction", "y": 0.5, "nticks": 5, "x": 1.01, "tickfont": {"size": 12}},
         )
     )  # fmt: skip
-    _label(figure, grid, heat)
     return figure
 
 
@@ -82,30 +82,28 @@ def limits(values: Floats) -> tuple[float, float]:
 
 def in_rows(heat: Heat) -> Grid:
     """A row a node, a column a slot."""
-    said = [[_words(node, slot, value, heat) for slot, value in zip(heat.slots, row, strict=True)] for node, row in zip(heat.nodes, heat.values.tolist(), strict=True)]
-    return Grid(values=heat.values, said=said, names=list(heat.nodes), slots=list(heat.slots))
+    return Grid(values=heat.values, said=_said(heat.nodes, heat.slots), names=list(heat.nodes), slots=list(heat.slots))
 
 
 def in_blocks(heat: Heat) -> Grid:
     """Several nodes in a row, their slots beside each other; one cell a node where there are very many."""
     whole = heat.values.size > CELLS or len(heat.slots) <= 1
     values = one_per_node(heat.values)[:, None] if whole else heat.values
-    said = [[_words(node, "" if whole else slot, value, heat) for slot, value in zip(_slots(heat, whole), row, strict=True)] for node, row in zip(heat.nodes, values.tolist(), strict=True)]
     width = values.shape[1] + (0 if whole else GAP)
     across = _across(len(heat.nodes), width)
     down = math.ceil(len(heat.nodes) / across)
     numbers = np.full((down * across, width), np.nan, np.float32)
     numbers[: len(values), : values.shape[1]] = values
-    blocks = [said[row : row + across] for row in range(0, len(said), across)]
-    lines = [[word for node in block for word in (*node, *[""] * (width - len(node)))] for block in blocks]
+    said = np.full(numbers.shape, "", object)
+    said[: len(values), : values.shape[1]] = _said(heat.nodes, [""] if whole else heat.slots)
     full = across * width
-    return Grid(
-        values=numbers.reshape(down, full), said=[line + [""] * (full - len(line)) for line in lines], names=[heat.nodes[row * across] for row in range(down)], slots=[]
-    )
+    return Grid(values=numbers.reshape(down, full), said=said.reshape(down, full), names=[heat.nodes[row * across] for row in range(down)], slots=[])
 
 
-def _slots(heat: Heat, whole: bool) -> Sequence[str]:
-    return ("",) if whole else heat.slots
+def _said(nodes: Sequence[str], slots: Sequence[str]) -> Any:
+    """nodes × slots: what each cell is of."""
+    ends = [f" · {slot}" if slot else "" for slot in slots]
+    return np.array([[node + end for end in ends] for node in nodes], object).reshape(len(nodes), len(slots))
 
 
 def _across(nodes: int, width: int) -> int:
@@ -117,19 +115,13 @@ def _height(grid: Grid, heat: Heat) -> int:
     return max(130, 24 * len(heat.nodes) + 52) if grid.slots else HEIGHT
 
 
-def _label(figure: Any, grid: Grid, heat: Heat) -> None:
+def _down_axis(grid: Grid, heat: Heat) -> dict[str, Any]:
     rows = len(grid.names)
     every = max(1, math.ceil(rows / ROWS))
-    figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=list(range(0, rows, every)), ticktext=[words.short(name, 22) for name in grid.names[::every]], fixedrange=not heat.nodes)
+    return {"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, rows, every)), "ticktext": [words.short(name, 22) for name in grid.names[::every]], "fixedrange": not heat.nodes}
+
+
+def _across_axis(grid: Grid, heat: Heat) -> dict[str, Any]:
     kind = heat.entities[0][0].partition("-")[0] if heat.entities and heat.entities[0] else ""
     named = [f"{'GPU ' if kind == 'GPU' and place == 0 else ''}{slot}" for place, slot in enumerate(grid.slots)]
-    figure.update_xaxes(showticklabels=bool(grid.slots) and any(grid.slots), side="top", tickmode="array", tickvals=list(range(len(named))), ticktext=named)
-
-
-def _words(node: str, slot: str, value: float, heat: Heat) -> str:
-    where = f"{node} · {slot}" if slot else node
-    return f"{where}<br><b>{words.number(value, heat.unit)}</b>"
-
-
-def _holes(values: Floats) -> list[list[float | None]]:
-    return [[float(f"{value:.4g}") if math.isfinite(value) else None for value in row] for row in values.tolist()]
+    return {"showticklabels": bool(grid.slots) and any(grid.slots), "side": "top", "tickmode": "array", "tickvals": list(range(len(named))), "ticktext": named}

@@ -13,20 +13,31 @@ SETTINGS = {"displaylogo": False, "displayModeBar": False, "scrollZoom": False, 
 """Of plotly's surroundings: drag zooms, a double click shows all again."""
 
 
-def blank(palette: Palette, height: int) -> Any:
-    """A figure without anything in it. `height`: pixels."""
+def blank(palette: Palette, height: int, **layout: Any) -> Any:
+    """A figure without anything in it. `height`: pixels; `layout`: what this one has besides, an axis (`xaxis`, `yaxis2`, …) over the usual one.
+
+    All at once: plotly checks a whole layout in a tenth of the time that it takes to change one step by step.
+    """
     import plotly.graph_objects as go
 
-    figure = go.Figure()
-    figure.update_layout(
-        height=height, margin={"l": 8, "r": 8, "t": 8, "b": 8}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": FONT, "size": 12, "color": palette.muted}, showlegend=False, dragmode="zoom", uirevision="kept",
-        hoverlabel={"bgcolor": palette.surface, "bordercolor": palette.line, "font": {"family": FONT, "size": 13, "color": palette.text}},
-        legend={"orientation": "h", "x": 0, "y": 1, "font": {"size": 12, "color": palette.muted}},
-    )  # fmt: skip
-    figure.update_xaxes(**_axis(palette), showgrid=False)
-    figure.update_yaxes(**_axis(palette), showgrid=True)
-    return figure
+    usual = {
+        "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12, "color": palette.muted}, "showlegend": False, "dragmode": "zoom", "uirevision": "kept",
+        "hoverlabel": {"bgcolor": palette.surface, "bordercolor": palette.line, "font": {"family": FONT, "size": 13, "color": palette.text}},
+    }  # fmt: skip
+    legend = {"orientation": "h", "x": 0, "y": 1, "font": {"size": 12, "color": palette.muted}, **layout.pop("legend", {})}
+    named = dict.fromkeys(("xaxis", "yaxis", *(name for name in layout if "axis" in name)))
+    axes = {name: {**_axis(palette), "showgrid": not name.startswith("xaxis"), **layout.pop(name, {})} for name in named}
+    return go.Figure(layout={**usual, "legend": legend, **axes, **layout, "template": "none"})
+
+
+def digits(largest: float) -> str:
+    """How the browser writes a number of that size (d3-format): three digits; from a thousand on with a prefix, as words.number does.
+
+    >>> digits(350.0), digits(-1.2e6)
+    ('.3~r', '.3~s')
+    """
+    return ".3~s" if abs(largest) >= 1000 else ".3~r"
 
 
 def moments(times: Any, zone: tzinfo) -> list[str]:
@@ -52,5 +63,5 @@ def gaps(values: Doubles) -> list[float | None]:
 def _axis(palette: Palette) -> dict[str, Any]:
     return {
         "gridcolor": palette.line, "linecolor": palette.line, "zeroline": False, "ticks": "", "automargin": True,
-        "tickfont": {"size": 12, "color": palette.muted}, "title_font": {"size": 12, "color": palette.muted}, "fixedrange": False,
+        "tickfont": {"size": 12, "color": palette.muted}, "title": {"font": {"size": 12, "color": palette.muted}}, "fixedrange": False,
     }  # fmt: skip

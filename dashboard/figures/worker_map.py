@@ -1,5 +1,6 @@
 """Workers × time, each beside its peers: a straggler is a dark line, a slow moment of all is none."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from typing import Any
@@ -27,16 +28,20 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     heat = _from_the_first(heat)
     shares = beside_peers(heat.values)
     every = max(1, -(-len(heat.workers) // NAMED))
-    names = [named(worker) for worker in heat.workers]
-    figure = style.blank(palette, int(min(MOST, max(120, ROW * len(names) + 60))))
+    names = named_all(heat.workers)
+    span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
+    figure = style.blank(
+        palette, int(min(MOST, max(120, ROW * len(names) + 60))),
+        xaxis={"type": "date", "tickformat": "%H:%M:%S" if span < 900 else "%H:%M", "nticks": 6},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": [words.short(name, 20) for name in names[::every]], "fixedrange": True},
+    )  # fmt: skip
+    largest = float(np.nanmax(heat.values)) if np.isfinite(heat.values).any() else 0.0
     figure.add_trace(go.Heatmap(
-        x=style.moments(heat.times, zone), z=_holes(shares), text=_said(heat, names, shares), hovertemplate="%{text}<extra></extra>", hoverongaps=False, zmin=LOW, zmax=HIGH,
+        x=style.moments(heat.times, zone), y=names, z=shares, customdata=heat.values, hoverongaps=False, zmin=LOW, zmax=HIGH,
+        hovertemplate=f"%{{y}}<br><b>%{{customdata:{style.digits(largest)}}}{words.SPACE}{heat.unit}</b> · %{{z:.3~r}} × peers<extra></extra>",
         colorscale=[list(stop) for stop in palette.against_peers], ygap=1 if len(names) <= NAMED else 0,
         colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "y": 0.5, "x": 1.01, "tickvals": [0.5, 1, 1.5], "ticktext": ["½ ×", "1 ×", "1½ ×"], "tickfont": {"size": 12}},
     ))  # fmt: skip
-    figure.update_yaxes(autorange="reversed", showgrid=False, tickmode="array", tickvals=list(range(0, len(names), every)), ticktext=[words.short(name, 20) for name in names[::every]], fixedrange=True)
-    span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
-    figure.update_xaxes(type="date", tickformat="%H:%M:%S" if span < 900 else "%H:%M", nticks=6)
     return figure
 
 
@@ -74,19 +79,14 @@ def named(worker: str) -> str:
     return " / ".join(worker.split("/")[-2:])
 
 
+def named_all(workers: Sequence[str]) -> list[str]:
+    """Each by a name of its own: the whole one where a short one would be another's, too."""
+    names = [named(worker) for worker in workers]
+    return names if len(set(names)) == len(names) else list(workers)
+
+
 def _from_the_first(heat: WorkerHeat) -> WorkerHeat:
     """Without the time before anybody told anything."""
     known = np.flatnonzero(np.isfinite(heat.values).any(axis=0))
     first = int(known[0]) if len(known) else 0
     return replace(heat, times=heat.times[first:], values=heat.values[:, first:])
-
-
-def _said(heat: WorkerHeat, names: list[str], shares: Floats) -> list[list[str]]:
-    return [
-        [f"{name}<br><b>{words.number(value, heat.unit)}</b> · {words.number(share)} × peers" for value, share in zip(row, by, strict=True)]
-        for name, row, by in zip(names, heat.values.tolist(), shares.tolist(), strict=True)
-    ]
-
-
-def _holes(values: Floats) -> list[list[float | None]]:
-    return [[round(value, 3) if np.isfinite(value) else None for value in row] for row in values.tolist()]
