@@ -1,6 +1,6 @@
 """What crosses the sockets between trainer, zygote and launcher: one JSON object a line, `{"v": 1, "kind": ...}`.
 
-Three conversations, all on one machine, between processes of one user:
+Four conversations, all on one machine, between processes of one user:
 
 worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or several; only `token` is answered)
     hello(worker, pid, epoch)                       the probe runs and serves its own socket
@@ -22,6 +22,31 @@ launcher ↔ zygote, inherited socket pair
     kill(pid, signal, group)                        answered by the `exited` of the process
     exited(pid, status)                             for every child, at once; status as of waitpid
     import(modules) → ready(pid, modules, missing, unsafe, seconds)   first of all: what to import before any fork
+
+worker ↔ launcher, unix socket EAGLE_EYE_ELASTIC_SOCKET: one connection for the life of an elastic worker. Every
+message of the worker names it (`worker`); `epoch` rises with each new group. eagle_eye/training/elastic/epochs.py
+explains the fields of holding and regroup.
+    enter(pid, epoch, step, micro_batches, layers, fresh)
+                                                    first, and again after `fenced`: I am elastic. step: the first one
+                                                    still to do; layers: bytes of state of each; fresh: the state is
+                                                    the initial one, worth nothing if anybody holds more
+    fence(epoch, soft)                              ← an epoch is being formed. Hard: the group of an older one is cut
+                                                    now, no commit of it is entered any more. Soft: after the step
+    holding(epoch, step, done, segments, phase, fresh)
+                                                    the answer: to a hard fence at once, to a soft one at the next
+                                                    boundary of a step; what is told stays true
+    regroup(epoch, rank, world, workers, step, current, shares, finish, moves, source, resume_step)
+                                                    ← the epoch's group, and how the step in flight goes on
+    broken(epoch, error)                            a collective failed, and no fence was known
+    regrouped(epoch, timings), resumed(epoch, step, recompute_s, recomputed)
+                                                    in the new group, with whole state; first step committed in it
+    store(id, op, keys, values, timeout_s) → stored(id, ok, values, error)
+                                                    op: set, get, wait, add, check, delete, count (keys.py); values
+                                                    in base64; get and wait are answered when all keys are there
+    fenced(reason)                                  ← no longer part of the job: nothing it writes counts
+    halt(reason, code)                              ← save a checkpoint if the state is whole, exit with the code
+    ended(reason)                                   ← the job ended while the worker was joining
+    leave(epoch, step, reason)                      done, or a clean stop
 
 Tokens. The launcher gives each worker a secret (EAGLE_EYE_TOKEN); the n-th token is a keyed digest of n. The
 probe takes a token once, and none that is older than one it has taken: nothing but the secret is shared, no

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +28,7 @@ Plan = Callable[[int, dict[str, messages.Message], dict[str, messages.Message]],
 """(epoch, what the workers hold, how they entered), both by worker in the order of ranks → orders by worker."""
 
 _TICK_S = 0.05
+"""How often questions to the store that wait too long are looked for."""
 
 
 class Rehearsal:
@@ -48,6 +49,8 @@ class Rehearsal:
         self._listener.bind(path)
         self._listener.listen(64)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._bell, ringing = socket.socketpair()
+        self._selector.register(ringing, selectors.EVENT_READ, lambda: None)
         self._thread = threading.Thread(target=self._serve, name="rehearsal", daemon=True)
         self._thread.start()
 
@@ -61,10 +64,13 @@ class Rehearsal:
 
     def close(self) -> None:
         """Hang up on everybody."""
+        if not self._open:
+            return
         self._open = False
+        self._bell.close()
         self._thread.join()
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]  # all are sockets
+        for connection in [key.fileobj for key in self._selector.get_map().values()]:
+            connection.close()  # type: ignore[union-attr]  # all are sockets
         self._selector.close()
 
     # --- what a launcher says -------------------------------------------------------------------------------------
@@ -106,9 +112,8 @@ class Rehearsal:
         """The newest message of that kind from that worker with these words; waits for one."""
         wanted = {"kind": kind, "worker": worker, **words}
         with self._news:
-            found: list[messages.Message] = []
-            self._until(lambda: found.extend(self._matching(wanted)) or found, f"{wanted} from {worker}")
-            return found[-1]
+            self._until(lambda: self._matching(wanted), str(wanted))
+            return self._matching(wanted)[-1]
 
     def all_heard(self, kind: str, **words: Any) -> list[messages.Message]:
         """Every message of that kind with these words, in order."""
@@ -196,11 +201,9 @@ def even_plan(
         for layer in range(len(entry["layers"]))
     )
     source = "" if known else "checkpoint"
-    made = {"epoch": epoch, "world": len(workers), "workers": tuple(workers), "step": step, "source": source}
-    return {
-        worker: Regroup(rank=rank, current=current if known else shares, shares=shares, moves=moves, **made)  # type: ignore[arg-type]
-        for rank, worker in enumerate(workers)
-    }
+    now = current if known else shares
+    first = Regroup(epoch, 0, len(workers), tuple(workers), step, now, shares, moves=moves, source=source)
+    return {worker: replace(first, rank=rank) for rank, worker in enumerate(workers)}
 
 
 def _deal(total: int, done: list[set[int]]) -> tuple[tuple[int, ...], ...]:
