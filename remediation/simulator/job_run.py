@@ -10,6 +10,7 @@ from enum import StrEnum
 from remediation.planner.batches import Pace, lower_bound
 
 from .books import Account, Books
+from .in_place import Price, price
 from .policy import Costs, Repair
 from .workload import Job
 
@@ -63,6 +64,10 @@ class JobRun:
         self.owed = self.owed_since_checkpoint = 0.0
         """Weighted FLOP to do again: now, and if the state should be lost again."""
         self.speed = 1.0
+        self.lost: dict[int, int] = {}
+        """Replica → nodes that it lost since the job last ran."""
+        self.survivors = 0
+        """Nodes that have state since the last of these losses."""
         self._since = 0.0
         self._entered = 0.0
         self._cycle = 0.0
@@ -119,6 +124,30 @@ class JobRun:
         self.settle()
         return self.nodes.pop()
 
+    def bereave(self, nodes: Collection[int]) -> None:
+        """Some of its nodes are lost, with what was on them."""
+        for node in nodes:
+            replica = self.nodes.index(node) // self.job.replica
+            self.lost[replica] = min(self.job.replica, self.lost.get(replica, 0) + 1)
+        self.survivors = len(self.nodes) - len(nodes)
+        source = self.source_after(nodes)
+        planned = self._price(len(self.nodes) // self.job.replica, new_nodes=0) if source is Source.REPLICA else None
+        self.fail(source, planned.lost_share if planned else len(nodes) / len(self.nodes))
+        for node in nodes:
+            self.lose(node)
+
+    def load_share(self) -> float:
+        """Of a node's state: what the busiest node has to move before the job goes on."""
+        replicas = (self.survivors + sum(self.lost.values())) // self.job.replica
+        planned = self._price(replicas, new_nodes=max(0, len(self.nodes) - self.survivors))
+        return planned.load_share if planned else 1.0
+
+    def _price(self, replicas: int, new_nodes: int) -> Price | None:
+        """Of a transition in place; None where there is nothing to plan or no whole replica is left to plan with."""
+        if not self.costs.transitions or not self.lost or len(self.lost) >= replicas:
+            return None
+        return price(replicas, self.job.replica, tuple(sorted(self.lost.values())), new_nodes, MICRO_BATCHES)
+
     def settle(self) -> None:
         """Book everything until now."""
         now = self._now()
@@ -169,6 +198,7 @@ class JobRun:
         if phase is Phase.RUNNING:
             self.owed = self.owed_since_checkpoint = 0.0
             self.source = Source.KEPT
+            self.lost = {}
         return self.version
 
     def fail(self, source: Source, lost_share: float) -> None:

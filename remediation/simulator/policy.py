@@ -98,6 +98,8 @@ class Costs:
     """From the end of a stall until storage has it."""
     partial_results: bool
     """Micro-batches that survivors have finished are kept."""
+    transitions: bool
+    """What a lost node costs in place is asked of remediation.transition; without, it is a constant."""
     templates: bool
     """Every node count is used; without, whole replicas alone."""
     reroute: bool

@@ -196,9 +196,7 @@ class _Simulation:
             self._bereave(self._runs[index], nodes, happening.shows)
 
     def _bereave(self, run: JobRun, nodes: list[int], shows: Shows) -> None:
-        run.fail(run.source_after(nodes), len(nodes) / len(run.nodes))
-        for node in nodes:
-            run.lose(node)
+        run.bereave(nodes)
         self._refresh()
         if run.phase is not Phase.WAITING:
             self._env.process(self._heal(run, shows, "reconfigure", self._costs.drain_s))
@@ -311,7 +309,7 @@ class _Simulation:
 
     def _go_on(self, run: JobRun, repair: Repair) -> Process:
         version = run.enter(Phase.TRANSITION)
-        yield self._env.timeout(self._costs.switch_s(repair, run.gpus) + self._load_s(run.source if repair != "reattempt" else Source.KEPT))
+        yield self._env.timeout(self._costs.switch_s(repair, run.gpus) + self._load_s(run, repair))
         self._events += 1
         if run.version != version:
             return
@@ -324,10 +322,10 @@ class _Simulation:
             run.settle()
         run.enter(Phase.RUNNING)
 
-    def _load_s(self, source: Source) -> float:
-        costs = self._costs
+    def _load_s(self, run: JobRun, repair: Repair) -> float:
+        costs, source = self._costs, run.source if repair != "reattempt" else Source.KEPT
         if source is Source.STORAGE:
             return costs.load_storage_s
         if source is Source.MEMORY:
             return costs.load_memory_s
-        return costs.load_replica_s if costs.replica else 0.0
+        return costs.load_replica_s * run.load_share() if costs.replica else 0.0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.errors import ConfigError, EagleEyeError
-from remediation.simulator import generators, policy, workload
+from remediation.simulator import generators, in_place, policy, workload
 from remediation.simulator.books import Account, Books
 from remediation.simulator.plans import Plans
 from remediation.simulator.simulation import Result, Scenario, simulate, start_of
@@ -50,6 +50,22 @@ def run(name: str, trace: Trace, *jobs: Job, gpus_per_node=1, start=None, spares
 
 def gpu_seconds(result: Result) -> dict[str, float]:
     return {word: round(share * result.gpus * result.duration_s, 6) for word, share in result.books.items() if share}
+
+
+@pytest.mark.parametrize("replica", [1, 2])
+def test_a_lost_node_in_place_costs_what_the_planner_of_live_transitions_says(replica):
+    whole = in_place.price(8, replica, (1,), 0, 8)
+    assert whole.lost_share == pytest.approx(1 / (8 * replica))  # what the lost node itself had done, nothing else
+    assert whole.load_share == replica - 1  # nobody lacks state but the half that is left of a replica
+    assert in_place.price(8, replica, (1,), 1, 8).load_share == 1.0  # a new node takes all of a node's state
+    assert in_place.price(800, replica, (1,), 0, 8).lost_share == pytest.approx(1 / (800 * replica))
+
+
+def test_only_ours_waits_for_no_state_where_nobody_lacks_any():
+    trace = life(*outage(400, 900, 3))
+    ours, paper = (run(name, trace, load_replica_s=50.0, capacity="shrink") for name in ("ours", "unicron"))
+    assert ours.waf_s - paper.waf_s == pytest.approx(3 * 50)  # once less, when it shrinks; growing costs both the same
+    assert run("ours", trace, load_replica_s=50.0, capacity="shrink", transitions=False).waf_s == pytest.approx(paper.waf_s)
 
 
 def test_who_waits_earns_nothing_until_the_node_is_back():
