@@ -76,7 +76,7 @@ def _rows(palette: Palette, course: Course) -> dict[str, Any]:
     top, height = 0.94, 0.94 / len(ROWS)
     hidden = {"anchor": "x", "visible": False, "fixedrange": True}
     layout: dict[str, Any] = {f"yaxis{len(ROWS) + 1}": {"domain": [0.955, 1], "range": [-1, 1], **hidden}, WHOLE.replace("y", "yaxis"): {"domain": [0, 1], "range": [0, 1], **hidden}}
-    own = ({"rangemode": "normal"}, {"ticksuffix": " s"}, {"tickformat": "~s"}, {"range": [0, 105], "tickvals": [0, 50, 100], "ticksuffix": " %"})
+    own = ({"rangemode": "normal"}, {"ticksuffix": " s"}, {"tickformat": "~s"}, {"range": [0, 105], "tickvals": [0, 50, 100], "ticktext": ["0 %", "50 %", "100 %"]})
     names = []
     for row, title in enumerate(ROWS, 1):
         high = top - (row - 1) * height

@@ -26,7 +26,7 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     import plotly.graph_objects as go
 
     heat = _from_the_first(heat)
-    shares = beside_peers(heat.values)
+    shares = beside_peers(heat)
     every = max(1, -(-len(heat.workers) // NAMED))
     names = named_all(heat.workers)
     span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
@@ -45,15 +45,9 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     return figure
 
 
-def beside_peers(values: Floats) -> Floats:
-    """workers × times → the same, by the median of each time; NaN where nothing is known or the median is zero."""
-    if not values.size:
-        return values
-    known = np.isfinite(values).any(axis=0)
-    middle = np.full(values.shape[1], np.nan, np.float32)
-    middle[known] = np.nanmedian(values[:, known], axis=0)
-    middle[middle == 0] = np.nan
-    shares: Floats = values / middle
+def beside_peers(heat: WorkerHeat) -> Floats:
+    """workers × times: each number by the median of all workers at that time; NaN where nothing is known or the median is zero."""
+    shares: Floats = heat.values / np.where(heat.peers == 0, np.float32(np.nan), heat.peers)
     return shares
 
 
@@ -61,7 +55,7 @@ def slowest(heat: WorkerHeat) -> tuple[str, float] | None:
     """The worker that takes longest beside its peers over the last tenth of the time, and how many times as long; None: nothing is known."""
     if not heat.values.size:
         return None
-    last = beside_peers(heat.values)[:, -max(1, heat.values.shape[1] // 10) :]
+    last = beside_peers(heat)[:, -max(1, heat.values.shape[1] // 10) :]
     known = np.isfinite(last).any(axis=1)
     if not known.any():
         return None
@@ -89,4 +83,4 @@ def _from_the_first(heat: WorkerHeat) -> WorkerHeat:
     """Without the time before anybody told anything."""
     known = np.flatnonzero(np.isfinite(heat.values).any(axis=0))
     first = int(known[0]) if len(known) else 0
-    return replace(heat, times=heat.times[first:], values=heat.values[:, first:])
+    return replace(heat, times=heat.times[first:], values=heat.values[:, first:], peers=heat.peers[first:])

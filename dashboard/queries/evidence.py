@@ -10,7 +10,7 @@ from dashboard.sources import Sources, quoted
 from eagle_eye.types import Doubles, Incident, Kind
 
 from . import steps
-from .job import COMPUTE, with_gaps
+from .job import COMPUTE, held_back, with_gaps
 from .units import unit_of
 
 BEFORE_S = 120.0
@@ -106,10 +106,10 @@ def _plot(found: Mapping[str, Any], metric: str, since: float, every: float, mar
     buckets = np.arange(int(found["bucket"].max()) + 1)
     series: dict[str, Doubles] = {}
     for name in dict.fromkeys(found["name"]):
-        values = np.full(len(buckets), np.nan)
+        values = np.full((1, len(buckets)), np.nan, np.float32)
         mine = found["name"] == name
-        values[found["bucket"][mine]] = found["value"][mine]
-        series[name or OTHERS] = values
+        values[0, found["bucket"][mine]] = found["value"][mine]
+        series[name or OTHERS] = held_back(values)[0].astype(np.float64)
     ordered = {name: series[name] for name in sorted(series, key=lambda name: (name == OTHERS, name))}
     plain = metric.rpartition("_")[0] if unit_of(metric) else metric
     title = "Compute time of a step" if metric == COMPUTE else plain.replace("_", " ").capitalize()

@@ -20,7 +20,11 @@ GAP = 4.0
 """A pause so many times longer than usual is a gap in the lines."""
 WORKER_COLUMNS = 240
 MOST_WORKERS = 256
-"""Rows that a heat map can show; the slowest are kept."""
+"""Rows that a heat map can show; of a larger job FEW_WORKERS are, the slowest."""
+FEW_WORKERS = 28
+"""So many have a line each that can be seen, and a name beside it."""
+PEERS = 1000
+"""Of a job with more workers, the median is that of about so many of them."""
 COMPUTE = "compute_s"
 """Not logged itself: the time of a step less what the worker waited for others. In a step time all workers look alike, as they wait for the slowest."""
 WORKER_METRICS = (COMPUTE, "step_s", "forward_s", "backward_s", "communication_s", "data_s", "optimizer_s")
@@ -64,7 +68,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHeat:
-    """Workers × time. The slowest MOST_WORKERS where there are more, otherwise all in the order of their names."""
+    """Workers × time, in the order of their names: all, or the FEW_WORKERS slowest where there are more than MOST_WORKERS."""
 
     metric: str
     unit: str
@@ -72,7 +76,9 @@ class WorkerHeat:
     """Beginnings of intervals of `every` seconds."""
     workers: list[str]
     values: Floats
-    """workers × times; NaN: no step ended in that interval."""
+    """workers × times; NaN: nothing was done. A step counts for the whole time since the one before."""
+    peers: Floats
+    """times: the median of all workers, shown or not (of about PEERS of them); NaN: nothing was done."""
     every: float
     total: int
     """Workers that the job has, shown or not."""
@@ -174,32 +180,63 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ma
 # --- workers -----------------------------------------------------------------------------------------------------------
 
 _SLOWEST = """
-WITH told AS (SELECT entity, avg({value}) + coalesce(stddev_pop({value}), 0) AS high FROM {{rows}} WHERE job = $job GROUP BY entity)
-SELECT entity, count(*) OVER () AS total FROM told ORDER BY high DESC NULLS LAST, entity LIMIT {most}
+WITH told AS (SELECT entity, avg({value}) + coalesce(stddev_pop({value}), 0) AS high FROM {{rows}} WHERE job = $job GROUP BY entity),
+     ordered AS (SELECT entity, count(*) OVER () AS total, row_number() OVER (ORDER BY high DESC NULLS LAST, entity) AS place FROM told)
+SELECT entity, total FROM ordered WHERE place <= CASE WHEN total > $most THEN $few ELSE $most END
 """
 """By the mean and how far it varies, so that one who was slow for a while is among them."""
 _WORKERS = """
-SELECT entity, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, avg({value}) AS value
-FROM {{rows}} WHERE job = $job AND list_contains($workers, entity) GROUP BY ALL
+WITH told AS (
+    SELECT CASE WHEN list_contains($workers, entity) THEN entity ELSE '' END AS name, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, {value} AS value
+    FROM {{rows}} WHERE job = $job AND (list_contains($workers, entity) OR hash(entity) % $stride = 0))
+SELECT name, bucket, CASE WHEN name = '' THEN median(value) ELSE avg(value) END AS value FROM told GROUP BY name, bucket
 """
+"""In one pass: each that is shown, and as '' the median of the others."""
 
 
 def _workers(sources: Sources, job: str, since: float, until: float, metric: str) -> WorkerHeat:
     needs = ("step_s", "communication_s") if metric == COMPUTE else (metric,)
     value = "step_s - coalesce(communication_s, 0)" if metric == COMPUTE else quoted(metric)
     every = (until - since) / WORKER_COLUMNS
-    slowest = sources.ask("steps", _SLOWEST.format(value=value, most=MOST_WORKERS), {"job": job}, needs=needs, since=since, until=until)
-    given = {"job": job, "every": every, "begin": since, "workers": slowest["entity"].tolist() if slowest else []}
+    slowest = sources.ask("steps", _SLOWEST.format(value=value), {"job": job, "most": MOST_WORKERS, "few": FEW_WORKERS}, needs=needs, since=since, until=until)
+    given = {"job": job, "every": every, "begin": since, "workers": slowest["entity"].tolist() if slowest else [], "stride": max(1, int(slowest["total"][0]) // PEERS) if slowest else 1}
     found = sources.ask("steps", _WORKERS.format(value=value), given, needs=needs, since=since, until=until) if slowest else None
     times: Doubles = since + np.arange(WORKER_COLUMNS, dtype=np.float64) * every
     if found is None or slowest is None:
         nobody = np.empty((0, WORKER_COLUMNS), np.float32)
-        return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=[], values=nobody, every=every, total=0)
-    names = sorted(dict.fromkeys(found["entity"]), key=_natural)
+        return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=[], values=nobody, peers=np.full(WORKER_COLUMNS, np.nan, np.float32), every=every, total=0)
+    names = ["", *sorted({*found["name"]} - {""}, key=_natural)]
     place = {name: index for index, name in enumerate(names)}
     values = np.full((len(names), WORKER_COLUMNS), np.nan, np.float32)
-    values[[place[name] for name in found["entity"]], np.clip(found["bucket"], 0, WORKER_COLUMNS - 1)] = found["value"]
-    return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=names, values=values, every=every, total=int(slowest["total"][0]))
+    values[[place[name] for name in found["name"]], np.clip(found["bucket"], 0, WORKER_COLUMNS - 1)] = found["value"]
+    others, shown = np.split(held_back(values), [1])
+    total = int(slowest["total"][0])
+    peers = others[0] if total > len(shown) else _median(shown)
+    return WorkerHeat(metric=metric, unit=unit_of(metric), times=times, workers=names[1:], values=shown, peers=peers, every=every, total=total)
+
+
+def _median(values: Floats) -> Floats:
+    """rows × times → times; NaN where nothing is known."""
+    known = np.isfinite(values).any(axis=0)
+    middle = np.full(values.shape[1], np.nan, np.float32)
+    middle[known] = np.nanmedian(values[:, known], axis=0)
+    return middle
+
+
+def held_back(values: Floats) -> Floats:
+    """rows × times: what is empty takes the next number of its row, as a step has lasted since the one before; pauses stay empty."""
+    return np.array([_row_held_back(row) for row in values], np.float32).reshape(values.shape)
+
+
+def _row_held_back(row: Floats) -> Floats:
+    told = np.flatnonzero(np.isfinite(row))
+    if len(told) < 2:
+        return row
+    upcoming = np.searchsorted(told, np.arange(told[0], told[-1] + 1))
+    distance = told[upcoming] - np.arange(told[0], told[-1] + 1)
+    filled = row.copy()
+    filled[told[0] : told[-1] + 1] = np.where(distance < GAP * np.median(np.diff(told)), row[told[upcoming]], np.float32(np.nan))
+    return filled
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -1,5 +1,6 @@
 """Figures and pieces of pages: what a reader must be able to see in them."""
 
+from dataclasses import replace
 from datetime import UTC
 from zoneinfo import ZoneInfo
 
@@ -89,7 +90,8 @@ def test_times_stand_in_the_readers_zone():
 
 def workers(values: np.ndarray) -> WorkerHeat:
     names = [f"run/node-{row}/0" for row in range(len(values))]
-    return WorkerHeat(metric="compute_s", unit="s", times=np.arange(values.shape[1], dtype=float), workers=names, values=values.astype(np.float32), every=1.0, total=len(names))
+    peers = np.median(values, axis=0).astype(np.float32)
+    return WorkerHeat(metric="compute_s", unit="s", times=np.arange(values.shape[1], dtype=float), workers=names, values=values.astype(np.float32), peers=peers, every=1.0, total=len(names))
 
 
 def test_a_straggler_is_named_and_a_slow_moment_of_all_is_not():
@@ -100,8 +102,14 @@ def test_a_straggler_is_named_and_a_slow_moment_of_all_is_not():
     name, times = slowest(workers(values))
     assert name == "run/node-2/0"
     assert times == pytest.approx(1.8)
-    assert beside_peers(values)[0, 35] == 1.0
+    assert beside_peers(workers(values))[0, 35] == 1.0
     assert "node-2 / 0" in worker_map(workers(values), LIGHT, UTC).layout.yaxis.ticktext
+
+
+def test_two_workers_never_share_a_line():
+    values = np.ones((2, 4))
+    alike = replace(workers(values), workers=["run-1/node-0/0", "run-2/node-0/0"])
+    assert list(worker_map(alike, LIGHT, UTC).data[0].y) == alike.workers
 
 
 def test_workers_that_told_nothing_make_no_figure_fail():

@@ -215,10 +215,21 @@ def test_a_straggler_jumps_out_of_the_workers(watch: Watch, ledger: Ledger, reco
 
 def test_of_more_workers_than_can_be_shown_the_slowest_are(watch: Watch, ledger: Ledger, recorded: RecordedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "MOST_WORKERS", 1)
+    monkeypatch.setattr(job, "FEW_WORKERS", 1)
     recorded.slow = {worker("node-b", 0): 2.0}
     recorded.run(30).write()
     heat = job.workers(watch(30), JOB, since=T0, until=T0 + 30)
     assert (heat.workers, heat.total) == ([worker("node-b", 0)], 4)
+    assert np.nanmean(heat.values) == pytest.approx(1.0)
+    assert np.nanmean(heat.peers) == pytest.approx(0.5), "its peers are all, not only those that are shown"
+
+
+def test_a_step_counts_until_the_one_before_it_and_a_pause_stays_empty() -> None:
+    nan = np.nan
+    row = np.array([[nan, 1.0, nan, nan, 2.0, nan, nan, 3.0, *[nan] * 15, 4.0, nan]], np.float32)
+    expected = [nan, 1, 2, 2, 2, 3, 3, 3, *[nan] * 4, *[4] * 12, nan]
+    assert np.isnan(job.held_back(row)[0][8:12]).all()
+    np.testing.assert_array_equal(job.held_back(row)[0], np.array(expected, np.float32))
 
 
 # --- evidence ----------------------------------------------------------------------------------------------------------
