@@ -18,7 +18,7 @@ FOLDER = "EAGLE_EYE_BENCHMARK_COMMITS"
 class Commit(NamedTuple):
     """A worker has applied a step."""
 
-    worker: int
+    worker: str
     pid: int
     step: int
     at: float
@@ -30,8 +30,8 @@ class Commit(NamedTuple):
 class Written:
     """Where a worker writes its commits."""
 
-    def __init__(self, worker: int) -> None:
-        path = Path(os.environ[FOLDER]) / f"{worker}-{os.getpid()}.jsonl"
+    def __init__(self, worker: str) -> None:
+        path = Path(os.environ[FOLDER]) / f"{worker.replace('/', '-')}-{os.getpid()}.jsonl"
         self._worker, self._file = worker, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def add(self, step: int, loss: float, **more: Any) -> None:

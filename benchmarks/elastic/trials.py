@@ -28,13 +28,13 @@ class Job(Protocol):
     workers: int
     commits: Commits
 
-    def pids(self) -> dict[int, int]:
+    def pids(self) -> dict[str, int]:
         """Worker → its process, of those that run now."""
 
     def failed(self) -> str:
         """Why the job will never commit a step again; empty while it may."""
 
-    def repair(self, worker: int) -> None:
+    def repair(self, worker: str) -> None:
         """Bring the worker back, if the job does not do so by itself."""
 
     def end(self) -> None:
@@ -52,7 +52,7 @@ class Trial:
     """None: the others never committed a step again."""
     words: str = ""
     """Why not."""
-    victim: int = -1
+    victim: str = ""
 
 
 class GaveUp(Exception):
@@ -72,7 +72,7 @@ def wait(job: Job, what: str, patience_s: float, condition: Callable[[list[Commi
 
 def ends(commits: Sequence[Commit], workers: int, since: float = 0.0) -> dict[int, float]:
     """Step → when the last of so many workers committed it, for steps that began and ended after `since`."""
-    by_step: dict[int, dict[int, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for commit in commits:
         if commit.at > since:
             by_step.setdefault(commit.step, {}).setdefault(commit.worker, commit.at)
@@ -110,9 +110,9 @@ def strike(job: Job, act: str, chance: random.Random, patience_s: float) -> Tria
     return Trial(act, step_s, after - before - step_s, victim=victim)
 
 
-def first_after(commits: Sequence[Commit], at: float, victim: int) -> dict[int, float]:
+def first_after(commits: Sequence[Commit], at: float, victim: str) -> dict[str, float]:
     """Worker → when it first committed a step after that moment; without the victim."""
-    found: dict[int, float] = {}
+    found: dict[str, float] = {}
     for commit in commits:
         if commit.at > at and commit.worker != victim:
             found.setdefault(commit.worker, commit.at)

@@ -28,18 +28,18 @@ class Torchft:
         self._port = free_port()
         words = [str(self._programs / "torchft_lighthouse"), "--min_replicas", "1", "--bind", f"127.0.0.1:{self._port}"]
         self._lighthouse = self._popen("lighthouse", [*words, *(TUNED if tuned else ())])
-        self._replicas: dict[int, subprocess.Popen[bytes]] = {}
+        self._replicas: dict[str, subprocess.Popen[bytes]] = {}
         for slot in range(workers):
-            self.repair(slot)
+            self.repair(str(slot))
 
-    def repair(self, worker: int) -> None:
+    def repair(self, worker: str) -> None:
         """Start a replica in this slot."""
         if (old := self._replicas.get(worker)) is not None:
             old.kill()
             old.wait()
-        words = [str(self._programs / "python"), "-m", "benchmarks.elastic.peers.torchft_worker", "--slot", str(worker)]
+        words = [str(self._programs / "python"), "-m", "benchmarks.elastic.peers.torchft_worker", "--slot", worker]
         words += ["--workers", str(self.workers), "--lighthouse", f"http://127.0.0.1:{self._port}", "--reduction", self._reduction]
-        self._replicas[worker] = self._popen(f"{worker}", [*words, *(("--timeout", str(TUNED_TIMEOUT_S)) if self._tuned else ())])
+        self._replicas[worker] = self._popen(worker, [*words, *(("--timeout", str(TUNED_TIMEOUT_S)) if self._tuned else ())])
 
     def _popen(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         environment = os.environ | {
@@ -49,7 +49,7 @@ class Torchft:
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(words, stdout=log, stderr=log, env=environment)
 
-    def pids(self) -> dict[int, int]:
+    def pids(self) -> dict[str, int]:
         return {slot: process.pid for slot, process in self._replicas.items() if process.poll() is None}
 
     def failed(self) -> str:
@@ -58,7 +58,7 @@ class Torchft:
         dead = [slot for slot, code in ended.items() if code not in (None, -signal.SIGKILL)]
         return "; ".join(f"replica {slot}: {self._last_words(slot)}" for slot in dead)
 
-    def _last_words(self, slot: int) -> str:
+    def _last_words(self, slot: str) -> str:
         lines = (self._folder / f"{slot}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:120] if lines else "no word"
 

@@ -37,12 +37,10 @@ class Replica:
     def managed(self) -> Any:
         options = self.options
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        timeouts = {}
-        if options.timeout:
-            given = timedelta(seconds=options.timeout)
-            timeouts = {"timeout": given, "quorum_timeout": given, "connect_timeout": given}
+        given = timedelta(seconds=options.timeout)
+        timeouts = {"timeout": given, "quorum_timeout": given, "connect_timeout": given} if given else {}
         return Manager(
-            pg=ProcessGroupGloo(), load_state_dict=self.load, state_dict=self.state, min_replica_size=1, rank=0, world_size=1,
+            pg=ProcessGroupGloo(**({"timeout": given} if given else {})), load_state_dict=self.load, state_dict=self.state, min_replica_size=1, rank=0, world_size=1,
             store_addr="127.0.0.1", store_port=self.store.port, lighthouse_addr=options.lighthouse, hostname="127.0.0.1",
             replica_id=f"replica_{options.slot}", **timeouts,
         )  # fmt: skip
@@ -56,7 +54,7 @@ class Replica:
 
     def run(self) -> None:
         """Train until somebody ends it."""
-        written = Written(self.options.slot)
+        written = Written(str(self.options.slot))
         while True:
             step = self.manager.current_step()
             self.manager.start_quorum()

@@ -32,14 +32,14 @@ class Torchrun:
             [sys.executable, "-m", "torch.distributed.run", *words, *script], stdout=self._log, stderr=self._log, env=environment
         )
 
-    def pids(self) -> dict[int, int]:
+    def pids(self) -> dict[str, int]:
         running = children(self._process.pid)
         return {commit.worker: commit.pid for commit in self.commits.all if commit.pid in running}
 
     def failed(self) -> str:
         return "" if self._process.poll() is None else f"torchrun ended with {self._process.returncode}"
 
-    def repair(self, worker: int) -> None:
+    def repair(self, worker: str) -> None:
         """It restarts all of them by itself."""
 
     def end(self) -> None:

@@ -49,7 +49,7 @@ def main() -> None:
         network.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
         step = found["step"]
-    written = Written(rank)
+    written = Written(str(rank))
     while True:
         loss = step_of(network, options.size, step, rank, world)
         optimizer.step()
