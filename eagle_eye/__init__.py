@@ -1,17 +1,20 @@
 """Eagle Eye: finds, explains and heals faults of LLM training jobs.
 
 User code imports this package alone. Nothing heavy is loaded here: the names below come from
-`eagle_eye.training`, which needs the standard library only, and are resolved when first used.
+`eagle_eye.training`, of which the monitor needs the standard library only and the elastic worker torch, and are
+resolved when first used.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .training.elastic.assembly import elastic as elastic
+    from .training.elastic.worker import Elastic as Elastic
     from .training.probe import Monitor as Monitor
     from .training.probe import monitor as monitor
 
 __version__ = "0.1.0"
-__all__ = ["Monitor", "__version__", "monitor"]
+__all__ = ["Elastic", "Monitor", "__version__", "elastic", "monitor"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,4 +22,12 @@ def __getattr__(name: str) -> object:
         from .training import probe
 
         return getattr(probe, name)
+    if name == "elastic":
+        from .training.elastic import assembly
+
+        return assembly.elastic
+    if name == "Elastic":
+        from .training.elastic import worker
+
+        return worker.Elastic
     raise AttributeError(f"module 'eagle_eye' has no attribute {name!r}")

@@ -26,7 +26,7 @@ launcher ↔ zygote, inherited socket pair
 worker ↔ launcher, unix socket EAGLE_EYE_ELASTIC_SOCKET: one connection for the life of an elastic worker. Every
 message of the worker names it (`worker`); `epoch` rises with each new group. eagle_eye/training/elastic/epochs.py
 explains the fields of holding and regroup.
-    enter(pid, epoch, step, micro_batches, layers, fresh)
+    enter(pid, epoch, step, micro_batches, segments, layers, fresh)
                                                     first, and again after `fenced`: I am elastic. step: the first one
                                                     still to do; layers: bytes of state of each; fresh: the state is
                                                     the initial one, worth nothing if anybody holds more

@@ -34,7 +34,7 @@ def connect(launcher: Rehearsal) -> Iterator[Callable[..., Session]]:
         session = Session.connect(launcher.path, worker, os.getpid())
         sessions.append(session)
         session.holding = lambda: holding or Holding(step=7, done=(1, 2), phase="computing", fresh=False)
-        session.enter(epoch=0, step=7, micro_batches=4, layers=[10, 20], fresh=False)
+        session.enter(epoch=0, step=7, micro_batches=4, segments=1, layers=[10, 20], fresh=False)
         launcher.entered(worker)
         return session
 
@@ -219,7 +219,7 @@ def test_who_was_fenced_out_may_enter_again(launcher: Rehearsal, connect: Any) -
     session = connect()
     launcher.say("a", "fenced", reason="stalled")
     assert isinstance(Background(lambda: session.next_regroup(0)).result(), FencedOut)
-    session.enter(epoch=1, step=0, micro_batches=4, layers=[], fresh=True)
+    session.enter(epoch=1, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
     launcher.hear("enter", "a", fresh=True)
     launcher.form(2, "a")
     assert session.next_regroup(1).epoch == 2
@@ -264,7 +264,7 @@ def test_what_is_no_regroup_is_refused() -> None:
 
 def test_alone_is_an_epoch_of_one() -> None:
     session = Alone()
-    session.enter(epoch=0, step=3, micro_batches=2, layers=[8], fresh=True)
+    session.enter(epoch=0, step=3, micro_batches=2, segments=1, layers=[8], fresh=True)
     regroup = session.next_regroup(0)
     assert (regroup.world, regroup.step, regroup.current, regroup.source) == (1, 3, ((0, 1),), "checkpoint")
     group = form(session, regroup)

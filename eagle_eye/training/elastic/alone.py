@@ -26,7 +26,7 @@ class Alone:
         self._fresh = True
         self._group: Cuttable | None = None
 
-    def enter(self, *, epoch: int, step: int, micro_batches: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a Session's words
+    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a Session's words
         self._step, self._micro_batches, self._fresh = step, micro_batches, fresh
 
     def tell(self, kind: str, **words: Any) -> None:

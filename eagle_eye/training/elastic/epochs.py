@@ -1,7 +1,7 @@
 """What an elastic worker and its launcher tell each other about an epoch."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from eagle_eye.errors import WireError
@@ -49,6 +49,10 @@ class Regroup:
     """"checkpoint" if nobody holds state: everybody loads the newest one, or begins anew where there is none."""
     resume_step: int = 0
     """Step of the checkpoint that is to be loaded, where the launcher knows it."""
+
+    def onward(self) -> "Regroup":
+        """The same epoch once its first step is done."""
+        return replace(self, step=self.step + 1, current=self.shares, finish=(), moves=(), source="")
 
 
 class Cuttable(Protocol):

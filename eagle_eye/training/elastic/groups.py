@@ -38,6 +38,10 @@ class Group(Protocol):
     @property
     def world(self) -> int: ...
 
+    @property
+    def device(self) -> str:
+        """Where tensors lie that are made for its operations: cpu, cuda:0."""
+
     def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> Work:
         """Sum of `tensor` over all ranks, in place; with `wait` it is there on return."""
 

@@ -69,12 +69,13 @@ class Session:
 
     # --- what the worker says -------------------------------------------------------------------------------------
 
-    def enter(self, *, epoch: int, step: int, micro_batches: int, layers: list[int], fresh: bool) -> None:
-        """Ask to be taken into the job; again after FencedOut. `layers`: bytes of state of each."""
+    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:
+        """Ask to be taken into the job; again after FencedOut. `segments` of a step's sum; `layers`: bytes of state of each."""
         with self.lock:
             self._outcome = self._regroup = None
         self.tell(
-            "enter", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, layers=layers, fresh=fresh
+            "enter", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, segments=segments,
+            layers=layers, fresh=fresh,
         )
 
     def tell(self, kind: str, **words: Any) -> None:

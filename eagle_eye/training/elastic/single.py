@@ -20,6 +20,8 @@ class Single:
 
     rank = 0
     world = 1
+    device = "cpu"
+    """Of what is agreed on; sums stay where they are."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch

@@ -1,0 +1,68 @@
+"""Faults at a named point of a step, for fire drills and tests: nothing unless EAGLE_EYE_FAULTS is set.
+
+    EAGLE_EYE_FAULTS='[{"worker": 2, "step": 5, "phase": "reducing", "act": "kill"}]'
+
+`worker` is the slot on its node (`node` narrows it to one), `act` is kill (SIGKILL), stop (SIGSTOP) or hang (the
+main thread sleeps for ever), `incarnation` 0 (the default) means the worker that was there from the start, 1 one
+that joined later. Each fault happens once in a process.
+"""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PHASES = ("starting", "computing", "reducing", "committing", "applying", "regrouping", "joining")
+ACTS = ("kill", "stop", "hang")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing to happen."""
+
+    step: int
+    phase: str
+    act: str
+
+
+class Faults:
+    """What is to happen to this worker."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self._faults = faults
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Faults":
+        """Those meant for this worker. Raises ValueError for a text that names no fault."""
+        text = environment.get("EAGLE_EYE_FAULTS", "")
+        return cls([_fault(words) for words in json.loads(text) if _is_ours(words, environment)] if text else [])
+
+    def at(self, phase: str, step: int) -> None:
+        """The worker is at this point of this step."""
+        for fault in [fault for fault in self._faults if (fault.phase, fault.step) == (phase, step)]:
+            self._faults.remove(fault)
+            _act(fault.act)
+
+
+def _is_ours(words: Mapping[str, object], environment: Mapping[str, str]) -> bool:
+    joined = environment.get("EAGLE_EYE_JOINING", "") == "1"
+    return (
+        str(words.get("worker")) == environment.get("EAGLE_EYE_SLOT", "")
+        and words.get("node", environment.get("EAGLE_EYE_NODE")) == environment.get("EAGLE_EYE_NODE")
+        and bool(words.get("incarnation", 0)) == joined
+    )
+
+
+def _fault(words: Mapping[str, object]) -> Fault:
+    phase, act = str(words.get("phase")), str(words.get("act", "kill"))
+    if phase not in PHASES or act not in ACTS:
+        raise ValueError(f"EAGLE_EYE_FAULTS: {dict(words)} names no point of {', '.join(PHASES)} or no act of {', '.join(ACTS)}")
+    return Fault(int(str(words.get("step", 0))), phase, act)
+
+
+def _act(act: str) -> None:
+    if act == "hang":
+        threading.Event().wait()
+    os.kill(os.getpid(), signal.SIGKILL if act == "kill" else signal.SIGSTOP)

@@ -1,0 +1,43 @@
+"""One step of the training, as the user's loop sees it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a committed step was."""
+
+    loss: float
+    """Mean over all micro-batches of all workers; the same bits on every worker."""
+    tokens: int
+    """Of all micro-batches."""
+    epoch: int
+    """In which it was applied."""
+    micro_batches: dict[str, tuple[int, ...]]
+    """Worker → those whose gradients it brought in."""
+
+
+class Step:
+    """`run` does it; the rest is known afterwards."""
+
+    def __init__(self, number: int, train: Callable[[int], Result]) -> None:
+        self.number = number
+        self._train = train
+        self._result: Result | None = None
+
+    def run(self) -> float:
+        """Do the step, once; returns the mean loss of its micro-batches."""
+        return self.result.loss
+
+    @property
+    def result(self) -> Result:
+        """What it was; runs it if need be."""
+        if self._result is None:
+            self._result = self._train(self.number)
+        return self._result
+
+    @property
+    def tokens(self) -> int:
+        """Of all its micro-batches."""
+        return self.result.tokens

@@ -1,0 +1,324 @@
+"""The self-healing worker: peers may die, hang, join or slow down; the step ends as if they had not.
+
+A step is: compute the own micro-batches, reduce copies of their gradients, commit by agreement, apply. Whatever
+breaks in it leads to the same place: the next epoch's orders (`Regroup`) say who is left, what was lost and who does
+it again. What was finished stays (Unicron, section 6.2): gradients are a sum over micro-batches, and parameters change
+only where the step is applied.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted
+from eagle_eye.training.probe import Monitor
+
+from .arithmetic import Reduction
+from .commit import commit
+from .completion import complete
+from .epochs import Holding, Regroup
+from .faults import Faults
+from .gradients import Gradients
+from .groups import Group, form
+from .inventory import Inventory
+from .model import Trained
+from .saving import Saving
+from .step import Result, Step
+from .transfer import give_and_take
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .alone import Alone
+    from .session import Session
+
+_log = logging.getLogger("eagle_eye.elastic")
+
+
+class Elastic:
+    """One worker of an elastic job; made by `eagle_eye.elastic`."""
+
+    def __init__(
+        self, trained: Trained, gradients: Gradients, reduction: Reduction, session: "Session | Alone", *,
+        inventory: Inventory, saving: Saving, monitor: Monitor, faults: Faults, backend: str = "gloo",
+        skipped: frozenset[int] = frozenset(), clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.trained = trained
+        self.inventory = inventory
+        self._gradients, self._reduction, self._session = gradients, reduction, session
+        self._saving, self._monitor, self._faults = saving, monitor, faults
+        self._backend, self._skipped, self._clock = backend, skipped, clock
+        self._group: Group | None = None
+        self._orders: Regroup | None = None
+        self._seen = 0
+        """The newest epoch whose orders were taken up."""
+        self._phase = "starting"
+        self._fresh = True
+        self._running: int | None = None
+        self._reduced: list[Tensor | None] = [None] * len(gradients.segments)
+        self._result: Result | None = None
+        """Of the step that was applied last."""
+        self._again: tuple[int, ...] = ()
+        """Micro-batches of the present step that the epoch's beginning has given us to compute."""
+        self._recompute_s = 0.0
+        self._resumed = True
+        session.holding = self._holding
+
+    # --- what the user's loop calls ---------------------------------------------------------------------------------
+
+    def steps(self, until: int) -> Iterator[Step]:
+        """Yield the steps still to do, below `until`: from the newest checkpoint, or from where the others are.
+
+        A step that the loop does not run is run when the next one is asked for. Ends also when the job ends. A job
+        that cannot go on saves what it has, says why on stderr and exits (SystemExit).
+        """
+        try:
+            self._begin()
+            while self.step < until:
+                number = self.step
+                self._monitor.begin(number)
+                step = Step(number, self._train)
+                yield step
+                step.run()
+                self._monitor.end()
+                if self.step < until:
+                    self._saving.after(self.inventory, self._rank)
+            self._saving.last(self.inventory, self._rank)
+            self._session.tell("leave", epoch=self._seen, step=self.step, reason="done")
+        except Ended as end:
+            _log.info("the job has ended: %s", end)
+        except Halted as halt:
+            self._halt(halt)
+        finally:
+            self._monitor.stop()
+            self._session.close()
+
+    @property
+    def step(self) -> int:
+        """The first step still to do."""
+        return self.inventory.step
+
+    @property
+    def rank(self) -> int:
+        """In the present epoch; -1 before the first."""
+        return self._rank
+
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def _train(self, number: int) -> Result:
+        while self.step == number:
+            try:
+                self._one(number)
+            except (Fenced, Broken) as error:
+                self._after(error)
+            except FencedOut as error:
+                self._enter_again(error)
+        if self._result is None:
+            raise RuntimeError(f"step {number} was left behind without a result")
+        return self._result
+
+    def _one(self, number: int) -> None:
+        group, orders = self._here()
+        self._compute(group, orders, number)
+        self._enter_phase("reducing")
+        self._monitor.mark("communication")
+        self._session.check(group.epoch)
+        self._faults.at("reducing", number)
+        self._reduction.reduce(group, self._gradients, orders.current, self._reduced)
+        self._faults.at("committing", number)
+        if not self._session.may_commit(group.epoch):
+            raise Fenced(self._session.pending)
+        soft = commit(group, number, self._session.soft)
+        self._faults.at("applying", number)
+        self._apply(group.epoch)
+        self._say_resumed(group.epoch, number)
+        if soft > group.epoch:
+            self._session.at_boundary(self._holding())
+            self._take_part()
+
+    def _compute(self, group: Group, orders: Regroup, number: int) -> None:
+        self._enter_phase("computing")
+        ours = [each for each in orders.current[group.rank] if each not in self._gradients.done]
+        for micro_batch in ours:
+            self._session.check(group.epoch)
+            began = self._clock()
+            if micro_batch == ours[-1] and number not in self._skipped:
+                with self._reduction.overlap(group, self._gradients):
+                    self._micro_batch(number, micro_batch)
+            else:
+                self._micro_batch(number, micro_batch)
+            self._faults.at("computing", number)
+            if micro_batch in self._again:
+                self._recompute_s += self._clock() - began
+
+    def _micro_batch(self, number: int, micro_batch: int) -> None:
+        """Forward and backward; a step that is to be skipped brings in nothing."""
+        self._running = micro_batch
+        self._gradients.begin(micro_batch)
+        self._monitor.mark("forward")
+        loss, tokens = (0.0, 0) if number in self._skipped else self.trained.run(number, micro_batch)
+        self._gradients.finish(micro_batch, loss, tokens)
+        self._running = None
+
+    def _apply(self, epoch: int) -> None:
+        """Make the step's update; every worker that gets here holds the same sum."""
+        self._enter_phase("applying")
+        self._monitor.mark("optimizer")
+        gradient, notes = self._gradients.whole(self._reduced)
+        if self.step not in self._skipped:
+            self.trained.apply(gradient)
+        orders = self._orders
+        shares = dict(zip(orders.workers, orders.current, strict=True)) if orders is not None else {}
+        self._result = Result(notes.loss, notes.tokens, epoch, shares)
+        with self._session.lock:
+            self.inventory.step += 1
+            self._forget_step()
+            if orders is not None:
+                self._orders = orders.onward()
+
+    def _forget_step(self) -> None:
+        self._gradients.clear()
+        self._reduced = [None] * len(self._gradients.segments)
+        self._running = None
+        self._phase = "idle"
+
+    # --- from epoch to epoch ----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._ask_in()
+        self._take_part()
+
+    def _ask_in(self) -> None:
+        self._session.enter(
+            epoch=self._seen, step=0, micro_batches=self._gradients.total,
+            segments=len(self._gradients.segments), layers=self.inventory.bytes_per_layer, fresh=True,
+        )  # fmt: skip
+
+    def _after(self, error: Exception) -> None:
+        """The group is of no use any more; the next epoch's orders are."""
+        self._tell_broken(error)
+        self._take_part()
+
+    def _enter_again(self, error: FencedOut) -> None:
+        """We were left behind, and are alive: what we hold is worth nothing, our hands are."""
+        _log.warning("this worker was left behind (%s); it asks to be taken in again", error)
+        self._session.use(None)
+        with self._session.lock:
+            self._fresh = True
+            self._forget_step()
+            self.inventory.step, self._phase = 0, "starting"
+        self._ask_in()
+        self._take_part()
+
+    def _take_part(self) -> None:
+        """Until we are in the group of the newest epoch, with whole state."""
+        self._monitor.mark("communication")
+        while True:
+            try:
+                waiting = self._clock()
+                orders = self._session.next_regroup(above=self._seen)
+                self._seen = orders.epoch
+                self._join(orders, self._clock() - waiting)
+            except (Fenced, Broken) as error:
+                self._tell_broken(error)
+            except FencedOut as error:
+                self._enter_again(error)
+                return
+            else:
+                return
+
+    def _tell_broken(self, error: Exception) -> None:
+        if isinstance(error, Broken) and self._session.pending <= self._seen:
+            self._session.tell("broken", epoch=self._seen, error=str(error)[:500])
+
+    def _join(self, orders: Regroup, waited_s: float) -> None:
+        began = self._clock()
+        self._faults.at("joining" if self._fresh else "regrouping", self.step)
+        self._group = group = form(self._session, orders, self._backend)
+        self._session.use(group)
+        formed = self._clock()
+        self._orders = orders
+        self._catch_up(group, orders)
+        moved = self._move(group, orders)
+        self._again = self._still_ours(orders, group.rank)
+        self._recompute_s, self._resumed = 0.0, False
+        timings = {"waited_s": waited_s, "group_s": formed - began, "state_s": self._clock() - formed, "bytes": moved}
+        self._session.tell("regrouped", epoch=orders.epoch, timings=timings)
+
+    def _catch_up(self, group: Group, orders: Regroup) -> None:
+        """Apply the step that all members hold the sum of, if that is where the job stands."""
+        if not self._fresh and self._whole and orders.step > self.step:
+            self._apply(group.epoch)
+        if not orders.finish:
+            return
+        complete(group, self._gradients, orders.finish, self._reduced, needs_none=self._fresh)
+        if self._fresh:
+            self._orders = orders.onward()
+        else:
+            self._apply(group.epoch)
+
+    @property
+    def _whole(self) -> bool:
+        return all(segment is not None for segment in self._reduced)
+
+    def _move(self, group: Group, orders: Regroup) -> int:
+        """State goes from those who have it to those who have not; returns the bytes that came to us."""
+        if orders.source == "checkpoint" and (group.rank == 0 or not orders.moves):
+            self._saving.load(self.inventory)
+        moved = give_and_take(group, self._session, self.inventory, orders.moves, group.rank)
+        if self._fresh:
+            self.trained.refresh()
+            with self._session.lock:
+                self._fresh = False
+                self._forget_step()
+        return moved.bytes
+
+    def _still_ours(self, orders: Regroup, rank: int) -> tuple[int, ...]:
+        """What we have to compute of the step in flight beside what is done."""
+        current = self._orders.current[rank] if self._orders is not None else ()
+        if not self._gradients.done <= set(current):
+            self._gradients.clear()  # another holds a part of it, too; a sum cannot be taken apart
+        begun = self._gradients.done or any(orders.current[other] != orders.shares[other] for other in range(orders.world))
+        return tuple(each for each in current if each not in self._gradients.done) if begun else ()
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def _here(self) -> tuple[Group, Regroup]:
+        if self._group is None or self._orders is None:
+            raise RuntimeError("a step is run in an epoch")
+        return self._group, self._orders
+
+    @property
+    def _rank(self) -> int:
+        return self._group.rank if self._group is not None else -1
+
+    def _enter_phase(self, phase: str) -> None:
+        with self._session.lock:
+            self._phase = phase
+
+    def _holding(self) -> Holding:
+        """What we hold at this moment; called under the session's lock, also by its thread."""
+        running = () if self._running is None else (self._running,)
+        return Holding(
+            step=self.step,
+            done=tuple(sorted({*self._gradients.done, *running})),
+            segments=tuple(index for index, segment in enumerate(self._reduced) if segment is not None),
+            phase=self._phase,
+            fresh=self._fresh,
+        )
+
+    def _say_resumed(self, epoch: int, number: int) -> None:
+        if not self._resumed:
+            self._resumed = True
+            self._session.tell(
+                "resumed", epoch=epoch, step=number, recompute_s=self._recompute_s, recomputed=list(self._again)
+            )
+
+    def _halt(self, halt: Halted) -> None:
+        saved = self._saving.now(self.inventory) if not self._fresh and self.inventory.whole else None
+        where = f"; the state before step {self.step} was saved to {saved}" if saved else ""
+        print(f"eagle-eye: the job stops: {halt}{where}", file=sys.stderr, flush=True)  # noqa: T201 - the script's last words
+        self._session.tell("leave", epoch=self._seen, step=self.step, reason=str(halt))
+        raise SystemExit(halt.code)
