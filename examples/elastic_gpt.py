@@ -11,9 +11,9 @@ import argparse
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from train_gpt import BYTES, Block, batch_of, corpus
 
 import eagle_eye
-from train_gpt import BYTES, Block, batch_of, corpus
 
 SEED = 1
 
