@@ -1,14 +1,14 @@
 """Micro-batches of the steps to come: by speed, in one piece each, and cut where the fixed binary tree is cut.
 
-The tree stands over the micro-batches 0 .. M-1; a worker keeps one sum of gradients for each maximal subtree of its share,
-so of all shares that end a step equally early those with the fewest subtrees are cheapest to keep and to reduce.
+The tree halves the micro-batches 0 .. M-1 again and again; a worker keeps one sum of gradients for each maximal subtree of
+its share, so of all shares that end a step equally early those with the fewest subtrees are cheapest to keep and reduce.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heapreplace
 
-SEARCHED = 64
+SEARCHED = 32
 """Workers up to which all cuts are looked into; beyond them the first ranks just get more."""
 HELD_BACK = 2
 """Micro-batches at most by which a worker stays below what it could do in the time."""
@@ -26,20 +26,17 @@ def shares_of(micro_batches: int, speeds: tuple[float, ...]) -> tuple[tuple[int,
 
 
 def subtrees(first: int, end: int, total: int) -> int:
-    """How many maximal subtrees of the tree over `total` leaves make up the leaves first .. end-1.
+    """How many maximal subtrees of the tree over `total` leaves, halved at (first + end) // 2, make up first .. end-1."""
+    return _subtrees(first, end, 0, total)
 
-    A subtree of height h begins at a multiple of 2^h; the last one of each height may have fewer leaves.
-    """
-    top = 1 << max(0, total - 1).bit_length()
-    stop = top if end == total else end
-    count = 0
-    while first < end:
-        size = first & -first or top
-        while first + size > stop:
-            size //= 2
-        first += size
-        count += 1
-    return count
+
+def _subtrees(first: int, end: int, left: int, right: int) -> int:
+    if end <= left or right <= first:
+        return 0
+    if first <= left and right <= end:
+        return 1
+    middle = (left + right) // 2
+    return _subtrees(first, end, left, middle) + _subtrees(first, end, middle, right)
 
 
 def _most(micro_batches: int, speeds: Sequence[float]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from eagle_eye.errors import PermanentError
+from eagle_eye.training.elastic.summation import nodes_of
 from eagle_eye.types import Holding, Transition
 from fakes.elastic import layout_of, member
 from remediation.transition import plan_transition
@@ -116,18 +117,9 @@ def test_of_all_cuts_that_end_as_early_the_one_with_the_fewest_sums_is_taken(mic
 
 
 def sums(sizes: Sequence[int], micro_batches: int) -> int:
-    """Maximal subtrees of all shares together, by cutting the tree from its root down."""
+    """That the workers keep together, in the tree of the reduction."""
     ends = list(itertools.accumulate(sizes, initial=0))
-    return sum(_nodes(first, end, 0, 1 << (micro_batches - 1).bit_length(), micro_batches) for first, end in itertools.pairwise(ends))
-
-
-def _nodes(first: int, end: int, left: int, size: int, total: int) -> int:
-    right = min(left + size, total)
-    if end <= left or first >= right:
-        return 0
-    if first <= left and right <= end:
-        return 1
-    return _nodes(first, end, left, size // 2, total) + _nodes(first, end, left + size // 2, size // 2, total)
+    return sum(len(nodes_of(range(first, end), micro_batches)) for first, end in itertools.pairwise(ends))
 
 
 @pytest.mark.parametrize(("workers", "sizes"), [(4, [4, 4, 4, 4]), (3, [6, 6, 4]), (5, [4, 4, 4, 2, 2]), (1, [16])])
