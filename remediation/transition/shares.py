@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heapreplace
 
-SEARCHED = 32
+SEARCHED = 16
 """Workers up to which all cuts are looked into; beyond them the first ranks just get more."""
 HELD_BACK = 2
 """Micro-batches at most by which a worker stays below what it could do in the time."""
@@ -18,9 +18,12 @@ SAME = 1e-9
 
 @lru_cache(maxsize=256)
 def shares_of(micro_batches: int, speeds: tuple[float, ...]) -> tuple[tuple[int, ...], ...]:
-    """Contiguous shares by rank, the last worker done as early as can be. speeds: above zero, 1 is healthy."""
+    """Contiguous shares by rank, the last worker done as early as can be. speeds: above zero, 1 is healthy.
+
+    Nobody who can do one in that time goes without, as long as there are as many micro-batches as workers.
+    """
     most = _most(micro_batches, speeds)
-    sizes = _sizes(micro_batches, most) if len(most) <= SEARCHED else _plain(micro_batches, most)
+    sizes = (_sizes(micro_batches, most) if len(most) <= SEARCHED else None) or _plain(micro_batches, most)
     ends = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
     return tuple(tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
 
@@ -52,29 +55,35 @@ def _most(micro_batches: int, speeds: Sequence[float]) -> tuple[int, ...]:
     return tuple(int(time * speed * (1 + SAME)) for speed in speeds)
 
 
-def _sizes(micro_batches: int, most: tuple[int, ...]) -> tuple[int, ...]:
+def _least(micro_batches: int, workers: int) -> int:
+    return 1 if micro_batches >= workers else 0
+
+
+def _sizes(micro_batches: int, most: tuple[int, ...]) -> tuple[int, ...] | None:
     """Over all cuts: fewest subtrees, of these the most even. By how many were held back so far: the best beginning."""
-    slack = sum(most) - micro_batches
+    slack, least = sum(most) - micro_batches, _least(micro_batches, len(most))
     best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
     for rank, limit in enumerate(most):
         before = sum(most[:rank])
         longer: dict[int, tuple[int, int, tuple[int, ...]]] = {}
         for held, (trees, squares, sizes) in best.items():
             first = before - held
-            for back in range(min(limit, slack - held, HELD_BACK) + 1):
+            for back in range(max(0, min(limit - least, slack - held, HELD_BACK)) + 1):
                 size = limit - back
                 found = (trees + subtrees(first, first + size, micro_batches), squares + size * size, (*sizes, size))
                 if held + back not in longer or found[:2] < longer[held + back][:2]:
                     longer[held + back] = found
         best = longer
-    return best[slack][2]
+    return best[slack][2] if slack in best else None
 
 
 def _plain(micro_batches: int, most: tuple[int, ...]) -> tuple[int, ...]:
-    slack = sum(most) - micro_batches
+    """The last ranks do less."""
+    slack, least = sum(most) - micro_batches, _least(micro_batches, len(most))
     sizes = list(most)
-    for rank in reversed(range(len(sizes))):
-        if slack and sizes[rank]:
-            sizes[rank] -= 1
-            slack -= 1
+    while slack:
+        for rank in reversed(range(len(sizes))):
+            if slack and sizes[rank] > least:
+                sizes[rank] -= 1
+                slack -= 1
     return tuple(sizes)

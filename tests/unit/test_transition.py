@@ -107,12 +107,23 @@ def test_a_joiner_gets_nothing_of_a_step_in_flight() -> None:
 # the later steps
 
 
+@given(some.integers(1, 60), some.lists(some.sampled_from([0.1, 0.5, 0.9, 1.0, 4.0]), min_size=1, max_size=20))
+def test_no_share_out_ends_earlier_and_whoever_can_do_one_in_time_gets_one(micro_batches: int, speeds: list[float]) -> None:
+    sizes = [len(share) for share in shares_of(micro_batches, tuple(speeds))]
+    assert sum(sizes) == micro_batches
+    ends = max(size / speed for size, speed in zip(sizes, speeds, strict=True))
+    earlier = sum(int(ends * speed * (1 - 1e-6)) for speed in speeds)  # what all could do in a little less time
+    assert earlier < micro_batches
+    idle = [speed for size, speed in zip(sizes, speeds, strict=True) if not size]
+    assert micro_batches < len(speeds) or all(1 / speed > ends for speed in idle)
+
+
 @given(some.integers(1, 18), some.integers(1, 4))
 def test_of_all_cuts_that_end_as_early_the_one_with_the_fewest_sums_is_taken(micro_batches: int, workers: int) -> None:
     shares = shares_of(micro_batches, (1.0,) * workers)
     most = max(map(len, shares))
     assert most == -(-micro_batches // workers)
-    cuts = [cut for cut in itertools.product(range(max(0, most - 2), most + 1), repeat=workers) if sum(cut) == micro_batches]
+    cuts = [cut for cut in itertools.product(range(max(micro_batches >= workers, most - 2), most + 1), repeat=workers) if sum(cut) == micro_batches]
     assert sums([len(share) for share in shares], micro_batches) == min(sums(cut, micro_batches) for cut in cuts)
 
 
