@@ -41,15 +41,17 @@ class GlooGroup(TorchGroup):
 
 def form(session: Orders, regroup: Regroup, timeout_s: float = TIMEOUT_S) -> GlooGroup:
     """Meet the other workers of the epoch. Raises Fenced, Broken."""
-    store = SessionStore(session, regroup.epoch, regroup.world, timeout_s)
+    store = SessionStore(session, regroup.epoch, timeout_s, siblings=regroup.world)
 
     def build() -> GlooGroup:
         backend = ProcessGroupGloo(
             PrefixStore("gloo", store), regroup.rank, regroup.world, timedelta(seconds=timeout_s)
         )
+        backend._set_default_timeout(LONGEST)  # of its operations: those take as long as the slowest peer
         return GlooGroup(backend, sockets_of(store.seen), regroup)
 
-    return Construction(session, regroup.epoch, build, lambda: cut(sockets_of(store.seen))).result(timeout_s)
+    made: GlooGroup = Construction(session, regroup.epoch, build, lambda: cut(sockets_of(store.seen))).result(timeout_s)
+    return made
 
 
 def sockets_of(written: list[bytes]) -> list[socket.socket]:

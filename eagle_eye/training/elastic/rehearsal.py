@@ -81,6 +81,8 @@ class Rehearsal:
             self._lines[worker].sendall(messages.encode(kind, **words))
 
     def fence(self, epoch: int, *workers: str, soft: bool = False) -> None:
+        """To workers that have entered, or are about to."""
+        self.entered(*workers)
         for worker in workers:
             self.say(worker, "fence", epoch=epoch, soft=soft)
 
@@ -154,7 +156,6 @@ class Rehearsal:
     def _take(self, message: messages.Message, connection: socket.socket) -> None:
         if message["kind"] == "store":
             self.keys.ask(message, lambda line: _send(connection, line), time.monotonic())
-            return
         if message["kind"] == "enter":
             self._lines[message["worker"]] = connection
             self._lost.discard(message["worker"])

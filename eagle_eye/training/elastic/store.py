@@ -18,17 +18,18 @@ _UNANSWERED = "the launcher's store gave no reason"
 class SessionStore(Store):  # type: ignore[misc]  # torch has no types here
     """The keys of one epoch, over the session. Every wait ends with Fenced once a newer epoch is being formed.
 
-    Peers write `…/0`, `…/1`, … and read each other's one by one; whoever has written one of them gets the rest in a
-    single question. torch waits for a key and then gets it: what was waited for is kept until then.
+    torch waits for a key and then gets it: what was waited for is kept until then. gloo's peers write `…/0`, `…/1`, …
+    and read each other's one by one; with `siblings` (how many they are) whoever has written one of them gets all in
+    a single question.
     """
 
-    def __init__(self, session: Orders, epoch: int, world: int, timeout_s: float) -> None:
+    def __init__(self, session: Orders, epoch: int, timeout_s: float, siblings: int = 0) -> None:
         super().__init__()
         self.seen: list[bytes] = []
         """Values that were written and read: they tell the addresses of the peers."""
         self._session = session
         self._epoch = epoch
-        self._world = world
+        self._siblings = siblings
         self._timeout_s = timeout_s
         self._ours: set[str] = set()
         self._fetched: dict[str, bytes] = {}
@@ -73,9 +74,9 @@ class SessionStore(Store):  # type: ignore[misc]  # torch has no types here
     getNumKeys = num_keys  # noqa: N815
 
     def _with_siblings(self, keys: list[str]) -> list[str]:
-        if len(keys) == 1 and _stem(keys[0]) in self._ours:
-            return [f"{_stem(keys[0])}{rank}" for rank in range(self._world)]
-        return keys
+        if len(keys) > 1 or _stem(keys[0]) not in self._ours or self._siblings == 0:
+            return keys
+        return [f"{_stem(keys[0])}{rank}" for rank in range(self._siblings)]
 
     def _fetch(self, keys: list[str], timeout_s: float) -> None:
         values = self._ask("get", keys, timeout_s=timeout_s)
