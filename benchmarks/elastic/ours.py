@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[2]
 class Order:
     """What is to be started."""
 
+    program: str = "benchmarks.elastic.job"
+    """Module that the workers run."""
     script: tuple[str, ...] = ()
-    """Options of benchmarks.elastic.job."""
+    """Its options."""
     nodes: Mapping[str, int] = field(default_factory=lambda: {"n0": 4})
     """Node → workers."""
     heal: str = "in-place:1000"
@@ -60,7 +62,7 @@ class OurJob:
         if not order.faults:
             del environment[FAULTS]
         settings = LauncherSettings(
-            job=self.job, node=node, command=(sys.executable, "-m", "benchmarks.elastic.job", *order.script),
+            job=self.job, node=node, command=(sys.executable, "-m", order.program, *order.script),
             state_dir=self.folder / "state", run_dir=self.folder / f"run-{node}", nproc=order.nodes[node],
             nnodes=(1, len(order.nodes)), address=f"127.0.0.1:{self._ports[node]}",
             rendezvous=f"127.0.0.1:{self._ports[self._first]}", leader=order.leader, heal=order.heal, lease_s=order.lease_s,

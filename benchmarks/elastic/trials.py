@@ -50,6 +50,8 @@ class Trial:
     """An undisturbed step."""
     cost_s: float | None
     """None: the others never committed a step again."""
+    until_s: float = 0.0
+    """From the fault itself to the step of the others."""
     words: str = ""
     """Why not."""
     victim: str = ""
@@ -104,10 +106,10 @@ def strike(job: Job, act: str, chance: random.Random, patience_s: float) -> Tria
     try:
         wait(job, "step of the others", patience_s, lambda now: len(first_after(now, struck, victim)) >= job.workers - 1)
     except GaveUp as error:
-        return Trial(act, step_s, None, str(error), victim)
+        return Trial(act, step_s, None, words=str(error), victim=victim)
     before = max(commit.at for commit in job.commits.all if commit.at <= struck)
     after = max(first_after(job.commits.all, struck, victim).values())
-    return Trial(act, step_s, after - before - step_s, victim=victim)
+    return Trial(act, step_s, after - before - step_s, after - struck, victim=victim)
 
 
 def first_after(commits: Sequence[Commit], at: float, victim: str) -> dict[str, float]:
@@ -120,7 +122,7 @@ def first_after(commits: Sequence[Commit], at: float, victim: str) -> dict[str, 
 
 
 def series(job: Job, acts: Sequence[str], chance: random.Random, patience_s: float) -> list[Trial]:
-    """One fault after another, the job whole again in between; ends with the first that it does not survive."""
+    """One fault after another, the job whole again in between; stops at the first that it does not survive."""
     done: list[Trial] = []
     try:
         for act in acts:
@@ -129,9 +131,7 @@ def series(job: Job, acts: Sequence[str], chance: random.Random, patience_s: flo
                 break
             job.repair(done[-1].victim)
     except GaveUp as error:
-        done.append(Trial(acts[len(done)], 0.0, None, f"before the fault: {error}"))
-    finally:
-        job.end()
+        done.append(Trial(acts[min(len(done), len(acts) - 1)], 0.0, None, words=f"before the fault: {error}"))
     return done
 
 

@@ -35,7 +35,10 @@ def measure(start: Start, act: str, workers: int, trials: int, seed: int = 0) ->
     """The peer's name and its trials of one kind of fault."""
     with tempfile.TemporaryDirectory(prefix="eagle-eye-peer-", dir="/dev/shm", ignore_cleanup_errors=True) as folder:
         job = start(Path(folder), workers, act)
-        return job.name, series(job, [act] * trials, random.Random(seed), PATIENCE_S[act])
+        try:
+            return job.name, series(job, [act] * trials, random.Random(seed), PATIENCE_S[act])
+        finally:
+            job.end()
 
 
 def peers_of(act: str, workers: int, trials: int, only: str = "") -> list[tuple[str, list[Trial]]]:

@@ -1,0 +1,268 @@
+"""Fault schedules: drawn from a seed, played on a small job, and counted only if the record proves that the fault landed.
+
+A fault is aimed at a point of a step (eagle_eye/training/elastic/faults.py), but whether the others were where it wanted
+them is a matter of milliseconds. So the job's own record of the transition is asked afterwards.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.elastic.ours import Order, OurJob
+from benchmarks.elastic.trials import LOOK_S, GaveUp
+from eagle_eye.types import Event
+
+STEPS = 60
+FIRST, LAST = 4, 24
+"""Between which steps faults strike: early enough that replacements still have something to join."""
+PATIENCE_S = 90.0
+ALONE = {"n0": 4}
+TWO_NODES = {"n0": 2, "n1": 2}
+THREE_NODES = {"n0": 1, "n1": 1, "n2": 2}
+Fault = Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What is to happen to one run."""
+
+    kind: str
+    seed: int
+    faults: tuple[Fault, ...] = ()
+    nodes: Mapping[str, int]
+    coordinator_after: int | None = None
+    """The launcher of the first node is killed once this step is committed."""
+
+    def __str__(self) -> str:
+        words = [f"{fault['act']} {victim_of(fault)} {fault['phase']} step {fault['step']}" for fault in self.faults]
+        if self.coordinator_after is not None:
+            words.append(f"kill launcher n0 after step {self.coordinator_after}")
+        return f"{self.kind}, seed {self.seed}: {', '.join(words)}"
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a run ended."""
+
+    schedule: Schedule
+    not_landed: str
+    """Why the record does not prove that the fault struck where it was meant to; empty if it does."""
+    job: OurJob
+    codes: Mapping[str, int | None]
+    """Exit code of each launcher; None: it had to be killed."""
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def fault(chance: random.Random, phase: str, act: str = "kill", **fixed: object) -> Fault:
+    """One worker of a job on one node, unless the node is given."""
+    return {"node": "n0", "worker": chance.randrange(4), "step": chance.randint(FIRST, LAST), "phase": phase, "act": act, **fixed}
+
+
+def one(*phases: str, act: str = "kill") -> Callable[[random.Random], tuple[Fault, ...]]:
+    """One worker, at one of these points."""
+    return lambda chance: (fault(chance, chance.choice(phases), act),)
+
+
+def two_at_once(chance: random.Random) -> tuple[Fault, ...]:
+    """Two of four workers, at the same point of the same step; or one on each of two nodes."""
+    phase = chance.choice(("computing", "reducing"))
+    if chance.random() < 0.5:
+        first = fault(chance, phase, worker=chance.randrange(2))
+        return first, {**first, "node": "n1", "worker": chance.randrange(2)}
+    first, second = chance.sample(range(4), 2)
+    struck = fault(chance, phase, worker=first)
+    return struck, {**struck, "worker": second}
+
+
+def during_recovery(chance: random.Random) -> tuple[Fault, ...]:
+    """A worker, and another one while the rest regroups."""
+    first, second = chance.sample(range(4), 2)
+    struck = fault(chance, chance.choice(("computing", "reducing")), worker=first)
+    return struck, {**struck, "worker": second, "phase": "regrouping"}
+
+
+def join(chance: random.Random) -> tuple[Fault, ...]:
+    """A worker that is replaced; every other time its replacements die as they join."""
+    struck = fault(chance, "computing")
+    if chance.random() < 0.5:
+        return (struck,)
+    return struck, {**struck, "phase": "joining", "step": 0, "incarnation": 1}
+
+
+DRAWN: dict[str, Callable[[random.Random], tuple[Fault, ...]]] = {
+    "before the all-reduce": one("computing"),
+    "during the all-reduce": one("reducing"),
+    "after the all-reduce": one("committing", "applying"),
+    "two at once": two_at_once,
+    "during recovery": during_recovery,
+    "join": join,
+    "SIGSTOP": one("computing", "reducing", "committing", act="stop"),
+    "hang": one("computing", "reducing", act="hang"),
+    "coordinator": lambda _: (),
+}
+KINDS = tuple(DRAWN)
+
+
+def draw(kind: str, seed: int) -> Schedule:
+    """The same schedule for the same kind and seed."""
+    chance = random.Random(f"{kind}/{seed}")
+    faults = DRAWN[kind](chance)
+    if kind == "coordinator":
+        return Schedule(kind=kind, seed=seed, nodes=THREE_NODES, coordinator_after=chance.randint(FIRST, LAST))
+    nodes = TWO_NODES if any(each["node"] == "n1" for each in faults) else ALONE
+    return Schedule(kind=kind, seed=seed, faults=faults, nodes=nodes)
+
+
+def victim_of(struck: Fault) -> str:
+    """node/slot"""
+    return f"{struck['node']}/{struck['worker']}"
+
+
+# --- playing ----------------------------------------------------------------------------------------------------------
+
+
+def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played:
+    """Run the job to its end. The caller looks at what it left."""
+    words = ("--steps", str(STEPS), "--size", "small", *script)
+    job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=schedule.faults, lease_s=1.0))
+    killed = set()
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while any(process.poll() is None for process in job.launchers.values()):
+            if time.monotonic() > deadline:
+                raise GaveUp(f"{schedule}: the job did not end within {PATIENCE_S:g} s")
+            if schedule.coordinator_after is not None and not killed and committed(job, schedule.coordinator_after):
+                killed.add("n0")
+                kill(job.launchers["n0"].pid)
+            time.sleep(LOOK_S)
+    finally:
+        codes = {node: process.poll() for node, process in job.launchers.items()}
+        job.end()
+    return Played(schedule, why_not_landed(schedule, job.events()), job, {node: code for node, code in codes.items() if node not in killed})
+
+
+def committed(job: OurJob, step: int) -> bool:
+    """Whether anybody has committed this step."""
+    return any(commit.step >= step for commit in job.commits.look())
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+# --- what the record proves -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What the event says of one transition."""
+
+    epoch: int
+    step: int
+    phase: str
+    """How far the furthest of the others was."""
+    reason: str
+    lost: frozenset[str]
+    """node/slot"""
+    teller: str
+    """Node of the launcher that led it."""
+
+
+def transitions_of(events: Sequence[Event]) -> list[Transition]:
+    """Those that were done, in order."""
+    found = []
+    for event in events:
+        if event.name == "transition.done":
+            words = event.attributes
+            lost = frozenset("/".join(name.split("/")[-2:]) for name in words.get("lost", "").split(",") if name)
+            found.append(Transition(int(words["epoch"]), int(words["step"]), words["phase"], words["reason"], lost, event.node))
+    return found
+
+
+def why_not_landed(schedule: Schedule, events: Sequence[Event]) -> str:
+    """What is missing in the record; empty if the fault landed where it was aimed."""
+    done = transitions_of(events)
+    said = "; ".join(f"epoch {each.epoch} {each.reason} in step {each.step}, {each.phase}, lost {sorted(each.lost)}" for each in done)
+    return "" if PROOFS[schedule.kind](schedule, done, events) else f"the record has {said or 'no transition'}"
+
+
+Proof = Callable[[Schedule, Sequence[Transition], Sequence[Event]], bool]
+
+
+def in_phase(*phases: str) -> Proof:
+    """The others were in this phase of the same step."""
+
+    def proof(schedule: Schedule, done: Sequence[Transition], _: Sequence[Event]) -> bool:
+        struck = schedule.faults[0]
+        return any(victim_of(struck) in each.lost and each.step == struck["step"] and each.phase in phases for each in done)
+
+    return proof
+
+
+def after_all(schedule: Schedule, done: Sequence[Transition], events: Sequence[Event]) -> bool:
+    """The others held the sum; or they had applied it already, where the victim died between commit and update."""
+    struck = schedule.faults[0]
+    beyond = struck["phase"] == "applying" and any(
+        victim_of(struck) in each.lost and each.step == int(str(struck["step"])) + 1 for each in done
+    )
+    return beyond or in_phase("committing", "applying")(schedule, done, events)
+
+
+def both_lost(schedule: Schedule, done: Sequence[Transition], _: Sequence[Event]) -> bool:
+    """In the step they were aimed at, whether in one transition or in two."""
+    lost = {name for each in done if each.step == schedule.faults[0]["step"] for name in each.lost}
+    return lost >= {victim_of(struck) for struck in schedule.faults}
+
+
+def lost_in_recovery(schedule: Schedule, done: Sequence[Transition], events: Sequence[Event]) -> bool:
+    """The epoch of the first death was begun and never done; that of the second took its place in the same step."""
+    first, second = schedule.faults
+    begun = {int(event.attributes.get("epoch", "0")) for event in events if event.name == "epoch.begun"}
+    finished = {each.epoch for each in done}
+    return any(
+        victim_of(second) in each.lost and each.step == first["step"] and any(epoch in begun - finished for epoch in range(2, each.epoch))
+        for each in done
+    )
+
+
+def joined(schedule: Schedule, done: Sequence[Transition], events: Sequence[Event]) -> bool:
+    """A worker came in; or it died, as its predecessor had, where it was to."""
+    name = victim_of(schedule.faults[0])
+    if len(schedule.faults) == 1:
+        after = next((each.epoch for each in done if name in each.lost), STEPS)
+        return any(each.reason == "join" and each.epoch > after for each in done)
+    exits = [event for event in events if event.name == "exit" and event.entity.name.endswith(name)]
+    return len(exits) > 1 and any(name in each.lost for each in done)
+
+
+def stood_still(schedule: Schedule, done: Sequence[Transition], _: Sequence[Event]) -> bool:
+    """It was left behind as one that does not move."""
+    struck = schedule.faults[0]
+    return any(each.reason == "stall" and victim_of(struck) in each.lost and each.step == struck["step"] for each in done)
+
+
+def succeeded(_: Schedule, done: Sequence[Transition], __: Sequence[Event]) -> bool:
+    """Another launcher led the others on, without the workers of the lost one."""
+    return any(each.teller != "n0" for each in done)
+
+
+PROOFS: dict[str, Proof] = {
+    "before the all-reduce": in_phase("computing"),
+    "during the all-reduce": in_phase("reducing"),
+    "after the all-reduce": after_all,
+    "two at once": both_lost,
+    "during recovery": lost_in_recovery,
+    "join": joined,
+    "SIGSTOP": stood_still,
+    "hang": stood_still,
+    "coordinator": succeeded,
+}
