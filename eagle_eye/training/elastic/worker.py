@@ -58,6 +58,8 @@ class Elastic:
         self._fresh = True
         self._running: int | None = None
         self._reduced: list[Tensor | None] = [None] * len(gradients.segments)
+        self._brought: dict[str, tuple[int, ...]] = {}
+        """Worker → micro-batches whose gradients are in the sum that is reduced, or was."""
         self._result: Result | None = None
         """Of the step that was applied last."""
         self._again: tuple[int, ...] = ()
@@ -126,6 +128,7 @@ class Elastic:
         self._monitor.mark("communication")
         self._session.check(group.epoch)
         self._faults.at("reducing", number)
+        self._brought = dict(zip(orders.workers, orders.current, strict=True))
         self._reduction.reduce(group, self._gradients, orders.current, self._reduced)
         self._faults.at("committing", number)
         if not self._session.may_commit(group.epoch):
@@ -169,14 +172,12 @@ class Elastic:
         gradient, notes = self._gradients.whole(self._reduced)
         if self.step not in self._skipped:
             self.trained.apply(gradient)
-        orders = self._orders
-        shares = dict(zip(orders.workers, orders.current, strict=True)) if orders is not None else {}
-        self._result = Result(notes.loss, notes.tokens, epoch, shares)
+        self._result = Result(notes.loss, notes.tokens, epoch, self._brought)
         with self._session.lock:
             self.inventory.step += 1
             self._forget_step()
-            if orders is not None:
-                self._orders = orders.onward()
+            if self._orders is not None:
+                self._orders = self._orders.onward()
 
     def _forget_step(self) -> None:
         self._gradients.clear()
