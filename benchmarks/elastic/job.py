@@ -61,7 +61,7 @@ def main() -> None:
     for step in worker.steps(until=options.steps):
         loss = step.run()
         sha256 = worker.inventory.digest() if step.number == options.steps - 1 else ""
-        written.add(step.number, loss, epoch=step.epoch, micro_batches=step.micro_batches, sha256=sha256)
+        written.add(step.number, loss, epoch=step.result.epoch, micro_batches=step.result.micro_batches, sha256=sha256)
 
 
 if __name__ == "__main__":

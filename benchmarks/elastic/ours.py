@@ -35,7 +35,7 @@ class Order:
     """Its options."""
     nodes: Mapping[str, int] = field(default_factory=lambda: {"n0": 4})
     """Node → workers."""
-    heal: str = "in-place:1000"
+    heal: str = "in-place:50"
     faults: tuple[Mapping[str, object], ...] = ()
     """What the workers do to themselves: see eagle_eye/training/elastic/faults.py."""
     leader: str = ""
