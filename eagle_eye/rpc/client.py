@@ -27,8 +27,8 @@ __all__ = ["ControlClient", "call"]
 
 log = logging.getLogger(__name__)
 
-BESIDE = frozenset({"dump", "status"})
-"""Commands that change nothing and may run beside another one of the same job."""
+BESIDE = frozenset({"dump", "status", "fence", "regroup", "fork", "exclude", "dismiss", "halt_workers"})
+"""Commands that may run beside another one of the same job: they change nothing, or carry an epoch that orders them."""
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
 """A server that was restarted is found within about this time."""

@@ -33,7 +33,7 @@ class Layout(Noun, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()
     """Nodes that must not take part until they are released."""
     reason: str = ""
-    """Why this epoch was begun: start, death, command, node lost, node returned, node released."""
+    """Why this epoch was begun: start, death, command, node lost, node returned, node released, join, stall, broken, rebalance, resize."""
     plan: str = ""
     resume_step: int = -1
     """Roll back to the newest whole checkpoint at or before this step; -1: the newest of all."""
@@ -41,6 +41,8 @@ class Layout(Noun, frozen=True, kw_only=True):
     """Steps whose batch is drawn and thrown away."""
     restarts: int = 0
     """How many restarts the job has spent of its own budget."""
+    in_place: bool = False
+    """Its elastic workers lived on from the epoch before."""
 
     @property
     def workers(self) -> tuple[str, ...]:

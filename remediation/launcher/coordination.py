@@ -16,8 +16,11 @@ from eagle_eye.types import Layout
 from .coordinator import Coordinator, Phase
 from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
 from .environment import Store
+from .in_place import COMMANDS, TOLD, InPlace
 from .journal import Journal
 from .membership import Member, precedes
+from .roster import Entrant
+from .store import RendezvousStore
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class Coordination:
 
     def __init__(
         self, coordinator: Coordinator, server: ControlServer, own: Obey, journal: Journal, *,
-        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack,
+        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, rendezvous: RendezvousStore,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._server = server
@@ -52,12 +55,13 @@ class Coordination:
         self._commands = 0
         self._closed = False
         self._said_alone = False
+        self._in_place = InPlace(self, journal, rendezvous, self._report_layout)
 
     async def yield_to(self, address: str) -> None:
         """Another coordinator lives: send those that joined us there, and give the work up."""
         own = self.coordinator.rules.node
         followers = [node for node, member in self.coordinator.members.items() if member.connected and node != own]
-        await asyncio.gather(*(self._quietly(node, "follow", {"address": address}) for node in followers))
+        await asyncio.gather(*(self.quietly(node, "follow", {"address": address}) for node in followers))
         await self.close()
 
     async def close(self) -> None:
@@ -83,16 +87,24 @@ class Coordination:
         member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), boot=body["boot"])
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
-        self.do(self.coordinator.joined(member, last, int(body["promised"])))
+        elastic = msgspec.convert(body.get("elastic", ()), tuple[Entrant, ...])
+        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic))
         return {"accepted": True}
 
     def report(self, node: str, kind: str, body: Body) -> None:
         """A launcher tells of its workers."""
-        epoch = int(body["epoch"])
         if kind == "death":
-            self.do(self.coordinator.died(epoch, str(body.get("cause", "")), str(body.get("at_start", ""))))
+            self.do(self._in_place.death(body))
+        elif kind in TOLD:
+            self._in_place.report(kind, body)
+        elif kind == "finished":
+            self.do(self.coordinator.finished(node, int(body["epoch"])))
         else:
-            self.do(self.coordinator.finished(node, epoch))
+            raise ControlError(f"a coordinator does not know the report {kind!r}: is the launcher newer?")
+
+    async def ask_store(self, question: Body) -> Body:
+        """What a worker asks the rendezvous store."""
+        return await self._in_place.store.answer(question)
 
     def lost(self, node: str) -> None:
         """A launcher's session is gone."""
@@ -103,15 +115,17 @@ class Coordination:
         state = self.coordinator
         if command.epoch and command.epoch < state.epoch:
             raise Stale(f"epoch {command.epoch} of {command.job} is over: epoch {state.epoch} has begun; plan anew")
-        if state.phase in {Phase.GATHERING, Phase.FORMING} and command.action in {"restart", "release"}:
+        if state.phase in {Phase.GATHERING, Phase.FORMING} and command.action in {"restart", "release", *COMMANDS}:
             raise TemporaryError(f"{command.job} is {state.phase}: ask again in a moment", delay=0.5)
         if command.action == "restart":
-            return await self._answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_wish(command)))
+            return await self.answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_wish(command)))
         if command.action == "release":
             node = str(command.arguments["node"])
-            return await self._answered(lambda key: self.coordinator.release(key, node, command.plan))
+            return await self.answered(lambda key: self.coordinator.release(key, node, command.plan))
         if command.action == "stop":
-            return await self._answered(self.coordinator.stop)
+            return await self.answered(self.coordinator.stop)
+        if command.action in COMMANDS:
+            return await self._in_place.command(command)
         if command.action in {"reattempt", "dump"}:
             return await self._spread(command.action, command.arguments)
         if command.action == "status":
@@ -125,9 +139,10 @@ class Coordination:
             "phase": str(state.phase), "epoch": state.epoch, "layout": state.last, "heal": state.budget.heal,
             "budget_left": state.budget.left, "excluded": sorted(state.excluded),
             "nodes": {node: member.connected for node, member in state.members.items()},
-        }  # fmt: skip
+        } | self._in_place.status  # fmt: skip
 
-    async def _answered(self, wish: Callable[[str], list[Effect]]) -> Body:
+    async def answered(self, wish: Callable[[str], list[Effect]]) -> Body:
+        """Do it, and wait until it is done. Raises PermanentError if it is refused."""
         self._commands += 1
         key = str(self._commands)
         future = self._answers[key] = asyncio.get_running_loop().create_future()
@@ -145,7 +160,7 @@ class Coordination:
         workers = list(arguments.get("workers") or layout.workers)
         nodes = {node for worker in workers if (node := layout.node_of(worker))}
         answers = await asyncio.gather(
-            *(self._send(node, action, {"workers": workers}) for node in nodes), return_exceptions=True
+            *(self.send(node, action, {"workers": workers}) for node in nodes), return_exceptions=True
         )
         merged: Body = {}
         for answer in answers:
@@ -168,15 +183,15 @@ class Coordination:
 
     def _one(self, effect: Effect) -> None:
         match effect:
-            case Prepare():
+            case Prepare() if not effect.layout.in_place:
                 self._prepare(effect)
             case Start():
-                self._go(self._start(effect))
+                self.go(self._start(effect))
             case AskGrant():
-                self._go(self._ask(effect))
+                self.go(self._ask(effect))
             case Halt():
                 for node in effect.nodes:
-                    self._go(self._quietly(node, "halt", {"reason": effect.reason}))
+                    self.go(self.quietly(node, "halt", {"reason": effect.reason}))
             case Tell():
                 self._tell(effect)
             case Answer():
@@ -184,20 +199,22 @@ class Coordination:
                 if future is not None and not future.done():
                     future.set_result(effect)
             case End():
-                self._go(self._end(effect))
+                self.go(self._end(effect))
+            case _:
+                self._in_place.carry_out(effect)
 
     def _prepare(self, effect: Prepare) -> None:
         if self._store is None:  # made while the old workers are still dying
             self._store = asyncio.create_task(self._new_store())
         for node in effect.nodes:
-            self._go(self._vote(node, effect.layout))
+            self.go(self._vote(node, effect.layout))
 
     async def _new_store(self) -> Store:
         return await self._make_store()
 
     async def _vote(self, node: str, layout: Layout) -> None:
         try:
-            answer = await self._send(node, "prepare", {"layout": layout}, layout.epoch)
+            answer = await self.send(node, "prepare", {"layout": layout}, layout.epoch)
         except EagleEyeError as error:
             log.warning("%s does not prepare epoch %d: %s", node, layout.epoch, error)
             return  # its session's end, or the deadline, decides
@@ -209,19 +226,19 @@ class Coordination:
     async def _start(self, effect: Start) -> None:
         layout = effect.layout
         self._journal.layout(layout)
-        self._go(self._report_layout(layout, effect.budget_left))
+        self.go(self._report_layout(layout, effect.budget_left))
         making, self._store = self._store, None
         try:
             if layout.resume_step >= 0:
                 await asyncio.to_thread(self._roll_back, layout.resume_step)
-            store = await making if making is not None else await self._make_store()
+            store = self._in_place.meeting = await making if making is not None else await self._make_store()
         except EagleEyeError as error:
             log.exception("epoch %d cannot be started", layout.epoch)
             self.do(self.coordinator.died(layout.epoch, at_start=str(error)))
             return
         arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.limit}
         started = await asyncio.gather(
-            *(self._send(node, "start", arguments, layout.epoch) for node in effect.nodes), return_exceptions=True
+            *(self.send(node, "start", arguments, layout.epoch) for node in effect.nodes), return_exceptions=True
         )
         for node, result in zip(effect.nodes, started, strict=True):
             if isinstance(result, BaseException) and not isinstance(result, EagleEyeError):
@@ -243,14 +260,14 @@ class Coordination:
     def leader_is_back(self) -> None:
         """Tell a leader that has just come (back) how the job stands."""
         if self.coordinator.last is not None and not self.coordinator.candidate:
-            self._go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
+            self.go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
 
     def _words(self, layout: Layout, budget_left: int) -> Body:
         rules, budget = self.coordinator.rules, self.coordinator.budget
         return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": rules.min_nodes}
 
     async def _ask(self, effect: AskGrant) -> None:
-        granted, reason = False, "no server is known: start the launchers with --server"
+        granted, heard, reason = False, False, "no server is known: start the launchers with --server"
         if self._leader is not None:
             body = {
                 "job": self.coordinator.rules.job, "epoch": effect.layout.epoch, "layout": effect.layout,
@@ -258,22 +275,22 @@ class Coordination:
             }  # fmt: skip
             try:
                 answer = await self._leader.request("grant", body, GRANT_S)
-                granted, reason = bool(answer["granted"]), str(answer.get("reason", ""))
+                granted, heard, reason = bool(answer["granted"]), True, str(answer.get("reason", ""))
             except EagleEyeError as error:
                 reason = str(error)
         if not granted and not self._said_alone:
             self._said_alone = True
             log.warning("half of the launchers are gone (%s) and the server does not agree to go on: %s",
                         ", ".join(effect.missing), reason)  # fmt: skip
-        self.do(self.coordinator.granted(effect.layout.epoch, granted))
+        self.do(self.coordinator.granted(effect.layout.epoch, granted, heard))
 
     async def _end(self, effect: End) -> None:
         log.info("the job is over: %s", effect.reason.partition("\n")[0])
         nodes = [node for node, member in self.coordinator.members.items() if member.connected]
         own = self.coordinator.rules.node
         arguments = {"code": effect.code, "reason": effect.reason}
-        await asyncio.gather(*(self._quietly(node, "end", arguments) for node in nodes if node != own))
-        await self._quietly(own, "end", arguments)
+        await asyncio.gather(*(self.quietly(node, "end", arguments) for node in nodes if node != own))
+        await self.quietly(own, "end", arguments)
 
     def _tell(self, effect: Tell) -> None:
         log.info("%s: %s", effect.name, effect.message.partition("\n")[0])
@@ -284,20 +301,23 @@ class Coordination:
 
     # --- the way there ---------------------------------------------------------------------------------------------
 
-    async def _send(self, node: str, action: str, arguments: Body, epoch: int = 0) -> Body:
+    async def send(self, node: str, action: str, arguments: Body, epoch: int = 0) -> Body:
+        """Command a launcher, ourselves included. Raises what it answered."""
         job = self.coordinator.rules.job
         command = Command(action=action, job=job, epoch=epoch, arguments=arguments)
         if node == self.coordinator.rules.node:
             return await self._own(msgspec.structs.replace(command, arguments=msgspec.to_builtins(arguments)))
         return await self._server.command(Peer(role="launcher", node=node, job=job), command, COMMAND_S)
 
-    async def _quietly(self, node: str, action: str, arguments: Body) -> None:
+    async def quietly(self, node: str, action: str, arguments: Body) -> None:
+        """The same, and no matter if it cannot."""
         try:
-            await self._send(node, action, arguments)
+            await self.send(node, action, arguments)
         except EagleEyeError as error:
             log.info("%s was not told to %s: %s", node, action, error)
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+    def go(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in the background."""
         if self._closed:
             work.close()
             return

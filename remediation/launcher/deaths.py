@@ -14,6 +14,8 @@ import msgspec
 
 PF_EXITING = 0x4
 LOOK_S = 0.02
+QUICK_LOOK_S = 0.003
+"""Where every millisecond counts: some 20 µs a process and look."""
 
 
 class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,10 @@ class DeathWatch:
             loop.call_soon(self._report, pid, None)
             return
         loop.add_reader(self._pidfds[pid], self._look_at, pid)
+
+    def quicken(self) -> None:
+        """From now on look more often."""
+        self._look_s = min(self._look_s, QUICK_LOOK_S)
 
     def forget(self, pid: int) -> None:
         """No longer watch."""

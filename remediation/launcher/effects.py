@@ -2,7 +2,7 @@
 
 import msgspec
 
-from eagle_eye.types import Layout
+from eagle_eye.types import Layout, Transition
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -10,10 +10,12 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepare(Effect, frozen=True, kw_only=True):
-    """Tell these nodes to end their old workers and to vote for the layout."""
+    """Tell these nodes to end their old workers (in place: to fence them) and to vote for the layout."""
 
     nodes: tuple[str, ...]
     layout: Layout
+    soft: tuple[str, ...] = ()
+    """Workers that finish the step that they are in; all others are fenced hard."""
 
 
 class AskGrant(Effect, frozen=True, kw_only=True):
@@ -31,6 +33,52 @@ class Start(Effect, frozen=True, kw_only=True):
     layout: Layout
     cause: str
     budget_left: int
+
+
+class Regroup(Effect, frozen=True, kw_only=True):
+    """The epoch is valid and its workers live: write it down, and bring them the transition."""
+
+    nodes: tuple[str, ...]
+    layout: Layout
+    transition: Transition
+    leaving: tuple[str, ...]
+    """Workers that are not needed any more: they end with code 0."""
+    budget_left: int
+
+
+class Fork(Effect, frozen=True, kw_only=True):
+    """Start workers that will join the running epoch."""
+
+    node: str
+    slots: tuple[int, ...]
+    layout: Layout
+
+
+class Exclude(Effect, frozen=True, kw_only=True):
+    """A worker lives but is not part of the job any more, until it enters again."""
+
+    node: str
+    worker: str
+    reason: str
+
+
+class Dismiss(Effect, frozen=True, kw_only=True):
+    """A worker came too late: there is nothing left to join."""
+
+    node: str
+    worker: str
+    reason: str
+
+
+class HaltWorkers(Effect, frozen=True, kw_only=True):
+    """The elastic workers end with this code, after one of them has saved its state."""
+
+    nodes: tuple[str, ...]
+    epoch: int
+    reason: str
+    code: int
+    saver: str
+    """Worker; '' if none holds more than the initial state."""
 
 
 class Halt(Effect, frozen=True, kw_only=True):

@@ -26,6 +26,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     probe: str
     """Unix socket of the probe."""
     checkpoints: str
+    elastic: str = ""
+    """Unix socket of the launcher for elastic workers."""
 
 
 def worker_environment(
@@ -73,6 +75,7 @@ def _ours(layout: Layout, place: Place, paths: Paths, token: str) -> dict[str, s
         "EAGLE_EYE_WORKER": place.worker,
         "EAGLE_EYE_EPOCH": str(layout.epoch),
         "EAGLE_EYE_SOCKET": paths.inbox,
+        "EAGLE_EYE_ELASTIC_SOCKET": paths.elastic,
         "EAGLE_EYE_RING": paths.ring,
         "EAGLE_EYE_PROBE_SOCKET": paths.probe,
         "EAGLE_EYE_TOKEN": token,

@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable
 
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, LaunchError
+from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
 from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.fence import Fence
 from eagle_eye.rpc.messages import Body, Connection, Peer
 
 from .journal import Journal
 from .participant import Participant
+from .reports import Reports
 from .settings import LauncherSettings
+from .store import POLL_S
 from .succession import StandStill, Succession
 from .terms import TermsFile
 
@@ -47,6 +49,8 @@ class Following:
         self._changed = asyncio.Event()
         self._moved = ""
         participant.moved = self._move
+        self.reports = Reports(self._report, lambda: self._terms.terms.promised)
+        """For the coordinator."""
         self.address = ""
         """Of the coordinator that we have joined; '' while there is none."""
 
@@ -56,16 +60,16 @@ class Following:
         if client is not None:
             await client.stop()
 
-    async def report(self, kind: str, body: Body) -> None:
-        """Tell the coordinator of a death or of the end; tried until it knows or another epoch has begun."""
-        while self._terms.terms.promised <= int(body["epoch"]):
-            try:
-                if self._client is not None and self.address:
-                    await self._client.request(kind, body, self._settings.lease_s)
-                    return
-            except EagleEyeError as error:
-                log.info("the coordinator was not told of a %s: %s", kind, error)
-            await asyncio.sleep(RETRY_S)
+    async def _report(self, kind: str, body: Body) -> None:
+        if self._client is None or not self.address:
+            raise TemporaryError("there is no coordinator")
+        await self._client.request(kind, body, self._settings.lease_s)
+
+    async def ask_store(self, question: Body) -> Body:
+        """What a worker asks the coordinator's store. Raises TemporaryError."""
+        if self._client is None or not self.address:
+            raise TemporaryError("there is no coordinator")
+        return await self._client.request("store", question, POLL_S + self._settings.lease_s)
 
     async def follow(self, address: str) -> tuple[str, ...]:
         """Join the coordinator at `address` and the ones after it. Returns the lost nodes once it is our turn."""
@@ -126,7 +130,9 @@ class Following:
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc,
             "boot": self._peer.boot, "promised": terms.promised, "last": None if terms.over else terms.last,
+            "elastic": self._participant.roster,
         }  # fmt: skip
+        self.reports.forget("entered", "held")
         try:
             return await client.request("join", body, timeout)
         except EagleEyeError as error:
@@ -176,10 +182,10 @@ class Following:
     async def _after_the_coordinator(self) -> str | tuple[str, ...]:
         """The address of the next coordinator, or the lost nodes if it is our turn.
 
-        Our workers end first: the step stands still, and nothing of this side may write any more.
+        Our workers end, or stand still, first: nothing of this side may write any more.
         """
         await self.close()
-        await self._participant.abandon()
+        await self._participant.without_coordinator()
         last = self._terms.terms.last
         while last is not None:
             succession = Succession(last, self._settings.node, gone=(last.coordinator,))

@@ -26,9 +26,11 @@ from .command import parse_command
 from .console import Console
 from .coordination import Coordination
 from .coordinator import Coordinator, Rules
+from .elastic_node import ElasticNode
 from .environment import Store
 from .following import ASK_LEADER_S, Following
 from .healing import parse_heal
+from .in_place import TOLD
 from .inbox import Inbox
 from .journal import Journal, Write
 from .leftovers import sweep
@@ -36,6 +38,7 @@ from .membership import voters
 from .participant import Participant
 from .presence import Presence
 from .settings import LauncherSettings
+from .store import RendezvousStore
 from .succession import StandStill, Succession
 from .terms import TermsFile
 from .workers import Worker, Workers
@@ -70,8 +73,12 @@ class Launcher:
         self._workers.check_paths()
         self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)
         self._workers.zygote = self._zygote
+        self._elastic = ElasticNode(
+            settings, self._workers, self._terms, self._presence, self._journal, clock, report=self._report,
+            ask_store=self._ask_store,
+        )  # fmt: skip
         self._participant = Participant(
-            settings, self._workers, self._terms, self._presence, self._journal, self._report
+            settings, self._workers, self._terms, self._presence, self._journal, self._report, self._elastic
         )
         self._inbox = Inbox(settings.inbox, self._participant.receive)
         self._inbox.check_free()
@@ -83,7 +90,6 @@ class Launcher:
         self._coordination: Coordination | None = None
         self._still = StandStill(clock)
         self._store_pid = 0
-        self._background: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> int:
         """Until the job is over or `stop` is set. Returns the exit code; raises LaunchError."""
@@ -93,6 +99,7 @@ class Launcher:
             await self._start()
             tasks = [asyncio.create_task(work) for work in (
                 self._workers.supervise(), self._take_part(), self._stopped(stop), self._watch_progress(),
+                *([self._following.reports.run()] if self._following else []),
                 *([self._console.run()] if self._settings.console else []),
             )]  # fmt: skip
             code = await self._outcome(tasks)
@@ -140,6 +147,7 @@ class Launcher:
         names = {"EAGLE_EYE_JOB": settings.job, "EAGLE_EYE_RUN": settings.run, "EAGLE_EYE_NODE": settings.node}
         await self._zygote.start(settings.preload, self._environment | names, str(self._cwd))
         await self._inbox.start()
+        await self._elastic.sessions.start()
         await self._listen()
         if settings.leader:
             self._leader = ControlClient(
@@ -155,9 +163,9 @@ class Launcher:
 
     async def _finish(self, tasks: list[asyncio.Task[None]], code: int) -> None:
         """Leave nothing behind: no process, socket, ring or job file."""
-        for task in (*tasks, *self._background):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *self._background, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(ControlError):
             await self._participant.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
         if self._settings.console:
@@ -171,6 +179,7 @@ class Launcher:
         await self._server.stop()
         await self._zygote.close()
         await self._inbox.stop()
+        await self._elastic.close()
         self._workers.close()
         self._presence.remove()
         if self._participant.ended.done():
@@ -226,18 +235,19 @@ class Launcher:
         rules = Rules(
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
-            patience_s=settings.patience_s,
+            patience_s=settings.patience_s, min_workers=settings.min_workers, lease_s=settings.lease_s,
         )  # fmt: skip
         coordinator = Coordinator(rules, self._budget, self._clock, last, lost)
         self._coordination = Coordination(
             coordinator, self._server, self._participant.obey, self._journal,
             leader=self._leader, make_store=self._make_store, roll_back=self._roll_back,
+            rendezvous=RendezvousStore(self._clock),
         )  # fmt: skip
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
         self._coordination.join(
             {"node": settings.node, "address": self._address, "slots": settings.nproc, "boot": self._boot,
-             "promised": terms.promised, "last": None}
+             "promised": terms.promised, "last": None, "elastic": self._elastic.roster}
         )  # fmt: skip
 
     async def _while_candidate(self, following: Following) -> str:
@@ -304,7 +314,9 @@ class Launcher:
             return {"accepted": False, "coordinator": self._following.address if self._following else ""}
         if leading is None:
             raise TemporaryError("this launcher does not coordinate the job")
-        if kind not in {"death", "finished"}:
+        if kind == "store":
+            return await leading.ask_store(body)
+        if kind not in {"death", "finished", *TOLD}:
             raise ControlError(f"a coordinator does not know the request {kind!r}")
         leading.report(peer.node, kind, body)
         return {}
@@ -340,9 +352,14 @@ class Launcher:
         if self._coordination is not None:
             self._coordination.report(self._settings.node, kind, body)
         elif self._following is not None:
-            task = asyncio.create_task(self._following.report(kind, body))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._following.reports.put(kind, body)
+
+    async def _ask_store(self, question: Body) -> Body:
+        if self._coordination is not None:
+            return await self._coordination.ask_store(question)
+        if self._following is not None:
+            return await self._following.ask_store(question)
+        raise TemporaryError("there is no coordinator")
 
     def _zygote_lost(self) -> None:
         self._workers.zygote_lost()

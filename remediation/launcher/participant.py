@@ -15,6 +15,7 @@ from eagle_eye.types import Layout
 
 from .deaths import glimpse
 from .dump import dump_workers
+from .elastic_node import ElasticNode
 from .environment import Store
 from .exits import code_of, died_at_start, exit_attributes, exit_message
 from .journal import Journal
@@ -40,7 +41,7 @@ class Participant:
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, terms: TermsFile, presence: Presence, journal: Journal,
-        report: Report,
+        report: Report, elastic: ElasticNode,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._workers = workers
@@ -48,8 +49,10 @@ class Participant:
         self._presence = presence
         self._journal = journal
         self._report = report
+        self._elastic = elastic
+        elastic.broken = self._is_broken
         self.broken = False
-        """A worker of the present epoch has died: whoever is lost, the step stands still."""
+        """The step stands still, whoever is lost: a worker has died, or an elastic one's connections to its peers broke."""
         self._turn = asyncio.Lock()
         self.moved: Callable[[str], None] = lambda _: None
         """Called with the address of another coordinator, when ours gives way to it."""
@@ -63,14 +66,21 @@ class Participant:
         actions = {
             "prepare": self._prepare, "start": self._start, "halt": self._halt, "end": self._end,
             "reattempt": self._reattempt, "dump": self._dump, "follow": self._follow,
-        }  # fmt: skip
+        } | self._elastic.actions  # fmt: skip
         action = actions.get(command.action)
         if action is None:
             raise ControlError(f"a launcher does not know the command {command.action!r}: is the coordinator newer?")
+        if command.action == "regroup":
+            self.broken = False
         if command.action not in IN_TURN:
             return await action(command.arguments)
         async with self._turn:
             return await action(command.arguments)
+
+    @property
+    def roster(self) -> list[Body]:
+        """Elastic workers that live here, for a coordinator that has not heard of them."""
+        return self._elastic.roster
 
     async def stop_workers(self, grace_s: float = 0.0) -> None:
         """End them; nothing of it is an event."""
@@ -78,6 +88,13 @@ class Participant:
             await self._workers.stop(grace_s)
         except TimeoutError as error:
             raise ControlError(str(error)) from error
+
+    async def without_coordinator(self) -> None:
+        """Nothing of this side may be written any more: elastic workers are fenced, others end."""
+        if self._elastic.living:
+            self._elastic.hold(self.abandon)
+        else:
+            await self.abandon()
 
     async def abandon(self) -> None:
         """End them, and say that there are none now."""
@@ -115,6 +132,7 @@ class Participant:
         """The launcher ends a moment later, so that the coordinator still hears the acknowledgement."""
         self._workers.expect_end()
         self.job_over = True
+        self._elastic.ended(str(arguments["reason"]))
         asyncio.get_running_loop().call_later(END_S, self.end, int(arguments["code"]), str(arguments["reason"]))
         return {}
 
@@ -150,18 +168,26 @@ class Participant:
     def worker_ended(self, worker: Worker, status: int | None) -> None:
         """A worker ended and nobody here had ordered it."""
         code = code_of(status)
+        self._elastic.worker_ended(worker)
+        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": worker.elastic}
+        if worker.expected or (worker.elastic and code == 0):
+            self._report("exited", known)
+            return
         if code == 0:
             if all(other.end == 0 for other in self._workers.all):
                 self._report("finished", {"epoch": worker.epoch})
             return
-        self.broken = True
+        self.broken = self.broken or not worker.elastic
         attributes = exit_attributes(worker, code, self._workers.step(worker))
         event = self._journal.of_worker("exit", worker.name, exit_message(worker, code), attributes)
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), lived)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
-        self._report("death", {"epoch": worker.epoch, "cause": event.id, "at_start": at_start})
+        self._report("death", known | {"cause": event.id, "at_start": at_start})
         log.warning("%s", event.message)
+
+    def _is_broken(self) -> None:
+        self.broken = True
 
     # --- what the workers say --------------------------------------------------------------------------------------
 
@@ -173,7 +199,9 @@ class Participant:
             if worker is None:
                 return messages.reply(False, error=f"no worker {message.get('worker')!r} runs on this node")
             return messages.reply(True, token=self._workers.token(worker), socket=str(worker.socket))
-        if worker is None or int(message.get("epoch", worker.epoch)) != worker.epoch:
+        if worker is None or worker.fenced:
+            return None
+        if not worker.elastic and int(message.get("epoch", worker.epoch)) != worker.epoch:
             return None
         if kind == "exception" and not worker.ordered:  # else it is our own doing: its peers were ended before it
             self._exception(worker, message)

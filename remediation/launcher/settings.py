@@ -35,8 +35,11 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """host:port of the launcher that coordinates the job from its start; empty: this one."""
     leader: str = ""
     """host:port of the server; empty: the job lives without one."""
-    heal: str = "restart:3"
-    """What the job may do to itself: none, or restart:N."""
+    heal: str = ""
+    """What the job may do to itself: none, restart:N, in-place or in-place:N; empty: restart:3, and in-place where the
+    script calls eagle_eye.elastic."""
+    min_workers: int = 1
+    """An elastic job with fewer saves a checkpoint and stops."""
     checkpoint_dir: Path | None = None
     """Shared by all nodes. Default: state_dir/checkpoints/<job with / as _>."""
     working_dir: Path | None = None
@@ -73,6 +76,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name!r} is not usable as a name: letters, digits, '_', '-' and '.', the first no '-' or '.'")
         if self.nproc < 1:
             raise ConfigError(f"--nproc-per-node {self.nproc} is not usable: start at least one worker")
+        if self.min_workers < 1:
+            raise ConfigError(f"--min-workers {self.min_workers} is not usable: a job needs at least one worker")
         if not 1 <= self.nnodes[0] <= self.nnodes[1]:
             raise ConfigError(f"--nnodes {self.nnodes[0]}:{self.nnodes[1]} is not usable: use N or MIN:MAX, MIN ≥ 1")
 
@@ -94,3 +99,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     def inbox(self) -> Path:
         """The unix socket to which the workers talk."""
         return self.run_dir / f"{self.run}-launcher.sock"
+
+    @property
+    def elastic_socket(self) -> Path:
+        """The unix socket to which elastic workers hold a session."""
+        return self.run_dir / f"{self.run}-elastic.sock"

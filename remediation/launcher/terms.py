@@ -1,5 +1,6 @@
 """What a launcher of a node remembers of its run, so that a restarted one joins again and does not begin anew."""
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -20,31 +21,37 @@ class Terms(msgspec.Struct, kw_only=True):
 
 
 class TermsFile:
-    """One file per run and node."""
+    """One file per run and node. Thread-safe: what is on disk is never older than what was said."""
 
     def __init__(self, state_dir: Path, run: str, node: str) -> None:
+        self._lock = threading.Lock()
         self._path = state_dir / "terms" / f"{run}-{node}.json"
         self.terms = self._read()
 
     def promise(self, epoch: int) -> bool:
         """Vote for an epoch; False if an equal or higher one has our vote."""
-        if epoch <= self.terms.promised:
-            return False
-        self.terms.promised = epoch
-        self._write()
-        return True
+        with self._lock:
+            if epoch <= self.terms.promised:
+                return False
+            self.terms.promised = epoch
+            self._write()
+            return True
 
     def valid(self, layout: Layout) -> None:
         """An epoch became valid."""
-        self.terms.last = layout
-        self.terms.promised = max(self.terms.promised, layout.epoch)
-        self.terms.over = False
-        self._write()
+        with self._lock:
+            if self.terms.last is not None and layout.epoch < self.terms.last.epoch and not self.terms.over:
+                return  # a newer one was written meanwhile
+            self.terms.last = layout
+            self.terms.promised = max(self.terms.promised, layout.epoch)
+            self.terms.over = False
+            self._write()
 
     def end(self) -> None:
         """The run is over."""
-        self.terms.over = True
-        self._write()
+        with self._lock:
+            self.terms.over = True
+            self._write()
 
     def _write(self) -> None:
         write_whole(self._path, msgspec.json.encode(self.terms))

@@ -56,6 +56,14 @@ class Worker(msgspec.Struct, kw_only=True):
     """Status with which its end was told; the kernel may still be at its teardown."""
     exception: str = ""
     """Type of the exception that it announced."""
+    elastic: bool = False
+    """It lives through epochs, or was forked to join one."""
+    fenced: bool = False
+    """It is left out of the job until it enters again: nothing that it says counts."""
+    expected: bool = False
+    """It was told to end by itself."""
+    replaced: bool = False
+    """Another process has its slot."""
 
     @property
     def running(self) -> bool:
@@ -89,11 +97,11 @@ class Workers:
 
     @property
     def all(self) -> tuple[Worker, ...]:
-        """The workers of the present epoch, by slot."""
-        return tuple(self._by_pid.values())
+        """The workers of the present epoch."""
+        return tuple(worker for worker in self._by_pid.values() if not worker.replaced)
 
     def find(self, name: str) -> Worker | None:
-        return next((worker for worker in self._by_pid.values() if worker.name == name), None)
+        return next((worker for worker in self.all if worker.name == name), None)
 
     async def supervise(self) -> None:
         """Watch for deaths until cancelled."""
@@ -110,26 +118,59 @@ class Workers:
                 await self._fork(layout, place, store, max_restarts)
         self._sweep(layout.epoch - 1)
 
-    async def _fork(self, layout: Layout, place: Place, store: Store, max_restarts: int) -> None:
+    async def fork_joining(self, layout: Layout, slot: int, store: Store, max_restarts: int) -> None:
+        """Fork an elastic worker that will join the running epoch; its predecessor in the slot is dead. Raises LaunchError."""
+        node, run = self._settings.node, self._settings.run
+        place = Place(worker=f"{run}/{node}/{slot}", node=node, rank=len(layout.places), local_rank=slot)
+        before = self.find(place.worker)
+        if before is not None:
+            before.replaced = True
+        worker = await self._fork(layout, place, store, max_restarts, joining=True)
+        worker.elastic = True
+
+    def adopt(self, layout: Layout) -> None:
+        """The living workers are these ranks now."""
+        for place in layout.places:
+            worker = self.find(place.worker)
+            if worker is not None:
+                worker.place, worker.epoch = place, layout.epoch
+
+    def quicken(self) -> None:
+        """Deaths are to be noticed as fast as elastic workers can do something about them."""
+        self._watch.quicken()
+
+    def kill(self, worker: Worker) -> None:
+        """End one, by our own wish."""
+        worker.ordered = True
+        if worker.status is None and self.zygote is not None:
+            self.zygote.kill(worker.pid, signal.SIGKILL)
+
+    async def _fork(self, layout: Layout, place: Place, store: Store, max_restarts: int, joining: bool = False) -> Worker:
         if self.zygote is None:
             raise RuntimeError("workers are started after the zygote")
         settings = self._settings
         ring, probe = self._ring_of(place.local_rank, layout.epoch), self._socket_of(place.local_rank, layout.epoch)
         log_file = settings.logs / f"{place.local_rank}.log"
         secret = secrets.token_hex(16)
-        paths = Paths(inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints))
+        paths = Paths(
+            inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints),
+            elastic=str(settings.elastic_socket),
+        )  # fmt: skip
         environment = worker_environment(self._environment, layout, place, store, paths, secret, max_restarts)
+        if joining:
+            environment["EAGLE_EYE_JOINING"] = "1"
         length = log_file.stat().st_size if log_file.exists() else 0
         cwd = str(settings.working_dir or Path.cwd())
         pid = await self.zygote.fork(
             str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
         )
         seen = glimpse(pid)
-        self._by_pid[pid] = Worker(
+        worker = self._by_pid[pid] = Worker(
             place=place, epoch=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
             log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
         )  # fmt: skip
         self._watch.watch(pid)
+        return worker
 
     # --- stop --------------------------------------------------------------------------------------------------
 
@@ -274,7 +315,7 @@ class Workers:
 
     def check_paths(self) -> None:
         """Raises ConfigError if a socket's path is too long for the kernel."""
-        for path in (self._settings.inbox, self._socket_of(self._settings.nproc, 10**6)):
+        for path in (self._settings.inbox, self._settings.elastic_socket, self._socket_of(self._settings.nproc, 10**6)):
             if len(os.fsencode(path)) > LONGEST_SOCKET:
                 raise ConfigError(f"{path} is too long for a unix socket: choose a shorter --run-dir or run name")
 

@@ -345,6 +345,8 @@ def test_a_joiner_that_knows_a_newer_layout_teaches_it() -> None:
 def test_heal() -> None:
     assert parse_heal("none") == Budget(heal="none", limit=0)
     assert parse_heal("restart:12").limit == 12
-    for wrong in ("restart", "restart:x", "none:1", "in-place", "restart:-1"):
+    assert (parse_heal("").limit, parse_heal("").in_place) == (3, False)
+    assert (parse_heal("in-place").limit, parse_heal("in-place:7").limit) == (100, 7)
+    for wrong in ("restart", "restart:x", "none:1", "in-place:", "in-place:x", "restart:-1"):
         with pytest.raises(ConfigError, match="use none or restart:N"):
             parse_heal(wrong)

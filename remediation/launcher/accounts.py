@@ -1,0 +1,60 @@
+"""What a transition in place cost: put together from what the workers tell, one account for each."""
+
+import msgspec
+
+from eagle_eye.types import Holding, Transition
+
+ORDER = ("idle", "starting", "computing", "reducing", "committing", "applying")
+TIMES = ("notice_s", "group_s", "state_s")
+
+
+class Account(msgspec.Struct, kw_only=True):
+    """Of one transition; whole once every worker has committed a step."""
+
+    epoch: int
+    waited_for: set[str]
+    """Workers that have not yet committed a step."""
+    words: dict[str, str]
+    times: dict[str, float]
+    """Longest of all workers, seconds."""
+    recomputed: set[int]
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, transition: Transition, holdings: list[Holding], lost: set[str]) -> "Account":
+        """Open it when the workers are regrouped."""
+        kept = {number for held in holdings if held.step == transition.step and not held.fresh for number in held.done}
+        phase = max((held.phase for held in holdings if not held.fresh), key=ORDER.index, default="starting")
+        words = {
+            "epoch": str(transition.epoch), "step": str(transition.step), "phase": phase, "lost": ",".join(sorted(lost)),
+            "lost_micro_batches": ",".join(map(str, transition.lost_micro_batches)),
+            "kept": str(len(kept)), "moves": str(len(transition.moves)), "source": transition.source,
+        }  # fmt: skip
+        return cls(
+            epoch=transition.epoch, waited_for=set(transition.target.workers), words=words, times={}, recomputed=set(),
+            bytes=transition.bytes,
+        )  # fmt: skip
+
+    def took(self, name: str, seconds: float) -> None:
+        """A part of it took so long somewhere."""
+        self.times[name] = max(self.times.get(name, 0.0), seconds)
+
+    def regrouped(self, timings: dict[str, float]) -> None:
+        """A worker is in the new group, its state whole."""
+        for name in TIMES:
+            if name in timings:
+                self.took(name, float(timings[name]))
+
+    def resumed(self, worker: str, recompute_s: float, recomputed: tuple[int, ...]) -> bool:
+        """A worker has committed its first step; whether it was the last to do so."""
+        self.took("recompute_s", recompute_s)
+        self.recomputed |= set(recomputed)
+        self.waited_for.discard(worker)
+        return not self.waited_for
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Of the event `transition.done`."""
+        times = {name: f"{self.times.get(name, 0.0):.6f}" for name in ("notice_s", "plan_s", "group_s", "state_s", "recompute_s")}
+        recomputed = ",".join(map(str, sorted(self.recomputed)))
+        return self.words | times | {"recomputed": recomputed, "bytes": str(self.bytes)}

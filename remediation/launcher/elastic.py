@@ -1,0 +1,262 @@
+"""What happens to elastic workers, as facts for the coordinator: they enter, die, stall, finish; somebody moves their shares."""
+
+import msgspec
+
+from eagle_eye.types import Layout
+
+from .effects import Answer, Dismiss, Tell
+from .epochs import Effects
+from .membership import Member
+from .regrouping import Regrouping
+from .roster import Entrant
+from .rules import Phase, Wish
+
+
+class Death(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker ended that should not have."""
+
+    epoch: int
+    cause: str = ""
+    """Id of its event."""
+    at_start: str = ""
+    """What it died of, if it never came to its first step."""
+    worker: str = ""
+    pid: int = 0
+    code: int | None = None
+    """As subprocess has it: negative for a signal."""
+
+
+class Elastic(Regrouping):
+    """Every public method states one fact, or a command, and returns what is to be done about it."""
+
+    # --- coming -------------------------------------------------------------------------------------------------------
+
+    def entered(self, entrant: Entrant) -> Effects:
+        """A worker has said `enter`: it is elastic, and ready to be part of an epoch."""
+        if self.phase in {Phase.ENDED, Phase.HALTING} or self.roster.done:
+            return [Dismiss(node=entrant.node, worker=entrant.worker, reason="the job has ended")]
+        self.roster.enter(entrant)
+        self.budget.suit_elastic_workers()
+        served = self._serving.pop(entrant.worker, None) is not None
+        if self.phase is not Phase.RUNNING or self.last is None:
+            return []
+        if not self.last.in_place:
+            return self._first()
+        if served:  # it was fenced without our knowing, and what it held is gone
+            return self._begin(Wish(reason="join", in_place=True))
+        if self.roster.awaited:
+            self._arm_batch("joiners")
+            return []
+        return self._take_in()
+
+    def _first(self) -> Effects:
+        """The workers of a job that has just been started meet once all of them are here."""
+        if self.last is None or any(name not in self.roster.entered and name not in self._gone for name in self.last.workers):
+            return []
+        return self._begin(Wish(reason="join", in_place=True))
+
+    def _joined_in_place(self, member: Member, same: bool, last: Layout | None) -> Effects:
+        """A launcher joins a job that trains; its workers are part of the roster already."""
+        if self.last is None:
+            return []
+        if not same:
+            lost = [worker for worker in self._serving if self.last.node_of(worker) == member.node]
+            for worker in lost:
+                self._lose(worker)
+            if lost:
+                return self._heal(Wish(reason="node lost"))
+        elif member.node in self.last.nodes and (last is None or last.epoch != self.last.epoch):
+            return self._begin(Wish(reason="node returned", in_place=True))  # it has missed what its workers were told
+        if self._outsiders():
+            self._arm_batch("joiners")
+        return self._replace()
+
+    # --- going --------------------------------------------------------------------------------------------------------
+
+    def _elastic_death(self, death: Death) -> Effects | None:
+        """None: the job is not elastic."""
+        if not (self.last is not None and self.last.in_place) and not self.roster.entered:
+            return None
+        if self.roster.is_of_another_life(death.worker, death.pid):
+            return []
+        finished = death.worker in self.roster.done
+        served = death.worker in self._serving
+        self._lose(death.worker)
+        if self.phase is Phase.HALTING:
+            return self._halted()
+        if self.phase is Phase.FORMING:
+            return self._died_while_forming(death, served)
+        if self.phase is not Phase.RUNNING or self.last is None:
+            return []
+        if finished:
+            return self._ended(death)
+        if not self.last.in_place:
+            return self._died_before_the_first(death)
+        return self._died_at_work(death) if served else self._replace()
+
+    def _died_at_work(self, death: Death) -> Effects:
+        if death.at_start and not self._stepped:
+            return self._fail(f"the script ended before its first step: {death.at_start}")
+        return self._heal(Wish(reason="node lost" if self.suspects else "death", cause=death.cause))
+
+    def _died_before_the_first(self, death: Death) -> Effects:
+        """Of the workers of a new epoch, some of which have entered."""
+        if self.last is None or death.epoch != self.last.epoch:
+            return []
+        if death.at_start and self.last.reason == "start":
+            return self._fail(f"the script ended before its first step: {death.at_start}")
+        self._gone.add(death.worker)
+        if not self.budget.in_place or not self.roster.entered:
+            return super()._heal(Wish(reason="death", cause=death.cause))
+        return self._first()
+
+    def _died_while_forming(self, death: Death, served: bool) -> Effects:
+        layout, wish = self._forming, self._wish
+        if layout is None or not layout.in_place:
+            return []
+        if death.worker in self.roster.done:
+            return self._ended(death)
+        if wish.soft:
+            if served:
+                return self._heal(Wish(reason="death", cause=death.cause))
+            return self._begin(wish) if death.worker in layout.workers else []
+        if death.worker not in layout.workers:
+            return []
+        return self._amend() if "merge" in self._due else self._begin(wish)
+
+    def _lose(self, worker: str) -> None:
+        self.roster.gone(worker)
+        if self._serving.pop(worker, None) is not None:
+            self._lost.add(worker)
+
+    def broken(self, worker: str, epoch: int) -> Effects:
+        """A worker's connections to its peers broke though nobody is known to be lost: a second witness."""
+        if not self.training or self.last is None or epoch != self.last.epoch or worker not in self._serving:
+            return []
+        if self.suspects:
+            return self._heal(Wish(reason="node lost"))
+        self._due.setdefault("broken", self._clock.monotonic() + self.rules.broken_s)
+        return []
+
+    def stalled(self, epoch: int, workers: tuple[str, ...], cause: str = "") -> Effects:
+        """These stand still while all others wait for them."""
+        found = [worker for worker in workers if worker in self._serving]
+        if not self.training or not self.in_place or self.last is None or epoch != self.last.epoch:
+            return []
+        if not found or len(found) == len(self._serving):
+            return []
+        excluded = [effect for worker in found for effect in self._exclude(worker, "it stood still while all others waited for it")]
+        return excluded + self._heal(Wish(reason="stall", cause=cause))
+
+    def _left_in_place(self, node: str) -> Effects:
+        """The session of a launcher broke while its workers' part of an epoch is waited for, or while they cannot work."""
+        if self.phase is Phase.HALTING:
+            self.roster.drop(node)
+            return self._halted()
+        concerned = self._forming is not None and node in self._forming.nodes
+        if self.phase is Phase.FORMING:
+            lost = [worker for worker in self._serving if self.last is not None and self.last.node_of(worker) == node]
+            for worker in lost:
+                self._lose(worker)
+            if lost and self._wish.soft:
+                return self._heal(Wish(reason="node lost"))
+            return self._begin(self._wish) if concerned else self._settle()
+        return self._heal(Wish(reason="node lost")) if "broken" in self._due and node in self.suspects else []
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def leaving(self, worker: str, epoch: int) -> Effects:
+        """A worker has come to the end of the training and will exit."""
+        if self.last is not None and epoch >= self.last.epoch and worker in self._serving and worker not in self.roster.leaving:
+            self.roster.done.add(worker)
+        return []
+
+    def exited(self, worker: str, pid: int) -> Effects:
+        """A worker has ended with code 0."""
+        if self.roster.is_of_another_life(worker, pid):
+            return []
+        released = worker in self.roster.leaving
+        served = self._serving.pop(worker, None) is not None
+        self.roster.gone(worker)
+        if self.phase is Phase.HALTING:
+            return self._halted()
+        if released or not (served or worker in self.roster.done):
+            return []
+        self.roster.done.add(worker)
+        return self._ended(None)
+
+    def _ended(self, death: Death | None) -> Effects:
+        """One of those who have done their part has ended; are all?"""
+        if death is not None and death.code is not None and death.code > 0:
+            return self._fail(f"{death.worker} ended with code {death.code} after the training: see its log")
+        if self.phase not in {Phase.RUNNING, Phase.FORMING}:
+            return []
+        if not self._serving:
+            return self._done()
+        again = self.phase is Phase.FORMING and not self._wish.soft
+        return self._begin(self._wish) if again else []
+
+    # --- what it cost -------------------------------------------------------------------------------------------------
+
+    def regrouped(self, worker: str, epoch: int, timings: dict[str, float]) -> Effects:
+        """A worker is in the group of the epoch, its state whole."""
+        if self.account is not None and self.account.epoch == epoch and worker in self.account.waited_for:
+            self.account.regrouped(timings)
+        return []
+
+    def resumed(self, worker: str, epoch: int, recompute_s: float, recomputed: tuple[int, ...]) -> Effects:
+        """A worker has committed its first step of the epoch."""
+        account = self.account
+        if account is None or account.epoch != epoch:
+            return []
+        self._stepped = True
+        if not account.resumed(worker, recompute_s, recomputed):
+            return []
+        self.account = None
+        attributes = account.attributes | {"reason": self._wish.reason, "cause": self._wish.cause}
+        return [Tell(name="transition.done", message=f"epoch {epoch} trains: {self._wish.reason}", attributes=attributes)]
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def rebalance(self, command: str, shares: dict[str, float], plan: str = "") -> Effects:
+        """From the next boundary on each worker's part of the micro-batches follows these numbers."""
+        unknown = sorted(shares.keys() - self._serving.keys())
+        wrong = [worker for worker, share in shares.items() if not share > 0]
+        error = self._not_now()
+        if not error and (unknown or wrong):
+            name = (unknown or wrong)[0]
+            error = f"{name} is no worker of the job" if unknown else f"the share of {name} must be above zero"
+        if error:
+            return [Answer(command=command, error=error)]
+        self.speeds = dict(shares)
+        self._unanswered.append(command)
+        return self._begin(Wish(reason="rebalance", plan=plan, in_place=True, soft=True))
+
+    def resize(self, command: str, sizes: dict[str, int], plan: str = "") -> Effects:
+        """Other numbers of workers on some nodes: the last ones leave at a boundary, new ones are forked and join."""
+        error = self._not_now()
+        unknown = [node for node in sizes if not self._connected(node)]
+        after = {member.node: sizes.get(member.node, self.roster.size(member)) for member in self._participants()}
+        if not error and unknown:
+            error = f"no launcher of the job is on {unknown[0]}"
+        if not error and (min(after.values()) < 0 or sum(after.values()) < self.rules.min_workers):
+            error = f"{sum(after.values())} worker(s) would be left, the job needs {self.rules.min_workers} (--min-workers)"
+        if error:
+            return [Answer(command=command, error=error)]
+        self.roster.sizes |= sizes
+        entered = self.roster.entered.values()
+        fewer = {each.worker for each in entered if each.slot >= after.get(each.node, 0) and each.node in sizes}
+        self.roster.leaving |= fewer
+        grown = self._replace()
+        if not fewer:
+            return [*grown, Answer(command=command, epoch=self.epoch)]
+        self._unanswered.append(command)
+        return grown + self._begin(Wish(reason="resize", plan=plan, in_place=True, soft=True))
+
+    def _not_now(self) -> str:
+        """Why a command to elastic workers cannot be done; '' if it can."""
+        if self.last is None or not self.last.in_place:
+            return "the workers of this job are not elastic (they do not call eagle_eye.elastic), or have not met yet"
+        if self.phase is not Phase.RUNNING:
+            return f"the job is {self.phase}: ask again in its next epoch"
+        return ""

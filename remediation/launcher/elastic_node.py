@@ -1,0 +1,261 @@
+"""A node's elastic workers under the coordinator's commands: fenced, regrouped, left out, forked to join, halted."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError, Stale
+from eagle_eye.rpc.messages import Body
+from eagle_eye.training import messages
+from eagle_eye.types import Layout
+
+from .dump import dump_workers
+from .elastic_sessions import ElasticSessions, Fenced
+from .environment import Store
+from .journal import Journal
+from .presence import Presence
+from .settings import LauncherSettings
+from .store import Ask, ask_patiently
+from .terms import TermsFile
+from .workers import Worker, Workers
+
+log = logging.getLogger(__name__)
+
+WAKE_S = 5.0
+"""How long a worker that was left out may stand still before it is killed and replaced."""
+TOLD = frozenset({"broken", "regrouped", "resumed"})
+"""Words that are handed to the coordinator as they are."""
+
+Report = Callable[[str, Body], None]
+
+
+class ElasticNode:
+    """Turns commands into words for the workers, and their words into facts for the coordinator."""
+
+    def __init__(
+        self, settings: LauncherSettings, workers: Workers, terms: TermsFile, presence: Presence, journal: Journal,
+        clock: Clock, *, report: Report, ask_store: Ask,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._workers = workers
+        self._terms = terms
+        self._presence = presence
+        self._journal = journal
+        self._clock = clock
+        self._report = report
+        self._ask_store = ask_store
+        self.sessions = ElasticSessions(settings.elastic_socket, self._is_ours, self._heard)
+        self.broken: Callable[[], None] = lambda: None
+        """Called when a worker's connections broke."""
+        self._entrants: dict[str, Body] = {}
+        self._expiring: dict[str, asyncio.Task[None]] = {}
+        self._holding: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        tasks = [*self._tasks, *self._expiring.values(), *([self._holding] if self._holding else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.sessions.stop()
+
+    @property
+    def actions(self) -> dict[str, Callable[[Body], Awaitable[Body]]]:
+        """What the coordinator may command."""
+        return {
+            "fence": self._fence, "regroup": self._regroup, "fork": self._fork, "exclude": self._exclude,
+            "dismiss": self._dismiss, "halt_workers": self._halt,
+        }  # fmt: skip
+
+    @property
+    def living(self) -> tuple[Worker, ...]:
+        """Elastic workers that have entered and have not ended."""
+        return tuple(
+            worker for worker in self._workers.all
+            if worker.running and self._entrants.get(worker.name, {}).get("pid") == worker.pid
+        )  # fmt: skip
+
+    @property
+    def roster(self) -> list[Body]:
+        """How they presented themselves, for a coordinator that has not heard of them."""
+        return [self._entrants[worker.name] for worker in self.living if not worker.fenced]
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    async def _fence(self, arguments: Body) -> Body:
+        """The words go out first; the vote is on disk before it is spoken; the holdings follow as a fact."""
+        epoch, promised = int(arguments["epoch"]), self._terms.terms.promised
+        if epoch <= promised:
+            return {"vote": False, "promised": promised}
+        asked = {worker.name for worker in self.living} & set(self.sessions.present)
+        soft = asked & set(arguments.get("soft", ()))
+        self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft)))
+        vote = await asyncio.to_thread(self._terms.promise, epoch)
+        return {"vote": vote, "promised": promised}
+
+    async def _collected(self, epoch: int, fence: "asyncio.Task[Fenced | None]") -> None:
+        fenced = await fence
+        if fenced is None:
+            return
+        holdings = [
+            {name: message[name] for name in ("step", "done", "segments", "phase", "fresh")}
+            | {"worker": worker, "node": self._settings.node}
+            for worker, message in fenced.holdings.items()
+        ]
+        self._report("held", {"epoch": epoch, "holdings": holdings, "silent": list(fenced.silent)})
+
+    async def _regroup(self, arguments: Body) -> Body:
+        layout = msgspec.convert(arguments["layout"], Layout)
+        if layout.epoch < self._terms.terms.promised:
+            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
+        for place in layout.places:
+            if place.node == self._settings.node:
+                self.sessions.tell(place.worker, "regroup", rank=place.rank, **arguments["words"])
+        for worker in arguments.get("leaving", ()):
+            self._release(str(worker))
+        self._let_go()
+        self._workers.adopt(layout)
+        self._presence.write(layout.epoch, self._workers.all)
+        await asyncio.to_thread(self._terms.valid, layout)
+        return {}
+
+    def _release(self, name: str) -> None:
+        worker = self._workers.find(name)
+        if worker is not None:
+            worker.expected = True
+            self.sessions.tell(name, "halt", reason="the job needs fewer workers now", code=0, saves=False, epoch=worker.epoch)
+
+    async def _fork(self, arguments: Body) -> Body:
+        layout, store = msgspec.convert(arguments["layout"], Layout), msgspec.convert(arguments["store"], Store)
+        for slot in arguments["slots"]:
+            await self._workers.fork_joining(layout, int(slot), store, int(arguments["max_restarts"]))
+        self._presence.write(layout.epoch, self._workers.all)
+        return {}
+
+    async def _exclude(self, arguments: Body) -> Body:
+        """It lives: it may wake up and enter again; if it does not, it is looked into, killed and replaced."""
+        name, reason = str(arguments["worker"]), str(arguments["reason"])
+        worker = self._workers.find(name)
+        if worker is None or not worker.running:
+            return {}
+        worker.fenced = True
+        self.sessions.tell(name, "fenced", reason=reason)
+        attributes = {"reason": reason, "epoch": str(worker.epoch), "step": self._workers.step(worker), "pid": str(worker.pid)}
+        self._journal.of_worker("worker.excluded", name, f"worker {name} is left out: {reason}", attributes)
+        self._expiring[name] = asyncio.create_task(self._expire(worker))
+        return {}
+
+    async def _expire(self, worker: Worker) -> None:
+        await asyncio.sleep(WAKE_S)
+        dump = await dump_workers([worker])
+        file = self._settings.logs / f"{worker.place.local_rank}-excluded-{worker.epoch}.json"
+        await asyncio.to_thread(file.write_bytes, msgspec.json.encode(dump))
+        log.warning("worker %s does not come back: its stack is in %s, and it is replaced", worker.name, file)
+        self._expiring.pop(worker.name, None)
+        self._workers.kill(worker)
+        self._report("death", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
+
+    async def _dismiss(self, arguments: Body) -> Body:
+        self.sessions.tell(str(arguments["worker"]), "ended", reason=str(arguments["reason"]))
+        return {}
+
+    async def _halt(self, arguments: Body) -> Body:
+        """One saves a checkpoint, under the epoch that a majority has agreed to; all end."""
+        self._let_go()
+        for worker in self.living:
+            worker.expected = True
+        for name in self.sessions.present:
+            saves = name == arguments["saver"]
+            words = {"epoch": arguments["epoch"], "reason": arguments["reason"], "code": arguments["code"], "saves": saves}
+            self.sessions.tell(name, "halt", **words)
+        return {}
+
+    def ended(self, reason: str) -> None:
+        """The job is over: whoever waits to join it is told."""
+        for name in self.sessions.present:
+            self.sessions.tell(name, "ended", reason=reason)
+
+    # --- without a coordinator ----------------------------------------------------------------------------------------
+
+    def hold(self, give_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The coordinator is gone: the workers stand still until another one regroups them, for a lease at the longest."""
+        epoch = self._terms.terms.promised + 1
+        names = {worker.name for worker in self.living}
+        self._go(self.sessions.fence(epoch, names))
+        if self._holding is None or self._holding.done():
+            self._holding = asyncio.create_task(self._held_too_long(give_up))
+
+    async def _held_too_long(self, give_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await asyncio.sleep(self._settings.lease_s)
+        log.warning("no majority of the launchers has gone on within %g s: the workers are ended", self._settings.lease_s)
+        self._holding = None
+        self._entrants.clear()
+        await give_up()
+
+    def _let_go(self) -> None:
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+
+    # --- what the workers say -----------------------------------------------------------------------------------------
+
+    def _is_ours(self, name: str, pid: int) -> bool:
+        worker = self._workers.find(name)
+        return worker is not None and worker.pid == pid and not worker.ordered
+
+    def _heard(self, name: str, message: messages.Message) -> None:
+        kind = message["kind"]
+        if kind == "enter":
+            self._entered(name, message)
+        elif kind == "store":
+            self._go(self._stored(name, message))
+        elif kind in TOLD:
+            if kind == "broken":
+                self.broken()
+            words = {key: value for key, value in message.items() if key not in ("v", "kind")}
+            self._report(kind, words | {"worker": name, "epoch": int(message.get("epoch", 0))})
+        elif kind == "leave":
+            self._report("leave", {"worker": name, "epoch": int(message.get("epoch", 0)), "lasting": True})
+
+    def _entered(self, name: str, message: messages.Message) -> None:
+        worker = self._workers.find(name)
+        if worker is None:
+            return
+        worker.elastic, worker.fenced = True, False
+        self._workers.quicken()
+        waiting = self._expiring.pop(name, None)
+        if waiting is not None:
+            waiting.cancel()
+        entrant = self._entrants[name] = {
+            "worker": name, "node": self._settings.node, "slot": worker.place.local_rank, "pid": worker.pid,
+            "micro_batches": int(message.get("micro_batches", 1)), "layers": [int(size) for size in message.get("layers", ())],
+            "segments": int(message.get("segments", 0)),
+        }  # fmt: skip
+        self._report("entered", {"epoch": worker.epoch, "entrant": entrant, "lasting": True})
+
+    async def _stored(self, name: str, message: messages.Message) -> None:
+        self.sessions.send(name, await ask_patiently(message, self._ask_store, self._clock))
+
+    def worker_ended(self, worker: Worker) -> None:
+        """Its process is gone, for whatever reason."""
+        self._entrants.pop(worker.name, None)
+        self.sessions.lost(worker.name)
+        waiting = self._expiring.pop(worker.name, None)
+        if waiting is not None:
+            waiting.cancel()
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _go(self, work: "Coroutine[Any, Any, Any] | asyncio.Task[Any]") -> None:
+        task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, EagleEyeError):
+            log.error("an elastic worker was not served", exc_info=error)

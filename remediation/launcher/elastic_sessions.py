@@ -1,0 +1,161 @@
+"""The unix socket of a node's elastic workers: one connection for the life of each, lines of eagle_eye.training.messages."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.training import messages
+
+from .inbox import same_user
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 1.0
+"""A worker that does not answer a hard fence within this time is silent: its process stands still."""
+
+Admit = Callable[[str, int], bool]
+"""Whether the process of that pid is the worker of that name."""
+Hear = Callable[[str, messages.Message], None]
+"""Takes what a worker has said, but for its holdings."""
+
+
+class Fenced(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a fence."""
+
+    holdings: dict[str, messages.Message]
+    """By worker."""
+    silent: tuple[str, ...]
+
+
+class _Round:
+    """One fence, until all have answered."""
+
+    def __init__(self, epoch: int, hard: Iterable[str], soft: Iterable[str]) -> None:
+        self.epoch = epoch
+        self.hard = set(hard)
+        self.missing = self.hard | set(soft)
+        self.holdings: dict[str, messages.Message] = {}
+        self.changed = asyncio.Event()
+
+    def answered(self, worker: str, message: messages.Message) -> None:
+        if worker in self.missing and int(message.get("epoch", -1)) == self.epoch:
+            self.holdings[worker] = message
+            self.forget(worker)
+
+    def forget(self, worker: str) -> None:
+        self.missing.discard(worker)
+        self.changed.set()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self.changed.clear()
+            await self.changed.wait()
+
+
+class ElasticSessions:
+    """Who speaks is asked for its pid once, and then believed: the socket is the user's own."""
+
+    def __init__(self, path: Path, admit: Admit, hear: Hear) -> None:
+        self._path = path
+        self._admit = admit
+        self._hear = hear
+        self._server: asyncio.Server | None = None
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._round: _Round | None = None
+
+    async def start(self) -> None:
+        """Listen. A socket that a killed launcher left behind is replaced."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=messages.LONGEST)
+        self._path.chmod(0o600)
+
+    async def stop(self) -> None:
+        """Hang up on everybody."""
+        if self._server is not None:
+            self._server.close()
+        for writer in tuple(self._writers.values()):
+            writer.close()
+        self._path.unlink(missing_ok=True)
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Workers with a session."""
+        return tuple(self._writers)
+
+    def tell(self, worker: str, kind: str, **words: object) -> bool:
+        """Say something to a worker; False if it has no session."""
+        return self.send(worker, messages.encode(kind, **words))
+
+    def send(self, worker: str, line: bytes) -> bool:
+        """The same, as a line."""
+        writer = self._writers.get(worker)
+        if writer is None or writer.is_closing():
+            return False
+        writer.write(line)
+        return True
+
+    # --- fences ---------------------------------------------------------------------------------------------------
+
+    def fence(self, epoch: int, hard: Iterable[str], soft: Iterable[str] = ()) -> "asyncio.Task[Fenced | None]":
+        """Fence these at once; the task ends with what they hold, or with None when a newer fence has taken its place."""
+        before, self._round = self._round, _Round(epoch, hard, soft)
+        if before is not None:
+            before.changed.set()
+        for worker in tuple(self._round.missing):
+            if not self.tell(worker, "fence", epoch=epoch, soft=worker not in self._round.hard):
+                self._round.missing.discard(worker)
+        return asyncio.create_task(self._collect(self._round))
+
+    async def _collect(self, fence: _Round) -> Fenced | None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await fence.until(lambda: fence is not self._round or not fence.missing & fence.hard)
+        silent = tuple(sorted(fence.missing & fence.hard))
+        await fence.until(lambda: fence is not self._round or not fence.missing - fence.hard)
+        return Fenced(holdings=fence.holdings, silent=silent) if fence is self._round else None
+
+    def lost(self, worker: str) -> None:
+        """Its process has ended: nobody waits for its answer."""
+        if self._round is not None:
+            self._round.forget(worker)
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        worker = ""
+        try:
+            if not same_user(writer.get_extra_info("socket")):
+                return
+            while line := await reader.readline():
+                message = messages.decode(line)
+                worker = worker or self._introduced(message, writer)
+                self._take(worker, message)
+        except (OSError, ValueError, KeyError, EagleEyeError) as error:
+            log.warning("a message on %s was not understood: %s", self._path, error)
+        except asyncio.CancelledError:  # the loop ends; the streams module would log it as an error
+            pass
+        finally:
+            if self._writers.get(worker) is writer:
+                del self._writers[worker]
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+                writer.close()
+
+    def _introduced(self, message: messages.Message, writer: asyncio.StreamWriter) -> str:
+        """Raises ValueError for a stranger."""
+        worker = str(message.get("worker", ""))
+        if message["kind"] != "enter" or not self._admit(worker, int(message.get("pid", 0))):
+            raise ValueError(f"{message['kind']!r} came first, or {worker!r} is no worker of this node")
+        self._writers[worker] = writer
+        return worker
+
+    def _take(self, worker: str, message: messages.Message) -> None:
+        if message["kind"] != "holding":
+            self._hear(worker, message)
+        elif self._round is not None:
+            self._round.answered(worker, message)

@@ -1,0 +1,289 @@
+"""How an epoch is formed: from `Prepare` over the votes to a valid layout. The part of the coordinator that counts.
+
+Whatever goes wrong on the way begins another epoch with a higher number.
+"""
+
+from collections.abc import Callable
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Layout, Place
+
+from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
+from .healing import Budget
+from .membership import Member, places, succession, tally, voters
+from .rules import Phase, Rules, Wish
+
+Effects = list[Effect]
+
+
+class Epochs:
+    """Members, votes and timers. `_begin` asks for an epoch, `_valid` is where it has become one."""
+
+    def __init__(
+        self, rules: Rules, budget: Budget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
+    ) -> None:
+        """`last`: the last valid layout, after a succession or a restart; `lost`: nodes known to be gone."""
+        self.rules = rules
+        self.budget = budget
+        self.last = last
+        self.epoch = last.epoch if last is not None else 0
+        self.phase = Phase.GATHERING
+        self.commanded = True
+        """Somebody who could command a restart is listening: a spent budget is not the end at once."""
+        self.members: dict[str, Member] = {}
+        self.excluded: set[str] = set(last.excluded) if last is not None else set()
+        self._skipped: set[int] = set(last.skipped) if last is not None else set()
+        self._clock = clock
+        self._promised = self.epoch
+        self._wish = Wish(reason="start") if last is None else Wish(reason="node lost" if lost else "node returned")
+        self._led = False
+        """This launcher has had a valid epoch as coordinator."""
+        self._forming: Layout | None = None
+        self._acknowledged: set[str] = set()
+        self._asked = False
+        self._finished: set[str] = set()
+        self._unanswered: list[str] = []
+        self._give_up = 0.0
+        self._due: dict[str, float] = {}
+        """Name of a timer → when it rings. `phase` is the one that each phase has for itself."""
+
+    # --- what the driver may ask --------------------------------------------------------------------------------
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds until `tick` is due; None if nothing is waited for."""
+        return max(0.0, min(self._due.values()) - self._clock.monotonic()) if self._due else None
+
+    @property
+    def candidate(self) -> bool:
+        """After a succession or a restart, as long as no majority has followed."""
+        return self.phase in {Phase.GATHERING, Phase.FORMING, Phase.WAITING} and self.last is not None and not self._led
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """Nodes of the running epoch whose session is gone: lost as soon as a second witness says so."""
+        if self.phase is not Phase.RUNNING or self.last is None:
+            return ()
+        return tuple(node for node in self.last.nodes if not self._connected(node) and node not in self._finished)
+
+    # --- votes --------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, node: str, epoch: int) -> Effects:
+        """A launcher has ended, or fenced, its old workers and votes for the epoch."""
+        if not self._is_forming(epoch):
+            return []
+        self._acknowledged.add(node)
+        return self._settle()
+
+    def refused(self, epoch: int, promised: int) -> Effects:
+        """A launcher has already voted for a higher epoch: take a number above that."""
+        self._promised = max(self._promised, promised)
+        return self._begin(self._wish) if self._is_forming(epoch) else []
+
+    def granted(self, epoch: int, granted: bool) -> Effects:
+        """The leader's answer to `AskGrant`."""
+        if self._forming is None or not self._is_forming(epoch):
+            return []
+        if granted:
+            return self._valid(self._forming)
+        self._asked = False
+        self._arm(self.rules.grant_s)
+        return []
+
+    def started(self, epoch: int) -> Effects:
+        """Every node of the epoch has started, or regrouped, its workers."""
+        if self.last is None or self.last.epoch != epoch or self.phase is not Phase.RUNNING:
+            return []
+        effects: Effects = []
+        if self._wish.reason == "start":
+            effects.append(self._job_event("job.started", "the workers were started"))
+        attributes = {
+            "epoch": str(epoch), "reason": self._wish.reason, "cause": self._wish.cause, "plan": self._wish.plan,
+            "excluded": ",".join(sorted(self.excluded)), "restarts": str(self.budget.spent),
+            "budget_left": str(self.budget.left),
+        }  # fmt: skip
+        effects.append(Tell(name="epoch.begun", message=f"epoch {epoch}: {self._wish.reason}", attributes=attributes))
+        return effects + self._answer(epoch=epoch)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def tick(self) -> Effects:
+        """Something may be due: call it when `wait_s` is over."""
+        now = self._clock.monotonic()
+        effects: Effects = []
+        for name in [name for name, due in self._due.items() if due <= now]:
+            if self._due.pop(name, None) is not None:
+                effects += self._rings()[name]()
+        return effects
+
+    def _rings(self) -> dict[str, Callable[[], Effects]]:
+        """What each timer is for."""
+        return {"phase": self._phase_is_late}
+
+    def _phase_is_late(self) -> Effects:
+        if self.phase is Phase.FORMING:
+            return self._forming_is_late()
+        if self.phase is Phase.WAITING:
+            return self._waited()
+        if self.phase is Phase.SPENT:
+            return self._fail(f"its own budget ({self.budget.heal}) is spent and nobody commanded a restart")
+        return []
+
+    # --- forming ------------------------------------------------------------------------------------------------
+
+    def _heal(self, wish: Wish) -> Effects:
+        """Begin an epoch on the job's own account."""
+        if self.budget.take():
+            return self._begin(wish)
+        self.phase = Phase.SPENT
+        self._arm(self.rules.patience_s if self.commanded else 0.0)
+        attributes = {"heal": self.budget.heal, "restarts": str(self.budget.spent), "cause": wish.cause}
+        message = f"{wish.reason}: the job may not restart itself again ({self.budget.heal})"
+        return [
+            Tell(name="budget.spent", message=message, attributes=attributes),
+            Halt(nodes=self._all_connected(), reason="budget spent"),
+        ]
+
+    def _begin(self, wish: Wish) -> Effects:
+        self._wish = wish
+        participants = self._participants()
+        if len(participants) < self.rules.min_nodes:
+            return self._wait_for_nodes(len(participants))
+        return self._form(participants, places(self.rules.job.rsplit("/", 1)[-1], participants))
+
+    def _form(self, participants: list[Member], ranks: tuple[Place, ...]) -> Effects:
+        self.epoch = max(self.epoch, self._promised) + 1
+        self._promised = self.epoch
+        self._forming = self._layout(participants, ranks)
+        self._acknowledged = set()
+        self._asked = False
+        self.phase = Phase.FORMING
+        self._arm(self.rules.prepare_s)
+        return [self._prepare(self._forming, self._all_connected())]
+
+    def _prepare(self, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
+        return Prepare(nodes=nodes, layout=layout)
+
+    def _layout(self, participants: list[Member], ranks: tuple[Place, ...]) -> Layout:
+        wish = self._wish
+        idle = [member for member in succession(self.last, self.members.values(), self.rules.node)
+                if member not in participants]  # fmt: skip
+        return Layout(
+            job=self.rules.job, epoch=self.epoch, time=self._clock.now(), coordinator=self.rules.node,
+            launchers={member.node: member.address for member in (*participants, *idle)}, places=ranks,
+            excluded=tuple(sorted(self.excluded)), reason=wish.reason, plan=wish.plan, resume_step=wish.resume_step,
+            skipped=tuple(sorted(self._skipped)), restarts=self.budget.spent, in_place=wish.in_place,
+        )  # fmt: skip
+
+    def _settle(self) -> Effects:
+        """Is the epoch valid now?"""
+        layout = self._forming
+        if layout is None or not self._acknowledged.issuperset(layout.nodes):
+            return []
+        count = tally(self.last, self._acknowledged)
+        if count.majority:
+            return self._valid(layout)
+        silent = [node for node in voters(self.last or layout) if node not in self._acknowledged]
+        if any(self._connected(node) for node in silent) or not count.half or self._asked or self.last is None:
+            return []
+        self._asked = True
+        return [AskGrant(layout=layout, missing=tuple(silent))]
+
+    def _forming_is_late(self) -> Effects:
+        """Leave those behind that did not acknowledge in time; they are back when they say so."""
+        if self._forming is None:
+            return []
+        late = [node for node in self._forming.launchers if node not in self._acknowledged and self._connected(node)]
+        for node in late:
+            self.members[node].connected = False
+        missing = [node for node in self._forming.nodes if node not in self._acknowledged]
+        self._arm(self.rules.grant_s)
+        return self._begin(self._wish) if missing else self._settle()
+
+    def _valid(self, layout: Layout) -> Effects:
+        self.phase = Phase.RUNNING
+        self._led = True
+        self.last = layout
+        self._finished = set()
+        self._disarm("phase")
+        if any(self._welcome(member, layout) for member in self.members.values()):
+            self._arm_batch()
+        return [
+            Start(nodes=self._all_connected(), layout=layout, cause=self._wish.cause, budget_left=self.budget.left)
+        ]
+
+    def _welcome(self, member: Member, layout: Layout) -> bool:
+        """A connected launcher that the layout left out though there is room for it."""
+        outside = member.connected and member.node not in layout.nodes and member.node not in self.excluded
+        return outside and len(layout.nodes) < self.rules.max_nodes and self.budget.limit > 0
+
+    def _waited(self) -> Effects:
+        if len(self._participants()) >= self.rules.min_nodes:
+            return self._begin(Wish(reason="node returned"))
+        left = self._give_up - self._clock.monotonic()
+        if left <= 0:
+            return self._fail("too few nodes came back")
+        self._arm(left)
+        return []
+
+    def _wait_for_nodes(self, here: int) -> Effects:
+        if self.phase is not Phase.WAITING:
+            self._give_up = self._clock.monotonic() + self.rules.wait_nodes_s
+        self.phase = Phase.WAITING
+        self._arm(self.rules.wait_nodes_s)
+        reason = f"{here} node(s) are left, the job needs {self.rules.min_nodes}"
+        return [Halt(nodes=self._all_connected(), reason=reason), *self._answer(error=reason)]
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def _end(self, event: Tell, error: str, code: int, reason: str) -> Effects:
+        self.phase = Phase.ENDED
+        self._due.clear()
+        return [event, *self._answer(error=error), End(code=code, reason=reason)]
+
+    def _done(self) -> Effects:
+        event = self._job_event("job.finished", "every worker ended with code 0")
+        return self._end(event, "the job has finished", 0, "finished")
+
+    def _fail(self, reason: str) -> Effects:
+        return self._end(self._job_event("job.failed", reason), f"the job has failed: {reason}", 1, reason)
+
+    # --- small things -------------------------------------------------------------------------------------------
+
+    def _participants(self) -> list[Member]:
+        ordered = succession(self.last, self.members.values(), self.rules.node)
+        return [member for member in ordered if member.node not in self.excluded][: self.rules.max_nodes]
+
+    def _is_forming(self, epoch: int) -> bool:
+        return self.phase is Phase.FORMING and self._forming is not None and epoch == self._forming.epoch
+
+    def _job_event(self, name: str, message: str, reason: str = "") -> Tell:
+        return Tell(name=name, message=message, attributes={"epoch": str(self.epoch), "reason": reason or message})
+
+    def _answer(self, epoch: int = 0, error: str = "") -> Effects:
+        answered: Effects = [Answer(command=command, epoch=epoch, error=error) for command in self._unanswered]
+        self._unanswered.clear()
+        return answered
+
+    def _all_connected(self) -> tuple[str, ...]:
+        return tuple(node for node, member in self.members.items() if member.connected)
+
+    def _connected(self, node: str) -> bool:
+        member = self.members.get(node)
+        return member is not None and member.connected
+
+    @property
+    def _waits(self) -> bool:
+        """The phase's own timer is set."""
+        return "phase" in self._due
+
+    def _arm(self, seconds: float, timer: str = "phase") -> None:
+        self._due[timer] = self._clock.monotonic() + seconds
+
+    def _disarm(self, timer: str) -> None:
+        self._due.pop(timer, None)
+
+    def _arm_batch(self, timer: str = "phase") -> None:
+        """Wait a moment for further joiners, counted from the first."""
+        batch = self._clock.monotonic() + self.rules.batch_s
+        self._due[timer] = min(self._due.get(timer, batch), batch)

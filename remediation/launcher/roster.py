@@ -1,0 +1,111 @@
+"""Which elastic workers there are, on which node, and which are on their way."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from .membership import Member
+
+ATTEMPTS = 3
+"""How often a worker is started anew that dies before it has entered."""
+
+
+class Entrant(msgspec.Struct, frozen=True, kw_only=True):
+    """An elastic worker as it presents itself with `enter`."""
+
+    worker: str
+    node: str
+    slot: int
+    pid: int
+    micro_batches: int
+    layers: tuple[int, ...]
+    """Bytes of state of each layer."""
+    segments: int = 0
+    """Of a reduced gradient; 0 if it does not say."""
+
+
+class Roster:
+    """Kept by the coordinator; names are run/node/slot, one life of a name differs from the next by its pid."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self.entered: dict[str, Entrant] = {}
+        """Alive, and part of the job or waiting to become it."""
+        self.suspended: dict[str, Entrant] = {}
+        """Alive, but left out until they enter again."""
+        self.awaited: dict[str, str] = {}
+        """Forked to join and not here yet: worker → node."""
+        self.done: set[str] = set()
+        """They have reached the end of the training."""
+        self.leaving: set[str] = set()
+        """Not needed any more: they end at the next boundary."""
+        self.sizes: dict[str, int] = {}
+        """Workers that a node is to have, where somebody has changed it."""
+        self._attempts: dict[str, int] = {}
+
+    def name(self, node: str, slot: int) -> str:
+        return f"{self._run}/{node}/{slot}"
+
+    def clear(self) -> None:
+        """All workers are ended."""
+        self.entered.clear()
+        self.suspended.clear()
+        self.awaited.clear()
+        self.done.clear()
+        self.leaving.clear()
+
+    def enter(self, entrant: Entrant) -> None:
+        """A worker is here, for the first time or again."""
+        for others in (self.awaited, self.suspended):
+            others.pop(entrant.worker, None)
+        self.leaving.discard(entrant.worker)
+        self.entered[entrant.worker] = entrant
+
+    def returned(self, node: str, entrants: Iterable[Entrant]) -> None:
+        """A launcher says which of its elastic workers live."""
+        self.drop(node)
+        self.entered |= {entrant.worker: entrant for entrant in entrants}
+
+    def drop(self, node: str) -> None:
+        """A node's workers cannot be reached."""
+        for known in (self.entered, self.suspended):
+            for worker in [worker for worker, entrant in known.items() if entrant.node == node]:
+                del known[worker]
+        for worker in [worker for worker, home in self.awaited.items() if home == node]:
+            del self.awaited[worker]
+
+    def is_of_another_life(self, worker: str, pid: int) -> bool:
+        """Whether the process of that pid is no longer the one behind the name."""
+        known = self.entered.get(worker) or self.suspended.get(worker)
+        return bool(pid) and known is not None and known.pid != pid
+
+    def gone(self, worker: str) -> None:
+        """Its process has ended."""
+        for known in (self.entered, self.suspended, self.awaited):
+            known.pop(worker, None)
+        self.leaving.discard(worker)
+
+    def suspend(self, worker: str) -> Entrant:
+        """Leave a living worker out."""
+        entrant = self.suspended[worker] = self.entered.pop(worker)
+        return entrant
+
+    def settled(self, worker: str) -> None:
+        """It is part of an epoch: what went wrong at its start is forgotten."""
+        self._attempts.pop(worker, None)
+
+    def size(self, member: Member) -> int:
+        return self.sizes.get(member.node, member.slots)
+
+    def to_fork(self, member: Member) -> tuple[int, ...]:
+        """Slots of a node that stand empty, each taken as being on its way from now on."""
+        slots = tuple(slot for slot in range(self.size(member)) if self._is_empty(self.name(member.node, slot)))
+        for slot in slots:
+            worker = self.name(member.node, slot)
+            self.awaited[worker] = member.node
+            self._attempts[worker] = self._attempts.get(worker, 0) + 1
+        return slots
+
+    def _is_empty(self, worker: str) -> bool:
+        known = (self.entered, self.suspended, self.awaited)
+        return not any(worker in each for each in known) and self._attempts.get(worker, 0) < ATTEMPTS

@@ -1,0 +1,67 @@
+"""What a job declares at its start, where it stands, and why an epoch is begun."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Phase(StrEnum):
+    """Where the job stands."""
+
+    GATHERING = "gathering"
+    FORMING = "forming"
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Too few nodes; goes on as soon as there are enough."""
+    SPENT = "spent"
+    """The job may not heal itself any more; somebody else may still command a restart."""
+    HALTING = "halting"
+    """Its elastic workers save what they have and end."""
+    ENDED = "ended"
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What was declared at the start. Times in seconds."""
+
+    job: str
+    node: str
+    """Of this launcher."""
+    min_nodes: int
+    max_nodes: int
+    min_workers: int = 1
+    """An elastic job with fewer saves a checkpoint and stops."""
+    batch_s: float = 0.2
+    """How long further joiners are waited for."""
+    merge_s: float = 0.005
+    """Deaths of elastic workers within this time are one event."""
+    join_timeout_s: float = 10.0
+    """At the start: how long more than the minimum is waited for."""
+    prepare_s: float = 5.0
+    """A launcher that takes longer to end its workers, or to vote, is left behind."""
+    grant_s: float = 0.25
+    """Between two requests for the leader's voice."""
+    lease_s: float = 2.0
+    """How long an elastic job without a majority waits for one before it stops."""
+    broken_s: float = 1.0
+    """How long a group whose connections broke waits for somebody to be found dead, before it is formed anew."""
+    halt_s: float = 60.0
+    """How long workers may take over their last checkpoint."""
+    patience_s: float = 0.0
+    """After the budget is spent: how long a command is waited for."""
+    wait_nodes_s: float = 600.0
+    """How long a job with too few nodes waits for more."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an epoch is begun and what it asks of the workers."""
+
+    reason: str
+    cause: str = ""
+    plan: str = ""
+    resume_step: int = -1
+    in_place: bool = False
+    """The workers live on: they are fenced, asked what they hold, and regrouped."""
+    soft: bool = False
+    """They finish the step that they are in."""
+    halt: str = ""
+    """Why the workers of this epoch are only to save a checkpoint and end."""
