@@ -10,6 +10,7 @@ With one node a member (aligned shares) as much is sent as in a ring all-reduce,
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,7 +63,7 @@ class _Segment:
     """One segment on its way. `arriving`: by rank, a row per node of that rank."""
 
     index: int
-    arriving: dict[int, Tensor]
+    arriving: dict[int, list[Tensor]]
     works: "list[Work]" = field(default_factory=list)
 
 
@@ -103,7 +104,7 @@ class _Exchange:
         """Everybody's nodes of our slice come in, our nodes of their slices go out."""
         segment = _Segment(index, self._rows(index))
         for peer in self._others:
-            self._swap(segment, peer, 2 * index, self._outgoing(index, peer), segment.arriving.get(peer))
+            self._swap(segment, peer, 2 * index, self._outgoing(index, peer), segment.arriving[peer])
         return segment
 
     def _gather(self, segment: _Segment) -> _Segment:
@@ -111,40 +112,40 @@ class _Exchange:
         _wait(segment.works)
         segment.works.clear()
         ours = self._slice(segment.index, self._group.rank)
-        total = combine(self._terms(segment), self._vector.total, _add)
-        self._vector.mean(total.tensor, self.place[ours], ours.start)
+        if ours.start < ours.stop:
+            total = combine(self._terms(segment, ours), self._vector.total, _add)
+            self._vector.mean(total.tensor, self.place[ours], ours.start)
+        segment.arriving.clear()
         for peer in self._others:
-            theirs = self.place[self._slice(segment.index, peer)]
-            self._swap(segment, peer, 2 * segment.index + 1, self.place[ours], theirs)
+            theirs = self._slice(segment.index, peer)
+            self._swap(segment, peer, 2 * segment.index + 1, [self.place[ours]], [self.place[theirs]])
         return segment
 
     def _complete(self, segment: _Segment) -> int:
         _wait(segment.works)
         return segment.index
 
-    def _swap(self, segment: _Segment, peer: int, tag: int, outgoing: Tensor | None, incoming: Tensor | None) -> None:
+    def _swap(
+        self, segment: _Segment, peer: int, tag: int, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]
+    ) -> None:
         """Of two members the lower sends first: over NCCL their operations queue up in order."""
-        send = None if outgoing is None or not outgoing.numel() else lambda: self._group.send(outgoing, peer, tag)
-        receive = None if incoming is None or not incoming.numel() else lambda: self._group.receive(incoming, peer, tag)
-        order = (send, receive) if self._group.rank < peer else (receive, send)
-        segment.works.extend(start() for start in order if start is not None)
+        sends = [(self._group.send, each) for each in outgoing]
+        receives = [(self._group.receive, each) for each in incoming]
+        for start, tensor in (*sends, *receives) if self._group.rank < peer else (*receives, *sends):
+            if tensor.numel():
+                segment.works.append(start(tensor, peer, tag))
 
-    def _outgoing(self, index: int, peer: int) -> Tensor | None:
-        """Our nodes, one row each, of a peer's slice; a single one is sent from where it lies."""
-        span = self._slice(index, peer)
-        rows = [self._sums[node][span] for node in self._nodes[self._group.rank]]
-        if not rows:
-            return None
-        return rows[0] if len(rows) == 1 else torch.stack(rows)
+    def _outgoing(self, index: int, peer: int) -> list[Tensor]:
+        """Our nodes of a peer's slice, from where they lie."""
+        return [self._sums[node][self._slice(index, peer)] for node in self._nodes[self._group.rank]]
 
-    def _rows(self, index: int) -> dict[int, Tensor]:
-        """Room for what arrives for our slice."""
+    def _rows(self, index: int) -> dict[int, list[Tensor]]:
+        """Room for what arrives for our slice: by rank, one row per node."""
         span = self._slice(index, self._group.rank)
         length = span.stop - span.start
-        counts = {peer: len(self._nodes[peer]) for peer in self._others if self._nodes[peer]}
-        room = self._room_for(index, length * sum(counts.values()))
-        parts = room.split([length * count for count in counts.values()])
-        return {peer: part.view(count, length) for (peer, count), part in zip(counts.items(), parts, strict=True)}
+        counts = [len(self._nodes[peer]) for peer in self._others]
+        rows = iter(self._room_for(index, length * sum(counts)).view(-1, length) if length else ())
+        return {peer: list(islice(rows, count)) for peer, count in zip(self._others, counts, strict=True)}
 
     def _room_for(self, index: int, elements: int) -> Tensor:
         """In turns in one part of the vector that was lent, if that suffices."""
@@ -154,8 +155,7 @@ class _Exchange:
         first = index % _AHEAD * part
         return self._room[first : first + elements]
 
-    def _terms(self, segment: _Segment) -> dict[Node, _Term]:
-        ours = self._slice(segment.index, self._group.rank)
+    def _terms(self, segment: _Segment, ours: slice) -> dict[Node, _Term]:
         terms = {node: _Term(self._sums[node][ours], False) for node in self._nodes[self._group.rank]}
         for peer, rows in segment.arriving.items():
             terms.update((node, _Term(row, True)) for node, row in zip(self._nodes[peer], rows, strict=True))

@@ -83,7 +83,7 @@ class Trained:
 
         Gradients are added to the parameters' `.grad`. What the user's functions raise goes through.
         """
-        torch.manual_seed(seed_of(self.seed, step, micro_batch))
+        _seed(self.device, seed_of(self.seed, step, micro_batch))
         given, target = self._batch(step, micro_batch)
         output = fitting(given, self.device, self._dtype)
         target = fitting(target, self.device)
@@ -124,6 +124,13 @@ def seed_of(seed: int, step: int, micro_batch: int) -> int:
     """Of torch's random numbers in one micro-batch: 63 bits that have nothing in common with its neighbours'."""
     content = f"{seed}/{step}/{micro_batch}".encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """What torch.manual_seed does for the model's device; that one formats a stack trace for each kind of device."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def _layers_of(layers: nn.Module | Iterable[nn.Module]) -> list[nn.Module]:
