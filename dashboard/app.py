@@ -18,7 +18,7 @@ PAGES = (
     ("eagle_eye", "Eagle Eye", True),
     ("incident", "Incident", False),
 )
-"""File and address, title, whether the menu shows it. The first is where one begins."""
+"""File and address, title, whether the menu shows it. The first is where one begins: it has no address, but is found under its name, too."""
 
 
 def main() -> None:
@@ -30,7 +30,8 @@ def main() -> None:
 
 def _let_in_and_show() -> None:
     known = reading.sources()
-    pages = [_page(*each) for each in PAGES]
+    name, title, _ = PAGES[0]
+    pages = [_page(name, title, True, first=True), *(_page(*each) for each in PAGES[1:]), _page(name, title, False)]
     who = login.person(known)
     if who is None:
         st.navigation(pages, position="hidden")
@@ -41,11 +42,11 @@ def _let_in_and_show() -> None:
     _signed(known, who)
 
 
-def _page(name: str, title: str, seen: bool) -> Any:
+def _page(name: str, title: str, seen: bool, *, first: bool = False) -> Any:
     def show() -> None:
         boundary.shown(_shown_by(name))
 
-    return st.Page(show, title=title, url_path=name, default=name == PAGES[0][0], visibility="visible" if seen else "hidden")
+    return st.Page(show, title=title, url_path="first" if first else name, default=first, visibility="visible" if seen else "hidden")
 
 
 def _shown_by(name: str) -> Callable[[], None]:

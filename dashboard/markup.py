@@ -3,6 +3,7 @@
 Every text is escaped but what is `Safe` already, so that nothing that came over a wire becomes markup.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +14,7 @@ Tone = Literal["quiet", "good", "accent", "warning", "alarm"]
 SIGNS: Mapping[Tone, str] = {"quiet": "○", "good": "●", "accent": "◐", "warning": "▲", "alarm": "■"}
 """Shapes beside the colours: whoever sees no colour sees these."""
 FIRST = "cluster"
+QUOTED = re.compile(r"`([^`]+)`")
 
 
 class Safe(str):
@@ -40,6 +42,15 @@ def text(value: object) -> Safe:
     ('a &lt; b', '<b>')
     """
     return value if isinstance(value, Safe) else Safe(escape(str(value)))
+
+
+def prose(value: object) -> Safe:
+    """As `text`; what stands between backticks is code, as in our errors.
+
+    >>> prose("start `eagle-eye server` & look")
+    'start <code>eagle-eye server</code> &amp; look'
+    """
+    return value if isinstance(value, Safe) else Safe(QUOTED.sub(r"<code>\1</code>", escape(str(value))))
 
 
 def joined(*parts: object) -> Safe:
@@ -88,12 +99,13 @@ def stacked(first: object, second: object) -> Safe:
     return Safe(f'{text(first)}<div class="ee-second">{text(second)}</div>')
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, caption: str = "") -> Safe:
-    """Dense; scrolls sideways by itself where it is too wide. `caption` is for who listens to the page."""
+def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, caption: str = "", low: bool = False) -> Safe:
+    """Dense; scrolls sideways by itself where it is too wide. `caption` is for who listens to the page; `low`: a long one scrolls downwards, too."""
     heads = "".join(tagged("th", column.title, _kind(column), scope="col") for column in columns)
     body = "".join(f"<tr>{''.join(tagged('td', cell, _kind(column)) for column, cell in zip(columns, row, strict=True))}</tr>" for row in rows)
     spoken = tagged("caption", caption) if caption else ""
-    return Safe(f'<div class="ee-scroll"><table class="ee-table">{spoken}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>')
+    box = 'class="ee-scroll ee-low" tabindex="0"' if low else 'class="ee-scroll"'
+    return Safe(f'<div {box}><table class="ee-table">{spoken}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +126,12 @@ def tiles(each: Iterable[Tile]) -> Safe:
 def empty(title: object, advice: object, *, command: str = "") -> Safe:
     """Where there is nothing yet: what that means, and what to do next."""
     todo = tagged("code", command, "ee-command") if command else ""
-    return tagged("div", joined(tagged("div", title, "ee-empty-title"), tagged("div", advice, "ee-muted"), todo), "ee-empty")
+    return tagged("div", joined(tagged("div", title, "ee-empty-title"), tagged("div", prose(advice), "ee-muted"), todo), "ee-empty")
 
 
 def banner(content: object, tone: Tone = "quiet") -> Safe:
     """One line over the page."""
-    return tagged("div", content, f"ee-banner ee-{tone}", role="status")
+    return tagged("div", prose(content), f"ee-banner ee-{tone}", role="status")
 
 
 def section(title: object, note: object = "") -> Safe:

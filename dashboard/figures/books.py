@@ -28,10 +28,11 @@ def books(entries: Sequence[Entry], palette: Palette, unit: str) -> Any:
     drawn = entries[:MOST]
     places = list(range(len(drawn)))
     off = [{"type": "line", "x0": entry.predicted, "x1": entry.actual, "y0": place, "y1": place, "line": {"color": palette.muted, "width": 2}, "layer": "below"} for place, entry in enumerate(drawn)]
+    names = [words.short(entry.name, 34) for entry in drawn]
     figure = style.blank(
-        palette, ROW * len(drawn) + 62, shapes=off, showlegend=True, legend={"x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}, margin={"l": 8, "r": 16, "t": 26, "b": 8},
+        palette, ROW * len(drawn) + 62, shapes=off, showlegend=True, legend={"x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"}, left=style.room(names), right=16, top=26,
         xaxis={"showgrid": True, "rangemode": "tozero", "ticksuffix": f" {unit}", "nticks": 8, "fixedrange": True},
-        yaxis={"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": places, "ticktext": [words.short(entry.name, 34) for entry in drawn], "fixedrange": True},
+        yaxis={"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": places, "ticktext": names, "fixedrange": True},
     )  # fmt: skip
     said = [f"{entry.name}<br>predicted <b>{words.number(entry.predicted, unit)}</b>, actual <b>{words.number(entry.actual, unit)}</b>" for entry in drawn]
     for name, values, marker in (

@@ -41,7 +41,7 @@ def _look(plot: Plot, palette: Palette) -> dict[str, Any]:
     unit = f"  <span style='color:{palette.muted}'>{plot.unit}</span>" if plot.unit else ""
     return {
         "title": {"text": f"<b>{plot.title}</b>{unit}", "font": {"size": 13, "color": palette.text}, "x": 0, "xref": "container", "xanchor": "left", "y": 0.98, "yanchor": "top", "pad": {"l": 4}},
-        "margin": {"l": 8, "r": 8, "t": 44, "b": 8}, "hovermode": "x unified", "showlegend": len(plot.series) > 1,
+        "top": 44, "hovermode": "x unified", "showlegend": len(plot.series) > 1,
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"},
         "xaxis": {"tickformat": "%H:%M:%S", "nticks": 4}, "yaxis": {"nticks": 4},
     }  # fmt: skip

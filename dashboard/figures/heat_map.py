@@ -48,7 +48,9 @@ def heat_map(heat: Heat, palette: Palette) -> Any:
 
     grid = in_rows(heat) if len(heat.nodes) <= ROWS else in_blocks(heat)
     low, high = limits(heat.values)
-    figure = style.blank(palette, _height(grid, heat), xaxis=_across_axis(grid, heat), yaxis=_down_axis(grid, heat))
+    across, down = _across_axis(grid, heat), _down_axis(grid, heat)
+    top = 28 if across["showticklabels"] else 8
+    figure = style.blank(palette, _height(grid, heat), left=style.room(down["ticktext"]), right=style.SCALE, top=top, bottom=8, xaxis=across, yaxis=down)
     figure.add_trace(
         go.Heatmap(
             z=grid.values, customdata=grid.said, hovertemplate=f"%{{customdata}}<br><b>%{{z:{style.digits(high)}}}{words.SPACE}{heat.unit}</b><extra></extra>", hoverongaps=False, zmin=low, zmax=high,

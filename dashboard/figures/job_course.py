@@ -18,6 +18,8 @@ STEPS = 2
 """The row that shows phases."""
 GROUND = 0.045
 """Of the height: free over each row for its name."""
+DAY_S = 50_000
+"""Of a longer span the days are named, too."""
 WHOLE = "y6"
 """Axis over the whole height."""
 SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open"}
@@ -25,7 +27,7 @@ SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open
 
 def job_course(course: Course, palette: Palette, zone: tzinfo, *, since: float, until: float) -> Any:
     """Figure with one axis of time. `since`, `until`: seconds since 1970."""
-    figure = style.blank(palette, HEIGHT, **_rows(palette, course), xaxis=_time_axis(until - since), hovermode="x unified", hoversubplots="axis")
+    figure = style.blank(palette, HEIGHT, bottom=44 if until - since > DAY_S else 28, **_rows(palette, course), xaxis=_time_axis(until - since), hovermode="x unified", hoversubplots="axis")
     times = style.moments(course.times, zone)
     figure.add_traces(
         [
@@ -62,7 +64,7 @@ def colour_of(what: str, palette: Palette) -> str:
 
 def _time_axis(span: float) -> dict[str, Any]:
     """It ends where its traces end: with a range of its own, plotly would forget the reader's zoom whenever the range moves."""
-    clock = "%H:%M:%S" if span < 900 else "%H:%M\n%-d %b" if span > 50_000 else "%H:%M"
+    clock = "%H:%M:%S" if span < 900 else "%H:%M\n%-d %b" if span > DAY_S else "%H:%M"
     return {"type": "date", "tickformat": clock, "hoverformat": "%-d %b %H:%M:%S", "nticks": 6, "anchor": f"y{len(ROWS)}"}
 
 

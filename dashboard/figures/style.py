@@ -1,5 +1,6 @@
 """What all figures share: type, margins, grid, hover, and the reader's zone on the axis of time."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -9,26 +10,37 @@ from dashboard.figures.colours import Palette
 from eagle_eye.types import Doubles
 
 FONT = '"Source Sans", "Source Sans Pro", system-ui, sans-serif'
+CHARACTER = 6.3
+"""Pixels of a character of a tick, on average."""
+SCALE = 66
+"""Pixels for a scale of colours at the right of a map."""
 SETTINGS = {"displaylogo": False, "displayModeBar": False, "scrollZoom": False, "doubleClick": "reset"}
 """Of plotly's surroundings: drag zooms, a double click shows all again."""
 
 
-def blank(palette: Palette, height: int, **layout: Any) -> Any:
-    """A figure without anything in it. `height`: pixels; `layout`: what this one has besides, an axis (`xaxis`, `yaxis2`, …) over the usual one.
+def blank(palette: Palette, height: int, *, left: int = 52, right: int = 8, top: int = 8, bottom: int = 28, **layout: Any) -> Any:
+    """A figure without anything in it. `height` and margins: pixels; `layout`: what this one has besides, an axis (`xaxis`, …) over the usual one.
 
-    All at once: plotly checks a whole layout in a tenth of the time that it takes to change one step by step.
+    All at once: plotly checks a whole layout in a tenth of the time that it takes to change one step by step. Margins are given, as the
+    browser would draw everything twice more to find them out.
     """
     import plotly.graph_objects as go
 
     usual = {
-        "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "height": height, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": palette.muted}, "showlegend": False, "dragmode": "zoom", "uirevision": "kept",
         "hoverlabel": {"bgcolor": palette.surface, "bordercolor": palette.line, "font": {"family": FONT, "size": 13, "color": palette.text}},
     }  # fmt: skip
     legend = {"orientation": "h", "x": 0, "y": 1, "font": {"size": 12, "color": palette.muted}, **layout.pop("legend", {})}
     named = dict.fromkeys(("xaxis", "yaxis", *(name for name in layout if "axis" in name)))
     axes = {name: {**_axis(palette), "showgrid": not name.startswith("xaxis"), **layout.pop(name, {})} for name in named}
-    return go.Figure(layout={**usual, "legend": legend, **axes, **layout, "template": "none"})
+    margin = {"l": left, "r": right, "t": top, "b": bottom, "autoexpand": False}
+    return go.Figure(layout={**usual, "margin": margin, "legend": legend, **axes, **layout, "template": "none"})
+
+
+def room(names: Iterable[str]) -> int:
+    """Pixels that the longest of some names takes beside an axis."""
+    return round(max(map(len, names), default=0) * CHARACTER) + 10
 
 
 def digits(largest: float) -> str:
@@ -62,6 +74,6 @@ def gaps(values: Doubles) -> list[float | None]:
 
 def _axis(palette: Palette) -> dict[str, Any]:
     return {
-        "gridcolor": palette.line, "linecolor": palette.line, "zeroline": False, "ticks": "", "automargin": True,
+        "gridcolor": palette.line, "linecolor": palette.line, "zeroline": False, "ticks": "",
         "tickfont": {"size": 12, "color": palette.muted}, "title": {"font": {"size": 12, "color": palette.muted}}, "fixedrange": False,
     }  # fmt: skip

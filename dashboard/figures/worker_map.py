@@ -30,10 +30,11 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     every = max(1, -(-len(heat.workers) // NAMED))
     names = named_all(heat.workers)
     span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
+    ticks = [words.short(name, 20) for name in names[::every]]
     figure = style.blank(
-        palette, int(min(MOST, max(120, ROW * len(names) + 60))),
+        palette, int(min(MOST, max(120, ROW * len(names) + 60))), left=style.room(ticks), right=style.SCALE,
         xaxis={"type": "date", "tickformat": "%H:%M:%S" if span < 900 else "%H:%M", "nticks": 6},
-        yaxis={"type": "category", "autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": [words.short(name, 20) for name in names[::every]], "fixedrange": True},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": ticks, "fixedrange": True},
     )  # fmt: skip
     largest = float(np.nanmax(heat.values)) if np.isfinite(heat.values).any() else 0.0
     figure.add_trace(go.Heatmap(

@@ -116,15 +116,19 @@ def jobs_table(lines: Sequence[JobLine]) -> Safe:
         return markup.empty("No job runs", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py")
     ordered = sorted(lines, key=lambda line: (list(STATES)[::-1].index(line.state) == 0, -line.open_incidents, line.job))
     left = f"and {len(lines) - MOST_JOBS} more" if len(lines) > MOST_JOBS else ""
-    return markup.joined(markup.table(JOBS, map(_job, ordered[:MOST_JOBS]), caption="Jobs"), markup.muted(left))
+    return markup.joined(markup.table(JOBS, map(_job, ordered[:MOST_JOBS]), caption="Jobs", low=True), markup.muted(left))
 
 
 def _job(line: JobLine) -> Sequence[object]:
     return (
-        markup.link(line.job, "job", job=line.job), markup.badge(*STATES[line.state]), line.nodes or words.NOTHING, line.workers or words.NOTHING,
+        markup.link(line.job, "job", job=line.job), markup.badge(*STATES[line.state]), _many(line.nodes), _many(line.workers),
         f"{line.step:,}" if line.step >= 0 else words.NOTHING, words.duration(line.step_s), words.number(line.tokens_per_s, "tokens/s"), words.percent(line.goodput),
-        line.open_incidents or words.NOTHING,
+        _many(line.open_incidents),
     )  # fmt: skip
+
+
+def _many(number: int) -> str:
+    return f"{number:,}" if number else words.NOTHING
 
 
 def nodes_part(seen: Overview, reader: Reader) -> Safe:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from .units import unit_of
 BEFORE_S = 120.0
 AFTER_S = 120.0
 POINTS = 240
-MOST_PLOTS = 6
+MOST_PLOTS = 4
+"""Two rows: enough to see who differs, few enough for every browser."""
 OTHERS = "others (mean)"
 STEP_METRICS = {"loss": "Loss", "step_s": "Step time, slowest worker"}
 OF_NODES = ("cpu_percent", "memory_percent", "load_1")
@@ -38,12 +40,13 @@ class Plot:
 
 
 def plots_of(sources: Sources, incident: Incident, nodes: Sequence[str]) -> tuple[Plot, ...]:
-    """At most MOST_PLOTS; those about the accused first."""
+    """At most MOST_PLOTS; those about the accused first, then what it did to the job, which is always among them."""
     if not sources.config.history.enabled:
         return ()
     since, until = incident.since - BEFORE_S, max(incident.since, incident.time) + AFTER_S
-    found = [*_of_accused(sources, incident, nodes, since, until), *_of_job(sources, incident, since, until)]
-    return tuple(found[:MOST_PLOTS])
+    job = tuple(_of_job(sources, incident, since, until))
+    accused = tuple(islice(_of_accused(sources, incident, nodes, since, until), MOST_PLOTS - len(job[:1])))
+    return (*accused, *job)[:MOST_PLOTS]
 
 
 # --- the job -----------------------------------------------------------------------------------------------------------

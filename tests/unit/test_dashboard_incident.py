@@ -241,7 +241,7 @@ def test_an_operator_whom_no_server_answers_is_told_so(kept, page):
     approve = next(button for button in test.button if button.label == "Approve now")
     text = html(approve.click().run())
     assert "Nothing was done: no server answered" in text
-    assert "is `eagle-eye server` running" in text
+    assert "is <code>eagle-eye server</code> running" in text, "and no backticks"
 
 
 def test_the_beginning_of_an_id_is_enough_and_an_unknown_one_leads_to_the_list(page):

@@ -247,7 +247,8 @@ def test_evidence_shows_the_accused_beside_the_others_around_the_fault(watch: Wa
     assert np.nanmedian(compute.series[accused]) == pytest.approx(1.5)
     assert np.nanmedian(compute.series[evidence.OTHERS]) == pytest.approx(0.5)
     assert compute.mark == T0 + 60
-    assert {"Loss", "Step time, slowest worker", "Cpu"} <= set(plots)
+    assert "Step time, slowest worker" in plots, "what it did to the job"
+    assert len(plots) <= evidence.MOST_PLOTS
     assert set(plots["Cpu"].series) == {"node-a", evidence.OTHERS}
 
 

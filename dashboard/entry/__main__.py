@@ -1,0 +1,35 @@
+"""What `eagle-eye dashboard` starts: Streamlit, and beside it a thread that loads what the first page needs before anybody asks for it.
+
+python -m dashboard.entry run dashboard/entry/app.py [flags of `streamlit run`]
+"""
+
+import sys
+import threading
+from importlib import import_module
+
+NEEDED = ("duckdb", "pyarrow.parquet", "pandas", "sqlalchemy.dialects.sqlite", "plotly.graph_objects", *(f"dashboard.pages.{page}" for page in ("cluster", "incidents", "incident", "job", "actions", "eagle_eye")))
+
+
+def main(arguments: list[str]) -> None:
+    """Until it is ended."""
+    from streamlit.web import cli
+
+    threading.Thread(target=_load, name="load", daemon=True).start()
+    cli.main(args=arguments, prog_name="streamlit")
+
+
+def _load() -> None:
+    """A module that is not there is missed by the page that needs it, which says so."""
+    for name in NEEDED:
+        try:
+            import_module(name)
+        except ImportError:
+            continue
+    from dashboard.figures import style
+    from dashboard.figures.colours import LIGHT
+
+    style.blank(LIGHT, 100).add_traces([{"type": "heatmap"}, {"type": "scatter"}]).to_json()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
