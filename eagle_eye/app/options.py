@@ -38,11 +38,16 @@ person = click.option("--as", "person", default="", help="Who decides. Default: 
 
 
 def training(function: Function) -> Function:
-    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --checkpoint-dir and the command itself."""
+    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --checkpoint-dir and the command."""
     added: tuple[Callable[[Function], Function], ...] = (
         click.option("--job", default="", help="tenant/name. Default: local/<name of the script>."),
         click.option("--nproc-per-node", type=int, default=1, show_default=True, help="Workers on this node."),
-        click.option("--heal", default="restart:3", show_default=True, help="What the job may do to itself: none, or restart:N."),
+        click.option(
+            "--heal", default="", show_default="restart:3; in-place for a script that calls eagle_eye.elastic",
+            help="What the job may do to itself: none, restart:N (all workers, from the newest checkpoint), or in-place[:N] "
+            "(elastic workers go on without those that are lost).",
+        ),
+        click.option("--min-workers", type=int, default=1, show_default=True, help="An elastic job with fewer saves a checkpoint and stops."),
         click.option("--checkpoint-dir", default="", type=click.Path(), help="Shared by all nodes. Default: under the state directory."),
         click.argument("training_command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.client import ControlClient
 from eagle_eye.rpc.messages import Body, Command, Peer
@@ -20,7 +21,6 @@ from .in_place import COMMANDS, TOLD, InPlace
 from .journal import Journal
 from .membership import Member, precedes
 from .roster import Entrant
-from .store import RendezvousStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Coordination:
 
     def __init__(
         self, coordinator: Coordinator, server: ControlServer, own: Obey, journal: Journal, *,
-        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, rendezvous: RendezvousStore,
+        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, clock: Clock,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._server = server
@@ -55,7 +55,7 @@ class Coordination:
         self._commands = 0
         self._closed = False
         self._said_alone = False
-        self._in_place = InPlace(self, journal, rendezvous, self._report_layout)
+        self._in_place = InPlace(self, journal, clock, self._report_layout)
 
     async def yield_to(self, address: str) -> None:
         """Another coordinator lives: send those that joined us there, and give the work up."""

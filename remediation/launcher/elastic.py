@@ -124,11 +124,6 @@ class Elastic(Regrouping):
             return []
         return self._amend() if "merge" in self._due else self._begin(wish)
 
-    def _lose(self, worker: str) -> None:
-        self.roster.gone(worker)
-        if self._serving.pop(worker, None) is not None:
-            self._lost.add(worker)
-
     def broken(self, worker: str, epoch: int) -> Effects:
         """A worker's connections to its peers broke though nobody is known to be lost: a second witness."""
         if not self.training or self.last is None or epoch != self.last.epoch or worker not in self._serving:

@@ -13,18 +13,24 @@ from eagle_eye.rpc.messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
 
+from .deaths import glimpse
 from .dump import dump_workers
 from .elastic_sessions import ElasticSessions, Fenced
 from .environment import Store
 from .journal import Journal
 from .presence import Presence
 from .settings import LauncherSettings
+from .stalls import Quiet, Sight
 from .store import Ask, ask_patiently
 from .terms import TermsFile
 from .workers import Worker, Workers
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 0.05
+"""Between two looks for workers that stand still."""
+LOOK_CLOSER_S = 0.25
+"""A worker that has been quiet for as long is looked into."""
 WAKE_S = 5.0
 """How long a worker that was left out may stand still before it is killed and replaced."""
 TOLD = frozenset({"broken", "regrouped", "resumed"})
@@ -55,6 +61,7 @@ class ElasticNode:
         self._expiring: dict[str, asyncio.Task[None]] = {}
         self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._quiet = Quiet(clock, LOOK_S)
 
     async def close(self) -> None:
         tasks = [*self._tasks, *self._expiring.values(), *([self._holding] if self._holding else [])]
@@ -247,6 +254,30 @@ class ElasticNode:
         waiting = self._expiring.pop(worker.name, None)
         if waiting is not None:
             waiting.cancel()
+
+    # --- stalls -------------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Tell the coordinator when no elastic worker here moves. Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            living = [worker for worker in self.living if not worker.fenced]
+            view = self._quiet.look(sight for worker in living if (sight := self._sight(worker)) is not None)
+            if living and not view.moving and self._holding is None:
+                epoch = max(worker.epoch for worker in living)
+                self._report("standing", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
+
+    def _sight(self, worker: Worker) -> Sight | None:
+        now = self._workers.now(worker)
+        if now is None:
+            return None
+        if self._quiet.seconds(worker.name) < LOOK_CLOSER_S:
+            return Sight(worker=worker.name, marks=now.marks, phase=now.phase)
+        seen = glimpse(worker.pid)
+        stopped = seen is not None and seen.state in "Tt"
+        return Sight(
+            worker=worker.name, marks=now.marks, phase=now.phase, stopped=stopped, step_s=self._workers.step_s(worker)
+        )
 
     # --- small things -------------------------------------------------------------------------------------------------
 

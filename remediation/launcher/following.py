@@ -61,7 +61,7 @@ class Following:
             await client.stop()
 
     async def _report(self, kind: str, body: Body) -> None:
-        if self._client is None or not self.address:
+        if self._client is None or not self.address or not self._client.connected:
             raise TemporaryError("there is no coordinator")
         await self._client.request(kind, body, self._settings.lease_s)
 

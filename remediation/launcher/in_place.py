@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, PermanentError
 from eagle_eye.rpc.messages import Body, Command
 from eagle_eye.types import Holding, Layout, Transition
@@ -17,11 +18,12 @@ from .elastic import Death
 from .environment import Store
 from .journal import Journal
 from .roster import Entrant
+from .stalls import Verdicts, View
 from .store import RendezvousStore
 
 log = logging.getLogger(__name__)
 
-TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "leave", "exited", "stalled"})
+TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "leave", "exited", "standing"})
 """Facts about elastic workers that launchers report."""
 COMMANDS = frozenset({"rebalance", "resize"})
 NOWHERE = Store(host="127.0.0.1", port=0, served=False)
@@ -43,13 +45,14 @@ class InPlace:
     """One launcher's time as coordinator of elastic workers."""
 
     def __init__(
-        self, driver: Driver, journal: Journal, store: RendezvousStore, told_leader: Callable[[Layout, int], Awaitable[None]]
+        self, driver: Driver, journal: Journal, clock: Clock, told_leader: Callable[[Layout, int], Awaitable[None]]
     ) -> None:
         """`told_leader`: tells the server of a layout."""
         self._driver = driver
         self._journal = journal
-        self.store = store
+        self.store = RendezvousStore(clock)
         self._told_leader = told_leader
+        self._verdicts = Verdicts(clock)
         self.meeting = NOWHERE
         """The store of the last epoch that was begun with new processes."""
 
@@ -78,7 +81,9 @@ class InPlace:
             return state.leaving(worker, epoch)
         if kind == "exited":
             return state.exited(worker, int(body.get("pid", 0)))
-        return state.stalled(epoch, tuple(body.get("workers", ())))
+        view = msgspec.convert(body["view"], View)
+        culprits = self._verdicts.culprits(str(body["node"]), view, state.serving, state.account is not None)
+        return state.stalled(epoch, culprits) if culprits else []
 
     def death(self, body: Body) -> list[Effect]:
         """A worker died, elastic or not."""

@@ -38,7 +38,6 @@ from .membership import voters
 from .participant import Participant
 from .presence import Presence
 from .settings import LauncherSettings
-from .store import RendezvousStore
 from .succession import StandStill, Succession
 from .terms import TermsFile
 from .workers import Worker, Workers
@@ -99,7 +98,7 @@ class Launcher:
             await self._start()
             tasks = [asyncio.create_task(work) for work in (
                 self._workers.supervise(), self._take_part(), self._stopped(stop), self._watch_progress(),
-                *([self._following.reports.run()] if self._following else []),
+                self._elastic.watch(), *([self._following.reports.run()] if self._following else []),
                 *([self._console.run()] if self._settings.console else []),
             )]  # fmt: skip
             code = await self._outcome(tasks)
@@ -241,7 +240,7 @@ class Launcher:
         self._coordination = Coordination(
             coordinator, self._server, self._participant.obey, self._journal,
             leader=self._leader, make_store=self._make_store, roll_back=self._roll_back,
-            rendezvous=RendezvousStore(self._clock),
+            clock=self._clock,
         )  # fmt: skip
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)

@@ -102,8 +102,7 @@ class Regrouping(Epochs):
 
     def _begin(self, wish: Wish) -> Effects:
         if wish.in_place:
-            for node in [node for node, member in self.members.items() if not member.connected]:
-                self.roster.drop(node)
+            self._lose_the_unreachable()
         ranks = self._ranks() if wish.in_place else ()
         if not ranks:
             return self._begin_afresh(wish)
@@ -245,6 +244,18 @@ class Regrouping(Epochs):
             if slots:
                 forks.append(Fork(node=member.node, slots=slots, layout=self.last))
         return forks
+
+    def _lose(self, worker: str) -> None:
+        """Its process has ended, or cannot be reached."""
+        self.roster.gone(worker)
+        if self._serving.pop(worker, None) is not None:
+            self._lost.add(worker)
+
+    def _lose_the_unreachable(self) -> None:
+        for worker in [worker for worker in self._serving if self.last and not self._connected(self.last.node_of(worker))]:
+            self._lose(worker)
+        for node in [node for node in self.members if not self._connected(node)]:
+            self.roster.drop(node)
 
     def _exclude(self, worker: str, reason: str) -> Effects:
         entrant = self.roster.suspend(worker)

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import signal
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,9 @@ STATUS_S = 0.05
 """How long an exit status is waited for where the kernel does not show it at once."""
 WORDS_S = 0.02
 """How long an exit code that nobody has explained waits for the exception that is under way in the inbox."""
+RECENT = 16
+FEWEST = 3
+"""Steps whose length says something about the next one's."""
 LONGEST_SOCKET = 103
 """Bytes of the path of a unix socket."""
 
@@ -125,7 +129,8 @@ class Workers:
         before = self.find(place.worker)
         if before is not None:
             before.replaced = True
-        worker = await self._fork(layout, place, store, max_restarts, joining=True)
+        widened = msgspec.structs.replace(layout, places=(*layout.places, place))
+        worker = await self._fork(widened, place, store, max_restarts, joining=True)
         worker.elastic = True
 
     def adopt(self, layout: Layout) -> None:
@@ -276,6 +281,22 @@ class Workers:
         Every script gets a ring, also one that knows nothing of steps.
         """
         return max((now.completed for now in self._now() if now.step >= 0), default=None)
+
+    def now(self, worker: Worker) -> Now | None:
+        """What a worker does at this moment, None if it does not tell."""
+        with contextlib.suppress(RingError):
+            reader = self.reader(worker)
+            return reader.now() if reader is not None else None
+        return None
+
+    def step_s(self, worker: Worker) -> float | None:
+        """Median length of its last steps in seconds, None before it has completed some."""
+        with contextlib.suppress(RingError):
+            reader = self.reader(worker)
+            records = reader.steps(reader.now().step - RECENT) if reader is not None else []
+            lengths = [record.values["step_s"] for record in records if "step_s" in record.values]
+            return statistics.median(lengths) if len(lengths) >= FEWEST else None
+        return None
 
     def marks(self) -> int | None:
         """A number that grows while any worker of this node moves; None if no worker has a ring."""

@@ -86,3 +86,136 @@ def test_a_killed_worker_is_left_out_at_once_and_replaced(stage: ElasticStage) -
     launcher.send_signal(signal.SIGTERM)
     assert launcher.wait(20) == 130
     assert len(stage.events("exit")) == 1
+
+
+def test_two_at_once_are_one_event(stage: ElasticStage) -> None:
+    stage.launch(0, nnodes=(1, 1), nproc=4)
+    first = stage.worker(0, 0)
+    stage.trains(4, first)
+    for pid in [stage.pid(0, 1), stage.pid(0, 3)]:
+        os.kill(pid, signal.SIGKILL)
+    stage.trains(2, first)
+    assert stage.done("death").attributes["lost"] == f"{stage.worker(0, 1)},{stage.worker(0, 3)}"
+    stage.trains(4, first)
+
+
+def test_a_stopped_worker_is_left_out_and_may_come_back(stage: ElasticStage) -> None:
+    stage.launch(0, nnodes=(1, 1))
+    first = stage.worker(0, 0)
+    stage.trains(3, first)
+    stopped = stage.pid(0, 1)
+    wait_until("some steps", lambda: stage.newest(first)["step"] > 5)
+    os.kill(stopped, signal.SIGSTOP)
+    stage.trains(2, first)
+    assert stage.done("stall").attributes["lost"] == stage.worker(0, 1)
+    os.kill(stopped, signal.SIGCONT)
+    stage.trains(3, first)
+    assert stage.pid(0, 1) == stopped, "it woke up in time"
+    assert [words for words in stage.said(stage.worker(0, 1)) if "fenced" in words], "and found itself fenced"
+    assert not stage.events("exit")
+
+
+def test_a_worker_that_hangs_for_good_is_replaced_by_a_new_one(stage: ElasticStage) -> None:
+    stage.launch(0, nnodes=(1, 1))
+    first, name = stage.worker(0, 0), stage.worker(0, 1)
+    stage.trains(3, first)
+    wait_until("some steps", lambda: stage.newest(first)["step"] > 5)
+    hanging = stage.pid(0, 1)
+    hang = stage.commits / f"hang-{name.replace('/', '_')}"
+    hang.touch()
+    stage.trains(2, first)
+    assert stage.events("worker.excluded")[0].entity.name == name
+    wait_until("another process", lambda: stage.pid(0, 1) != hanging)
+    hang.unlink()
+    stage.trains(3, first)
+    stacks = list((stage.directory / "state" / "logs" / stage.run / "n0").glob("1-excluded-*.json"))
+    assert "elastic_loop.py" in stacks[0].read_text(), "what it did is kept"
+
+
+def test_a_job_ends_with_its_workers(stage: ElasticStage) -> None:
+    launcher = stage.launch(0, nnodes=(1, 1), until=30)
+    assert launcher.wait(30) == 0
+    assert stage.newest(stage.worker(0, 0))["step"] == 29
+    assert stage.events("job.finished")
+    assert not stage.events("exit")
+
+
+def test_too_few_workers_are_a_stop_that_says_what_the_job_needs(stage: ElasticStage) -> None:
+    launcher = stage.launch(0, nnodes=(1, 1), min_workers=3)
+    stage.trains(3, stage.worker(0, 0))
+    os.kill(stage.pid(0, 1), signal.SIGKILL)
+    assert launcher.wait(30) == 1
+    assert "2 worker(s) are left, the job needs 3 (--min-workers)" in stage.events("job.failed")[0].message
+    assert "the job needs 3" in stage.said(stage.worker(0, 0))[-1]["halted"]
+
+
+def test_an_explicit_restart_is_respected(stage: ElasticStage) -> None:
+    stage.launch(0, nnodes=(1, 1), heal="restart:3")
+    first = stage.worker(0, 0)
+    stage.trains(3, first)
+    pid = stage.pid(0, 0)
+    os.kill(stage.pid(0, 1), signal.SIGKILL)
+    wait_until("new processes", lambda: stage.pids(0) and stage.pid(0, 0) != pid)
+    wait_until("training", lambda: stage.newest(first).get("pid") not in (None, pid))
+
+
+def test_two_nodes_go_on_when_the_coordinator_dies_and_take_it_back(stage: ElasticStage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address, nproc=2)
+    survivor = stage.worker(1, 0)
+    stage.trains(4, survivor)
+    pids = [stage.pid(1, 0), stage.pid(1, 1)]
+    stage.launchers[0].kill()
+    stage.trains(2, survivor)
+    stage.launchers[0].wait()
+    stage.launch(0, leader=leader.address, nproc=2)
+    stage.trains(4, survivor)
+    assert [stage.pid(1, 0), stage.pid(1, 1)] == pids, "they have lived on"
+    assert stage.layouts()[-1].coordinator == "n1"
+
+
+def test_a_follower_dies_and_comes_back(stage: ElasticStage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address, nproc=2)
+    first = stage.worker(0, 0)
+    stage.trains(4, first)
+    stage.launchers[1].kill()
+    stage.trains(2, first)
+    assert stage.done("node lost").attributes["lost"] == f"{stage.worker(1, 0)},{stage.worker(1, 1)}"
+    stage.launchers[1].wait()
+    stage.launch(1, leader=leader.address, nproc=2)
+    stage.trains(4, first)
+
+
+def test_two_launchers_that_lose_one_without_a_server_stop_and_say_why(stage: ElasticStage) -> None:
+    stage.both(nproc=2)
+    stage.trains(4, stage.worker(0, 0))
+    stage.launchers[1].kill()
+    assert stage.launchers[0].wait(30) == 1
+    assert "no server was there to say which half goes on" in stage.events("job.failed")[0].message
+
+
+def test_a_worker_of_another_node_dies(stage: ElasticStage) -> None:
+    stage.both(nproc=2)
+    first = stage.worker(0, 0)
+    stage.trains(4, first)
+    os.kill(stage.pid(1, 1), signal.SIGKILL)
+    os.kill(stage.pid(0, 1), signal.SIGKILL)
+    stage.trains(2, first)
+    stage.trains(4, first)
+    assert stage.layouts()[-1].nodes == ("n0", "n1")
+
+
+def test_rebalance_and_resize(stage: ElasticStage, leader: FakeLeader) -> None:
+    stage.launch(0, nnodes=(1, 1), leader=leader.address)
+    first = stage.worker(0, 0)
+    stage.trains(3, first)
+    epoch = leader.command("rebalance", {"shares": {first: 1, stage.worker(0, 1): 1, stage.worker(0, 2): 6}}, epoch=0, step="a")["epoch"]
+    stage.done("rebalance")
+    status = leader.command("status", {}, epoch=0, step="b")
+    assert status["elastic"]
+    assert status["micro_batches"] == 8
+    assert {worker: len(mine) for worker, mine in status["shares"].items()} == {first: 1, stage.worker(0, 1): 1, stage.worker(0, 2): 6}
+    leader.command("resize", {"workers": {"n0": 2}}, epoch=epoch, step="c")
+    stage.trains(2, first)
+    leader.command("resize", {"workers": {"n0": 4}}, epoch=0, step="d")
+    stage.trains(4, first)
+    assert not stage.events("exit")

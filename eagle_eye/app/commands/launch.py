@@ -27,6 +27,7 @@ def command(config: Config, training_command: tuple[str, ...], run_id: str, **gi
     Examples:
       eagle-eye launch --nproc-per-node 8 -- python train.py --lr 3e-4
       eagle-eye launch --job team/gpt --run-id 7 --nnodes 2:4 --rdzv node-0:29400 --nproc-per-node 8 -- python -m my.train
+      eagle-eye launch --heal in-place --min-workers 2 --nproc-per-node 4 -- python examples/elastic_gpt.py
       eagle-eye launch --heal none -- ./train.sh
     """
     run_id = run_id or new_run_id(SystemClock())

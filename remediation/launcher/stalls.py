@@ -1,0 +1,119 @@
+"""Which elastic worker stands still while all others wait for it. A pause that holds nobody up is nobody's stall.
+
+A worker stands still when its marks have not moved for longer than its patience; it waits when its last mark says that it
+is in a collective. Only where every worker of the epoch does one or the other, and somebody waits, the still ones are to
+blame.
+"""
+
+import statistics
+from collections.abc import Iterable
+
+import msgspec
+
+from eagle_eye.clock import Clock
+
+LEAST_S = 0.5
+STEPS = 3.0
+"""Of median length: how long a worker may be without a mark."""
+STOPPED_STEPS = 2.0
+"""The same for a process that a signal has stopped: it does not compute in silence."""
+FIRST_STEPS_S = 30.0
+"""While nobody knows how long a step takes."""
+PAUSE_S = 120.0
+"""In a phase that takes as long as it takes."""
+PAUSES = frozenset({"checkpoint", "evaluation"})
+OPENING_S = 5.0
+"""While an epoch's first step is not committed: state may be on its way."""
+WAITING_S = 0.1
+"""Somebody who waits has been quiet for as long."""
+FRESH_S = 0.5
+"""What another launcher has said holds for as long."""
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker at a moment."""
+
+    worker: str
+    marks: int
+    phase: str
+    stopped: bool = False
+    """By a signal: state T."""
+    step_s: float | None = None
+    """Median of its last steps, None if it has not completed some."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers of a node that do not move."""
+
+    waiting: tuple[str, ...] = ()
+    still: dict[str, float] = {}
+    """Worker → seconds without a mark, of those whose patience is over."""
+    moving: int = 0
+    """How many others there are."""
+
+
+class Quiet:
+    """For how long each worker of a node has not moved."""
+
+    def __init__(self, clock: Clock, look_s: float) -> None:
+        """`look_s`: how often `look` is called; after a much longer time it was we who stood still."""
+        self._clock = clock
+        self._look_s = look_s
+        self._looked = clock.monotonic()
+        self._last: dict[str, tuple[int, float]] = {}
+
+    def seconds(self, worker: str) -> float:
+        """Since its last mark, as of the last look."""
+        return self._looked - self._last[worker][1] if worker in self._last else 0.0
+
+    def look(self, sights: Iterable[Sight]) -> View:
+        """Compare with what was seen before."""
+        now = self._clock.monotonic()
+        overslept = now - self._looked > 5 * self._look_s
+        self._looked = now
+        seen = {sight.worker: sight for sight in sights}
+        for name, sight in seen.items():
+            if overslept or self._last.get(name, (-1, 0.0))[0] != sight.marks:
+                self._last[name] = (sight.marks, now)
+        self._last = {name: self._last[name] for name in seen}
+        usual = [sight.step_s for sight in seen.values() if sight.step_s is not None]
+        fallback = statistics.median(usual) if usual else None
+        waiting = tuple(name for name, sight in seen.items() if self._waits(sight))
+        still = {
+            name: self.seconds(name) for name, sight in seen.items()
+            if name not in waiting and self.seconds(name) > patience(sight, fallback)
+        }  # fmt: skip
+        return View(waiting=waiting, still=still, moving=len(seen) - len(waiting) - len(still))
+
+    def _waits(self, sight: Sight) -> bool:
+        return sight.phase == "communication" and not sight.stopped and self.seconds(sight.worker) >= WAITING_S
+
+
+def patience(sight: Sight, fallback: float | None = None) -> float:
+    """Seconds that a worker may be without a mark; `fallback`: a step's usual length where its own is not known."""
+    step_s = sight.step_s if sight.step_s is not None else fallback
+    if sight.stopped:
+        return max(LEAST_S, STOPPED_STEPS * (step_s or 0.0))
+    if sight.phase in PAUSES:
+        return PAUSE_S
+    return FIRST_STEPS_S if step_s is None else max(LEAST_S, STEPS * step_s)
+
+
+class Verdicts:
+    """All nodes' views together, with the coordinator."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._views: dict[str, tuple[float, View]] = {}
+
+    def culprits(self, node: str, view: View, serving: Iterable[str], opening: bool) -> tuple[str, ...]:
+        """Who stands still while all others wait, now that `node` has said how it looks there. `opening`: before the first step."""
+        now = self._clock.monotonic()
+        self._views[node] = (now, view)
+        fresh = [view for heard, view in self._views.values() if now - heard <= FRESH_S]
+        waiting = {worker for view in fresh for worker in view.waiting}
+        still = {worker: age for view in fresh for worker, age in view.still.items()}
+        everybody = set(serving)
+        if not waiting & everybody or not everybody <= waiting | still.keys():
+            return ()
+        return tuple(worker for worker in still if worker in everybody and (not opening or still[worker] > OPENING_S))
