@@ -1,6 +1,6 @@
 """How fast a fresh worker gets a replica's state on the same node, beside what copying and gloo reach.
 
-    python -m benchmarks.elastic.state_rate [--mib 256 --mib 1024] [--rounds 7] [--json]
+    python -m benchmarks.elastic.state_rate [--mib 256 --mib 1024] [--rounds 7] [--huge-pages] [--json]
 
 Two processes; the one that gives holds a model and AdamW's state of it, 12 layers. A transfer is all of it: both say
 what they have, the bytes arrive, are digested on both sides and compared. Beside it in the same rounds: a copy of as
@@ -51,9 +51,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, action="append", help="size of the state; default 256 and 1024")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--huge-pages", action="store_true", help="torch's tensors on pages of 2 MiB: the kernel pins fewer")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", THP_MEM_ALLOC_ENABLE=str(int(options.huge_pages)))
     found = [row for mib in options.mib or [256, 1024] for row in rows(mib, options.rounds)]
     return report(found, options.json, "state from a replica on the same node")
 

@@ -10,7 +10,7 @@ from .inventory import Layer
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20
 """A chunk is digested while it is still in the cache of a core."""
 MOST_PIECES = 512
 """Of a chunk; the kernel copies at most 1024 ranges at a time."""

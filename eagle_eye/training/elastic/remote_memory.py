@@ -49,8 +49,8 @@ def _read(pid: int, ranges: list[tuple[int, int, int]]) -> None:
     """(address there, address here, bytes). The kernel may stop between two ranges, or in one of many pages."""
     call = _call()
     while ranges:
-        here = (_Range * len(ranges))(*((start, size) for _, start, size in ranges))
-        there = (_Range * len(ranges))(*((address, size) for address, _, size in ranges))
+        here = (_Range * len(ranges))(*[_Range(start, size) for _, start, size in ranges])
+        there = (_Range * len(ranges))(*[_Range(address, size) for address, _, size in ranges])
         got = call(pid, here, len(ranges), there, len(ranges), 0)
         if got < 0:
             error = ctypes.get_errno()
@@ -75,7 +75,7 @@ def _call() -> Callable[..., int]:
         raise OSError("this system has no process_vm_readv") from error
     call.restype = ctypes.c_ssize_t
     call.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
-    return call  # type: ignore[no-any-return]
+    return call
 
 
 @functools.cache
