@@ -15,6 +15,7 @@ from .inventory import Inventory
 from .model import Batch, Loss, Trained
 from .saving import Saving
 from .session import Session
+from .trainable import Trainable
 from .worker import Elastic
 
 if TYPE_CHECKING:
@@ -56,20 +57,35 @@ def elastic(
     Under `eagle-eye run` or `launch` the launcher says who the peers are; without it the worker is alone. Raises
     ConfigError for what cannot be trained this way, LauncherLost if the launcher is gone.
     """
-    environment = dict(os.environ)
-    monitor = probe.monitor()
-    session = _session(environment)
+    session, monitor = connect()
     trained = Trained(
         layers, loss=loss, batch=batch, optimizer=optimizer, scheduler=scheduler, clip=clip, precision=precision,
         seed=seed, tokens=tokens,
     )  # fmt: skip
+    return assemble(
+        trained, session, monitor, micro_batches=micro_batches, reduction=reduction, save_every=save_every,
+        checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def connect() -> tuple[Session | Alone, probe.Monitor]:
+    """The line to the launcher, if there is one, and the monitor of this worker."""
+    monitor = probe.monitor()
+    return _session(os.environ), monitor
+
+
+def assemble(
+    trained: Trainable, session: Session | Alone, monitor: probe.Monitor, *, micro_batches: int, reduction: str,
+    save_every: int, checkpoints: str | os.PathLike[str] | None,
+) -> Elastic:  # fmt: skip
+    """The worker of whatever is trained; the arguments are those of `elastic`."""
     gradients, reducing = arithmetic(reduction, trained.parameters, micro_batches)
     inventory = Inventory(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
     return Elastic(
         trained, gradients, reducing, session, inventory=inventory, monitor=monitor,
         saving=Saving(save_every, Path(checkpoints) if checkpoints is not None else None),
-        faults=Faults.from_environment(environment), backend="nccl" if trained.device.type == "cuda" else "gloo",
-        skipped=_numbers(environment.get("EAGLE_EYE_SKIP_STEPS", "")),
+        faults=Faults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
+        skipped=_numbers(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")),
     )  # fmt: skip
 
 

@@ -23,9 +23,9 @@ from .faults import Faults
 from .gradients import Gradients
 from .groups import Group, form
 from .inventory import Inventory
-from .model import Trained
 from .saving import Saving
 from .step import Result, Step
+from .trainable import Trainable
 from .transfer import give_and_take
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Elastic:
     """One worker of an elastic job; made by `eagle_eye.elastic`."""
 
     def __init__(
-        self, trained: Trained, gradients: Gradients, reduction: Reduction, session: "Session | Alone", *,
+        self, trained: Trainable, gradients: Gradients, reduction: Reduction, session: "Session | Alone", *,
         inventory: Inventory, saving: Saving, monitor: Monitor, faults: Faults, backend: str = "gloo",
         skipped: frozenset[int] = frozenset(), clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
