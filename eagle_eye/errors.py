@@ -22,7 +22,7 @@
     ├── ElasticError           an elastic worker cannot go on as it is
     │   ├── Fenced             a newer epoch is being formed: stop what belongs to the older one
     │   ├── Broken             an operation between workers failed: a peer is gone, or the group was cut
-    │   ├── StateTorn          state that arrived from another worker is not what that one gave
+    │   │   └── StateTorn      state that arrived from another worker is not what that one gave
     │   ├── Halted             the job is to stop, with a checkpoint
     │   ├── FencedOut          this worker is no longer part of its job
     │   ├── Ended              the job ended
@@ -128,7 +128,7 @@ class Broken(ElasticError):
     """An operation between workers failed: a peer is gone, or the group was cut. What it wrote to is worth nothing."""
 
 
-class StateTorn(ElasticError):
+class StateTorn(Broken):
     """State that rank `giver` gave arrived changed in `layers`: this worker holds nothing whole now, it is fresh again."""
 
     def __init__(self, message: str, *, giver: int, layers: tuple[int, ...]) -> None:
