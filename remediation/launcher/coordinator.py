@@ -47,7 +47,7 @@ class Coordinator(Elastic):
         same = before is not None and before.boot == member.boot
         self.members[member.node] = member
         self._promised = max(self._promised, promised)
-        self.roster.returned(member.node, elastic)
+        self.roster.returned(member.node, elastic if self._can_use_the_workers_of(last) else ())
         if elastic:
             self.budget.suit_elastic_workers()
         if self.phase is Phase.GATHERING:
@@ -69,6 +69,14 @@ class Coordinator(Elastic):
                 return self._heal(Wish(reason="node lost")) if taken else []
         self._arm_batch()
         return []
+
+    def _can_use_the_workers_of(self, last: Layout | None) -> bool:
+        """Elastic workers that were last told this layout may live on: no epoch with new processes has begun since."""
+        if self.phase is Phase.GATHERING or self.last is None:
+            return True
+        if self.phase is Phase.FORMING:
+            return self._wish.in_place
+        return self.last.in_place or (last is not None and last.epoch == self.last.epoch)
 
     def left(self, node: str) -> Effects:
         """A launcher's session is gone. Alone this proves nothing, unless its vote or its workers are waited for."""

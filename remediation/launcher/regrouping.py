@@ -153,7 +153,9 @@ class Regrouping(Epochs):
     def _amend(self) -> Effects:
         """Another death within the same moment: the epoch goes on without that one, too."""
         ranks = self._ranks()
-        if not ranks or self._why_to_halt(len(self._participants()), len(ranks)):
+        asked = self._forming.workers if self._forming is not None else ()
+        newcomers = any(place.worker not in asked for place in ranks)  # nobody has asked them what they hold
+        if not ranks or newcomers or self._why_to_halt(len(self._participants()), len(ranks)):
             return self._begin(self._wish)
         self._forming = self._layout(self._participants(), ranks)
         return self._settle()
@@ -167,6 +169,7 @@ class Regrouping(Epochs):
 
     def _valid(self, layout: Layout) -> Effects:
         if not layout.in_place:
+            self.roster.clear()
             self._gone.clear()
             return super()._valid(layout)
         if self._wish.halt:
