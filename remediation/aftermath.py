@@ -62,7 +62,7 @@ class Aftermath:
             return
         desk.note_plan(plan, "stale", why)
         case.plan = None
-        case.epoch = plan.targets[0].epoch
+        case.epoch = plan.target_of(case.job).epoch
         begun = answer_to(case, job)
         if begun is not None:
             self.containment.contained(case, begun)
@@ -76,6 +76,10 @@ class Aftermath:
     def _failed(self, case: Case, plan: Plan) -> None:
         """Refused or expired: the job's own restart becomes a matter of mode and guards, else the next repair."""
         case.plan = None
+        if plan.action == "resize":  # the job goes on as it is, and nobody has given anything
+            self.proposals.remember(case, plan, failed=True)
+            self.proposals.goes_on(case, None)
+            return
         if plan.own and plan.action == "restart_worker" and case.alone:
             case.alone = False
         else:
@@ -88,9 +92,9 @@ class Aftermath:
         if now >= plan.expires:
             desk.note_plan(plan, "failed", "expired before it could be carried out")
             self._failed(case, plan)
-        elif job.current is None or desk.execution.busy(case.job):
+        elif job.current is None or any(desk.execution.busy(target.job) for target in plan.targets):
             desk.move(case, Phase.RETRYING, due=now + SOON_S)
-        elif job.epoch > plan.targets[0].epoch:
+        elif job.epoch > plan.target_of(case.job).epoch:
             self._stale(case, plan, f"the job is at epoch {job.epoch} already")
         else:
             desk.move(case, Phase.RUNNING)

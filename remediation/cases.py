@@ -50,6 +50,10 @@ class Case:
     """Phases that wait for a time: when to go on."""
     alone: bool = True
     """False: the job's own restart was refused, so that a repair is beyond its permission."""
+    foretold: dict[str, float] = field(default_factory=dict)
+    """WAF of the layouts that were weighed: before the fault, if nothing is done, and with the choice."""
+    foreseen: bool = False
+    """The job's coordinator answered with a standing plan: what goes beyond the job follows at once."""
 
     @property
     def job(self) -> str:

@@ -51,7 +51,7 @@ def plan_of(case: Case, begun: Begun, job: Job, now: float, policy: Policy) -> P
     lost = begun.reason == "node lost"
     workers = tuple(culprit.entity.name for culprit in case.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in case.incident.culprits if culprit.entity.kind == "node")
-    action = "restart_without_node" if lost else "restart_worker"
+    action = "heal_in_place" if begun.in_place else "restart_without_node" if lost else "restart_worker"
     target = Target(
         job=case.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers
     )
@@ -76,6 +76,8 @@ class Containment:
     proposals: Proposals
     judging: Judging
     notify: Callable[[Case, str], object]
+    standing: Callable[[str, Case], bool] = lambda _plan, _case: False
+    """Whether that is a standing plan for this case which still holds."""
 
     def answer(self, event: Event, job: Job) -> None:
         """A new epoch, a spent budget, an end: then the next leader need not wait for the job's launchers."""
@@ -116,6 +118,10 @@ class Containment:
         desk.note_plan(plan, "intended")
         case.plan, case.rung = None, plan.action
         self.judging.begin(case, plan, (told, done), began=begun.time)
+        if begun.in_place and self.proposals.live.concerns(case, earlier):
+            case.foreseen = self.standing(begun.plan, case)
+            desk.move(case, Phase.SETTLING, due=now if case.foreseen else desk.settled(case))
+            return
         rungs = case.treatment.rungs
         outlasts = plan.action not in rungs or any(attempt.action == plan.action for attempt in earlier)
         if rungs and outlasts and self.proposals.rung(case) is not None:

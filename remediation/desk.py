@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Guard
@@ -40,6 +42,12 @@ class Desk:
     """Incident → what is being judged."""
     memory: Memory = field(default_factory=Memory)
     surroundings: Surroundings = field(init=False)
+    reached: dict[str, dict[int, float]] = field(default_factory=dict)
+    """tenant/name of elastic jobs → workers → steps per second of earlier runs."""
+    costs: dict[tuple[str, str], float] = field(default_factory=dict)
+    """(tenant/name, part of a transition) → seconds that it took in earlier runs."""
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Plan → what was measured of it beside its trial."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(guard, allow, hold or refuse) → how often it was said; what is said again of the same plan does not count."""
 
@@ -80,8 +88,19 @@ class Desk:
         quiet_s = self.policy.settle_slow_s if case.treatment.weighed else self.policy.settle_s
         return case.settling.due(quiet_s, self.policy.settle_max_s)
 
+    def actual(self, plan: str, found: Mapping[str, float]) -> None:
+        """Figures of a plan's outcome, whether it is written already or not."""
+        self.measured[plan] = dict(found)
+        while len(self.measured) > CASES_KEPT:
+            self.measured.pop(next(iter(self.measured)))
+        known = next((outcome for outcome in self.memory.outcomes() if outcome.plan == plan), None)
+        if known is not None and known.state != "intended":
+            self.note(known)
+
     def note(self, outcome: Outcome) -> None:
         """Write an outcome down. While it is `intended`, its plan is under way: the next leader goes on with it."""
+        if outcome.plan in self.measured and outcome.state != "intended":
+            outcome = msgspec.structs.replace(outcome, actual={**outcome.actual, **self.measured[outcome.plan]})
         self.memory.outcome(outcome)
         self.ledger.save_outcome(outcome)
         case = self.cases.get(outcome.incident)
@@ -133,6 +152,7 @@ class Desk:
             topology=around.topology(jobs),
             layouts=around.layouts(jobs),
             nodes_min={job.name: job.nodes_min for job in jobs},
+            demands={job.name: job.demand for job in jobs if job.demand is not None},
             telemetry=around.telemetry(jobs),
         )
 

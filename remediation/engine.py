@@ -8,21 +8,22 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from eagle_eye.clock import Clock
-from eagle_eye.ledger import Ledger, Throughput
+from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.messages import Body, Decision, Order, Waiting
-from eagle_eye.types import Incident, IncidentState, Outcome, Plan, Pulse, digest_of
+from eagle_eye.types import Demand, Incident, IncidentState, Outcome, Plan, Pulse, digest_of
 
 from .aftermath import Aftermath
 from .approvals import Approvals
 from .cases import Case, Phase
 from .containment import Containment, answer_to, fault_epoch
 from .desk import Desk
-from .errands import ACTIONS as ERRANDS
 from .errands import Errands
 from .execution import Execution, Start, in_thread
 from .judging import Judging
 from .ladder import INFORM
+from .live.planning import LivePlanning
+from .live.standing import Standing
 from .people import People
 from .policy import Policy
 from .proposals import Proposals
@@ -57,13 +58,16 @@ class Engine:
         self._desk = Desk(
             ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution, publish=publish
         )
-        self._proposals = Proposals(self._desk, self._notify)
         self._errands = Errands(self._desk)
+        self._live = LivePlanning(self._desk, self._errands)
+        self.standing = Standing(self._desk, self._live, self._lock)
+        """What stands ready for the next event."""
+        self._proposals = Proposals(self._desk, self._live, self._notify)
         self._recourse = Recourse(self._desk, self._errands, self._notify)
         self._judging = Judging(self._desk, self._recourse, self._proposals.propose, self._notify)
-        self._containment = Containment(self._desk, self._proposals, self._judging, self._notify)
+        self._containment = Containment(self._desk, self._proposals, self._judging, self._notify, self.standing.answers)
         self._aftermath = Aftermath(self._desk, self._proposals, self._judging, self._containment)
-        self._releases = Releases(self._desk, self._errands)
+        self._releases = Releases(self._desk, self._errands, self._live)
         self._people = People(self._desk)
         self._approvals = Approvals(self._desk)
 
@@ -83,11 +87,11 @@ class Engine:
         """Whether this leader's lease is still its own."""
         return self._leads()
 
-    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1) -> None:
-        """What the job's coordinator says of its own permission."""
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
+        """What the job's coordinator says of its own permission, and of the workers that an elastic job wants."""
         with self._lock:
             known = self._desk.job(job)
-            known.heal, known.budget_left, known.nodes_min = heal, budget_left, nodes_min
+            known.heal, known.budget_left, known.nodes_min, known.demand = heal, budget_left, nodes_min, demand
 
     def consider(self, incidents: Sequence[Incident]) -> None:
         """New and revised incidents."""
@@ -118,6 +122,7 @@ class Engine:
             for case in list(self._desk.cases.values()):
                 self._advance(case)
             self._judging.judge()
+            self._live.advance()
             self._errands.advance()
             self._take_reports()
             self._show(self._desk.cases)
@@ -151,6 +156,11 @@ class Engine:
         """What the jobs reached while nothing was wrong: the planner's measurements."""
         with self._lock:
             return tuple(each for job in self._desk.jobs.values() for each in job.reached())
+
+    def transition_costs(self) -> tuple[TransitionCost, ...]:
+        """What changes of their workers took elastic jobs: the planner's costs."""
+        with self._lock:
+            return tuple(each for job in self._desk.jobs.values() for each in job.transition_costs(self._desk.clock.now()))
 
     def status(self) -> Body:
         """What is open, what waits for a person, who is out, and what stands in the way of plans."""
@@ -239,6 +249,7 @@ class Engine:
 
     def _over(self, case: Case, *, absorbed: bool) -> None:
         """Every finding was withdrawn, or the epoch of the fault is over, or another incident explains it (absorbed)."""
+        self._live.over(case)
         waits = case.phase in (Phase.SETTLING, Phase.HELD, Phase.RETRYING) and not case.treatment.lasting
         waits = waits or (absorbed and case.phase not in (Phase.RUNNING, Phase.TRYING, Phase.ENDED))
         if waits and case.plan is not None and case.phase is Phase.HELD:
@@ -260,7 +271,8 @@ class Engine:
     def _take_reports(self) -> None:
         for report in self._desk.execution.reports():
             case = self._desk.cases.get(report.plan.incident)
-            if report.plan.action in ERRANDS:
+            self._live.reported(report)
+            if self._errands.holds(report.plan):
                 self._errands.ended(report, self._recourse.undone)
             elif case is not None and case.phase is Phase.RUNNING:
                 self._aftermath.reported(case, report)

@@ -18,12 +18,19 @@ class Errands:
     desk: Desk
     _waiting: list[tuple[float, Plan]] = field(default_factory=list)
     """(not before, plan)."""
+    _foretold: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Plan of an errand that is no case's → what it was expected to bring."""
 
-    def add(self, plan: Plan) -> None:
-        """Carry it out as soon as nothing else is done to its job."""
+    def add(self, plan: Plan, foretold: Mapping[str, float] | None = None) -> None:
+        """Carry it out as soon as nothing else is done to its jobs. `foretold`: what it is expected to bring."""
         self.desk.keep(plan)
-        self.desk.note_plan(plan, "intended")
+        self._foretold[plan.id] = dict(foretold or {})
+        self.desk.note_plan(plan, "intended", predicted=foretold)
         self._waiting.append((self.desk.clock.now(), plan))
+
+    def holds(self, plan: Plan) -> bool:
+        """Whether it is an errand, and no case's plan."""
+        return plan.action in ACTIONS or plan.id in self._foretold
 
     def resume(self, outcomes: Iterable[Outcome], plans: Mapping[str, Plan]) -> None:
         """Go on with what the leader before had begun: commands are idempotent by (plan, step)."""
@@ -35,7 +42,7 @@ class Errands:
         """Begin what is due for jobs that nothing else is done to."""
         now, later = self.desk.clock.now(), []
         for due, plan in self._waiting:
-            if now >= due and not self.desk.execution.busy(plan.targets[0].job):
+            if now >= due and not any(self.desk.execution.busy(target.job) for target in plan.targets):
                 self.desk.execution.begin(plan)
             else:
                 later.append((due, plan))
@@ -50,5 +57,6 @@ class Errands:
             self._waiting.append((now + report.delay, plan))
             return
         done = report.ending == "done"
-        self.desk.note_plan(plan, "done" if done else "failed", report.detail, report.progress)
+        foretold = self._foretold.pop(plan.id, None)
+        self.desk.note_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=foretold)
         tell(plan, report.detail, done)

@@ -77,11 +77,11 @@ class Execution:
 
     @property
     def running(self) -> tuple[Plan, ...]:
-        return tuple(self._running.values())
+        return tuple({plan.id: plan for plan in self._running.values()}.values())
 
     def begin(self, plan: Plan) -> None:
         """Carry a plan out; its report comes with `reports`. The caller has asked `busy`."""
-        self._running[plan.targets[0].job] = plan
+        self._running.update({target.job: plan for target in plan.targets})
         self._start(f"{plan.action} {plan.id}", lambda: self._reports.put(self._run(plan)))
 
     def here(self, action: Action, plan: Plan) -> None:
@@ -94,7 +94,8 @@ class Execution:
         found = []
         while not self._reports.empty():
             report = self._reports.get()
-            self._running.pop(report.plan.targets[0].job, None)
+            for target in report.plan.targets:
+                self._running.pop(target.job, None)
             found.append(report)
         return found
 

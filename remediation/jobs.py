@@ -2,13 +2,14 @@
 
 import math
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from statistics import median
 from typing import NamedTuple
 
-from eagle_eye.ledger import Throughput
-from eagle_eye.types import Event, Incident, Layout, Pulse, PulseStep, digest_of
+from eagle_eye.ledger import Throughput, TransitionCost
+from eagle_eye.types import Demand, Event, Incident, Layout, Pulse, PulseStep, digest_of
 
 from .hearing import Hearing
 
@@ -18,6 +19,10 @@ BAD_EARLY_S = 5.0
 KEPT_RATES = 200
 WARM_STEPS = 2
 """First intervals of an epoch: caches fill, nothing is learned from them."""
+
+
+REGROUPING = ("notice_s", "plan_s", "group_s", "state_s")
+"""Attributes of the event transition.done: the parts of a transition."""
 
 
 class Begun(NamedTuple):
@@ -30,6 +35,8 @@ class Begun(NamedTuple):
     plan: str
     time: float
     excluded: tuple[str, ...]
+    in_place: bool = False
+    """Its workers lived on, and regrouped."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +71,12 @@ class Job:
     budget_left: int | None = None
     """Restarts that the job may still spend on itself; None: not told yet."""
     nodes_min: int = 1
+    demand: Demand | None = None
+    """What it asks for and has, if it is elastic; None: nobody changes its size."""
+    regroupings: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    """Measured seconds from the notice of a change to the new group with its state."""
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    """Measured seconds until workers more had joined."""
     over: bool = False
 
     def follow(self, pulse: Pulse, *, calm: bool) -> list[Event]:
@@ -86,6 +99,8 @@ class Job:
             self.budget_left = 0
         elif event.name == "checkpoint.saved":
             self.checkpoints[int(attributes["step"])] = attributes.get("finite", "1").lower() in ("1", "true")
+        elif event.name == "transition.done":
+            self._regrouped(attributes)
         elif event.name == "resumed":
             self.resumed[event.entity.name] = event.time
         elif event.name in ("job.finished", "job.failed"):
@@ -102,12 +117,22 @@ class Job:
             plan=attributes.get("plan", ""),
             time=event.time,
             excluded=excluded,
+            in_place=attributes.get("in_place", "").lower() in ("1", "true"),
         )
         self.begun.append(begun)
         self.epoch = max(self.epoch, begun.epoch)
         self.over = False
         if attributes.get("budget_left", "").isdecimal():
             self.budget_left = int(attributes["budget_left"])
+
+    def _regrouped(self, attributes: Mapping[str, str]) -> None:
+        """Recomputation is no part of it: it is work, and its micro-batches count."""
+        try:
+            parts = [float(attributes.get(name) or 0.0) for name in REGROUPING]
+        except ValueError:  # of a newer version
+            return
+        if attributes.get("reason") != "start":
+            self.regroupings.append(sum(parts))
 
     def _take_layout(self, layout: Layout) -> None:
         if layout.epoch < self.epoch or layout == self.layout:
@@ -135,8 +160,12 @@ class Job:
         steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
         if len(steps) < 2 or steps[-1].end <= steps[0].end:
             return math.nan
-        done = [1.0 if step.tokens is None else step.tokens for step in steps[1:]]
+        done = [self._work(step) for step in steps[1:]]
         return sum(done) / (steps[-1].end - steps[0].end)
+
+    def _work(self, step: PulseStep) -> float:
+        """Tokens, where they are told. A step of an elastic job is the same work whoever does it."""
+        return 1.0 if step.tokens is None or self.demand is not None else step.tokens
 
     def spoil(self, epoch: int, since: float) -> None:
         """An action did not help: nothing is learned in its epoch, and what was learned is forgotten."""
@@ -161,7 +190,7 @@ class Job:
     def reached(self) -> tuple[Throughput, ...]:
         """What was measured, per number of workers: the median of undisturbed steps."""
         name = "/".join(self.name.split("/")[:2])
-        tokens = bool(self.steps) and self.steps[-1].tokens is not None
+        tokens = bool(self.steps) and self.steps[-1].tokens is not None and self.demand is None
         return tuple(
             Throughput(
                 job=name, workers=workers, time=rates[-1][0],
@@ -171,12 +200,19 @@ class Job:
             if rates
         )  # fmt: skip
 
+    def transition_costs(self, now: float) -> Iterator[TransitionCost]:
+        """What its transitions took: the medians of this run."""
+        name = "/".join(self.name.split("/")[:2])
+        for part, seen in (("regroup_s", self.regroupings), ("start_s", self.starts)):
+            if seen:
+                yield TransitionCost(job=name, name=part, seconds=median(seen), time=now)
+
     def step_seconds(self, workers: int) -> float:
         """Seconds that a step takes on so many healthy workers; NaN before anything was measured."""
         expected = self.expected(workers)
         if not self.steps or not math.isfinite(expected) or expected <= 0:
             return math.nan
-        return median(1.0 if step.tokens is None else step.tokens for step in self.steps) / expected
+        return median(self._work(step) for step in self.steps) / expected
 
     def losses(self, *, until: float) -> list[float]:
         """Of the steps that ended by then, as far as they are told and numbers."""

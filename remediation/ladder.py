@@ -16,6 +16,9 @@ SEVERITIES: Mapping[str, Severity] = {
     "restart_worker": Severity.SEV2,
     "roll_back": Severity.SEV2,
     "skip_batch": Severity.SEV2,
+    "heal_in_place": Severity.SEV2,
+    "rebalance": Severity.SEV3,
+    "resize": Severity.SEV1,
     "restart_without_node": Severity.SEV1,
 }
 """Of each action, and of the rungs that are another action with more said."""

@@ -17,7 +17,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import JobFacts, Ledger
 from eagle_eye.rpc.messages import Body, Command, Decision, Order, Peer, Release, Waiting
-from eagle_eye.types import Layout, Plan
+from eagle_eye.types import Demand, Layout, Plan
 
 from .launcher.journal import Journal, Write
 
@@ -30,7 +30,7 @@ LONGEST_RETURN = 15.0
 class Operator(Protocol):
     """What the engine answers to a person."""
 
-    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1) -> None: ...
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
@@ -155,11 +155,11 @@ class Leader:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
         facts = JobFacts(
             layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)),
-            nodes_min=int(body.get("nodes_min", 1)),
+            nodes_min=int(body.get("nodes_min", 1)), demand=_demand(body),
         )  # fmt: skip
-        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min)
+        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand)
         self._jobs[layout.job] = facts
-        self._operator.declare(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min)
+        self._operator.declare(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
         return {}
 
     def _grant(self, peer: Peer, body: Body) -> Body:
@@ -191,6 +191,17 @@ class Leader:
     async def status(self) -> Body:
         body = await asyncio.to_thread(self._operator.status)
         return body | {"term": self.term, "sessions": [str(peer) for peer in self._peers.values()]}
+
+
+def _demand(body: Body) -> Demand | None:
+    """What an elastic job asks for; None for one that says nothing of seats. Raises ControlError."""
+    if body.get("seats") is None:
+        return None
+    names = [name for name in ("declared", "seats", "weight", "workers_min") if name in body]
+    try:
+        return msgspec.convert({name: body[name] for name in names}, Demand)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"the layout report asks for workers in words that are not understood ({error}); is the launcher of another version?") from error
 
 
 class SessionCommander:

@@ -10,7 +10,7 @@ from eagle_eye.types import Incident, Outcome, Plan
 from .ladder import Attempt
 
 KEPT = 1024
-REPAIRS = frozenset({"reattempt", "restart_worker", "restart_without_node", "roll_back"})
+REPAIRS = frozenset({"reattempt", "restart_worker", "restart_without_node", "roll_back", "heal_in_place", "rebalance", "resize"})
 
 
 def attempt_of(

@@ -13,6 +13,8 @@ from .commander import Arguments, Commander
 
 RESTART_TIMEOUT_S = 15.0
 """A coordinator answers once the new epoch is valid."""
+RESIZE_TIMEOUT_S = 60.0
+"""A coordinator answers once the workers that come have joined; they import torch first."""
 
 
 class Cordons(Protocol):
@@ -60,6 +62,16 @@ def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -
             "release": [],
         }
         yield from order(plan, target, "restart", arguments, commander=commander, clock=clock, timeout=timeout)
+
+
+def resize(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
+    """An elastic job goes on with so many workers on these nodes; it trains on meanwhile."""
+    yield from order(plan, target, "resize", {"workers": target.seats}, commander=commander, clock=clock, timeout=timeout)
+
+
+def rebalance(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
+    """An elastic job shares its micro-batches out by the speeds of its workers; none named: evenly."""
+    yield from order(plan, target, "rebalance", {"speeds": target.speeds}, commander=commander, clock=clock, timeout=timeout)
 
 
 def _text(value: dict[str, Any]) -> str:

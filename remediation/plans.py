@@ -34,22 +34,25 @@ class Wanted:
     benefit: float = 0.0
     alternatives: tuple[Alternative, ...] = ()
     reason: str = ""
+    targets: tuple[Target, ...] = ()
+    """What it wants of each job, where that is known already."""
 
 
 def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
     """The plan, for the job's current epoch."""
     if job.current is None:
         return Impossible(f"the layout of epoch {job.epoch} of {job.name} is not known yet")
-    target = _target(wanted, job, policy)
+    target = _target(wanted, job, policy) if not wanted.targets else wanted.targets[0]
     if isinstance(target, Impossible):
         return target
+    targets = wanted.targets or (target,)
     action = "roll_back" if wanted.action == "skip_batch" else wanted.action
     restarts = action in ("restart_worker", "restart_without_node", "roll_back")
     return Plan(
-        id=digest_of(wanted.incident.id, wanted.action, target, wanted.now),
+        id=digest_of(wanted.incident.id, wanted.action, *targets, wanted.now),
         incident=wanted.incident.id,
         action=action,
-        targets=(target,),
+        targets=targets,
         made=wanted.now,
         expires=wanted.now + policy.expires_s,
         severity=SEVERITIES.get(action, wanted.incident.severity),
@@ -62,7 +65,7 @@ def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
 
 
 def _target(wanted: Wanted, job: Job, policy: Policy) -> Target | Impossible:
-    workers = _workers(wanted.incident, job)
+    workers = workers_of(wanted.incident, job)
     if wanted.action == "restart_without_node":
         nodes = exclusion(wanted.incident, job, policy)
         return nodes if isinstance(nodes, Impossible) else _aim(job, exclude=nodes)
@@ -138,7 +141,7 @@ def exclusion(incident: Incident, job: Job, policy: Policy) -> tuple[str, ...] |
     return nodes
 
 
-def _workers(incident: Incident, job: Job) -> tuple[str, ...]:
+def workers_of(incident: Incident, job: Job) -> tuple[str, ...]:
     """Workers of the layout that the culprits are, or that run on them."""
     layout = job.layout
     if layout is None:
@@ -173,11 +176,15 @@ def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[
 def losers(choices: Sequence[Choice]) -> tuple[Alternative, ...]:
     """All but the cheapest, with what they would have cost."""
     return tuple(
-        Alternative(action=choice.action, why=f"{choice.cost:.0f} GPU-seconds: {choice.why}") for choice in choices[1:]
+        Alternative(action=choice.action, why=f"{choice.cost:.0f} GPU-seconds: {choice.why}", cost=choice.cost, benefit=_nothing(choices) - choice.cost)
+        for choice in choices[1:]
     )
 
 
 def saved(choices: Sequence[Choice]) -> float:
     """GPU-seconds that the cheapest saves against doing nothing."""
-    nothing = next((choice.cost for choice in choices if choice.action == NOTHING), choices[0].cost)
-    return nothing - choices[0].cost
+    return _nothing(choices) - choices[0].cost
+
+
+def _nothing(choices: Sequence[Choice]) -> float:
+    return next((choice.cost for choice in choices if choice.action == NOTHING), choices[0].cost)

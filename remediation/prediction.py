@@ -44,8 +44,10 @@ def downtime(job: Job, policy: Policy) -> float:
 
 
 def _workers_left(plan: Plan, job: Job) -> int:
-    exclude = plan.targets[0].exclude
-    return sum(place.node not in exclude for place in job.layout.places) if job.layout is not None else 0
+    target = plan.target_of(job.name)
+    if target.seats and job.demand is not None:
+        return sum({**job.demand.seats, **target.seats}.values())
+    return sum(place.node not in target.exclude for place in job.layout.places) if job.layout is not None else 0
 
 
 def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:
@@ -59,7 +61,7 @@ def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:
 
 def _done_again(plan: Plan, job: Job) -> int:
     """Steps between the checkpoint that is taken and the last one done; 0 if no checkpoint is known of."""
-    resume = plan.targets[0].resume_step
+    resume = plan.target_of(job.name).resume_step
     kept = resume if resume >= 0 else max(job.checkpoints, default=-1)
     highest = max((step.number for step in job.steps), default=0)
     return max(0, highest - kept) if kept >= 0 else 0

@@ -4,12 +4,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from eagle_eye.types import Hold, IncidentState, Mode, Plan, Refuse, Verdict
 
 from .cases import Case, Phase
 from .costs import NOTHING
 from .desk import Desk
 from .ladder import REVERSIBLE, Attempt, next_rung
+from .live.choice import Choice
+from .live.planning import LivePlanning
 from .memory import attempt_of
 from .plans import Impossible, Wanted, alternatives, losers, make, saved
 from .prediction import predict
@@ -27,6 +31,7 @@ class Proposals:
     """Decides what is tried next."""
 
     desk: Desk
+    live: LivePlanning
     notify: Callable[[Case, str], object]
     _verdicts: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
     """(incident, guard) → what was written down last: (plan, allow, hold or refuse, reason)."""
@@ -47,7 +52,7 @@ class Proposals:
             self.give_up(case, f"{wanted.action} is impossible: {plan.why}")
         elif plan.own:
             self.begin(case, plan)
-        elif now < desk.settled(case):
+        elif now < desk.settled(case) and not case.foreseen:
             desk.move(case, Phase.SETTLING, due=desk.settled(case))
         else:
             self._ask(case, self._same(case, plan))
@@ -84,7 +89,10 @@ class Proposals:
             return {}
         job = self.desk.job(case.job)
         bad = job.bad_step(case.incident) if plan.action == "roll_back" else -1
-        return predict(plan, job, self.desk.policy, since=case.incident.since, bad_step=bad)
+        predicted = predict(plan, job, self.desk.policy, since=case.incident.since, bad_step=bad)
+        if plan.action == "rebalance" and "throughput_per_s" in predicted:
+            predicted["throughput_per_s"] *= case.foretold.get("share", 1.0)
+        return {**predicted, **{name: value for name, value in case.foretold.items() if name.startswith("waf")}}
 
     # --- what ----------------------------------------------------------------------------------------------------
 
@@ -93,6 +101,8 @@ class Proposals:
         return Wanted(action=action, own=True, incident=case.incident, attempts=(), now=now, reason="keep what a restart destroys")
 
     def _repair(self, case: Case) -> Wanted | None:
+        if self.live.concerns(case, self.attempts(case)):
+            return self._live(case)
         if case.treatment.weighed:
             return self._cheapest(case)
         rung = self.rung(case)
@@ -137,6 +147,35 @@ class Proposals:
             alternatives=losers(choices),
             reason=f"{case.incident.cause}: {choices[0].why}",
         )
+
+    def _live(self, case: Case) -> Wanted | None:
+        """An elastic job: the planner weighs what the job did by itself against what goes beyond it."""
+        desk, choice = self.desk, self.live.choose(case)
+        if choice is None and desk.clock.now() < desk.settled(case):
+            desk.move(case, Phase.SETTLING, due=desk.settled(case))
+            return None
+        if choice is None or choice.action == "nothing":
+            self.goes_on(case, choice)
+            return None
+        case.rung = choice.action
+        return self.live.wanted(case, choice, self.attempts(case))
+
+    def goes_on(self, case: Case, choice: Choice | None) -> None:
+        """Nothing is done beyond what the job did: written down with all that could have been."""
+        desk = self.desk
+        trial = desk.trials.get(case.incident.id)
+        plan = trial.plan if trial is not None else None
+        if choice is not None and plan is not None and not plan.alternatives:
+            reason = f"{plan.reason}; {choice.how}"
+            desk.keep(msgspec.structs.replace(plan, alternatives=choice.losers, cost=choice.cost, benefit=choice.benefit, reason=reason))
+        if trial is not None:
+            desk.move(case, Phase.TRYING)
+        elif case.treatment.weighed:
+            self._leave(case, choice.how if choice is not None else "its throughput is not known yet")
+        elif case.state is IncidentState.CONTAINED:
+            desk.move(case, Phase.ENDED, state=IncidentState.HEALED)  # judged while it was being weighed
+        else:
+            desk.move(case, Phase.SETTLING, due=desk.clock.now() + desk.policy.weigh_again_s)
 
     def _leave(self, case: Case, why: str) -> None:
         """Doing nothing is cheapest at present; weighed again as long as the fault lasts."""

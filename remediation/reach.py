@@ -14,6 +14,7 @@ def touched(plan: Plan, job: str) -> Iterator[str]:
     for target in plan.targets:
         if target.job == job and plan.action not in LOOKING_ON:
             yield from target.exclude
+            yield from (node for node, count in target.seats.items() if count < target.seats_before.get(node, 0))
             yield from (worker.split("/")[-2] for worker in target.workers if worker.count("/") >= 2)
 
 

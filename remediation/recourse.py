@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from eagle_eye.types import Breaker, Plan, Severity, Target, digest_of
 
 from .cases import Case
@@ -13,6 +15,7 @@ from .trials import Trial
 NO_UNDO = {
     "reattempt": "to let a worker go on cannot be undone",
     "restart_worker": "a restart cannot be undone",
+    "heal_in_place": "what a job did to itself is not undone",
     "roll_back": "a roll-back cannot be undone",
 }
 
@@ -35,12 +38,24 @@ class Recourse:
         if plan.own:
             return ""
         nodes = plan.targets[0].exclude
+        if plan.action in ("resize", "rebalance"):
+            return self._given_back(plan)
         if not nodes:
             return NO_UNDO.get(plan.action, f"{plan.action} cannot be undone")
         if case.treatment.lasting:
             return f"{', '.join(nodes)} stays out: {case.incident.cause} was seen there"
         words = f"without {', '.join(nodes)} it is the same: it takes part again"
         self.errands.add(self._undoing(plan, words))
+        return words
+
+    def _given_back(self, plan: Plan) -> str:
+        """The layout of before: who was given gives back first."""
+        words = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
+        back = tuple(
+            Target(job=each.job, epoch=0, basis=self.desk.job(each.job).basis, seats=each.seats_before, seats_before=each.seats)
+            for each in reversed(plan.targets)
+        )
+        self.errands.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
         return words
 
     def breaker(self, case: Case, trial: Trial, why: str) -> Breaker | None:
@@ -72,7 +87,9 @@ class Recourse:
         case, nodes = self.desk.cases.get(plan.incident), ", ".join(plan.targets[0].exclude)
         if case is None or plan.action != "undo":
             return
-        if done:
+        if not nodes:
+            self.notify(case, "undone: it is as it was before" if done else f"it could not be undone ({detail})")
+        elif done:
             self.notify(case, f"undone: {nodes} takes part again")
         else:
             self.notify(case, f"{nodes} could not be let in again ({detail}): try `eagle-eye release {nodes}`")

@@ -23,10 +23,11 @@ def take_over(desk: Desk, errands: Errands) -> None:
         if breaker.until is not None:
             desk.memory.forgive(breaker.job, breaker.action, breaker.until)
     errands.resume(outcomes, plans)
+    _recall_figures(desk)
     for name, facts in ledger.jobs().items():
         job = desk.job(name)
         job.layout, job.epoch = facts.layout, facts.layout.epoch
-        job.heal, job.budget_left, job.nodes_min = facts.heal, facts.budget_left, facts.nodes_min
+        job.heal, job.budget_left, job.nodes_min, job.demand = facts.heal, facts.budget_left, facts.nodes_min, facts.demand
         job.sizes.append((facts.layout.time, len(facts.layout.places)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
     for record in ledger.incidents(open_only=True, limit=LIMIT):
@@ -42,6 +43,14 @@ def take_over(desk: Desk, errands: Errands) -> None:
         _go_on(case, plans.get(under_way.get(record.incident.id, "")), desk)
 
 
+def _recall_figures(desk: Desk) -> None:
+    """What elastic jobs reached in earlier runs, and what their transitions took."""
+    for seen in desk.ledger.throughputs():
+        if seen.steps_per_s:
+            desk.reached.setdefault(seen.job, {})[seen.workers] = seen.steps_per_s
+    desk.costs.update({(cost.job, cost.name): cost.seconds for cost in desk.ledger.transition_costs()})
+
+
 def _go_on(case: Case, plan: Plan | None, desk: Desk) -> None:
     """With the plan that was under way, else with the next one."""
     now = desk.clock.now()
@@ -50,6 +59,6 @@ def _go_on(case: Case, plan: Plan | None, desk: Desk) -> None:
     if plan is None:
         desk.move(case, Phase.SETTLING, due=now + desk.policy.settle_s)
         return
-    case.plan, case.epoch = plan, plan.targets[0].epoch
+    case.plan, case.epoch = plan, plan.target_of(case.job).epoch
     case.prepared.update(action for action in case.treatment.evidence if action != plan.action)
     desk.move(case, Phase.RETRYING, due=now)

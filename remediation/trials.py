@@ -45,7 +45,7 @@ class Trial:
 
     def counted(self, job: Job) -> list[PulseStep]:
         """Steps after the action, those that are done again among them."""
-        epoch = self.plan.targets[0].epoch
+        epoch = self.plan.target_of(job.name).epoch
         if self.in_place:
             return [step for step in job.steps if step.end > self.began]
         return [step for step in job.steps if step.epoch > epoch]
@@ -80,7 +80,7 @@ class Trial:
         return self._out_of_time(job, still, f"no step within {still:g} s")
 
     def _moves(self, job: Job, counted: list[PulseStep]) -> bool:
-        resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.targets[0].workers)
+        resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.target_of(job.name).workers)
         return bool(counted) or (self.in_place and resumed)
 
     def _throughput(self, job: Job, counted: list[PulseStep], policy: Policy) -> tuple[bool, str]:
@@ -89,6 +89,8 @@ class Trial:
         expected = job.expected(counted[-1].workers)
         if math.isnan(expected):  # a new leader has measured nothing yet
             expected = self.predicted.get("throughput_per_s", math.nan)
+        if self.plan.action == "rebalance":  # a straggler stays slow: what even shares would bring is not to be had
+            expected = min(expected, self.predicted.get("throughput_per_s", math.inf))
         pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
         if math.isnan(expected):
             return True, "steps are back; no earlier throughput is known to compare with"

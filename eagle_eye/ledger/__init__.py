@@ -13,6 +13,7 @@ from .findings import Findings
 from .incidents import Incidents
 from .invitations import Invitations
 from .leases import Leases
+from .live_planning import LivePlanning
 from .outbox import Outbox
 from .plans import Plans
 from .retention import Retention
@@ -31,6 +32,7 @@ from .values import (
     Moment,
     StateChange,
     Throughput,
+    TransitionCost,
 )
 
 __all__ = [
@@ -47,10 +49,11 @@ __all__ = [
     "Moment",
     "StateChange",
     "Throughput",
+    "TransitionCost",
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures, Invitations, Throughputs):
+class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures, Invitations, Throughputs, LivePlanning):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

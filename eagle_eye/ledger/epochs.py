@@ -3,7 +3,7 @@
 import msgspec
 from sqlalchemy import func, insert, select
 
-from eagle_eye.types import Layout, digest_of
+from eagle_eye.types import Demand, Layout, digest_of
 
 from .store import Store, patient, put, words
 from .tables import epochs, jobs
@@ -34,9 +34,9 @@ class Epochs(Store):
             return True
 
     @patient
-    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1) -> bool:
+    def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> bool:
         """Keep what the coordinator told after a valid epoch; False, and nothing kept, for an epoch that is over."""
-        facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min)
+        facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand)
         with self._writing() as connection:
             known = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
             if known is not None and known > layout.epoch:

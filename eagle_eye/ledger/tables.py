@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION = "0002"
+VERSION = "0003"
 """The revision of migrations/ that these tables are."""
 
 metadata = MetaData(
@@ -240,4 +240,21 @@ throughputs = Table(
     Column("tokens_per_s", Double, nullable=True),
     Column("steps_per_s", Double, nullable=True),
     Column("time", Double, nullable=False),
+)
+
+transition_costs = Table(
+    "transition_costs",
+    metadata,
+    Column("job", String(400), primary_key=True),
+    Column("name", String(40), primary_key=True),
+    Column("seconds", Double, nullable=False),
+    Column("time", Double, nullable=False),
+)
+
+standing_plans = Table(
+    "standing_plans",
+    metadata,
+    Column("id", String(200), primary_key=True),
+    Column("made", Double, nullable=False),
+    Column("body", Text, nullable=False),
 )

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from eagle_eye.types import Incident, IncidentState, Layout, Verdict
+from eagle_eye.types import Demand, Incident, IncidentState, Layout, Verdict
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +68,8 @@ class JobFacts(Value, frozen=True, kw_only=True):
     budget_left: int
     nodes_min: int = 1
     """The fewest nodes on which it runs."""
+    demand: Demand | None = None
+    """None: it is not elastic, and nobody changes its size."""
 
 
 class Cordon(Value, frozen=True, kw_only=True):
@@ -147,5 +149,18 @@ class Throughput(Value, frozen=True, kw_only=True):
     tokens_per_s: float | None = None
     """Of all workers together; None if the script does not tell tokens."""
     steps_per_s: float | None = None
+    time: float
+    """When it was seen last."""
+
+
+class TransitionCost(Value, frozen=True, kw_only=True):
+    """What a transition of a job took, part by part."""
+
+    job: str
+    """tenant/name: every run of it counts."""
+    name: str
+    """`regroup_s`: from the notice of a death to the new group with its state; `start_s`: until a worker more has joined."""
+    seconds: float
+    """The median of those that were seen."""
     time: float
     """When it was seen last."""

@@ -15,6 +15,7 @@ from .brakes import (
     Window,
     matches_job,
 )
+from .demand import Demand
 from .foundation import (
     SCHEMA,
     Doubles,
@@ -69,6 +70,7 @@ from .observations import (
     Topology,
 )
 from .pulse import ANSWERED, Pulse, PulseStep
+from .standing import StandingPlan
 
 __all__ = [
     "ANSWERED",
@@ -83,6 +85,7 @@ __all__ = [
     "Claim",
     "ConfigChange",
     "Culprit",
+    "Demand",
     "Doubles",
     "Entity",
     "Event",
@@ -115,6 +118,7 @@ __all__ = [
     "Severity",
     "Silence",
     "Situation",
+    "StandingPlan",
     "Step",
     "StepReading",
     "Target",

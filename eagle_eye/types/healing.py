@@ -7,6 +7,7 @@ from typing import Literal
 from eagle_eye.digests import digest_of
 
 from .brakes import Breaker, Silence, Telemetry, Window
+from .demand import Demand
 from .foundation import Noun
 from .judgements import Incident, Severity
 from .observations import Layout, Topology
@@ -32,6 +33,12 @@ class Target(Noun, frozen=True, kw_only=True):
     resume_step: int = -1
     skip: tuple[int, ...] = ()
     workers: tuple[str, ...] = ()
+    seats: dict[str, int] = {}
+    """Node → workers that the job is to have there; nodes that are not named stay as they are. Of a resize."""
+    seats_before: dict[str, int] = {}
+    """The same nodes as they were."""
+    speeds: dict[str, float] = {}
+    """Worker → its speed, 1 being healthy: micro-batches are shared out by it. Of a rebalance."""
 
 
 class Alternative(Noun, frozen=True, kw_only=True):
@@ -39,6 +46,10 @@ class Alternative(Noun, frozen=True, kw_only=True):
 
     action: str
     why: str
+    cost: float | None = None
+    """WAF·seconds that it would have cost; None: it was not possible, or nobody could tell."""
+    benefit: float | None = None
+    """WAF·seconds that it would have saved against doing nothing."""
 
 
 class Plan(Noun, frozen=True, kw_only=True):
@@ -65,6 +76,10 @@ class Plan(Noun, frozen=True, kw_only=True):
     def digest(self) -> str:
         """What an approval is given for: action and targets, whatever the id and the time."""
         return digest_of(self.action, self.targets)
+
+    def target_of(self, job: str) -> Target:
+        """What it wants of this job; of its first one if it does not name this."""
+        return next((target for target in self.targets if target.job == job), self.targets[0])
 
 
 WorkerPhase = Literal["starting", "computing", "reducing", "committing", "applying", "idle"]
@@ -110,11 +125,12 @@ class Transition(Noun, frozen=True, kw_only=True):
     """By segment: the rank that gives it to those who lack it. Whoever is at `step` applies and is at step + 1, which is
     the first one to compute; `moves` carry the state of step + 1. Empty: the step has to be computed."""
     moves: tuple[tuple[int, int, int], ...] = ()
-    """(rank of the giver, rank of the taker, layer), in this order. With source "checkpoint": only if there is none."""
+    """(rank of the giver, rank of the taker, layer), in this order."""
     bytes: int = 0
     """That the moves carry."""
     source: Literal["", "checkpoint"] = ""
-    """"checkpoint": nobody holds state, everybody loads the newest one."""
+    """"checkpoint": nobody holds state, it is the newest one's or the initial one; rank 0 reads it if `moves` are there
+    that bring it to the others, else everybody does."""
     lost_micro_batches: tuple[int, ...] = ()
     """Of this step: those whose gradients were lost with a worker, or could still be done by it."""
     recompute: dict[str, tuple[int, ...]] = {}
@@ -216,5 +232,7 @@ class Situation(Noun, frozen=True, kw_only=True):
     """Job → its newest valid one."""
     nodes_min: Mapping[str, int] = {}
     """Job → the fewest nodes on which it runs."""
+    demands: Mapping[str, Demand] = {}
+    """Elastic job → what it asks for, and has."""
     telemetry: Mapping[str, Telemetry] = {}
     """Of every node that takes part in a job."""

@@ -54,5 +54,5 @@ class Pulse(Noun, frozen=True, kw_only=True):
 LATE_S = 3.0
 """A batch a second, the way of one, and a tick that has just missed it."""
 
-ANSWERED = frozenset({"epoch.begun", "budget.spent", "job.finished", "job.failed", "checkpoint.saved", "resumed"})
+ANSWERED = frozenset({"epoch.begun", "budget.spent", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done"})
 """Names of the events that a pulse carries; all others count as evidence within findings."""

@@ -1,4 +1,4 @@
-"""Take back what did not help: a node that was left out, and without which the fault went on, takes part again."""
+"""Take back what did not help: a node that was left out takes part again, workers and shares are as they were."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
 from remediation.commander import Commander
-from remediation.orders import RESTART_TIMEOUT_S, Cordons, done, told
+from remediation.orders import RESIZE_TIMEOUT_S, RESTART_TIMEOUT_S, Cordons, done, rebalance, resize, told
 
 WHO = "eagle-eye"
 """Who lets the node in again, in the place of a person."""
@@ -14,7 +14,8 @@ WHO = "eagle-eye"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """`undoes` names the plan that left the nodes in `exclude` out. A node that another plan keeps out stays cordoned."""
+    """`undoes` names the plan that left the nodes in `exclude` out (one that another plan keeps out stays cordoned), or that
+    changed `seats`, or shares."""
 
     commander: Commander
     ledger: Cordons
@@ -25,6 +26,10 @@ class Undo:
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError or PermanentError; epoch 0 of a target means whatever epoch the job is in."""
         for target in plan.targets:
+            if target.seats:
+                yield from resize(plan, target, commander=self.commander, clock=self.clock, timeout=RESIZE_TIMEOUT_S)
+            elif not target.exclude:
+                yield from rebalance(plan, target, commander=self.commander, clock=self.clock, timeout=self.timeout_s)
             for node in target.exclude:
                 step = f"lift the cordon of {node}"
                 yield told(step, plan.reason, self.clock)

@@ -18,6 +18,9 @@ class MinimumWorkers:
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
         for target in plan.targets:
             layout = situation.layouts.get(target.job)
+            few = self._few(target, situation)
+            if few:
+                return Refuse(guard="minimum_workers", reason=few)
             if not target.exclude:
                 continue
             if layout is None:
@@ -26,6 +29,15 @@ class MinimumWorkers:
             if short:
                 return Refuse(guard="minimum_workers", reason=short)
         return Allow(guard="minimum_workers", reason="enough are left")
+
+    def _few(self, target: Target, situation: Situation) -> str:
+        """Why an elastic job cannot give so many workers; '' if it can, or gives none."""
+        demand = situation.demands.get(target.job)
+        gives = sum(target.seats_before.values()) - sum(target.seats.values())
+        if demand is None or gives <= 0:
+            return ""
+        left, least = demand.now - gives, max(demand.workers_min, math.ceil(self.share * demand.now))
+        return f"{target.job} would have {left} of {demand.now} workers left, at least {least} must stay" if left < least else ""
 
     def _short(self, target: Target, layout: Layout, situation: Situation) -> str:
         going = {node for other in situation.running for aim in other.targets if aim.job == target.job for node in aim.exclude}

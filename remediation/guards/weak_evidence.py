@@ -6,6 +6,9 @@ from eagle_eye.topology import node_of
 from eagle_eye.types import Allow, Hold, Incident, Plan, Refuse, Situation, Verdict
 from remediation.reach import isolated
 
+BLAMELESS = frozenset({"resize"})
+"""Actions that change who does the work, whoever is to blame: what is lost is lost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeakEvidence:
@@ -19,6 +22,8 @@ class WeakEvidence:
     """Detectors on whose word alone nobody is isolated."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
+        if plan.action in BLAMELESS:
+            return Allow(guard="weak_evidence", reason="it isolates and blames nobody")
         if situation.now < situation.settled:
             seconds = situation.settled - situation.now
             return Hold(guard="weak_evidence", reason="the incident has not settled: causes may still be added", seconds=seconds)

@@ -2,8 +2,9 @@
 
 Over the horizon H (the expected repair), with F the healthy FLOP/s, F' those afterwards and w the task's weight:
 
-    cost = w · ( F · downtime + (F - F') · max(0, H - downtime) + F · lost work + F' · return ) + spare worth · H
+    cost = w · ( F · downtime + (F - F') · max(0, H - downtime) + F · lost work + F' · return ) + spare worth · H + spare cost
 
+A job that heals in place has no downtime while a new worker starts: it makes until then what it makes without.
 `return` is the second transition, when the repaired node comes back to a job that went on without it (Unicron's
 D_transition of a join). Of d pipelines that are alike, s stages deep, f give their m micro-batches each to the others:
 an iteration takes (ceil(m·d / (d - f)) + s - 1) / (m + s - 1) times as long.
@@ -92,12 +93,13 @@ class _Scene:
     state_lost: str
     """Why the state is not with the survivors; empty: it is."""
 
-    def option(self, kind: Kind, how: str, *, downtime: float, share: float, gpus: int, lost_work: float = 0.0, back: float = 0.0, spares: int = 0, transition: Reconfigured | Batches | None = None) -> Alternative:  # fmt: skip
-        """With its price. share: of the healthy throughput; back: seconds of the second transition."""
+    def option(self, kind: Kind, how: str, *, downtime: float, share: float, gpus: int, lost_work: float = 0.0, back: float = 0.0, spares: int = 0, short: float = 0.0, transition: Reconfigured | Batches | None = None) -> Alternative:  # fmt: skip
+        """With its price. share: of the healthy throughput; back: seconds of the second transition; short: healthy seconds that
+        are not made before it is done."""
         case = self.case
         afterwards = min(1.0, share) * case.healthy
         rest = max(0.0, case.repair_s - downtime)
-        flop = case.healthy * (downtime + lost_work) + (case.healthy - afterwards) * rest + afterwards * back
+        flop = case.healthy * (downtime + lost_work + short) + (case.healthy - afterwards) * rest + afterwards * back
         return Alternative(
             kind=kind,
             how=how,
@@ -105,7 +107,7 @@ class _Scene:
             throughput=afterwards,
             gpus=gpus,
             lost_work_s=lost_work,
-            cost=case.weight * flop + spares * case.spare_worth * case.repair_s,
+            cost=case.weight * flop + (spares * case.spare_worth * case.repair_s + case.spare_cost if spares else 0.0),
             gpu_hours=flop / case.healthy * case.gpus / 3600,
             transition=transition,
         )
@@ -113,7 +115,16 @@ class _Scene:
     @property
     def torn_s(self) -> float:
         """Work that a heal in place throws away: nothing where the job still runs, it changes between two iterations."""
-        return self.costs.lost_iterations * self.case.iteration_s if self.case.stands else 0.0
+        return self.costs.lost_iterations * self.case.iteration_s if self.case.standing or self.case.lost else 0.0
+
+    @property
+    def share_left(self) -> float:
+        """Of the healthy throughput, on what is left: as T says, else all micro-batches on the pipelines that are whole."""
+        case = self.case
+        if case.throughput is not None:
+            return float(case.throughput[case.left]) / case.healthy
+        whole = case.replicas - case.lost * case.hit
+        return case.micro_batches / -(-case.micro_batches * case.replicas // whole) if whole > 0 else 0.0
 
     @property
     def node_state_s(self) -> float:
@@ -129,7 +140,11 @@ class _Scene:
 
 def _nothing(scene: _Scene) -> Option:
     case, costs, kind = scene.case, scene.costs, Kind.NOTHING
-    if not case.stands:
+    if case.lost and case.in_place and not scene.state_lost:
+        how = f"goes on in place with {case.left} of {case.gpus} workers, which share out the micro-batches"
+        back = costs.regroup_s + scene.node_state_s
+        return scene.option(kind, how, downtime=costs.regroup_s, share=scene.share_left, gpus=case.left, lost_work=scene.torn_s, back=back)
+    if not case.stands and not case.lost:
         share = slowness(case).share if case.slow else 1.0
         return scene.option(kind, "goes on as it is", downtime=0.0, share=share, gpus=case.gpus)
     until = max(case.repair_s, costs.collective_timeout_s) if case.lost else case.repair_s
@@ -140,6 +155,8 @@ def _nothing(scene: _Scene) -> Option:
 
 def _rebalance(scene: _Scene) -> Option:
     case, kind = scene.case, Kind.REBALANCE
+    if case.lost and case.in_place:
+        return Impossible(kind, "that is what the job did by itself: it goes on so")
     if case.lost:
         return _without(scene, kind, case.lost * case.hit, case.gpus - case.lost * case.gpus_per_node)
     if not case.slow:
@@ -186,6 +203,8 @@ def _shrink(scene: _Scene) -> Option:
     case, kind = scene.case, Kind.SHRINK
     if not case.broken:
         return Impossible(kind, "no node is slow or lost: nobody has to go")
+    if case.lost and case.in_place and not case.slow:
+        return Impossible(kind, "that is what the job did by itself: it goes on so")
     if case.pipelines is None:
         hit = case.broken * case.hit
         return _without(scene, kind, hit, case.gpus * max(0, case.replicas - hit) // case.replicas)
@@ -224,9 +243,21 @@ def _spare(scene: _Scene) -> Option:
         return Impossible(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
     if scene.state_lost:
         return Impossible(kind, scene.state_lost)
+    if case.in_place and not case.slow:
+        return _spare_in_place(scene)
     downtime = costs.spare_start_s + costs.regroup_s + scene.node_state_s
     how = f"{_counted(case.broken, 'spare takes', 'spares take')} over, state comes from {'replicas' if case.lost else 'who is slow'}"
     return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken)
+
+
+def _spare_in_place(scene: _Scene) -> Option:
+    """The job runs on while they start, and takes them in between two steps."""
+    case, costs = scene.case, scene.costs
+    from_whom = f"of {case.spare_owner}, which goes on with less" if case.spare_owner else "that nobody used"
+    how = f"{_counted(case.broken, 'worker', 'workers')} {from_whom}; starts while the job runs on"
+    downtime = 2 * costs.regroup_s + scene.node_state_s  # without what was lost, and with what comes
+    short = (1 - min(1.0, scene.share_left)) * costs.spare_start_s
+    return scene.option(Kind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken, short=short)
 
 
 def _relayout(scene: _Scene) -> Option:

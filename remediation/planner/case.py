@@ -37,6 +37,12 @@ class Case:
     """Nodes that may be taken."""
     spare_worth: float = 0.0
     """Weighted FLOP/s that a spare node makes elsewhere; 0: it idles."""
+    spare_cost: float = 0.0
+    """WAF·seconds that taking them costs elsewhere, once: the transitions of who gives them."""
+    spare_owner: str = ""
+    """Who gives the spares; empty: they are free."""
+    in_place: bool = False
+    """The job goes on by itself without what it lost, and takes new nodes in while it runs (an elastic worker)."""
     replicas: int = 1
     """Data-parallel copies of the state. With 1 nothing survives the loss of a node but checkpoints."""
     stages: int = 1
@@ -73,7 +79,7 @@ class Case:
         for name in ("healthy", "iteration_s", "repair_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise self._wrong(name, "a finite number above zero")
-        for name in ("weight", "lost", "spares", "spare_worth", "state_bytes", "checkpoint_age_s"):
+        for name in ("weight", "lost", "spares", "spare_worth", "spare_cost", "state_bytes", "checkpoint_age_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise self._wrong(name, "a finite number that is not negative")
 
@@ -103,5 +109,5 @@ class Case:
 
     @property
     def stands(self) -> bool:
-        """A synchronous job does not go on by itself without a worker."""
-        return self.standing or self.lost > 0
+        """A synchronous job does not go on by itself without a worker, unless it does so in place."""
+        return self.standing or (self.lost > 0 and not self.in_place)

@@ -192,7 +192,7 @@ def test_doing_it_again_does_nothing_new(name, services, commander):
 @pytest.mark.parametrize("error", [TemporaryError("not now", delay=2.0), PermanentError("never")])
 @pytest.mark.parametrize("name", [name for name in ACTIONS if name != "notify"])
 def test_what_the_coordinator_answers_is_not_hidden(name, error, services, commander):
-    for action in ("restart", "reattempt", "dump", "release"):
+    for action in ("restart", "reattempt", "dump", "release", "resize", "rebalance"):
         commander.answers[action] = error
     with pytest.raises(type(error)):
         list(make(name, services).run(plan(action=name)))

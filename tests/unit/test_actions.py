@@ -4,12 +4,14 @@ import msgspec
 import pytest
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import PermanentError, Stale
+from eagle_eye.errors import PermanentError, Stale, TemporaryError
 from eagle_eye.types import Plan, Severity, Target
 from remediation.actions.dump import Dump
 from remediation.actions.release import Release
+from remediation.actions.resize import Resize
 from remediation.actions.restart_without_node import RestartWithoutNode
 from remediation.actions.roll_back import RollBack
+from remediation.actions.undo import Undo
 from remediation.commander import FakeCommander
 from remediation.execution import Execution, at_once
 
@@ -162,3 +164,60 @@ def test_a_lease_lost_between_two_steps_stops_before_the_second(commander, clock
     [report] = execution.reports()
     assert report.ending == "stopped"
     assert cordons.made == []
+
+
+# --- who changes jobs ------------------------------------------------------------------------------------------------
+
+
+def exchanging() -> Plan:
+    light = Target(job="t/light/r", epoch=3, basis="b", seats={"n1": 2}, seats_before={"n1": 3})
+    heavy = Target(job="t/heavy/r", epoch=5, basis="b", seats={"n1": 3}, seats_before={"n1": 2})
+    return msgspec.structs.replace(plan("resize"), targets=(light, heavy))
+
+
+def only(job: str, error: Exception):
+    def answer(sent):
+        if sent.job == job:
+            raise error
+        return {"epoch": sent.epoch + 1}
+
+    return answer
+
+
+def asked(commander):
+    return [(sent.job, sent.arguments["workers"], sent.epoch) for sent in commander.sent]
+
+
+def test_who_gives_does_so_before_who_takes():
+    commander = FakeCommander()
+    steps = list(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == [("t/light/r", {"n1": 2}, 3), ("t/heavy/r", {"n1": 3}, 5)]
+    assert [step.state for step in steps] == ["intended", "done"] * 2
+
+
+@pytest.mark.parametrize(("error", "raised"), [(PermanentError("no memory"), PermanentError), (Stale("epoch 6"), Stale), (TemporaryError("no session"), PermanentError)])
+def test_a_taker_that_fails_gives_back_what_was_given(error, raised):
+    commander = FakeCommander(answers={"resize": only("t/heavy/r", error)})
+    steps = []
+    with pytest.raises(raised, match=str(error)):
+        steps.extend(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == [("t/light/r", {"n1": 2}, 3), ("t/light/r", {"n1": 3}, 0)]
+    told = [(step.step, step.state) for step in steps]
+    assert ("resize t/heavy/r", "failed") in told
+    assert told[-1] == ("give back t/light/r", "done")
+
+
+def test_a_giver_that_fails_has_given_nothing_and_may_be_asked_again():
+    commander = FakeCommander(answers={"resize": only("t/light/r", TemporaryError("no session"))})
+    with pytest.raises(TemporaryError):
+        list(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == []
+
+
+def test_an_exchange_is_undone_by_the_seats_of_before():
+    commander = FakeCommander()
+    undo = Undo(commander=commander, ledger=Cordons(), clock=FakeClock())
+    first = exchanging().targets
+    back = tuple(msgspec.structs.replace(each, seats=each.seats_before, seats_before=each.seats, epoch=0) for each in reversed(first))
+    list(undo.run(msgspec.structs.replace(plan("undo"), targets=back, undoes="p1")))
+    assert asked(commander) == [("t/heavy/r", {"n1": 2}, 0), ("t/light/r", {"n1": 3}, 0)]

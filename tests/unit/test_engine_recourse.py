@@ -71,7 +71,7 @@ def test_its_breaker_opens_and_a_person_is_told_how_to_close_it(world):
     told = [letter for letter in letters(world) if "did not help" in letter]
     assert len(told) == 1
     assert f"eagle-eye breaker close {breaker.id}" in told[0]
-    assert letters(world)[-1] == "undone: node-b takes part again"
+    assert "undone: node-b takes part again" in letters(world)
 
 
 def test_later_plans_are_refused_with_the_breakers_reason_until_a_person_closes_it(world):

@@ -12,7 +12,7 @@ from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.messages import Body, Decision, Order, Peer, Waiting
 from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.types import Event, Layout, Place
+from eagle_eye.types import Demand, Event, Layout, Place
 from fakes.nouns import JOB, a_layout
 from remediation.leader import LONGEST_RETURN, Leader
 
@@ -26,9 +26,11 @@ class Engine:
 
     def __init__(self) -> None:
         self.declared: list[tuple[str, str, int, int]] = []
+        self.demands: list[Demand | None] = []
 
-    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1) -> None:
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
         self.declared.append((job, heal, budget_left, nodes_min))
+        self.demands.append(demand)
 
     def decide(self, decision: Decision, approved: bool) -> Body:
         return {}
@@ -243,6 +245,16 @@ def test_a_coordinator_is_named_while_it_has_a_session(seat: Seat) -> None:
     assert seat.leader.coordinator(JOB) == launcher("node-a")
     seat.leader.lost(launcher("node-a"), "closed")
     assert seat.ask("coordinator_of", asked) == {}
+
+
+def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(seat: Seat) -> None:
+    asked = {"declared": {"node-a": 3}, "seats": {"node-a": 2}, "weight": 2.5, "workers_min": 2}
+    seat.report(two_nodes(4), heal="in-place", budget_left=100, **asked)
+    seat.report(two_nodes(5), heal="restart:3", budget_left=3)
+    demand = Demand(declared={"node-a": 3}, seats={"node-a": 2}, weight=2.5, workers_min=2)
+    assert seat.engine.demands == [demand, None]
+    with pytest.raises(ControlError, match="asks for workers in words"):
+        seat.report(two_nodes(6), seats={"node-a": "many"})
 
 
 def test_a_command_for_a_job_that_nobody_reported_can_wait(seat: Seat) -> None:

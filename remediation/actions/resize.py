@@ -1,0 +1,47 @@
+"""SEV1: workers change jobs. Who gives does so first; if who takes cannot, it gets back what it gave."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError, PermanentError, Stale
+from eagle_eye.types import Plan, Progress, Target
+from remediation.commander import Commander
+from remediation.orders import RESIZE_TIMEOUT_S, done, resize, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """`seats` of each target: node → workers that the job is to have there. The targets are in order: givers before takers."""
+
+    commander: Commander
+    clock: Clock
+    timeout_s: float = RESIZE_TIMEOUT_S
+    """Seconds to wait for a coordinator's answer: a worker that comes has to start."""
+
+    def run(self, plan: Plan, /) -> Iterator[Progress]:
+        """Raises PermanentError or Stale; TemporaryError only as long as nobody has given anything."""
+        changed: list[Target] = []
+        for target in plan.targets:
+            try:
+                yield from resize(plan, target, commander=self.commander, clock=self.clock, timeout=self.timeout_s)
+            except (EagleEyeError, TimeoutError) as error:
+                if not changed:
+                    raise
+                why = str(error) or type(error).__name__
+                yield Progress(step=f"resize {target.job}", state="failed", time=self.clock.now(), detail=why)
+                yield from self._back(plan, changed, f"{target.job}: {why}")
+                if isinstance(error, Stale):
+                    raise
+                raise PermanentError(f"{target.job} could not be resized ({why}); what others gave was given back") from error
+            changed.append(target)
+
+    def _back(self, plan: Plan, changed: list[Target], why: str) -> Iterator[Progress]:
+        """The last one first. In whatever epoch the job is by now."""
+        for target in reversed(changed):
+            step = f"give back {target.job}"
+            yield told(step, why, self.clock)
+            self.commander.command(
+                target.job, "resize", {"workers": target.seats_before}, plan=plan, step=step, epoch=0, timeout=self.timeout_s
+            )
+            yield done(step, f"{target.job} has what it had before", self.clock)

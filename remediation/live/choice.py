@@ -1,0 +1,163 @@
+"""What can be done for an elastic job that lost workers or has a slow one, priced side by side: `decision` alone chooses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eagle_eye.types import Alternative
+from remediation.planner.alternatives import Alternative as Option
+from remediation.planner.case import Case
+from remediation.planner.decision import Costs, Decision, Kind, decide
+
+from .cluster import LiveCluster, LiveJob
+from .foresight import best as best_counts
+from .seats import Exchange, exchange
+
+ACTIONS: Mapping[Kind, str] = {
+    Kind.NOTHING: "nothing",
+    Kind.REBALANCE: "rebalance",
+    Kind.SHRINK: "restart_without_node",
+    Kind.SPARE: "resize",
+    Kind.RELAYOUT: "relayout",
+    Kind.RESTART: "restart_worker",
+    Kind.WAIT: "wait",
+    Kind.SWAP: "swap",
+}
+"""Of the planner's kinds; those without an action of ours are shown, and never carried out."""
+DOABLE = frozenset({Kind.NOTHING, Kind.REBALANCE, Kind.SPARE, Kind.RESTART})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Of the job, beside what the cluster says."""
+
+    repair_s: float
+    """Expected time until what is lost is back, or the slow one is well: costs are counted over it."""
+    restart_s: float
+    """Ending and starting all its processes."""
+    checkpoint_age_s: float
+    """Work since the newest checkpoint, in seconds of healthy running."""
+    speeds: Mapping[str, float]
+    """Slow worker → its speed, 1 being healthy; {}: nobody is slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is best, and what else there was."""
+
+    kind: Kind
+    action: str
+    cost: float
+    """WAF·seconds."""
+    benefit: float
+    """WAF·seconds that it saves against doing nothing."""
+    how: str
+    losers: tuple[Alternative, ...]
+    exchange: Exchange | None
+    """Who changes jobs, if that is what is done."""
+    waf: Mapping[str, float]
+    """`waf_left`: if nothing is done; `waf`: once the choice runs. In weighted worker-seconds a second."""
+    share: float
+    """Of the healthy throughput that the job reaches then."""
+
+
+def choose(cluster: LiveCluster, job: LiveJob, facts: Facts) -> Choice:
+    """The cheapest of all ways. A job without a slow worker is asked for what it lacks of what it was started with."""
+    moved = None if facts.speeds else _exchange(cluster, job)
+    coming = moved.workers.get(job.name, 0) if moved is not None else 0
+    lost = coming or max(0, job.demand.most - job.workers)
+    case = _case(cluster, job, facts, lost, moved if coming else None)
+    decision = decide(case, _costs(job, facts))
+    best = next(option for option in decision.options if option.kind in DOABLE)
+    nothing = next(option for option in decision.options if option.kind is Kind.NOTHING)
+    takes = best.kind is Kind.SPARE and moved is not None
+    return Choice(
+        kind=best.kind,
+        action=ACTIONS[best.kind],
+        cost=best.cost,
+        benefit=nothing.cost - best.cost,
+        how=best.how,
+        losers=tuple(_losers(decision, best, nothing)),
+        exchange=moved if takes else None,
+        share=best.throughput / case.healthy,
+        waf=_waf(cluster, job, nothing, best, moved if takes else None),
+    )
+
+
+def _exchange(cluster: LiveCluster, job: LiveJob) -> Exchange | None:
+    """What the allocation wants; where it leaves this job as it is, the cheapest worker of another job, so that its price is told."""
+    best = exchange(cluster, best_counts(cluster))
+    if best.workers.get(job.name, 0) > 0:
+        return best
+    if job.workers >= job.demand.most:
+        return None
+    prices = {
+        other.name: other.waf(other.workers) - other.waf(other.workers - 1)
+        for other in cluster.jobs
+        if other.name != job.name and other.workers > max(1, other.demand.workers_min)
+    }
+    for name in sorted(prices, key=lambda each: (prices[each], each)):
+        giver = cluster.job(name)
+        wanted = {job.name: job.workers + 1, name: giver.workers - 1 if giver is not None else 0}
+        moved = exchange(cluster, wanted)
+        if moved.workers.get(job.name, 0) > 0:
+            return moved
+    return None
+
+
+def _case(cluster: LiveCluster, job: LiveJob, facts: Facts, lost: int, moved: Exchange | None) -> Case:
+    count = job.workers + (0 if facts.speeds else lost)
+    table = job.table
+    row = np.concatenate([table, np.full(max(0, count + 1 - len(table)), table[-1])])
+    rate = job.steps_per_s(count)
+    givers = [other for other in cluster.jobs if moved is not None and moved.workers.get(other.name, 0) and other.name != job.name]
+    worth = sum(other.waf(other.workers) - other.waf(other.workers + moved.workers[other.name]) for other in givers) if moved is not None else 0.0
+    return Case(
+        task=job.name,
+        gpus=count,
+        gpus_per_node=1,
+        healthy=float(row[count]) or 1e-9,
+        iteration_s=1.0 / rate if rate > 0 else 1.0,
+        repair_s=facts.repair_s,
+        weight=job.demand.weight,
+        lost=0 if facts.speeds else lost,
+        slow=facts.speeds,
+        spares=lost if moved is not None else 0,
+        spare_worth=max(0.0, worth) / max(1, lost),
+        spare_cost=sum(2 * other.waf(other.workers) * other.regroup_s for other in givers),  # there, and back when all is well
+        spare_owner=", ".join(other.name for other in givers),
+        in_place=True,
+        replicas=count,
+        micro_batches=MICRO_BATCHES,
+        checkpoint_age_s=facts.checkpoint_age_s,
+        throughput=row,
+    )
+
+
+MICRO_BATCHES = 64
+"""Of a worker and step, where shares are weighed: how fine the micro-batches of a job are is not known to the leader."""
+
+
+def _costs(job: LiveJob, facts: Facts) -> Costs:
+    """Measured on this job where they were, else the planner's constants. Finished micro-batches are kept (Unicron, 6)."""
+    return replace(Costs(), regroup_s=job.regroup_s, spare_start_s=job.start_s, restart_s=facts.restart_s, lost_iterations=0.0)
+
+
+def _losers(decision: Decision, best: Option, nothing: Option) -> list[Alternative]:
+    possible = [
+        Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_lost.get(one.kind) or 'Nobody here can do it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
+        for one in decision.options
+        if one.kind is not best.kind
+    ]
+    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_lost[one.kind]) for one in decision.impossible]
+    return [*possible, *impossible]
+
+
+def _waf(cluster: LiveCluster, job: LiveJob, nothing: Option, best: Option, moved: Exchange | None) -> dict[str, float]:
+    others = cluster.waf({}) - job.waf(job.workers)
+    left = others + job.demand.weight * nothing.throughput
+    if moved is None:
+        return {"waf_left": left, "waf": others + job.demand.weight * best.throughput}
+    after = {other.name: other.workers + moved.workers.get(other.name, 0) for other in cluster.jobs}
+    return {"waf_left": left, "waf": cluster.waf(after)}
