@@ -241,6 +241,8 @@ class Elastic:
         self._session.use(group)
         formed = self._clock()
         self._orders = orders
+        if any(taker == group.rank for _, taker, _ in orders.moves):
+            self._fresh = True  # also one that was far behind: until all has come its state is nobody's
         self._catch_up(group, orders)
         moved = self._move(group, orders)
         self._again = self._still_ours(orders, group.rank)
@@ -307,7 +309,7 @@ class Elastic:
             done=tuple(sorted({*self._gradients.done, *running})),
             segments=tuple(index for index, segment in enumerate(self._reduced) if segment is not None),
             phase=self._phase,
-            fresh=self._fresh,
+            fresh=self._fresh or not self.inventory.whole,
         )
 
     def _say_resumed(self, epoch: int, number: int) -> None:
