@@ -189,10 +189,32 @@ def transitions_of(events: Sequence[Event]) -> list[Transition]:
 
 
 def why_not_landed(schedule: Schedule, events: Sequence[Event]) -> str:
-    """What is missing in the record; empty if the fault landed where it was aimed."""
+    """What is missing in the record; empty if the fault landed where it was aimed, or there was none."""
+    if not schedule.faults and schedule.coordinator_after is None:
+        return ""
     done = transitions_of(events)
     said = "; ".join(f"epoch {each.epoch} {each.reason} in step {each.step}, {each.phase}, lost {sorted(each.lost)}" for each in done)
     return "" if PROOFS[schedule.kind](schedule, done, events) else f"the record has {said or 'no transition'}"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """What the event says of a death."""
+
+    epoch: int
+    """That the worker was part of."""
+    step: int
+
+
+def exits_of(victim: str, events: Sequence[Event]) -> list[Exit]:
+    """Of one worker and its replacements, in order."""
+    told = [event.attributes for event in events if event.name == "exit" and event.entity.name.endswith(f"/{victim}")]
+    return [Exit(int(words["epoch"]), int(words["step"] or -1)) for words in told]
+
+
+def exit_of(struck: Fault, events: Sequence[Event]) -> Exit | None:
+    """Its death in the step that it was to have; None if it did not happen there."""
+    return next((each for each in exits_of(victim_of(struck), events) if each.step == struck["step"]), None)
 
 
 Proof = Callable[[Schedule, Sequence[Transition], Sequence[Event]], bool]
@@ -217,21 +239,19 @@ def after_all(schedule: Schedule, done: Sequence[Transition], events: Sequence[E
     return beyond or in_phase("committing", "applying")(schedule, done, events)
 
 
-def both_lost(schedule: Schedule, done: Sequence[Transition], _: Sequence[Event]) -> bool:
-    """In the step they were aimed at, whether in one transition or in two."""
-    lost = {name for each in done if each.step == schedule.faults[0]["step"] for name in each.lost}
-    return lost >= {victim_of(struck) for struck in schedule.faults}
+def both_lost(schedule: Schedule, done: Sequence[Transition], events: Sequence[Event]) -> bool:
+    """They died in that step, and the transition that ended it is later than both epochs: one for both, or a second one."""
+    died = [exit_of(struck, events) for struck in schedule.faults]
+    last = max((each.epoch for each in died if each is not None), default=0)
+    return None not in died and any(each.step == schedule.faults[0]["step"] and each.epoch > last for each in done)
 
 
 def lost_in_recovery(schedule: Schedule, done: Sequence[Transition], events: Sequence[Event]) -> bool:
-    """The epoch of the first death was begun and never done; that of the second took its place in the same step."""
-    first, second = schedule.faults
-    begun = {int(event.attributes.get("epoch", "0")) for event in events if event.name == "epoch.begun"}
-    finished = {each.epoch for each in done}
-    return any(
-        victim_of(second) in each.lost and each.step == first["step"] and any(epoch in begun - finished for epoch in range(2, each.epoch))
-        for each in done
-    )
+    """The second died in the epoch that the first had made necessary, before anybody had committed a step in it."""
+    first, second = (exit_of(struck, events) for struck in schedule.faults)
+    if first is None or second is None or second.epoch <= first.epoch:
+        return False
+    return second.epoch not in {each.epoch for each in done} and any(each.epoch > second.epoch for each in done)
 
 
 def joined(schedule: Schedule, done: Sequence[Transition], events: Sequence[Event]) -> bool:
@@ -240,8 +260,7 @@ def joined(schedule: Schedule, done: Sequence[Transition], events: Sequence[Even
     if len(schedule.faults) == 1:
         after = next((each.epoch for each in done if name in each.lost), STEPS)
         return any(each.reason == "join" and each.epoch > after for each in done)
-    exits = [event for event in events if event.name == "exit" and event.entity.name.endswith(name)]
-    return len(exits) > 1 and any(name in each.lost for each in done)
+    return len(exits_of(name, events)) > 1 and any(name in each.lost for each in done)
 
 
 def stood_still(schedule: Schedule, done: Sequence[Transition], _: Sequence[Event]) -> bool:

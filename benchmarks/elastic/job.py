@@ -19,6 +19,23 @@ from benchmarks.elastic.commits import Written, hang_when_told
 from benchmarks.elastic.reference import flip_one_bit
 
 
+class Counted:
+    """Batches, and which of them this worker has computed since it committed a step."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self.computed: list[int] = []
+
+    def __call__(self, step: int, micro_batch: int) -> tuple[Tensor, Tensor]:
+        self.computed.append(micro_batch)
+        return self._batch(step, micro_batch)
+
+    def taken(self) -> list[int]:
+        """And begin anew."""
+        taken, self.computed = self.computed, []
+        return taken
+
+
 class Flipped:
     """Batches as they should be, and one gradient with one wrong bit."""
 
@@ -53,15 +70,19 @@ def main() -> None:
     if options.flip:
         step, micro_batch = map(int, options.flip.split(":"))
         batch = Flipped(batch, (step, micro_batch), parameters_of(layers)[0])
+    counted = Counted(batch)
     worker = eagle_eye.elastic(
-        layers=layers, loss=loss_of, optimizer=optimizer_of, batch=batch, micro_batches=MICRO_BATCHES,
+        layers=layers, loss=loss_of, optimizer=optimizer_of, batch=counted, micro_batches=MICRO_BATCHES,
         reduction=options.reduction,
     )  # fmt: skip
     written = Written(os.environ.get("EAGLE_EYE_WORKER", "alone"))
     for step in worker.steps(until=options.steps):
         loss = step.run()
         sha256 = worker.inventory.digest() if step.number == options.steps - 1 else ""
-        written.add(step.number, loss, epoch=step.result.epoch, micro_batches=step.result.micro_batches, sha256=sha256)
+        result = step.result
+        written.add(
+            step.number, loss, epoch=result.epoch, micro_batches=result.micro_batches, computed=counted.taken(), sha256=sha256
+        )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ import random
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.elastic.commits import Commit
 from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.peers.__main__ import peers_of
 from benchmarks.elastic.trials import Trial, series, told
@@ -38,6 +40,7 @@ class Struck:
         self.workers = workers
         self.trials: dict[str, list[Trial]] = {}
         self.records: dict[str, list[Event]] = {}
+        self.commits: list[Commit] = []
         with tempfile.TemporaryDirectory(prefix="ee-", ignore_cleanup_errors=True) as folder:
             self._run(Path(folder), trials)
 
@@ -57,6 +60,7 @@ class Struck:
         finally:
             job.end()
             cluster.stop()
+            self.commits = job.commits.look()
 
     def rows(self, peers: Sequence[str]) -> list[Row]:
         found: list[Row] = []
@@ -67,7 +71,7 @@ class Struck:
             found.append(Row(f"{where}: computed again, beside that", seconds([again_of(record) for record in records])))
             walls = told(trials)
             found.append(Row(f"{where}: on the wall, the step less an undisturbed one of {trials[0].step_s:.3f} s", walls, peer="; ".join(peers)))
-            found.append(waste_row(where, records))
+            found.append(waste_row(where, records, self.commits))
         return found
 
 
@@ -96,20 +100,21 @@ def cost_row(where: str, workers: int, records: Sequence[Event], peers: Sequence
     return Row(f"{where}: kill -9 → notice + planning + group + state", figure, f"≤ {goal * 1000:.0f} ms" if goal else "", met, "; ".join([*peers[:1], QUOTED]))
 
 
-def waste_row(where: str, records: Sequence[Event]) -> Row:
-    """What was computed again is what was lost, and that is at most one worker's share of the step."""
-    lost = [numbers(record.attributes.get("lost_micro_batches", "")) for record in records]
-    again = [numbers(record.attributes.get("recomputed", "")) for record in records]
+def waste_row(where: str, records: Sequence[Event], commits: Sequence[Commit]) -> Row:
+    """What the others computed in a step that was struck: each micro-batch once, and none of their own again."""
+    struck = {int(record.attributes["step"]) for record in records}
+    twice = {step: computed_twice([commit for commit in commits if commit.step == step]) for step in sorted(struck)}
     one = all(len(record.attributes.get("lost", "").split(",")) == 1 for record in records)
-    met = bool(records) and one and all(redone <= gone for redone, gone in zip(again, lost, strict=True))
-    kept = [record.attributes.get("kept", "?") for record in records]
-    words = f"lost {[len(each) for each in lost]}, computed again {[len(each) for each in again]}, kept {', '.join(kept)} micro-batches of 16"
-    return Row(f"{where}: thrown away", words, "the dead worker's of this step", met, "torchft: the replica's step")
+    kept = ", ".join(record.attributes.get("kept", "?") for record in records)
+    words = f"{sum(map(len, twice.values()))} micro-batches computed twice by the others, in {len(twice)} steps; of 16 they kept {kept}"
+    met = bool(records) and one and not any(twice.values())
+    return Row(f"{where}: thrown away beside what the dead worker had done of this step", words, "nothing", met, "torchft: the replica's step")
 
 
-def numbers(text: str) -> set[int]:
-    """Of a list in an event's attribute."""
-    return {int(each) for each in text.split(",") if each}
+def computed_twice(commits: Sequence[Commit]) -> list[int]:
+    """Micro-batches of one step that more than one computation of the living went into."""
+    counted = Counter(number for commit in commits for number in commit.more["computed"])
+    return [number for number, times in counted.items() if times > 1]
 
 
 def seconds(values: Sequence[float]) -> str:
