@@ -7,16 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from eagle_eye.clock import SystemClock
-from eagle_eye.types import Holding, Layout, Plan
+from eagle_eye.types import Holding, Layout
+from fakes.commands import LeaderCommands
+from fakes.launchers import FakeLeader, Stage, wait_until
 from remediation.frameworks import Torchrun
 from remediation.transition import plan_transition
-from scenario.test_launcher import FakeLeader, Stage, wait_until
 
 STEPS, GATE = 16, 10
 """At the gate the script waits for a file, so that everything that is done to it is done in time."""
@@ -63,16 +63,6 @@ for step in eagle_eye.monitor().steps(range(start, int(sys.argv[1])), start):
 os._exit(0)
 """
 COMMAND = (sys.executable, "train.py", str(STEPS), str(GATE))
-
-
-class Commands:
-    """The leader of the test as the drivers' commander."""
-
-    def __init__(self, leader: FakeLeader) -> None:
-        self._leader = leader
-
-    def command(self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float) -> dict[str, Any]:
-        return self._leader.command(action, arguments, epoch=epoch, step=step)
 
 
 @pytest.fixture
@@ -123,7 +113,7 @@ def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_
     target = without(layout, "n1")
     held = [Holding(worker=place.worker, node=place.node, step=GATE) for place in target.places]
     wanted = plan_transition(layout.job, target.epoch, target, held, micro_batches=8, segments=1, layer_bytes=[1])
-    outcome = Torchrun(commander=Commands(leader), clock=SystemClock()).apply(wanted)
+    outcome = Torchrun(commander=LeaderCommands(leader), clock=SystemClock()).apply(wanted)
     assert (outcome.state, outcome.plan) == ("done", "without n1"), outcome.detail
     assert stage.layouts()[-1].nodes == ("n0",)
     (tmp_path / "gate").touch()
