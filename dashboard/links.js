@@ -18,6 +18,17 @@
     window.dispatchEvent(new PopStateEvent("popstate", { state: {} }));
     document.querySelector('[data-testid="stMain"]')?.scrollTo(0, 0);
   });
+  // A figure that is drawn anew forgets its zoom: while one is enlarged the page stands still, and a double click sets it going again.
+  let held = false;
+  document.addEventListener("mouseup", () => setTimeout(() => {
+    const live = document.querySelector(".st-key-live input");
+    if (!live) { held = false; return; }
+    const zoomed = [...document.querySelectorAll(".js-plotly-plot")].some((plot) => plot._fullLayout?.xaxis?.autorange === false);
+    if (zoomed === live.checked && (zoomed || held)) {
+      held = zoomed;
+      live.click();
+    }
+  }, 350), true);
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable], [role=combobox]");
     if (typing || event.metaKey || event.ctrlKey || event.altKey) return;

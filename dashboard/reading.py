@@ -1,7 +1,9 @@
 """Who reads a page, where and when: what every page asks before it asks for facts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import Any
 
 from dashboard import words
 from dashboard.figures.colours import Palette, palette
@@ -13,7 +15,8 @@ SPANS = {"10m": 600.0, "1h": 3600.0, "6h": 21_600.0, "24h": 86_400.0, "7d": 604_
 EVERY_S = 5.0
 """Between two looks of a page that stays open."""
 LIVE = "live"
-"""Key of the switch that stops refreshing."""
+"""Key of the switch that stops refreshing; links.js switches it off while the reader has enlarged a part of a figure."""
+DRAWN = "eagle-eye-drawn"
 PERSON = "eagle-eye-person"
 TOKEN = "eagle-eye-token"  # noqa: S105 -- the name of a key
 
@@ -75,6 +78,21 @@ def written_window(known: Sources, name: str) -> tuple[float, float]:
 
 def every(known: Sources) -> float | None:
     """Seconds between two looks; None for a recorded run, in which nothing changes, and where the reader has switched it off."""
+    return EVERY_S if known.recorded is None and _live() else None
+
+
+def drawn(name: str, of: tuple[object, ...], make: Callable[[], Any]) -> Any:
+    """The figure of that name, about `of`. Not live: the very one that the reader looks at, as Streamlit forgets the zoom of any other."""
     import streamlit as st
 
-    return EVERY_S if known.recorded is None and st.session_state.get(LIVE, True) else None
+    kept: dict[str, tuple[object, Any]] = st.session_state.setdefault(DRAWN, {})
+    about = (*of, colours())
+    if _live() or name not in kept or kept[name][0] != about:
+        kept[name] = (about, make())
+    return kept[name][1]
+
+
+def _live() -> bool:
+    import streamlit as st
+
+    return bool(st.session_state.get(LIVE, True))

@@ -183,7 +183,7 @@ def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
         heat = only(heat, [line.node for line in seen_by(reader, cluster.overview(known, since=now - HEAT_KEEP_S, until=now)).nodes])
     if not heat.nodes:
         raise NoHistory("no node of yours has told this number in the last minute")
-    figure = heat_map(heat, reader.palette)
+    figure = reading.drawn("heat", (metric, reader.person.tenant), lambda: heat_map(heat, reader.palette))
     st.plotly_chart(figure, theme=None, key="heat", config=style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
     if math.prod(heat.values.shape) and len(heat.nodes) > 1 and not figure.layout.xaxis.showticklabels:
         st.html(markup.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))

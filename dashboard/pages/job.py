@@ -93,7 +93,7 @@ def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
         st.html(markup.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
         return
     begins = max(since, float(course.times[0]))
-    figure = job_course(course, reader.palette, reader.zone, since=begins, until=until)
+    figure = reading.drawn("course", (chosen, span), lambda: job_course(course, reader.palette, reader.zone, since=begins, until=until))
     st.plotly_chart(figure, theme=None, key="course", config=style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
     if course.marks:
         st.html(markup.joined(markup.section("What happened", words.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
@@ -134,7 +134,8 @@ def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) ->
         st.html(markup.empty("No worker has told this number", "Choose another one, or a longer time."))
         return
     st.html(straggler(heat))
-    st.plotly_chart(worker_map(heat, reader.palette, reader.zone), theme=None, key="workers", config=style.SETTINGS, alt=f"{metric} of {len(heat.workers)} workers of {chosen}")
+    figure = reading.drawn("workers", (chosen, span, metric), lambda: worker_map(heat, reader.palette, reader.zone))
+    st.plotly_chart(figure, theme=None, key="workers", config=style.SETTINGS, alt=f"{metric} of {len(heat.workers)} workers of {chosen}")
     if heat.total > len(heat.workers):
         st.html(markup.tagged("p", f"The slowest {len(heat.workers)} of {heat.total:,} workers.", "ee-second"))
 

@@ -18,6 +18,7 @@ import msgspec
 
 from eagle_eye.config import Config, ServerConfig
 from eagle_eye.errors import ConfigError
+from eagle_eye.ledger import Ledger
 
 LEDGER = "ledger.sqlite"
 COMPRESSED = "ledger.sqlite.xz"
@@ -56,6 +57,7 @@ def unpack(target: Path, folder: Path | None = None) -> Config:
         shutil.copytree(folder / HISTORY, target / HISTORY)
     except (OSError, lzma.LZMAError) as error:
         raise ConfigError(f"{folder} holds no recorded run ({error}): make one with `eagle-eye demo --record {folder}`") from error
+    Ledger.open(target / LEDGER).close()  # a run that an older version has recorded is brought up to date
     return Config(state_dir=str(target), server=ServerConfig(http=""))
 
 
