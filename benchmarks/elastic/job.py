@@ -80,9 +80,11 @@ def main() -> None:
         loss = step.run()
         sha256 = worker.inventory.digest() if step.number == options.steps - 1 else ""
         result = step.result
-        written.add(
-            step.number, loss, epoch=result.epoch, micro_batches=result.micro_batches, computed=counted.taken(), sha256=sha256
-        )
+        if result.micro_batches:  # else the others did it while we were left behind
+            written.add(
+                step.number, loss, epoch=result.epoch, micro_batches=result.micro_batches, computed=counted.taken(),
+                sha256=sha256,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ class Result:
     epoch: int
     """In which it was applied."""
     micro_batches: dict[str, tuple[int, ...]]
-    """Worker → those whose gradients it brought in."""
+    """Worker → those whose gradients it brought in. Empty for a step that the others did while this worker was left
+    behind: then `loss` is that of the last step it took part in, and `tokens` 0."""
 
 
 class Step:

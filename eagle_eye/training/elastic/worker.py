@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted
@@ -61,7 +62,8 @@ class Elastic:
         self._brought: dict[str, tuple[int, ...]] = {}
         """Worker → micro-batches whose gradients are in the sum that is reduced, or was."""
         self._result: Result | None = None
-        """Of the step that was applied last."""
+        """Of the step that was applied last, whose number is below."""
+        self._applied = -1
         self._again: tuple[int, ...] = ()
         """Micro-batches of the present step that the epoch's beginning has given us to compute."""
         self._recompute_s = 0.0
@@ -119,6 +121,8 @@ class Elastic:
                 self._enter_again(error)
         if self._result is None:
             raise RuntimeError(f"step {number} was left behind without a result")
+        if self._applied != number:  # the others did it while we were left behind: our state came from them
+            return replace(self._result, tokens=0, micro_batches={})
         return self._result
 
     def _one(self, number: int) -> None:
@@ -172,7 +176,7 @@ class Elastic:
         gradient, notes = self._gradients.whole(self._reduced)
         if self.step not in self._skipped:
             self.trained.apply(gradient)
-        self._result = Result(notes.loss, notes.tokens, epoch, self._brought)
+        self._result, self._applied = Result(notes.loss, notes.tokens, epoch, self._brought), self.step
         with self._session.lock:
             self.inventory.step += 1
             self._forget_step()
