@@ -239,7 +239,7 @@ class Elastic:
             self._session.tell("broken", epoch=self._seen, error=str(error)[:500])
 
     def _join(self, orders: Regroup, waited_s: float) -> None:
-        began = self._clock()
+        began, before = self._clock(), self._to_do()
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
         self._group = group = form(self._session, orders, self._backend)
         self._session.use(group)
@@ -249,7 +249,7 @@ class Elastic:
             self._fresh = True  # also one that was far behind: until all has come its state is nobody's
         self._catch_up(group, orders)
         moved = self._move(group, orders)
-        self._again = self._still_ours(orders, group.rank)
+        self._again = self._given_anew(before)
         self._recompute_s, self._resumed = 0.0, False
         timings = {"waited_s": waited_s, "group_s": formed - began, "state_s": self._clock() - formed, "bytes": moved}
         self._session.tell("regrouped", epoch=orders.epoch, timings=timings)
@@ -282,13 +282,20 @@ class Elastic:
                 self._forget_step()
         return moved.bytes
 
-    def _still_ours(self, orders: Regroup, rank: int) -> tuple[int, ...]:
-        """What we have to compute of the step in flight beside what is done."""
-        current = self._orders.current[rank] if self._orders is not None else ()
-        if not self._gradients.done <= set(current):
-            self._gradients.clear()  # another holds a part of it, too; a sum cannot be taken apart
-        begun = self._gradients.done or any(orders.current[other] != orders.shares[other] for other in range(orders.world))
-        return tuple(each for each in current if each not in self._gradients.done) if begun else ()
+    def _given_anew(self, before: frozenset[int]) -> tuple[int, ...]:
+        """Micro-batches of the step in flight that were another worker's; `before`: those that were ours to do."""
+        group, orders = self._here()
+        ours = orders.current[group.rank]
+        if not self._gradients.done <= set(ours):
+            self._gradients.clear()  # another brings in a part of it, too, and a sum cannot be taken apart
+        begun = before or self._gradients.done
+        return tuple(each for each in ours if each not in before and each not in self._gradients.done) if begun else ()
+
+    def _to_do(self) -> frozenset[int]:
+        """What is ours of the step in flight, if there is one."""
+        if self._group is None or self._orders is None or self._phase == "idle" or self._fresh:
+            return frozenset()
+        return frozenset(self._orders.current[self._group.rank])
 
     # --- small things -----------------------------------------------------------------------------------------------
 
