@@ -4,7 +4,7 @@ RUN := .venv/bin/python
 ROOMS := eagle_eye collectors detectors remediation dashboard
 ARGS ?=
 
-.PHONY: demo test check unit scenarios services bench soak stubs clean help
+.PHONY: demo test check unit scenarios services bench soak stubs screenshots clean help
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ soak: .venv/.ready  ## the long ones: a healthy run of ten minutes must raise no
 
 stubs: .venv/.ready  ## control.proto → Python
 	@$(RUN) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. eagle_eye/rpc/control.proto
+
+screenshots: .venv/.servers  ## docs/images from the recorded run
+	@$(RUN) scripts/screenshots
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -56,17 +56,17 @@ def percent(share: float | None) -> str:
     return number(None if share is None else share * 100, "%")
 
 
-def gpu_hours(value: float | None) -> str:
+def gpu_hours(value: float | None, unit: str = "GPU-hours") -> str:
     """A bill; small ones with three decimals, so that they stand below each other.
 
-    >>> gpu_hours(12.345), gpu_hours(0.08), gpu_hours(0.0004), gpu_hours(0.0)
-    ('12.3\\u202fGPU-hours', '0.080\\u202fGPU-hours', '< 0.001\\u202fGPU-hours', '0\\u202fGPU-hours')
+    >>> gpu_hours(12.345), gpu_hours(0.08), gpu_hours(0.0004), gpu_hours(0.0, "GPU-h")
+    ('12.3\\u202fGPU-hours', '0.080\\u202fGPU-hours', '< 0.001\\u202fGPU-hours', '0\\u202fGPU-h')
     """
     if value is not None and 0 < value < 0.001:
-        return f"< 0.001{SPACE}GPU-hours"
+        return f"< 0.001{SPACE}{unit}"
     if value is not None and 0 < value < 10:
-        return f"{value:.3f}{SPACE}GPU-hours"
-    return number(value, "GPU-hours")
+        return f"{value:.3f}{SPACE}{unit}"
+    return number(value, unit)
 
 
 def count(many: int, what: str, whats: str = "") -> str:

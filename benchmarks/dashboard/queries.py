@@ -18,6 +18,7 @@ from dashboard.queries import actions, cluster, incident, incidents, itself, job
 from dashboard.sources import Sources, StandingClock
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, ServerConfig
+from eagle_eye.ledger import Ledger
 
 from .large_cluster import LargeCluster
 
@@ -43,6 +44,7 @@ def main(arguments: list[str]) -> int:
 def prepare(made: LargeCluster, state: Path) -> None:
     """Make the data, unless it is there whole."""
     if (state / "ledger.sqlite").exists():
+        Ledger.open(state / "ledger.sqlite").close()  # an older version may have made it
         return
     with Console(stderr=True).status("writing the history") as status:
         for done in made.write(state):
@@ -72,7 +74,7 @@ def questions(made: LargeCluster) -> dict[str, Callable[[Sources], object]]:
     return {
         "overview of jobs and nodes": lambda sources: cluster.overview(sources, since=since, until=until),
         "heat map of a GPU metric, now": lambda sources: cluster.heat(sources, metric="power_watts", table="gpu/gpu", at=until),
-        "heat map of a GPU metric, 10 min": lambda sources: cluster.heat(sources, metric="power_watts", table="gpu/gpu", since=since, until=until),
+        "heat map of a GPU metric, last minute": lambda sources: cluster.heat(sources, metric="power_watts", table="gpu/gpu", since=until - 60.0, until=until),
         "heat map of a node metric, now": lambda sources: cluster.heat(sources, metric="cpu_percent", table="node/host", at=until),
         "course of the largest job": lambda sources: job.course(sources, large, since=since, until=until),
         "workers of the largest job": lambda sources: job.workers(sources, large, since=since, until=until),

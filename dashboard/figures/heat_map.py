@@ -55,7 +55,7 @@ def heat_map(heat: Heat, palette: Palette) -> Any:
         go.Heatmap(
             z=grid.values, customdata=grid.said, hovertemplate=f"%{{customdata}}<br><b>%{{z:{style.digits(high)}}}{words.SPACE}{heat.unit}</b><extra></extra>", hoverongaps=False, zmin=low, zmax=high,
             colorscale=[list(stop) for stop in palette.against_peers], xgap=2 if grid.slots else 0, ygap=2 if grid.values.shape[0] <= 60 else 0,
-            colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": heat.unit, "side": "top"}, "len": 1, "lenmode": "fraction", "y": 0.5, "nticks": 5, "x": 1.01, "tickfont": {"size": 12}},
+            colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": heat.unit, "side": "top"}, "len": 1, "lenmode": "fraction", "y": 0.5, "x": 1.01, "tickfont": {"size": 12}, **_scale(heat.values, few=_height(grid, heat) < 250)},
         )
     )  # fmt: skip
     return figure
@@ -80,6 +80,14 @@ def limits(values: Floats) -> tuple[float, float]:
     middle = float(np.median(known))
     farthest = max(float(np.abs(known - middle).max()), LEAST * abs(middle)) or 1.0
     return middle - farthest, middle + farthest
+
+
+def _scale(values: Floats, *, few: bool) -> dict[str, Any]:
+    """Numbers beside the colours: the median in the middle, and nothing below zero where no number is."""
+    low, high = limits(values)
+    least = float(np.nanmin(values)) if np.isfinite(values).any() else 0.0
+    each = [place for place in np.linspace(low, high, 3 if few else 5).tolist() if place >= min(0.0, least)]
+    return {"tickmode": "array", "tickvals": each, "ticktext": [words.number(place) for place in each]}
 
 
 def in_rows(heat: Heat) -> Grid:

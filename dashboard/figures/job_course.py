@@ -90,8 +90,13 @@ def _rows(palette: Palette, course: Course) -> dict[str, Any]:
 
 def _named(course: Course, palette: Palette) -> str:
     """Which colour is which phase."""
-    each = (f"<span style='color:{palette.series[place % len(palette.series)]}'>■</span> {words.spoken(phase)}" for place, phase in enumerate(course.phases))
+    each = (f"<span style='color:{_colour(phase, place, palette)}'>■</span> {words.spoken(phase)}" for place, phase in enumerate(course.phases))
     return f" <span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
+
+
+def _colour(phase: str, place: int, palette: Palette) -> str:
+    """What has no name of its own has no colour either."""
+    return palette.muted if phase == "other" else palette.series[place % len(palette.series)]
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ def _phases(times: list[str], course: Course, palette: Palette) -> Iterator[dict
     for place, (phase, seconds) in enumerate(course.phases.items()):
         yield {
             "type": "scatter", "x": times, "y": style.gaps(seconds), "mode": "lines", "line": {"width": 0}, "stackgroup": "phases", "yaxis": "y2", "name": phase,
-            "fillcolor": clear(palette.series[place % len(palette.series)], 0.75), "customdata": [words.duration(value) for value in np.asarray(seconds, float).tolist()],
+            "fillcolor": clear(_colour(phase, place, palette), 0.75), "customdata": [words.duration(value) for value in np.asarray(seconds, float).tolist()],
             "hovertemplate": f"{words.spoken(phase)} %{{customdata}}<extra></extra>",
         }  # fmt: skip
 

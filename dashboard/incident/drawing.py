@@ -196,7 +196,7 @@ def rivals(each: Iterable[Rival]) -> Safe:
 def similar(lines: Iterable[IncidentLine], eye: Eye) -> Safe:
     """Past incidents of the same cause."""
     columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
-    rows = [(markup.link(words.relative(line.opened, eye.now), "incident", incident=line.id), words.listed(telling.named(line.culprits), nothing="nobody named"), line.state, words.number(line.bill_gpu_hours, "GPU-h")) for line in lines]
+    rows = [(markup.link(words.relative(line.opened, eye.now), "incident", incident=line.id), words.listed(telling.named(line.culprits), nothing="nobody named"), line.state, words.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
     return markup.table(columns, rows, caption="similar incidents")
 
 

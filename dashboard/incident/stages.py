@@ -32,7 +32,7 @@ def stages(story: Story) -> tuple[Stage, ...]:
 def _signal(story: Story) -> Stage:
     first = min(story.incident.parts, key=lambda finding: finding.time, default=None)
     text = f"{words.spoken(first.kind).replace('.', ' ')} seen by {words.spoken(first.detector)}" if first else "the first finding"
-    return Stage(name="Signal", time=first.time if first else story.incident.since, text=text, state="reached")
+    return Stage(name="Signal", time=min(first.time, story.opened) if first else story.incident.since, text=text, state="reached")
 
 
 def _cause(story: Story) -> Stage:
@@ -48,7 +48,8 @@ def _plan(story: Story, line: PlanLine | None) -> Stage:
         return Stage(name="Plan", time=line.plan.made, text="waits for a person", state="now")
     stopped = line.state in ("refused", "held", "expired")
     text = f"{line.state}: {action(line.plan).lower()}" if stopped else action(line.plan)
-    return Stage(name="Plan", time=line.plan.made, text=text, state="failed" if stopped else "reached")
+    begun = min([line.plan.made, *(step.time for step in line.progress)])  # a job that helps itself says so afterwards
+    return Stage(name="Plan", time=begun, text=text, state="failed" if stopped else "reached")
 
 
 def _transition(story: Story, line: PlanLine | None) -> Stage:

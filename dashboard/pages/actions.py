@@ -94,7 +94,7 @@ def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
         markup.badge(state_of(line), TONES.get(state_of(line), "quiet")),
         _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
         _beside(words.number(line.predicted.get(THROUGHPUT), "/s"), words.number(line.actual.get(THROUGHPUT), "/s")),
-        words.number(line.actual.get(BILL), "GPU-h"),
+        words.gpu_hours(line.actual.get(BILL), "GPU-h"),
         markup.stacked(line.detail or words.NOTHING, line.targets),
     )
 

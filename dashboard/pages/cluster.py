@@ -1,13 +1,12 @@
 """The whole cluster: what wants a person first, then jobs, then any number of any node."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dashboard import boundary, markup, reading, words
 from dashboard.errors import NoHistory
 from dashboard.figures import style
-from dashboard.figures.heat_map import heat_map
+from dashboard.figures.heat_map import ROWS, heat_map
 from dashboard.heading import heading_with_span
 from dashboard.markup import Column, Safe
 from dashboard.queries import cluster, incidents
@@ -185,7 +184,7 @@ def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
         raise NoHistory("no node of yours has told this number in the last minute")
     figure = reading.drawn("heat", (metric, reader.person.tenant), lambda: heat_map(heat, reader.palette))
     st.plotly_chart(figure, theme=None, key="heat", config=style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
-    if math.prod(heat.values.shape) and len(heat.nodes) > 1 and not figure.layout.xaxis.showticklabels:
+    if len(heat.nodes) > ROWS:
         st.html(markup.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))
 
 
@@ -201,8 +200,8 @@ def _key(metric: Metric) -> str:
 
 
 def _usual(keys: Sequence[str]) -> int:
-    """What is looked at first: a GPU that does nothing, or is slowed down, shows in its power."""
-    return next((index for index, key in enumerate(keys) if key.endswith("power_watts")), 0)
+    """What is looked at first: a GPU that does nothing, or is slowed down, shows in its power; where there are none, a node in its processors."""
+    return next((index for name in ("power_watts", "cpu_percent") for index, key in enumerate(keys) if key.endswith(name)), 0)
 
 
 def _title(key: str) -> str:
