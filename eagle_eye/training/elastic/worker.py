@@ -260,8 +260,9 @@ class Elastic:
             self._apply(group.epoch)
         if not orders.finish:
             return
-        complete(group, self._gradients, orders.finish, self._reduced, needs_none=self._fresh)
-        if self._fresh:
+        applied = self.step > orders.step  # the commit that we were in when the epoch began had succeeded
+        complete(group, self._gradients, orders.finish, self._reduced, needs_none=self._fresh or applied)
+        if self._fresh or applied:
             self._orders = orders.onward()
         else:
             self._apply(group.epoch)
