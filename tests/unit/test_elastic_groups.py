@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import select
 import socket
 import tempfile
-import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,13 @@ def together(groups: dict[str, Group], act: Callable[[Group], Any]) -> list[Any]
     """What each gets when all do it at once, by rank."""
     with ThreadPoolExecutor(len(groups)) as threads:
         return list(threads.map(act, sorted(groups.values(), key=lambda group: group.rank), timeout=30))
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        select.select([], [], [], 0.001)
 
 
 def mine(group: Group) -> torch.Tensor:
@@ -165,16 +173,17 @@ def test_a_cut_leaves_every_other_socket_alone(party: Party) -> None:
 
 
 def test_after_a_cut_no_socket_of_the_group_is_kept(party: Party) -> None:
-    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    groups: list[Group] = []
+    gone = []
     for epoch in (1, 2, 3):
-        groups = party.form(epoch)
+        formed = list(party.form(epoch).values())
+        groups += formed
+        gone += [weakref.ref(group._backend[0]) for group in formed]  # type: ignore[attr-defined]
+    assert all(group._sockets for group in groups[-3:])  # type: ignore[attr-defined]
     for session in party.sessions.values():
         session.use(None)
-    del groups
-    for thread in threading.enumerate():
-        if thread.name == "eagle-eye-graveyard":
-            thread.join(30)
-    assert len(list(Path("/proc/self/fd").iterdir())) <= open_before + 2
+    assert not any(group._sockets for group in groups)  # type: ignore[attr-defined]
+    until(lambda: all(each() is None for each in gone), "the end of all backends")
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -193,6 +202,7 @@ def test_sockets_are_known_by_either_end(family: socket.AddressFamily) -> None:
 def test_construction_gives_up_for_a_newer_epoch(party: Party) -> None:
     party.launcher.form(1, *NAMES)
     alone = party.each(lambda session: meet(session, 1), "a")["a"]  # b and c never come
+    party.launcher.hear("store", "a", op="get")
     party.launcher.fence(2, *NAMES)
     with pytest.raises(Fenced) as raised:
         alone.result(30)
@@ -214,7 +224,8 @@ def test_a_peer_that_listens_and_never_connects_is_left_for_a_newer_epoch(party:
             if template[at : at + 2] == b"\2\0" and template[at + 4 : at + 8] == b"\x7f\0\0\1"
         )
         PrefixStore("gloo", store).set("0/2", template.replace(own, address))
-        silent.accept()[0].close()  # one of them has begun to connect
+        for name in works:
+            party.launcher.hear("store", name, op="get")
         party.launcher.fence(2, *NAMES)
         for work in works.values():
             with pytest.raises(Fenced):

@@ -6,6 +6,7 @@ from typing import Any
 
 from eagle_eye.errors import Broken, ElasticError
 
+from .background import background
 from .epochs import Orders
 
 
@@ -29,7 +30,7 @@ class Construction:
 
     def result(self, timeout_s: float) -> Any:
         """The group. Raises Fenced at once when a newer epoch is being formed, Broken when it cannot be built."""
-        threading.Thread(target=self._run, name="eagle-eye-construction").start()
+        background().run(self._run)
         try:
             self._session.wait_until(self._epoch, lambda: self._over, timeout_s)
             self._session.check(self._epoch)

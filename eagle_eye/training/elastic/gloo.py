@@ -50,7 +50,9 @@ def form(session: Orders, regroup: Regroup, timeout_s: float = TIMEOUT_S) -> Glo
         backend._set_default_timeout(LONGEST)  # of its operations: those take as long as the slowest peer
         return GlooGroup(backend, sockets_of(store.seen), regroup)
 
-    made: GlooGroup = Construction(session, regroup.epoch, build, lambda: cut(sockets_of(store.seen))).result(timeout_s)
+    made: GlooGroup = Construction(
+        session, regroup.epoch, build, lambda: cut(sockets_of(store.seen), socket.SHUT_RDWR)
+    ).result(timeout_s)
     return made
 
 
@@ -64,11 +66,15 @@ def sockets_of(written: list[bytes]) -> list[socket.socket]:
     return [each for each in found if each is not None and _keep(each, known)]
 
 
-def cut(sockets: list[socket.socket]) -> None:
-    """Shut the connections down and forget them: what is stuck on either end fails within milliseconds."""
+def cut(sockets: list[socket.socket], how: int = socket.SHUT_RD) -> None:
+    """Shut the connections down and forget them: what is stuck on either end fails within milliseconds.
+
+    For reading only: gloo then closes them itself, whereas a write that fails in the thread that sends is what it
+    loses (TorchGroup.finish).
+    """
     while sockets:
         with contextlib.suppress(OSError, IndexError), sockets.pop() as each:
-            each.shutdown(socket.SHUT_RDWR)
+            each.shutdown(how)
 
 
 def _one_number_each() -> list[int]:
@@ -106,8 +112,9 @@ def _listens(candidate: socket.socket) -> bool:
 
 def sockaddr(family: int, address: tuple[Any, ...]) -> bytes:
     """An address as the kernel lays it out: family, port, and the address itself (ip(7), ipv6(7))."""
-    head = family.to_bytes(2, sys.byteorder) + address[1].to_bytes(2, "big")
+    host, port = str(address[0]), int(address[1])
+    head = family.to_bytes(2, sys.byteorder) + port.to_bytes(2, "big")
     if family == socket.AF_INET:
-        return head + socket.inet_pton(socket.AF_INET, address[0])
-    flow = address[2].to_bytes(4, "big")
-    return head + flow + socket.inet_pton(socket.AF_INET6, address[0].partition("%")[0])
+        return head + socket.inet_pton(socket.AF_INET, host)
+    flow = int(address[2]).to_bytes(4, "big")
+    return head + flow + socket.inet_pton(socket.AF_INET6, host.partition("%")[0])

@@ -9,13 +9,13 @@ Written against torch 2.13; nothing here has met a GPU yet.
 """
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from eagle_eye.errors import ConfigError
 
+from .background import background
 from .construction import Construction
 from .epochs import Orders, Regroup
 from .store import SessionStore
@@ -85,8 +85,8 @@ class NcclGroup(TorchGroup):
         self._synchronize()
 
     def _end(self) -> None:
-        backend = list(self._backend)
-        threading.Thread(target=_abort, args=(backend,), name="eagle-eye-abort", daemon=True).start()
+        begun = list(self._backend)
+        background().run(lambda: _abort(begun))
 
 
 def form(

@@ -9,11 +9,35 @@ from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp
 
 from eagle_eye.errors import Broken
 
+from .background import background
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST = timedelta(minutes=30)
 """Of one operation. It is no detector: a hang is noticed outside, and ended by a cut."""
+
+GRACE_S = 0.05
+"""After a cut, how long an operation may take to end by itself before it is left behind."""
+
+
+class _Wait:
+    """Somebody waits for an operation in the background."""
+
+    def __init__(self, complete: Callable[[], None], over: threading.Condition) -> None:
+        self._complete = complete
+        self._condition = over
+        self.over = False
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._complete()
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits
+            self.error = error.with_traceback(None)  # it would keep tensors and the group alive
+        with self._condition:
+            self.over = True
+            self._condition.notify_all()
 
 
 class TorchWork:
@@ -38,7 +62,7 @@ class TorchGroup:
         self.world = world
         self.device = device
         self._backend: list[Any] = [backend]
-        self._lock = threading.Lock()
+        self._news = threading.Condition()
         self._was_cut = False
 
     def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> TorchWork:
@@ -65,33 +89,44 @@ class TorchGroup:
         return self._issue([tensor], lambda backend: backend.recv([tensor], frm, tag))
 
     def cut(self) -> None:
-        with self._lock:
+        with self._news:
             if self._was_cut:
                 return
             self._was_cut = True
-        self._end()
+            self._end()
+            self._news.notify_all()
 
     def close(self) -> None:
         self.cut()
-        # To destroy a backend may take long. No daemon: a process that ends in the middle of it would abort.
-        threading.Thread(target=self._backend.clear, name="eagle-eye-graveyard").start()
+        background().run(self._backend.clear)  # to destroy it lasts as long as an operation that hangs in it
 
     def finish(self, issued: Any) -> None:
-        """Wait for an operation. Raises Broken."""
-        self._attempt(lambda: self._complete(issued))
+        """Wait for an operation. Raises Broken.
+
+        Not in torch itself: gloo loses the end of a send whose connection breaks while it is begun, and would wait
+        for it until its time-out, cut or not.
+        """
+        wait = _Wait(lambda: self._complete(issued), self._news)
+        background().run(wait.run)
+        with self._news:
+            self._news.wait_for(lambda: wait.over or self._was_cut)
+            self._news.wait_for(lambda: wait.over, GRACE_S)
         self._check()
+        if wait.error is not None:
+            raise self._broken(wait.error)
 
     def _issue(self, tensors: "list[Tensor]", start: Callable[[Any], Any]) -> TorchWork:
         self._check()
-        return TorchWork(self, self._attempt(lambda: start(self._backend[0])), tensors)
-
-    def _attempt(self, act: Callable[[], Any]) -> Any:
-        """What `act` returns. Its error is told in words: the traceback would keep tensors and the group alive."""
         try:
-            return act()
+            issued = start(self._backend[0])
         except (RuntimeError, IndexError) as error:  # IndexError: closed between the check and here
-            words = str(error)
-        raise Broken(f"epoch {self.epoch}: {words}")
+            failure = self._broken(error)
+        else:
+            return TorchWork(self, issued, tensors)
+        raise failure  # outside, for the first error's traceback would keep tensors and the group alive
+
+    def _broken(self, error: Exception) -> Broken:
+        return Broken(f"epoch {self.epoch}: {error}")
 
     def _check(self) -> None:
         if self._was_cut:

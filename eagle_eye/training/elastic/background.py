@@ -1,0 +1,65 @@
+"""Threads for calls into torch that may last for ever: waits, constructions, destructions.
+
+They are daemons, so that a call that never returns does not keep the process from ending. One that is just returning
+while the interpreter goes would abort the process: at the exit they are given a moment.
+"""
+
+import atexit
+import functools
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+MOMENT_S = 1.0
+
+Act = Callable[[], None]
+"""What a thread is to do. It raises nothing."""
+
+
+class Background:
+    """As many threads as there are calls under way; idle ones are used again."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._idle: list[queue.SimpleQueue[Act]] = []
+        self._busy = 0
+
+    def run(self, act: Act) -> None:
+        """Call `act` in another thread, at once."""
+        with self._changed:
+            self._busy += 1
+            box = self._idle.pop() if self._idle else self._start()
+        box.put(act)
+
+    def settle(self, patience_s: float = MOMENT_S) -> bool:
+        """Wait until nothing is under way. False if something still is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._busy == 0, patience_s)
+
+    def _start(self) -> "queue.SimpleQueue[Act]":
+        box: queue.SimpleQueue[Act] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, args=(box,), name="eagle-eye-background", daemon=True).start()
+        return box
+
+    def _serve(self, box: "queue.SimpleQueue[Act]") -> None:
+        while True:
+            act = box.get()
+            act()
+            del act
+            with self._changed:
+                self._busy -= 1
+                self._idle.append(box)
+                self._changed.notify_all()
+
+
+def background() -> Background:
+    """The process's."""
+    return _of(os.getpid())
+
+
+@functools.cache
+def _of(process: int) -> Background:  # noqa: ARG001 - a forked child has none of its parent's threads
+    made = Background()
+    atexit.register(made.settle)
+    return made
