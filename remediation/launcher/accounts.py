@@ -5,7 +5,7 @@ import msgspec
 from eagle_eye.types import Holding, Transition
 
 ORDER = ("idle", "starting", "computing", "reducing", "committing", "applying")
-TIMES = ("notice_s", "group_s", "state_s")
+TIMES = ("group_s", "state_s")
 
 
 class Account(msgspec.Struct, kw_only=True):

@@ -1,6 +1,7 @@
 """Prints what rank 0 writes, each line with its worker's name in front."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -30,6 +31,12 @@ class Console:
         for worker in self._workers():
             if worker.place.rank == 0:
                 self._follow(worker)
+            elif worker.log in self._at or worker.elastic:  # who becomes rank 0 later is not told from its beginning
+                self._pass_over(worker)
+
+    def _pass_over(self, worker: Worker) -> None:
+        with contextlib.suppress(OSError):
+            self._at[worker.log] = worker.log.stat().st_size
 
     def _follow(self, worker: Worker) -> None:
         at = self._at.setdefault(worker.log, worker.log_from)

@@ -264,7 +264,7 @@ class Coordination:
 
     def _words(self, layout: Layout, budget_left: int) -> Body:
         rules, budget = self.coordinator.rules, self.coordinator.budget
-        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": rules.min_nodes}
+        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": rules.min_nodes, **self.coordinator.demand}
 
     async def _ask(self, effect: AskGrant) -> None:
         granted, heard, reason = False, False, "no server is known: start the launchers with --server"

@@ -112,7 +112,7 @@ class Coordinator(Elastic):
             return in_place
         if self.phase is not Phase.RUNNING or self.last is None or death.epoch != self.last.epoch:
             return []
-        if death.at_start and self.last.reason == "start":
+        if death.at_start and self.last.reason == "start" and not self.suspects:
             return self._fail(f"the script ended before its first step: {death.at_start}")
         reason = "node lost" if self.suspects else "death"
         return self._heal(Wish(reason=reason, cause=death.cause))

@@ -51,6 +51,8 @@ class DeathWatch:
     def __init__(self, on_death: Callable[[int, int | None], None], look_s: float = LOOK_S) -> None:
         self._on_death = on_death
         self._look_s = look_s
+        self._looked = 0.0
+        self._looked_before = 0.0
         self._files: dict[int, int] = {}
         self._pidfds: dict[int, int] = {}
 
@@ -81,10 +83,17 @@ class DeathWatch:
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
+            self._looked_before, self._looked = self._looked, clock()
             for pid in tuple(self._files):
                 self._look_at(pid)
             await asyncio.sleep(self._look_s)
+
+    @property
+    def noticed_s(self) -> float:
+        """How long ago a death that is being told may have been at the most: all were alive at the look before."""
+        return asyncio.get_running_loop().time() - self._looked_before
 
     def close(self) -> None:
         for pid in tuple(self._files):

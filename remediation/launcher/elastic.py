@@ -4,12 +4,12 @@ import msgspec
 
 from eagle_eye.types import Layout
 
-from .effects import Answer, Dismiss, Tell
+from .effects import Dismiss, Tell
 from .epochs import Effects
 from .membership import Member
-from .regrouping import Regrouping
 from .roster import Entrant
 from .rules import Phase, Wish
+from .sharing import Sharing
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +24,12 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     code: int | None = None
     """As subprocess has it: negative for a signal."""
+    noticed_s: float = 0.0
+    """How long ago that was at the most when it was told."""
 
 
-class Elastic(Regrouping):
-    """Every public method states one fact, or a command, and returns what is to be done about it."""
+class Elastic(Sharing):
+    """Every public method states one fact and returns what is to be done about it."""
 
     # --- coming -------------------------------------------------------------------------------------------------------
 
@@ -81,6 +83,7 @@ class Elastic(Regrouping):
             return []
         finished = death.worker in self.roster.done
         served = death.worker in self._serving
+        self._lose_for_good(death.worker)
         self._lose(death.worker)
         if self.phase is Phase.HALTING:
             return self._halted()
@@ -92,12 +95,14 @@ class Elastic(Regrouping):
             return self._ended(death)
         if not self.last.in_place:
             return self._died_before_the_first(death)
-        return self._died_at_work(death) if served else self._replace()
+        return self._died_at_work(death) if served else [*self._gave_up(), *self._replace()]
 
     def _died_at_work(self, death: Death) -> Effects:
         if death.at_start and not self._stepped:
             return self._fail(f"the script ended before its first step: {death.at_start}")
-        return self._heal(Wish(reason="node lost" if self.suspects else "death", cause=death.cause))
+        self._noticed_s = max(self._noticed_s, death.noticed_s)
+        reason = "node lost" if self.suspects else "death"
+        return self._heal(Wish(reason=reason, cause=death.cause, plan=self._standing_for(death.worker)))
 
     def _died_before_the_first(self, death: Death) -> Effects:
         """Of the workers of a new epoch, some of which have entered."""
@@ -133,15 +138,16 @@ class Elastic(Regrouping):
         self._due.setdefault("broken", self._clock.monotonic() + self.rules.broken_s)
         return []
 
-    def stalled(self, epoch: int, workers: tuple[str, ...], cause: str = "") -> Effects:
-        """These stand still while all others wait for them."""
+    def stalled(self, epoch: int, workers: dict[str, float]) -> Effects:
+        """These stand still, each for so many seconds, while all others wait for them."""
         found = [worker for worker in workers if worker in self._serving]
         if not self.training or not self.in_place or self.last is None or epoch != self.last.epoch:
             return []
         if not found or len(found) == len(self._serving):
             return []
         excluded = [effect for worker in found for effect in self._exclude(worker, "it stood still while all others waited for it")]
-        return excluded + self._heal(Wish(reason="stall", cause=cause))
+        self._noticed_s = max(workers.values())
+        return excluded + self._heal(Wish(reason="stall"))
 
     def _left_in_place(self, node: str) -> Effects:
         """The session of a launcher broke while its workers' part of an epoch is waited for, or while they cannot work."""
@@ -210,48 +216,3 @@ class Elastic(Regrouping):
         self.account = None
         attributes = account.attributes | {"reason": self._wish.reason, "cause": self._wish.cause}
         return [Tell(name="transition.done", message=f"epoch {epoch} trains: {self._wish.reason}", attributes=attributes)]
-
-    # --- commands -----------------------------------------------------------------------------------------------------
-
-    def rebalance(self, command: str, shares: dict[str, float], plan: str = "") -> Effects:
-        """From the next boundary on each worker's part of the micro-batches follows these numbers."""
-        unknown = sorted(shares.keys() - self._serving.keys())
-        wrong = [worker for worker, share in shares.items() if not share > 0]
-        error = self._not_now()
-        if not error and (unknown or wrong):
-            name = (unknown or wrong)[0]
-            error = f"{name} is no worker of the job" if unknown else f"the share of {name} must be above zero"
-        if error:
-            return [Answer(command=command, error=error)]
-        self.speeds = dict(shares)
-        self._unanswered.append(command)
-        return self._begin(Wish(reason="rebalance", plan=plan, in_place=True, soft=True))
-
-    def resize(self, command: str, sizes: dict[str, int], plan: str = "") -> Effects:
-        """Other numbers of workers on some nodes: the last ones leave at a boundary, new ones are forked and join."""
-        error = self._not_now()
-        unknown = [node for node in sizes if not self._connected(node)]
-        after = {member.node: sizes.get(member.node, self.roster.size(member)) for member in self._participants()}
-        if not error and unknown:
-            error = f"no launcher of the job is on {unknown[0]}"
-        if not error and (min(after.values()) < 0 or sum(after.values()) < self.rules.min_workers):
-            error = f"{sum(after.values())} worker(s) would be left, the job needs {self.rules.min_workers} (--min-workers)"
-        if error:
-            return [Answer(command=command, error=error)]
-        self.roster.sizes |= sizes
-        entered = self.roster.entered.values()
-        fewer = {each.worker for each in entered if each.slot >= after.get(each.node, 0) and each.node in sizes}
-        self.roster.leaving |= fewer
-        grown = self._replace()
-        if not fewer:
-            return [*grown, Answer(command=command, epoch=self.epoch)]
-        self._unanswered.append(command)
-        return grown + self._begin(Wish(reason="resize", plan=plan, in_place=True, soft=True))
-
-    def _not_now(self) -> str:
-        """Why a command to elastic workers cannot be done; '' if it can."""
-        if self.last is None or not self.last.in_place:
-            return "the workers of this job are not elastic (they do not call eagle_eye.elastic), or have not met yet"
-        if self.phase is not Phase.RUNNING:
-            return f"the job is {self.phase}: ask again in its next epoch"
-        return ""

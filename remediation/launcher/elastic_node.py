@@ -182,9 +182,10 @@ class ElasticNode:
         return {}
 
     def ended(self, reason: str) -> None:
-        """The job is over: whoever waits to join it is told."""
-        for name in self.sessions.present:
-            self.sessions.tell(name, "ended", reason=reason)
+        """The job is over: whoever waits to join it is told. The others know, or are to end as they are."""
+        for worker in self.living:
+            if not worker.member:
+                self.sessions.tell(worker.name, "ended", reason=reason)
 
     # --- without a coordinator ----------------------------------------------------------------------------------------
 

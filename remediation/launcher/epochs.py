@@ -100,7 +100,7 @@ class Epochs:
         attributes = {
             "epoch": str(epoch), "reason": self._wish.reason, "cause": self._wish.cause, "plan": self._wish.plan,
             "excluded": ",".join(sorted(self.excluded)), "restarts": str(self.budget.spent),
-            "budget_left": str(self.budget.left),
+            "budget_left": str(self.budget.left), "in_place": str(int(self.last.in_place)),
         }  # fmt: skip
         effects.append(Tell(name="epoch.begun", message=f"epoch {epoch}: {self._wish.reason}", attributes=attributes))
         return effects + self._answer(epoch=epoch)

@@ -10,7 +10,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, PermanentError
 from eagle_eye.rpc.messages import Body, Command
-from eagle_eye.types import Holding, Layout, Transition
+from eagle_eye.types import Holding, Layout, StandingPlan, Transition
 
 from .coordinator import Coordinator
 from .effects import Dismiss, Effect, Exclude, Fork, HaltWorkers, Prepare, Regroup
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "leave", "exited", "standing"})
 """Facts about elastic workers that launchers report."""
-COMMANDS = frozenset({"rebalance", "resize"})
+COMMANDS = frozenset({"rebalance", "resize", "standing"})
 NOWHERE = Store(host="127.0.0.1", port=0, served=False)
 
 
@@ -53,6 +53,8 @@ class InPlace:
         self.store = RendezvousStore(clock)
         self._told_leader = told_leader
         self._verdicts = Verdicts(clock)
+        self._regrouped = asyncio.Event()
+        self._regrouped.set()
         self.meeting = NOWHERE
         """The store of the last epoch that was begun with new processes."""
 
@@ -100,7 +102,7 @@ class InPlace:
                     go(self._fence(node, effect))
             case Regroup():
                 go(self._regroup(effect))
-            case Fork():
+            case Fork():  # it competes with the living for the processor: they first
                 go(self._fork(effect))
             case Exclude():
                 go(quietly(effect.node, "exclude", {"worker": effect.worker, "reason": effect.reason}))
@@ -122,6 +124,13 @@ class InPlace:
         self._driver.do(state.acknowledged(node, epoch) if answer["vote"] else state.refused(epoch, int(answer["promised"])))
 
     async def _regroup(self, effect: Regroup) -> None:
+        self._regrouped.clear()
+        try:
+            await self._bring(effect)
+        finally:
+            self._regrouped.set()
+
+    async def _bring(self, effect: Regroup) -> None:
         layout = effect.layout
         self.store.begin(layout.epoch)
         arguments = {"layout": layout, "words": words_of(effect.transition), "leaving": list(effect.leaving)}
@@ -141,32 +150,35 @@ class InPlace:
         await self._told_leader(layout, budget_left)
 
     async def _fork(self, effect: Fork) -> None:
-        limit = self._driver.coordinator.budget.limit
+        await self._regrouped.wait()
+        state = self._driver.coordinator
+        limit = state.budget.limit
         arguments = {"layout": effect.layout, "slots": list(effect.slots), "store": self.meeting, "max_restarts": limit}
         try:
             await self._driver.send(effect.node, "fork", arguments)
         except EagleEyeError as error:
             log.warning("%s starts no new workers: %s", effect.node, error)
-            state = self._driver.coordinator
             for slot in effect.slots:
-                death = Death(epoch=state.epoch, worker=state.roster.name(effect.node, slot), cause="")
-                self._driver.do(state.lost(death))
+                self._driver.do(state.lost(Death(epoch=state.epoch, worker=state.roster.name(effect.node, slot))))
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
     async def command(self, command: Command) -> Body:
-        """`rebalance` and `resize`. Raises PermanentError."""
+        """`rebalance`, `resize` and `standing`. Raises PermanentError."""
         state, given = self._driver.coordinator, command.arguments
         try:
+            if command.action == "standing":
+                state.stand(msgspec.convert(given["plans"], tuple[StandingPlan, ...]))
+                return {"kept": len(state.standing)}
             if command.action == "rebalance":
                 shares = {str(worker): float(share) for worker, share in dict(given["shares"]).items()}
                 return await self._driver.answered(lambda key: state.rebalance(key, shares, command.plan))
             sizes = {str(node): int(count) for node, count in dict(given["workers"]).items()}
             return await self._driver.answered(lambda key: state.resize(key, sizes, command.plan))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:  # msgspec's errors are ValueErrors
             raise PermanentError(
                 f"{command.action} was not understood ({error!r}): rebalance takes shares (worker → number), resize workers "
-                "(node → count)"
+                "(node → count), standing plans"
             ) from error
 
     @property

@@ -205,7 +205,7 @@ class Launcher:
         address = await self._known_coordinator()
         if not address and last is None and self._is_rendezvous():
             self._lead(())
-            return
+            address = await self._while_candidate(self._following)
         if not address and last is not None:
             address = await self._search(self._following)
         while True:
@@ -234,7 +234,8 @@ class Launcher:
         rules = Rules(
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
-            patience_s=settings.patience_s, min_workers=settings.min_workers, lease_s=settings.lease_s,
+            patience_s=settings.patience_s, min_workers=settings.min_workers, respawns=settings.respawns,
+            weight=settings.weight, lease_s=settings.lease_s,
         )  # fmt: skip
         coordinator = Coordinator(rules, self._budget, self._clock, last, lost)
         self._coordination = Coordination(

@@ -169,7 +169,8 @@ class Participant:
         """A worker ended and nobody here had ordered it."""
         code = code_of(status)
         self._elastic.worker_ended(worker)
-        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": worker.elastic}
+        known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": worker.elastic,
+                 "noticed_s": self._workers.noticed_s}  # fmt: skip
         if worker.expected or (worker.elastic and code == 0):
             self._report("exited", known)
             return

@@ -49,6 +49,10 @@ class Regrouping(Epochs):
         """Workers whose loss the epoch that is being formed is for."""
         self._heard = False
         """The server has answered, even if it was no."""
+        self._noticed_s = 0.0
+        """How long the fault of the epoch that is being formed was not noticed."""
+        self._hurt_since: float | None = None
+        """Since when it is being formed, whatever supersedes it."""
         self._halting = ""
         self._stepped = False
         """A step has been committed."""
@@ -113,6 +117,7 @@ class Regrouping(Epochs):
         self._holdings = {}
         effects = self._form(participants, ranks)
         if not wish.soft:
+            self._hurt_since = self._hurt_since or self._clock.monotonic()
             self._arm(self.rules.merge_s, "merge")
             self._due.setdefault("majority", self._clock.monotonic() + self.rules.lease_s)
         return effects
@@ -179,7 +184,7 @@ class Regrouping(Epochs):
         except PermanentError as error:
             return self._halt(layout, str(error))
         super()._valid(layout)
-        return [self._regroup(layout, transition), *self._replace()]
+        return [self._regroup(layout, transition), *self._replace(), *self._joined_all()]
 
     def _plan(self, layout: Layout) -> Transition:
         """Raises PermanentError where the job cannot go on in place."""
@@ -205,13 +210,20 @@ class Regrouping(Epochs):
             self.roster.settled(worker)
         self.transition = transition
         self.account = Account.of(transition, list(self._holdings.values()), self._lost)
-        self._lost = set()
+        self.account.took("notice_s", self._noticed_s)
+        if self._hurt_since is not None:
+            self.account.took("plan_s", self._clock.monotonic() - self._hurt_since)
+        self._lost, self._noticed_s, self._hurt_since = set(), 0.0, None
         if self._outsiders():
             self._arm_batch("joiners")
         leaving = tuple(worker for worker in self.roster.leaving if worker in self.roster.entered)
         return Regroup(
             nodes=self._all_connected(), layout=layout, transition=transition, leaving=leaving, budget_left=self.budget.left
         )
+
+    def _joined_all(self) -> Effects:
+        """What is to be told once all of an epoch are regrouped."""
+        return []
 
     def _outsiders(self) -> list[str]:
         """Workers that wait to be taken in."""

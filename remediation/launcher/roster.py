@@ -1,12 +1,13 @@
 """Which elastic workers there are, on which node, and which are on their way."""
 
 from collections.abc import Iterable
+from itertools import count, islice
 
 import msgspec
 
 from .membership import Member
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 """How often a worker is started anew that dies before it has entered."""
 
 
@@ -41,6 +42,8 @@ class Roster:
         """Not needed any more: they end at the next boundary."""
         self.sizes: dict[str, int] = {}
         """Workers that a node is to have, where somebody has changed it."""
+        self.broken: set[str] = set()
+        """Workers that died and are not replaced: their slots are not used again."""
         self._attempts: dict[str, int] = {}
 
     def name(self, node: str, slot: int) -> str:
@@ -97,9 +100,25 @@ class Roster:
     def size(self, member: Member) -> int:
         return self.sizes.get(member.node, member.slots)
 
+    def slots(self, member: Member) -> tuple[int, ...]:
+        """Those that a node is to use: the first ones that are not broken."""
+        usable = (slot for slot in count() if self.name(member.node, slot) not in self.broken)
+        return tuple(islice(usable, self.size(member)))
+
+    def break_slot(self, member: Member, worker: str) -> None:
+        """Nobody will take the dead worker's place: the node has one less."""
+        if worker not in self.broken and worker in {self.name(member.node, slot) for slot in self.slots(member)}:
+            self.sizes[member.node] = self.size(member) - 1
+            self.broken.add(worker)
+
+    def given_up(self, worker: str) -> bool:
+        """It was started as often as may be, and never came."""
+        here = (self.entered, self.suspended, self.awaited)
+        return self._attempts.get(worker, 0) >= ATTEMPTS and not any(worker in each for each in here)
+
     def to_fork(self, member: Member) -> tuple[int, ...]:
         """Slots of a node that stand empty, each taken as being on its way from now on."""
-        slots = tuple(slot for slot in range(self.size(member)) if self._is_empty(self.name(member.node, slot)))
+        slots = tuple(slot for slot in self.slots(member) if self._is_empty(self.name(member.node, slot)))
         for slot in slots:
             worker = self.name(member.node, slot)
             self.awaited[worker] = member.node

@@ -30,6 +30,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     max_nodes: int
     min_workers: int = 1
     """An elastic job with fewer saves a checkpoint and stops."""
+    respawns: int = -1
+    """How many elastic workers that died are replaced; -1: all, as long as the job may heal itself."""
+    weight: float = 1.0
+    """What the job's progress is worth against that of others."""
     batch_s: float = 0.2
     """How long further joiners are waited for."""
     merge_s: float = 0.005

@@ -1,5 +1,6 @@
 """Everything that one launcher needs to know, handed in at its start."""
 
+import math
 import re
 from pathlib import Path
 
@@ -40,6 +41,10 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     script calls eagle_eye.elastic."""
     min_workers: int = 1
     """An elastic job with fewer saves a checkpoint and stops."""
+    weight: float = 1.0
+    """What an elastic job's progress is worth against that of others, when the server shares workers out."""
+    respawns: int = -1
+    """How many of its workers that die are replaced on the spot; -1: all, as long as it may heal itself."""
     checkpoint_dir: Path | None = None
     """Shared by all nodes. Default: state_dir/checkpoints/<job with / as _>."""
     working_dir: Path | None = None
@@ -78,6 +83,10 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--nproc-per-node {self.nproc} is not usable: start at least one worker")
         if self.min_workers < 1:
             raise ConfigError(f"--min-workers {self.min_workers} is not usable: a job needs at least one worker")
+        if not (self.weight > 0 and math.isfinite(self.weight)):
+            raise ConfigError(f"--weight {self.weight} is not usable: a number above zero, 1 being usual")
+        if self.respawns < -1:
+            raise ConfigError(f"--respawns {self.respawns} is not usable: a count, or -1 for all")
         if not 1 <= self.nnodes[0] <= self.nnodes[1]:
             raise ConfigError(f"--nnodes {self.nnodes[0]}:{self.nnodes[1]} is not usable: use N or MIN:MAX, MIN ≥ 1")
 

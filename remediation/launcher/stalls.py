@@ -106,8 +106,8 @@ class Verdicts:
         self._clock = clock
         self._views: dict[str, tuple[float, View]] = {}
 
-    def culprits(self, node: str, view: View, serving: Iterable[str], opening: bool) -> tuple[str, ...]:
-        """Who stands still while all others wait, now that `node` has said how it looks there. `opening`: before the first step."""
+    def culprits(self, node: str, view: View, serving: Iterable[str], opening: bool) -> dict[str, float]:
+        """Who stands still, and for how long, while all others wait, now that `node` has said how it looks there. `opening`: before the first step."""
         now = self._clock.monotonic()
         self._views[node] = (now, view)
         fresh = [view for heard, view in self._views.values() if now - heard <= FRESH_S]
@@ -115,5 +115,6 @@ class Verdicts:
         still = {worker: age for view in fresh for worker, age in view.still.items()}
         everybody = set(serving)
         if not waiting & everybody or not everybody <= waiting | still.keys():
-            return ()
-        return tuple(worker for worker in still if worker in everybody and (not opening or still[worker] > OPENING_S))
+            return {}
+        least = OPENING_S if opening else 0.0
+        return {worker: age for worker, age in still.items() if worker in everybody and age > least}

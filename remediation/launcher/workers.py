@@ -66,6 +66,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """It is left out of the job until it enters again: nothing that it says counts."""
     expected: bool = False
     """It was told to end by itself."""
+    member: bool = False
+    """It has been part of an epoch of elastic workers."""
     replaced: bool = False
     """Another process has its slot."""
 
@@ -128,17 +130,33 @@ class Workers:
         place = Place(worker=f"{run}/{node}/{slot}", node=node, rank=len(layout.places), local_rank=slot)
         before = self.find(place.worker)
         if before is not None:
-            before.replaced = True
+            self._retire(before)
         widened = msgspec.structs.replace(layout, places=(*layout.places, place))
         worker = await self._fork(widened, place, store, max_restarts, joining=True)
         worker.elastic = True
+
+    def _retire(self, worker: Worker) -> None:
+        """Another takes its slot. What it wrote stays for whoever looks into its death; what its predecessors wrote goes."""
+        for old in [old for old in self._by_pid.values() if old.replaced and old.name == worker.name and old.status is not None]:
+            reader = self._readers.pop(old.pid, None)
+            if reader is not None:
+                reader.close()
+            del self._by_pid[old.pid]
+            for path in {old.ring, old.socket} - {worker.ring, worker.socket}:
+                path.unlink(missing_ok=True)
+        worker.replaced = True
 
     def adopt(self, layout: Layout) -> None:
         """The living workers are these ranks now."""
         for place in layout.places:
             worker = self.find(place.worker)
             if worker is not None:
-                worker.place, worker.epoch = place, layout.epoch
+                worker.place, worker.epoch, worker.member = place, layout.epoch, True
+
+    @property
+    def noticed_s(self) -> float:
+        """How long ago, at the most, a worker whose end is being told died."""
+        return self._watch.noticed_s
 
     def quicken(self) -> None:
         """Deaths are to be noticed as fast as elastic workers can do something about them."""

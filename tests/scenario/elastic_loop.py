@@ -132,6 +132,7 @@ class Worker:
     def train(self, regroup: Regroup) -> bool:
         """Steps of one epoch; True once all are done."""
         began = time.monotonic()
+        self.write(regroup=regroup.epoch)
         self.epoch = regroup.epoch
         group = Group(self.session, regroup)
         self.session.use(group)

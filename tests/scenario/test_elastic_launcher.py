@@ -219,3 +219,23 @@ def test_rebalance_and_resize(stage: ElasticStage, leader: FakeLeader) -> None:
     leader.command("resize", {"workers": {"n0": 4}}, epoch=0, step="d")
     stage.trains(4, first)
     assert not stage.events("exit")
+
+
+def test_a_frozen_coordinator_is_left_behind_and_what_thaws_writes_nothing(stage: ElasticStage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address, nproc=2)
+    survivor, frozen = stage.worker(1, 0), stage.worker(0, 0)
+    stage.trains(4, survivor)
+    pids = [stage.launchers[0].pid, stage.pid(0, 0), stage.pid(0, 1)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    stage.trains(2, survivor)
+    others = stage.layouts()[-1].epoch
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    wait_until("its return", lambda: stage.layouts()[-1].nodes == ("n1", "n0"))
+    stage.trains(4, survivor)
+    assert stage.layouts()[-1].coordinator == "n1"
+    epochs = [words["epoch"] for words in stage.said(frozen) if "step" in words]
+    assert not [epoch for epoch in epochs if 2 < epoch <= others], "no step without the others"
+    layouts = [layout.epoch for layout in stage.layouts()]
+    assert len(layouts) == len(set(layouts)), "no epoch is there twice"

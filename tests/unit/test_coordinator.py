@@ -295,6 +295,13 @@ def test_a_script_that_never_began_is_not_started_again() -> None:
     assert only(effects, End)[0].code == 1
 
 
+def test_an_early_death_of_those_whose_peers_are_lost_is_not_the_scripts_fault() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n2")
+    prepare = only(job.coordinator.died(1, "e", at_start="RuntimeError: Connection closed by peer"), Prepare)[0]
+    assert prepare.layout.reason == "node lost"
+
+
 def test_after_the_first_epoch_an_early_death_is_a_death() -> None:
     job = Job().running("n0", "n1")
     job.coordinator.died(1, "e")

@@ -1,0 +1,134 @@
+"""What the server may ask of elastic workers, and what it is told: how many there are where, who does how much, what stands ready."""
+
+from typing import Any
+
+from eagle_eye.types import StandingPlan
+
+from .effects import Answer
+from .epochs import Effects
+from .regrouping import Regrouping
+from .rules import Phase, Wish
+
+
+class Sharing(Regrouping):
+    """The commands `rebalance`, `resize` and `standing` of the coordinator, and the job's demand."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.standing: tuple[StandingPlan, ...] = ()
+        """What the server does after this job's next loss; it is told which of them has come true."""
+        self._replaced = 0
+        self._growing: dict[str, tuple[frozenset[str], dict[str, int]]] = {}
+        """Command → (workers that it waits for, the sizes of before)."""
+
+    @property
+    def demand(self) -> dict[str, Any]:
+        """What the job asks for, and has; {} if it is not elastic."""
+        if not (self.roster.entered or (self.last is not None and self.last.in_place)):
+            return {}
+        here = [member for member in self.members.values() if member.connected and member.node not in self.excluded]
+        return {
+            "declared": {member.node: member.slots for member in self.members.values()},
+            "seats": {member.node: self.roster.size(member) for member in here},
+            "weight": self.rules.weight, "workers_min": self.rules.min_workers,
+        }  # fmt: skip
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def rebalance(self, command: str, shares: dict[str, float], plan: str = "") -> Effects:
+        """From the next boundary on each worker's part of the micro-batches follows these numbers; {}: even parts."""
+        unknown = sorted(shares.keys() - self._serving.keys())
+        wrong = [worker for worker, share in shares.items() if not share > 0]
+        error = self._not_now()
+        if not error and (unknown or wrong):
+            name = (unknown or wrong)[0]
+            error = f"{name} is no worker of the job" if unknown else f"the share of {name} must be above zero"
+        if error:
+            return [Answer(command=command, error=error)]
+        self.speeds = dict(shares)
+        self._unanswered.append(command)
+        return self._begin(Wish(reason="rebalance", plan=plan, in_place=True, soft=True))
+
+    def resize(self, command: str, sizes: dict[str, int], plan: str = "") -> Effects:
+        """Other numbers of workers on some nodes: the last ones leave at a boundary, new ones are forked and join.
+
+        It is answered once it is so. Where a worker cannot be started the job stays as it was, and the answer says so.
+        """
+        error = self._not_now() or self._too_few(sizes)
+        if error:
+            return [Answer(command=command, error=error)]
+        before = {member.node: self.roster.size(member) for member in self._participants() if member.node in sizes}
+        self.roster.sizes |= sizes
+        grown = self._replace()
+        missing = frozenset(worker for worker in self.roster.awaited if self.roster.awaited[worker] in sizes)
+        if missing:
+            self._growing[command] = (missing, before)
+        fewer = self._surplus(sizes)
+        self.roster.leaving |= fewer
+        if not fewer:
+            return grown if missing else [*grown, Answer(command=command, epoch=self.epoch)]
+        if not missing:
+            self._unanswered.append(command)
+        return grown + self._begin(Wish(reason="resize", plan=plan, in_place=True, soft=True))
+
+    def stand(self, plans: tuple[StandingPlan, ...]) -> None:
+        """These stand now, and no others."""
+        self.standing = plans
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _standing_for(self, worker: str) -> str:
+        """Id of the plan for the loss of this worker; '' if none stands."""
+        node = worker.split("/")[-2] if worker.count("/") >= 2 else ""
+        now, mine = self._clock.now(), [plan for plan in self.standing if plan.event == "worker lost" and plan.of == self.rules.job]
+        fits = (plan for plan in mine if plan.allowed and plan.node == node and plan.epochs.get(self.rules.job) == self.epoch and plan.expires > now)
+        return next((plan.id for plan in fits), "")
+
+    def _lose_for_good(self, worker: str) -> None:
+        """It died: its slot is filled again as long as the job's replacements last."""
+        if self.rules.respawns < 0 or worker in self.roster.leaving or worker in self.roster.done:
+            return
+        node = worker.split("/")[-2] if worker.count("/") >= 2 else ""
+        if self._replaced >= self.rules.respawns and node in self.members:
+            self.roster.break_slot(self.members[node], worker)
+        self._replaced += 1
+
+    def _joined_all(self) -> Effects:
+        """Commands that waited for workers which are part of the epoch now."""
+        done = [command for command, (missing, _) in self._growing.items() if missing <= self._serving.keys()]
+        for command in done:
+            del self._growing[command]
+        return [Answer(command=command, epoch=self.epoch) for command in done]
+
+    def _gave_up(self) -> Effects:
+        """Commands whose workers cannot be started: the sizes of before count again."""
+        effects: Effects = []
+        for command, (missing, before) in list(self._growing.items()):
+            worker = next((worker for worker in sorted(missing) if self.roster.given_up(worker)), "")
+            if worker:
+                del self._growing[command]
+                self.roster.sizes |= before
+                effects.append(Answer(command=command, error=f"{worker} could not be started: see its log"))
+        return effects
+
+    def _surplus(self, sizes: dict[str, int]) -> set[str]:
+        keep = {member.node: self.roster.slots(member) for member in self._participants()}
+        entered = self.roster.entered.values()
+        return {each.worker for each in entered if each.node in sizes and each.slot not in keep.get(each.node, ())}
+
+    def _too_few(self, sizes: dict[str, int]) -> str:
+        unknown = [node for node in sizes if not self._connected(node)]
+        after = {member.node: sizes.get(member.node, self.roster.size(member)) for member in self._participants()}
+        if unknown:
+            return f"no launcher of the job is on {unknown[0]}"
+        if min(after.values()) < 0 or sum(after.values()) < self.rules.min_workers:
+            return f"{sum(after.values())} worker(s) would be left, the job needs {self.rules.min_workers} (--min-workers)"
+        return ""
+
+    def _not_now(self) -> str:
+        """Why a command to elastic workers cannot be done; '' if it can."""
+        if self.last is None or not self.last.in_place:
+            return "the workers of this job are not elastic (they do not call eagle_eye.elastic), or have not met yet"
+        if self.phase is not Phase.RUNNING:
+            return f"the job is {self.phase}: ask again in its next epoch"
+        return ""
