@@ -214,5 +214,5 @@ class Elastic(Sharing):
         if not account.resumed(worker, recompute_s, recomputed):
             return []
         self.account = None
-        attributes = account.attributes | {"reason": self._wish.reason, "cause": self._wish.cause}
-        return [Tell(name="transition.done", message=f"epoch {epoch} trains: {self._wish.reason}", attributes=attributes)]
+        message = f"epoch {epoch} trains: {account.words['reason']}"
+        return [Tell(name="transition.done", message=message, attributes=account.attributes)]

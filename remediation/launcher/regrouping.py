@@ -210,6 +210,7 @@ class Regrouping(Epochs):
             self.roster.settled(worker)
         self.transition = transition
         self.account = Account.of(transition, list(self._holdings.values()), self._lost)
+        self.account.words |= {"reason": self._wish.reason, "cause": self._wish.cause}
         self.account.took("notice_s", self._noticed_s)
         if self._hurt_since is not None:
             self.account.took("plan_s", self._clock.monotonic() - self._hurt_since)
