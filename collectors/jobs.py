@@ -27,11 +27,17 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     ring: str = ""
     socket: str = ""
     epoch: int = 0
+    born: int = -1
+    """Epoch in which it was forked: an elastic one lives on in later ones. -1: its epoch."""
+
+    @property
+    def birth(self) -> int:
+        return self.born if self.born >= 0 else self.epoch
 
     @property
     def life(self) -> tuple[str, int, int, int]:
         """What tells this process from every other one that ran or will run as the same worker."""
-        return (self.worker, self.epoch, self.pid, self.start_time)
+        return (self.worker, self.birth, self.pid, self.start_time)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

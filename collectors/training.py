@@ -89,6 +89,8 @@ class TrainingCollector:
         for life, (job, worker) in listed.items():
             if life not in self._workers and life not in self._buried:
                 self._workers[life] = WatchedWorker(job.job, job.run, worker, self._limits)
+            elif life in self._workers:
+                self._workers[life].worker = worker  # an elastic one goes on in another epoch
         second = math.floor((wall + LEAD_S) / self.reading_s)
         due, self._read_out = second != self._read_out, second
         found: list[Found] = list(self._look(wall, monotonic, rings=due))

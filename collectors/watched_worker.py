@@ -54,7 +54,7 @@ class WatchedWorker:
             ring = RingReader.open(path)
         except RingError as error:
             return self._once(str(error))
-        if ring.header.epoch != self.worker.epoch:  # left by the epoch before; the new process has not come so far
+        if ring.header.epoch != self.worker.birth:  # left by the epoch before; the new process has not come so far
             ring.close()
             return ""
         self._ring, self._useless_ring = ring, ""

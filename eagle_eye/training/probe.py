@@ -116,6 +116,11 @@ class Monitor:
         except Exception:  # noqa: BLE001 - the probe never raises into the loop
             self._fault()
 
+    def go_on(self, epoch: int) -> None:
+        """The steps that end from now on are of this epoch: for elastic workers, which live through several."""
+        if self._ring is not None:
+            self._ring.go_on(epoch)
+
     def end(self) -> None:
         """End the step and store its record."""
         if self._ring is None:

@@ -171,6 +171,10 @@ class RingWriter:
             self._columns[name] = index
         return index
 
+    def go_on(self, epoch: int) -> None:
+        """The records that follow are of this epoch: an elastic worker lives through several."""
+        self._epoch = epoch
+
     def append(self, number: int, end_ns: int, values: Mapping[int, float]) -> None:
         """Store a completed step: column index (of `column`) → value. NaN is a value, a missing column is none."""
         width = len(self._columns)

@@ -37,5 +37,5 @@ class Presence:
 def _words(worker: Worker) -> dict[str, object]:
     return {
         "worker": worker.name, "slot": worker.place.local_rank, "rank": worker.place.rank, "pid": worker.pid,
-        "start_time": worker.start_time, "ring": str(worker.ring), "socket": str(worker.socket), "epoch": worker.epoch,
+        "start_time": worker.start_time, "ring": str(worker.ring), "socket": str(worker.socket), "epoch": worker.epoch, "born": worker.born,
     }  # fmt: skip

@@ -40,6 +40,8 @@ class Worker(msgspec.Struct, kw_only=True):
 
     place: Place
     epoch: int
+    born: int = 0
+    """Epoch in which it was forked: an elastic one lives on in later ones."""
     pid: int
     start_time: int
     secret: str
@@ -189,7 +191,7 @@ class Workers:
         )
         seen = glimpse(pid)
         worker = self._by_pid[pid] = Worker(
-            place=place, epoch=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
+            place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
             log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
         )  # fmt: skip
         self._watch.watch(pid)

@@ -243,6 +243,7 @@ class Elastic:
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
         self._group = group = form(self._session, orders, self._backend)
         self._session.use(group)
+        self._monitor.go_on(orders.epoch)
         formed = self._clock()
         self._orders = orders
         if any(taker == group.rank for _, taker, _ in orders.moves):
