@@ -32,7 +32,7 @@ def _words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     for target in plan.targets:
         yield "target", target_words(target)
     yield "reason", plan.reason or "none is given"
-    yield "cost", f"{plan.cost:.0f} GPU-seconds expected, {plan.benefit:.0f} saved"
+    yield "cost", f"{plan.cost:.0f} weighted GPU-seconds expected, {plan.benefit:.0f} saved"
     for alternative in plan.alternatives:
         yield "instead of", f"{alternative.action}: {alternative.why}"
     for hold in shown["holds"]:
@@ -48,6 +48,10 @@ def target_words(target: Target) -> str:
         words.append(f"leave {', '.join(target.exclude)}")
     if target.workers:
         words.append(f"workers {', '.join(target.workers)}")
+    if target.seats:
+        words.append("workers to be had: " + ", ".join(f"{count} on {node} (now {target.seats_before.get(node, 0)})" for node, count in target.seats.items()))
+    if target.speeds:
+        words.append("shares by speed: " + ", ".join(f"{worker} {speed:.0%}" for worker, speed in target.speeds.items()))
     if target.resume_step >= 0:
         words.append(f"back to step {target.resume_step}")
     if target.skip:

@@ -71,7 +71,7 @@ def resize(plan: Plan, target: Target, *, commander: Commander, clock: Clock, ti
 
 def rebalance(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
     """An elastic job shares its micro-batches out by the speeds of its workers; none named: evenly."""
-    yield from order(plan, target, "rebalance", {"speeds": target.speeds}, commander=commander, clock=clock, timeout=timeout)
+    yield from order(plan, target, "rebalance", {"shares": target.speeds}, commander=commander, clock=clock, timeout=timeout)
 
 
 def _text(value: dict[str, Any]) -> str:

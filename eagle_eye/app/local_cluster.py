@@ -40,6 +40,8 @@ class LocalCluster:
     further: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """Servers beside it, by name: standbys, and processes that detect only."""
     nodes: dict[str, Node] = field(default_factory=dict)
+    launchers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Launchers of further jobs on nodes that are there, by name."""
 
     def run_dir(self, node: str) -> Path:
         """Runtime directory of a node: each has its own."""
@@ -71,6 +73,12 @@ class LocalCluster:
         launcher = self._start(f"launcher-{name}", ["launch", "--node", name, "--run-dir", str(self.run_dir(name)), *launch])
         self.nodes[name] = Node(name=name, run_dir=self.run_dir(name), agent=agent, launcher=launcher)
 
+    def start_launcher(self, name: str, node: str, launch: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start one more launcher on a node: each job has its own there."""
+        process = self._start(f"launcher-{name}", ["launch", "--node", node, "--run-dir", str(self.run_dir(node)), *launch])
+        self.launchers[name] = process
+        return process
+
     def pids(self, name: str) -> list[int]:
         """Agent and launcher of a node."""
         node = self.nodes[name]
@@ -95,7 +103,7 @@ class LocalCluster:
 
     def stop(self, grace: float = 10.0) -> None:
         """End everything: the launchers together, so that none looks lost to the others, then agents, then the servers."""
-        launchers = [node.launcher for node in self.nodes.values()]
+        launchers = [*(node.launcher for node in self.nodes.values()), *self.launchers.values()]
         for process in launchers:
             _signal(process, signal.SIGTERM)
         agents = [node.agent for node in self.nodes.values()]

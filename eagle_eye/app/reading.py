@@ -10,7 +10,7 @@ from rich.markup import escape
 from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
-from eagle_eye.types import Incident, Outcome
+from eagle_eye.types import Incident, Outcome, Plan
 
 LONGEST = 160
 """Characters of a line of the timeline."""
@@ -59,7 +59,21 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
     console.print("[bold]timeline[/]")
     for moment in ledger.timeline(incident.id):
         console.print(f"  {moment.time - incident.since:+9.3f} s  {moment.what:<9} {_short(moment.text)}", highlight=False, markup=False, soft_wrap=True)
+    _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000))
     _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000))
+
+
+def _print_alternatives(console: Console, plans: Sequence[Plan]) -> None:
+    """Of each plan that was chosen among several: all of them, with their prices, and why the others lost."""
+    weighed = [plan for plan in reversed(plans) if plan.alternatives]
+    if not weighed:
+        return
+    console.print("[bold]alternatives[/]  (cost and what it saves against doing nothing, in weighted worker-seconds)")
+    for plan in weighed:
+        console.print(f"  {plan.action:<22} {plan.cost:>12.6g} {plan.benefit:>12.6g}  chosen: {plan.reason}", highlight=False, markup=False, soft_wrap=True)
+        for loser in sorted(plan.alternatives, key=lambda each: (each.cost is None, each.cost or 0.0)):
+            price = f"{'impossible':>12} {'':>12}" if loser.cost is None else f"{loser.cost:>12.6g} {loser.benefit or 0.0:>12.6g}"
+            console.print(f"  {loser.action:<22} {price}  {loser.why}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_predictions(console: Console, outcomes: Sequence[Outcome]) -> None:

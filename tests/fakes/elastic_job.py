@@ -83,7 +83,7 @@ class ElasticJob(SyntheticJob):
         return {"epoch": self.epoch, "workers": self.seats}
 
     def rebalance(self, sent: Sent) -> dict[str, Any]:
-        self.shares = dict(sent.arguments["speeds"])
+        self.shares = dict(sent.arguments["shares"])
         self._next("rebalance", plan=sent.plan)
         return {"epoch": self.epoch}
 

@@ -248,9 +248,9 @@ def test_micro_batches_move_away_from_a_straggler_and_back_when_it_is_well(make)
     world.run(20)
     sent = [each for each in world.commander.sent if each.action == "rebalance"]
     assert len(sent) == 1
-    assert sent[0].arguments["speeds"][slow.name] == pytest.approx(0.5, rel=0.1)
+    assert sent[0].arguments["shares"][slow.name] == pytest.approx(0.5, rel=0.1)
     assert world.state() is IncidentState.HEALED
     world.heavy.speeds = {}
     world.engine.consider([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
     world.run(2)
-    assert [each.arguments["speeds"] for each in world.commander.sent if each.action == "rebalance"][1:] == [{}]
+    assert [each.arguments["shares"] for each in world.commander.sent if each.action == "rebalance"][1:] == [{}]

@@ -118,7 +118,7 @@ class Term:
         commander.bind(leader, self._control.command)
         notify = actions.get("notify")
         self._leading = Leading(
-            term=seat.term, ledger=ledger, engine=engine, leader=leader, writer=writer, notify=notify if isinstance(notify, Notify) else None
+            term=seat.term, ledger=ledger, engine=engine, leader=leader, writer=writer, commander=commander, notify=notify if isinstance(notify, Notify) else None
         )
 
     async def run(self, stop: threading.Event) -> None:

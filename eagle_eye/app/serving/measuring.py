@@ -1,4 +1,4 @@
-"""Writes down what jobs reach on how many workers: what the planner plans with."""
+"""Writes down what jobs reach on how many workers, and what transitions take them: what the planner plans with."""
 
 import logging
 import threading
@@ -37,5 +37,8 @@ class Measuring:
             reached = self._engine.reached()
             if reached:
                 self._ledger.save_throughputs(reached)
+            costs = self._engine.transition_costs()
+            if costs:
+                self._ledger.save_transition_costs(costs)
         except EagleEyeError as error:
             log.warning("what the jobs reach was not written down: %s", error)

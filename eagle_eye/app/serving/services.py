@@ -18,10 +18,12 @@ from eagle_eye.metrics import Metrics
 from eagle_eye.stream import Stream
 from eagle_eye.stream.spool import SpooledWriter
 from remediation.actions.notify import Notify
+from remediation.commander import Commander
 from remediation.engine import Engine
 from remediation.leader import Leader
 
 from .alerting import alerts_of
+from .foreseeing import Foreseeing
 from .measuring import Measuring
 from .notices import Notices
 from .sweeping import Sweeping
@@ -80,6 +82,8 @@ class Leading:
     leader: Leader
     writer: SpooledWriter
     """Of what the leader tells the stream."""
+    commander: Commander
+    """Reaches the coordinators of jobs."""
     notify: Notify | None
     """None where it is switched off."""
 
@@ -94,9 +98,10 @@ def of_process(around: Around) -> list[Service]:
 
 
 def of_leader(around: Around, leading: Leading) -> list[Service]:
-    """While this process leads: its alerts with their heartbeat, the ledger's retention, what jobs reach."""
+    """While this process leads: its alerts with their heartbeat, the ledger's retention, what jobs reach, what stands ready."""
     services: list[Service] = [
-        Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock), Measuring(leading.engine, leading.ledger)
+        Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock), Measuring(leading.engine, leading.ledger),
+        Foreseeing(leading.engine, leading.ledger, leading.commander),
     ]  # fmt: skip
     if leading.notify is not None:
         services.append(alerts_of(around.config, around.clock, leading.notify, leading.ledger, leading.engine, around.stream, around.runners))
