@@ -152,11 +152,11 @@ def _interactions(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]
     return rows
 
 
-def _choose(number: str) -> Callable[[Any], None]:
-    """Of the list of numbers on the page, one that is not chosen yet."""
+def _choose(field: str, number: str) -> Callable[[Any], None]:
+    """Of a list of numbers, one that is not chosen yet."""
 
     def do(page: Any) -> None:
-        page.locator("[data-testid='stSelectbox'] input").last.click()
+        page.locator(f".st-key-{field} input").first.click()
         page.get_by_role("option", name=number, exact=True).click()
 
     return do
@@ -176,14 +176,14 @@ INTERACTIONS: tuple[tuple[Opened, tuple[tuple[str, Callable[[Any], None]], ...]]
     (
         PAGES[0],
         (
-            ("another metric of the heat map", _choose("gpu · temperature celsius")),
+            ("another metric of the heat map", _choose("metric", "gpu · temperature celsius")),
             ("another time span", _click("1h")),
             ("to the incidents", lambda page: page.get_by_role("link", name="Incidents").first.click()),
         ),
     ),
     (PAGES[1], (("only what is not over", _click("Not over")),)),
     (PAGES[2], (("the form of an approval", _ask_to_approve), ("to the job", lambda page: page.get_by_role("link", name="lab/large/run").first.click()))),
-    (PAGES[3], (("another number of the workers", _choose("forward")), ("another time span of the job", _click("1h")))),
+    (PAGES[3], (("another number of the workers", _choose("of", "forward")), ("another time span of the job", _click("1h")))),
 )
 
 

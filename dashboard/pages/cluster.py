@@ -39,7 +39,7 @@ def show() -> None:
     boundary.live(lambda: _first(known, reader, span), every=every)
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        boundary.shown(lambda: _numbers(known, reader, every))
+        boundary.live(lambda: _numbers(known, reader), every=every)
     with right:
         boundary.live(lambda: _nodes(known, reader, span), every=every)
 
@@ -161,7 +161,8 @@ def _health_colour(health: str, reader: Reader) -> str:
 # --- any number ------------------------------------------------------------------------------------------------------
 
 
-def _numbers(known: Sources, reader: Reader, every: float | None) -> None:
+def _numbers(known: Sources, reader: Reader) -> None:
+    """In one piece: another number is chosen without drawing the rest of the page."""
     import streamlit as st
 
     found = cluster.metrics(known)
@@ -170,7 +171,7 @@ def _numbers(known: Sources, reader: Reader, every: float | None) -> None:
         st.html(markup.section("Numbers", "orange above the others, blue below"), width="content")
         chosen = st.selectbox("Metric", keys, index=_usual(keys), key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=260)
     metric = next((each for each in found if _key(each) == chosen), found[0])
-    boundary.live(lambda: _heat(known, reader, metric), every=every)
+    boundary.shown(lambda: _heat(known, reader, metric))
 
 
 def _heat(known: Sources, reader: Reader, metric: Metric) -> None:

@@ -45,7 +45,7 @@ def show() -> None:
     boundary.live(lambda: _top(known, chosen, span), every=every)
     boundary.live(lambda: _course(known, reader, chosen, span), every=every)
     if chosen in names:
-        boundary.shown(lambda: _workers(known, reader, chosen, span, every))
+        boundary.live(lambda: _workers(known, reader, chosen, span), every=every)
 
 
 def _other(names: Sequence[str], chosen: str) -> None:
@@ -116,13 +116,13 @@ def _mark(mark: Mark, reader: Reader, now: float) -> Sequence[object]:
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def _workers(known: Sources, reader: Reader, chosen: str, span: str, every: float | None) -> None:
+def _workers(known: Sources, reader: Reader, chosen: str, span: str) -> None:
     import streamlit as st
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
         st.html(markup.section("Workers beside each other", "blue is faster than the others at that time, orange slower"), width="content")
         metric = st.selectbox("Metric", WORKER_METRICS, key="of", format_func=lambda name: words.spoken(name.removesuffix("_s")), bind="query-params", label_visibility="collapsed", width=220)
-    boundary.live(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]), every=every)
+    boundary.shown(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]))
 
 
 def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) -> None:
