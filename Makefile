@@ -39,8 +39,8 @@ services: .venv/.servers  ## real servers and streams
 bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md
 	@$(RUN) -m benchmarks $(ARGS)
 
-soak: .venv/.ready  ## the long ones: a healthy run of ten minutes must raise nothing; writes benchmarks/RESULTS.md
-	@$(RUN) -m benchmarks benchmarks.chain.soak benchmarks.cluster.telemetry
+soak: .venv/.ready  ## the long ones: ten healthy minutes must raise nothing, a hundred fault schedules must end with the same bits; writes benchmarks/RESULTS.md
+	@$(RUN) -m benchmarks benchmarks.chain.soak benchmarks.cluster.telemetry benchmarks.elastic.schedules
 
 stubs: .venv/.ready  ## control.proto → Python
 	@$(RUN) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. eagle_eye/rpc/control.proto

@@ -43,9 +43,16 @@ CLUSTER = (
     "benchmarks.cluster.no_help",
 )
 DASHBOARD = ("benchmarks.dashboard.queries", "benchmarks.dashboard.pages")
+ELASTIC = (
+    "benchmarks.elastic.kill",
+    "benchmarks.elastic.stop",
+    "benchmarks.elastic.steady",
+    "benchmarks.elastic.join",
+    "benchmarks.elastic.state_rate",
+)
 HISTORY = ("benchmarks.cluster.history",)
 """Reads public data, too."""
-LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry")
+LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")
 """`make soak`."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEADING = re.compile(r"^## `python -m ([\w.]+)`", re.MULTILINE)
@@ -57,7 +64,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
     parser.add_argument("--data", help="folder of the public data, with planner/ in it")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *CLUSTER, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
+    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
@@ -91,7 +98,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *LONG, *CLUSTER, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
+    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "

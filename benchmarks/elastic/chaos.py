@@ -21,6 +21,7 @@ STEPS = 60
 FIRST, LAST = 4, 24
 """Between which steps faults strike: early enough that replacements still have something to join."""
 PATIENCE_S = 90.0
+"""Without a single commit."""
 ALONE = {"n0": 4}
 TWO_NODES = {"n0": 2, "n1": 2}
 THREE_NODES = {"n0": 1, "n1": 1, "n2": 2}
@@ -54,7 +55,9 @@ class Played:
     """Why the record does not prove that the fault struck where it was meant to; empty if it does."""
     job: OurJob
     codes: Mapping[str, int | None]
-    """Exit code of each launcher; None: it had to be killed."""
+    """Exit code of each launcher that was not killed on purpose; None: it had to be ended."""
+    killed: frozenset[str] = frozenset()
+    """Nodes of the others."""
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -132,12 +135,14 @@ def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played
     """Run the job to its end. The caller looks at what it left."""
     words = ("--steps", str(STEPS), "--size", "small", *script)
     job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=schedule.faults, lease_s=1.0))
-    killed = set()
-    deadline = time.monotonic() + PATIENCE_S
+    killed = set[str]()
+    known, deadline = 0, time.monotonic() + PATIENCE_S
     try:
         while any(process.poll() is None for process in job.launchers.values()):
+            if len(job.commits.look()) > known:
+                known, deadline = len(job.commits.all), time.monotonic() + PATIENCE_S
             if time.monotonic() > deadline:
-                raise GaveUp(f"{schedule}: the job did not end within {PATIENCE_S:g} s")
+                raise GaveUp(f"no step was committed within {PATIENCE_S:g} s, and the job did not end")
             if schedule.coordinator_after is not None and not killed and committed(job, schedule.coordinator_after):
                 killed.add("n0")
                 kill(job.launchers["n0"].pid)
@@ -145,12 +150,13 @@ def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played
     finally:
         codes = {node: process.poll() for node, process in job.launchers.items()}
         job.end()
-    return Played(schedule, why_not_landed(schedule, job.events()), job, {node: code for node, code in codes.items() if node not in killed})
+    kept = {node: code for node, code in codes.items() if node not in killed}
+    return Played(schedule, why_not_landed(schedule, job.events()), job, kept, frozenset(killed))
 
 
 def committed(job: OurJob, step: int) -> bool:
     """Whether anybody has committed this step."""
-    return any(commit.step >= step for commit in job.commits.look())
+    return any(commit.step >= step for commit in job.commits.all)
 
 
 def kill(pid: int) -> None:

@@ -40,7 +40,7 @@ def violations(played: Played, expected: Expected) -> list[str]:
     found += wrong_bits(commits, expected)
     found += wrong_samples(commits, len(expected.losses))
     found += wrong_losses(commits, expected)
-    found += left_behind(played.job.left_behind)
+    found += left_behind(lambda: played.job.left_behind(played.killed))
     return found
 
 

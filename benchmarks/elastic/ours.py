@@ -7,7 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,8 +135,13 @@ class OurJob:
                     found.append(int(directory.name))
         return found
 
-    def left_behind(self) -> Sequence[str]:
-        """Processes, sockets, shared memory and lists of workers that should be gone once the job is over."""
-        shared = [str(path) for path in Path("/dev/shm").iterdir() if self.run in path.name]
-        sockets = [str(path) for path in self.folder.rglob("*.sock")] + [str(path) for path in self.folder.rglob("jobs/*.json")]
-        return [*(f"process {pid}" for pid in self.living()), *shared, *sockets]
+    def left_behind(self, killed: Collection[str] = ()) -> Sequence[str]:
+        """Processes, sockets, shared memory and lists of workers that should be gone once the job is over.
+
+        `killed`: nodes whose launcher could not clear up; what lies on their disk is for the next one there.
+        """
+        shared = [path for path in Path("/dev/shm").iterdir() if self.run in path.name]
+        files = [path for node in self.order.nodes for kind in ("*.sock", "jobs/*.json") for path in (self.folder / f"run-{node}").rglob(kind)]
+        theirs = [f"{mark}{node}{mark}" for node in killed for mark in "-/"] + [f"/run-{node}/" for node in killed]
+        found = [str(path) for path in [*shared, *files] if not any(mark in str(path) for mark in theirs)]
+        return [*(f"process {pid}" for pid in self.living()), *found]
