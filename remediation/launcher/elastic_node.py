@@ -98,13 +98,15 @@ class ElasticNode:
         epoch, promised = int(arguments["epoch"]), self._terms.terms.promised
         if epoch <= promised:
             return {"vote": False, "promised": promised}
-        asked = {worker.name for worker in self.living} & set(self.sessions.present)
+        wanted = {worker.name for worker in self.living} & set(arguments["workers"])  # nobody waits for one that is left out
+        asked = wanted & set(self.sessions.present)
         soft = asked & set(arguments.get("soft", ()))
-        self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft)))
+        self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft), wanted - asked))
         vote = await asyncio.to_thread(self._terms.promise, epoch)
         return {"vote": vote, "promised": promised}
 
-    async def _collected(self, epoch: int, fence: "asyncio.Task[Fenced | None]") -> None:
+    async def _collected(self, epoch: int, fence: "asyncio.Task[Fenced | None]", mute: set[str]) -> None:
+        """`mute`: they live but have no session."""
         fenced = await fence
         if fenced is None:
             return
@@ -113,7 +115,7 @@ class ElasticNode:
             | {"worker": worker, "node": self._settings.node}
             for worker, message in fenced.holdings.items()
         ]
-        self._report("held", {"epoch": epoch, "holdings": holdings, "silent": list(fenced.silent)})
+        self._report("held", {"epoch": epoch, "holdings": holdings, "silent": [*fenced.silent, *sorted(mute)]})
 
     async def _regroup(self, arguments: Body) -> Body:
         layout = msgspec.convert(arguments["layout"], Layout)

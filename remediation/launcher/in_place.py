@@ -115,8 +115,9 @@ class InPlace:
 
     async def _fence(self, node: str, effect: Prepare) -> None:
         epoch = effect.layout.epoch
+        arguments = {"epoch": epoch, "soft": list(effect.soft), "workers": list(effect.layout.workers)}
         try:
-            answer = await self._driver.send(node, "fence", {"epoch": epoch, "soft": list(effect.soft)})
+            answer = await self._driver.send(node, "fence", arguments)
         except EagleEyeError as error:
             log.warning("%s does not vote for epoch %d: %s", node, epoch, error)
             return  # its session's end, or the deadline, decides
