@@ -55,8 +55,10 @@ class Struck:
                 if server_is == "stopped":
                     cluster.stop()
                 known = len(deaths(job))
+                say(f"{self.workers} workers, server {server_is}")
                 self.trials[server_is] = series(job, ["kill"] * trials, chance, PATIENCE_S)
                 self.records[server_is] = deaths(job)[known:]
+                say(told(self.trials[server_is]))
         finally:
             job.end()
             cluster.stop()
@@ -122,6 +124,11 @@ def seconds(values: Sequence[float]) -> str:
     if not values:
         return "no record"
     return f"{statistics.median(values) * 1000:.0f} ms, at most {max(values) * 1000:.0f} ms of {len(values)}"
+
+
+def say(text: str) -> None:
+    """Progress, beside the result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:
