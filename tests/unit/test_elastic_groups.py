@@ -5,6 +5,7 @@ import os
 import select
 import socket
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,13 +18,16 @@ import torch
 from torch.distributed import PrefixStore
 
 from eagle_eye.errors import Broken, Fenced
+from eagle_eye.training import messages
 from eagle_eye.training.elastic import gloo
 from eagle_eye.training.elastic.epochs import Regroup
 from eagle_eye.training.elastic.groups import Group, form
+from eagle_eye.training.elastic.keys import Keys
 from eagle_eye.training.elastic.rehearsal import Rehearsal
 from eagle_eye.training.elastic.session import Session
 from eagle_eye.training.elastic.single import Single
 from eagle_eye.training.elastic.store import SessionStore
+from eagle_eye.training.elastic.torch_group import TorchGroup
 
 NAMES = ("a", "b", "c")
 
@@ -164,6 +168,9 @@ def test_a_cut_leaves_every_other_socket_alone(party: Party) -> None:
         after = (socket.create_connection(server.getsockname()), server.accept()[0])
         for group in groups.values():
             group.cut()
+        for each in (*before, *after):
+            with pytest.raises(BlockingIOError):  # neither end, which would be told at once, nor data
+                each.recv(1, socket.MSG_DONTWAIT)
         for one, other in (before, after, after[::-1]):
             one.sendall(b"still here")
             assert other.recv(10) == b"still here"
@@ -227,9 +234,8 @@ def test_a_peer_that_listens_and_never_connects_is_left_for_a_newer_epoch(party:
         for name in works:
             party.launcher.hear("store", name, op="get")
         party.launcher.fence(2, *NAMES)
-        for work in works.values():
-            with pytest.raises(Fenced):
-                work.result(30)
+        for work in works.values():  # who calls has a connection before it is answered, who is called has not
+            assert isinstance(work.exception(30), Fenced | None)
     assert [group.world for group in party.form(2, "a", "b").values()] == [2, 2]
 
 
@@ -288,3 +294,71 @@ def test_addresses_are_asked_for_once(party: Party) -> None:
     party.form(1)
     questions = party.launcher.all_heard("store", worker="a")
     assert [each["op"] for each in questions] == ["set", "get"]
+
+
+def test_an_operation_that_torch_never_ends_holds_nobody_up() -> None:
+    """gloo loses the end of a send whose connection breaks while it is begun."""
+    release = threading.Event()
+
+    class Lossy(TorchGroup):
+        def _complete(self, issued: Any) -> None:
+            release.wait()
+
+        def _end(self) -> None:
+            """In vain."""
+
+    group = Lossy(Silent(), epoch=3, rank=0, world=2, device="cpu")
+    with ThreadPoolExecutor(1) as threads:
+        stuck = threads.submit(group.all_reduce, torch.ones(1))
+        group.cut()
+        with pytest.raises(Broken, match="the group of epoch 3 was cut"):
+            stuck.result(30)
+    release.set()
+
+
+class Silent:
+    """A backend that begins everything."""
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> object:
+        return object()
+
+
+def heard() -> tuple[list[dict[str, Any]], Callable[[bytes], None]]:
+    answers: list[dict[str, Any]] = []
+    return answers, lambda line: answers.append(messages.decode(line))
+
+
+def question(op: str, *keys: str, number: int = 1, worker: str = "a", timeout_s: float = 5.0) -> dict[str, Any]:
+    return {"op": op, "id": number, "keys": list(keys), "values": ["MQ=="], "worker": worker, "timeout_s": timeout_s}
+
+
+def test_the_store_answers_when_all_keys_are_there() -> None:
+    keys, (answers, say) = Keys(), heard()
+    keys.ask(question("get", "1/x", "1/y"), say, now=0.0)
+    keys.ask(question("set", "1/x", number=2), say, now=1.0)
+    assert [answer["id"] for answer in answers] == [2]
+    keys.ask(question("set", "1/y", number=3), say, now=1.0)
+    assert [(answer["id"], answer["ok"]) for answer in answers] == [(2, True), (3, True), (1, True)]
+    assert answers[-1]["values"] == ["MQ==", "MQ=="]
+
+
+def test_the_store_refuses_who_waits_too_long_and_what_it_does_not_know() -> None:
+    keys, (answers, say) = Keys(), heard()
+    keys.ask(question("wait", "1/x"), say, now=10.0)
+    keys.expire(14.9)
+    assert answers == []
+    keys.expire(15.0)
+    assert (answers[0]["ok"], answers[0]["error"]) == (False, "nobody has set 1/x")
+    keys.ask(question("eval", "1/x"), say, now=15.0)
+    assert answers[1]["error"] == "the store knows no 'eval'"
+
+
+def test_the_store_forgets_who_is_gone_and_what_is_over() -> None:
+    keys, (answers, say) = Keys(), heard()
+    keys.ask(question("get", "2/x", worker="gone"), say, now=0.0)
+    keys.forget_asker("gone")
+    keys.ask(question("set", "1/x"), say, now=0.0)
+    keys.ask(question("set", "2/x"), say, now=0.0)
+    assert len(answers) == 2
+    keys.forget_before(2)
+    assert list(keys.values) == ["2/x"]
