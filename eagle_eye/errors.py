@@ -140,10 +140,12 @@ class StateTorn(Broken):
 class Halted(ElasticError):
     """The job is to stop for `reason`: save a checkpoint if the state is whole, then exit with `code`."""
 
-    def __init__(self, reason: str, code: int) -> None:
+    def __init__(self, reason: str, code: int, saves: bool = True) -> None:
+        """`saves`: this worker is the one that saves the checkpoint, if its state is whole."""
         super().__init__(reason)
         self.reason = reason
         self.code = code
+        self.saves = saves
 
 
 class FencedOut(ElasticError):

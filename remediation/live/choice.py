@@ -25,6 +25,8 @@ ACTIONS: Mapping[Kind, str] = {
     Kind.SWAP: "swap",
 }
 """Of the planner's kinds; those without an action of ours are shown, and never carried out."""
+NO_LAYOUT = (Kind.SWAP, Kind.RELAYOUT)
+"""Of pipelines; elastic workers are replicas."""
 DOABLE = frozenset({Kind.NOTHING, Kind.REBALANCE, Kind.SPARE, Kind.RESTART})
 
 
@@ -145,13 +147,14 @@ def _costs(job: LiveJob, facts: Facts) -> Costs:
 
 
 def _losers(decision: Decision, best: Option, nothing: Option) -> list[Alternative]:
+    replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to lay out anew.") for kind in NO_LAYOUT]
     possible = [
         Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_lost.get(one.kind) or 'Nobody here can do it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
         for one in decision.options
-        if one.kind is not best.kind
+        if one.kind is not best.kind and one.kind not in NO_LAYOUT
     ]
-    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_lost[one.kind]) for one in decision.impossible]
-    return [*possible, *impossible]
+    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_lost[one.kind]) for one in decision.impossible if one.kind not in NO_LAYOUT]
+    return [*possible, *impossible, *replicas]
 
 
 def _waf(cluster: LiveCluster, job: LiveJob, nothing: Option, best: Option, moved: Exchange | None) -> dict[str, float]:

@@ -239,6 +239,8 @@ def _spare(scene: _Scene) -> Option:
     case, costs, kind = scene.case, scene.costs, Kind.SPARE
     if not case.broken:
         return Impossible(kind, "no node is slow or lost: there is none to replace")
+    if case.spares < case.broken and case.in_place and not case.slow:
+        return Impossible(kind, "no other job has a worker that it could take, where it has a launcher")
     if case.spares < case.broken:
         return Impossible(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
     if scene.state_lost:
@@ -289,7 +291,8 @@ def _restart(scene: _Scene) -> Option:
             return Impossible(kind, _no_layout(case, there))
     downtime = costs.restart_s + scene.load_s + (costs.spare_start_s if taken else 0.0)
     back = downtime if taken < case.broken else 0.0
-    how = f"all processes anew on {gpus} GPUs" + (f", {_counted(taken, 'node', 'nodes')} of them {'a spare' if taken == 1 else 'spares'}" if taken else "")
+    from_whom = f"from {case.spare_owner}" if case.spare_owner else "a spare" if taken == 1 else "spares"
+    how = f"all processes anew on {gpus} GPUs" + (f", {_counted(taken, 'worker' if case.in_place else 'node', 'workers' if case.in_place else 'nodes')} of them {from_whom}" if taken else "")
     return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
 
 

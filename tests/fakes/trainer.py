@@ -25,6 +25,8 @@ class Trainer:
             self.path, pid=self.pid, epoch=epoch, worker=self.name, offset_ns=0, start_time=start_time_of(self.pid)
         )
         self.step_s = 0.1
+        self.born = epoch
+        """In which it was forked."""
 
     def mark(self, phase: str = "forward") -> None:
         self.ring.now[MARKED] = self.nanoseconds
@@ -61,6 +63,7 @@ class Trainer:
             "ring": str(self.path),
             "socket": str(self.path.with_suffix(".sock")),
             "epoch": self.epoch,
+            "born": self.born,
         }
 
 

@@ -132,9 +132,26 @@ def test_a_ring_of_the_epoch_before_is_not_taken_for_the_new_one(
 ) -> None:
     stale = Trainer(tmp_path, 0, clock, epoch=1)
     stale.begin(40)
-    stale.epoch = 2
+    stale.epoch = stale.born = 2
     write_listing(tmp_path, stale)
     assert np.isnan(reading_of(collector.collect())["r1/n1/0"]["step"])
+
+
+def test_an_elastic_worker_is_read_on_in_the_next_epoch_and_no_step_comes_twice(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    worker = Trainer(tmp_path, 0, clock, epoch=1)
+    worker.step(1)
+    write_listing(tmp_path, worker)
+    found = collector.collect()
+    worker.epoch = 2
+    worker.ring.go_on(2)
+    worker.step(2)
+    write_listing(tmp_path, worker)
+    found += watch(collector, clock, 2.0)
+    told = [(each.epochs.tolist(), each.numbers.tolist()) for each in steps_of(found) if len(each.numbers)]
+    assert told == [([1], [1]), ([2], [2])]
+    assert [each for each in found if isinstance(each, Reading)][-1].matrix[0, NAMES.index("step")] == 2
 
 
 @pytest.mark.parametrize("spoil", ["version", "foreign", "short"])

@@ -16,6 +16,8 @@ from eagle_eye.rpc.messages import Release
 def command(config: Config, node: str, person: str, server: str) -> None:
     """Release NODE after its repair. Its jobs take it back with a restart from the newest checkpoint.
 
+    Elastic jobs that lost workers there, which could not be replaced, get them back as the planner shares them out.
+
     \b
     Example:
       eagle-eye release node-7

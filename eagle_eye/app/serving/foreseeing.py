@@ -46,6 +46,7 @@ class Foreseeing:
             if plans is None:
                 return
             self._ledger.save_standing(plans)
+            self._ledger.save_throughputs(self._engine.reached())  # what the table was made with
         except EagleEyeError as error:
             log.warning("no answers stand ready for the next event: %s", error)
             return

@@ -217,7 +217,7 @@ class Session:
         elif kind == "ended":
             self._end(lambda: Ended(str(message.get("reason", ""))))
         elif kind == "halt":
-            self._end(lambda: Halted(str(message.get("reason", "")), int(message.get("code", 1))))
+            self._end(lambda: Halted(str(message.get("reason", "")), int(message.get("code", 1)), bool(message.get("saves", True))))
 
     def _fence(self, epoch: int) -> None:
         with self._news:

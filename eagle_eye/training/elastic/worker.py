@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted
 from eagle_eye.training.probe import Monitor
@@ -83,7 +83,7 @@ class Elastic:
             while self.step < until:
                 number = self.step
                 self._monitor.begin(number)
-                step = Step(number, self._train)
+                step = Step(number, self._train_or_end)
                 yield step
                 step.run()
                 self._monitor.end()
@@ -110,6 +110,16 @@ class Elastic:
         return self._rank
 
     # --- a step -----------------------------------------------------------------------------------------------------
+
+    def _train_or_end(self, number: int) -> Result:
+        """`run` is called in the user's loop, not in `steps`: what ends this worker has to end it from there, too."""
+        try:
+            return self._train(number)
+        except Halted as halt:
+            self._halt(halt)
+        except Ended as end:
+            _log.info("the job has ended: %s", end)
+            raise SystemExit(0) from end
 
     def _train(self, number: int) -> Result:
         while self.step == number:
@@ -332,8 +342,8 @@ class Elastic:
                 "resumed", epoch=epoch, step=number, recompute_s=self._recompute_s, recomputed=list(self._again)
             )
 
-    def _halt(self, halt: Halted) -> None:
-        saved = self._saving.now(self.inventory) if not self._fresh and self.inventory.whole else None
+    def _halt(self, halt: Halted) -> NoReturn:
+        saved = self._saving.now(self.inventory) if halt.saves and not self._fresh and self.inventory.whole else None
         where = f"; the state before step {self.step} was saved to {saved}" if saved else ""
         print(f"eagle-eye: the job stops: {halt}{where}", file=sys.stderr, flush=True)  # noqa: T201 - the script's last words
         self._session.tell("leave", epoch=self._seen, step=self.step, reason=str(halt))
