@@ -160,4 +160,5 @@ def test_a_worker_of_the_lighter_job_changes_jobs_and_goes_back_after_the_repair
     back = stage.resizes()[-1]
     assert back.undoes == moved.id
     assert [target.job for target in back.targets] == [LIGHT]
+    assert {kept.incident.job for kept in stage.ask(lambda ledger: ledger.incidents())} == {HEAVY}, "who leaves a job by order is no fault"
     assert stage.wait("the end of it", lambda: (told := stage.outcome_of(back)) is not None and told.state == "done")
