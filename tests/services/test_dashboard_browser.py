@@ -22,6 +22,8 @@ CHROMIUM = "/usr/bin/chromium"
 DESK, PHONE = (1280, 800), (390, 844)
 PATIENCE_MS = 30_000
 CROWD = 10_000
+AXIS = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis"
+QUIET = "!document.querySelector(\"[data-testid='stApp'][data-test-script-state='running']\")"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -188,19 +190,84 @@ def test_an_incident_that_is_not_there_says_what_to_do(opened) -> None:
     assert "older than the ledger keeps" in text
 
 
-def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened) -> None:
-    page = opened("")
+@pytest.mark.parametrize("address", ["", "cluster"])
+def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened, ledger: Ledger, address: str) -> None:
+    page = opened(address)
     expect(page.locator(".js-plotly-plot").first).to_be_visible(timeout=PATIENCE_MS)
     text = told(page)
-    assert f"{CROWD + 8:,}" in text
+    [(job, facts)] = ledger.jobs().items()
+    kept = ledger.incident_record(WAITING)
+    assert kept is not None
+    assert f"{CROWD + len(facts.layout.nodes):,}" in text
     assert SLOW_NODE in text
-    assert JOB in text
+    assert job in text
+    assert words.gpu_hours(kept.incident.bill_gpu_hours).replace(words.SPACE, " ") in text
+    expect(page.locator(".ee-call", has_text=words.capital(kept.incident.cause))).to_contain_text(SLOW_NODE)
+    expect(page.locator(".ee-table", has_text="Workers").locator("tbody tr")).to_contain_text(str(len(facts.layout.places)))
 
 
-@pytest.mark.parametrize(("address", "shown"), [(f"job?job={JOB}", (JOB, "tokens/s", "Loss")), ("actions", ("restart", "roll back", "approval")), ("eagle_eye", ("Eagle Eye",))])
-def test_the_other_pages_open_on_a_desk_and_on_a_telephone(opened, address: str, shown: tuple[str, ...]) -> None:
-    page = opened(address)
-    expect(page.locator(".ee-empty", has_text="has failed")).to_have_count(0)
-    text = told(page).lower()
-    assert all(each.lower() in text for each in shown), text
+def test_the_job_is_told_with_its_workers_and_all_that_happened_to_it(opened, ledger: Ledger) -> None:
+    page = opened(f"job?job={JOB}")
+    expect(page.locator(".js-plotly-plot")).to_have_count(2)
+    facts, text = ledger.jobs()[JOB], told(page)
+    assert f"epoch {facts.layout.epoch}" in text
+    assert f"{len(facts.layout.places)} workers on {len(facts.layout.nodes)} nodes" in text
+    for kept in ledger.incidents():
+        expect(page.locator(f"a[href*='{kept.incident.id}']", has_text=words.capital(kept.incident.cause)).first).to_be_attached()
+    expect(page.locator(".ee-banner", has_text=SLOW_NODE)).to_contain_text("is slow")
+
+
+def test_the_actions_are_told_with_what_was_expected_of_them_and_who_said_no(opened, ledger: Ledger) -> None:
+    page = opened("actions")
+    expect(page.locator(".js-plotly-plot")).to_be_visible()
+    text = told(page)
+    measured = [outcome for outcome in ledger.outcomes() if "downtime_s" in outcome.actual]
+    assert len(measured) >= 3
+    for outcome in measured:
+        assert words.duration(outcome.actual["downtime_s"]).replace(words.SPACE, " ") in text
+        assert f"expected {words.duration(outcome.predicted['downtime_s'])}".replace(words.SPACE, " ") in text
+        assert outcome.detail in text
+    held = [each.verdict.reason for each in ledger.verdicts(incident=WAITING) if type(each.verdict).__name__ == "Hold"]
+    assert held[-1] in text
+
+
+def test_eagle_eye_tells_of_itself_what_the_ledger_knows(opened, ledger: Ledger) -> None:
+    text = told(opened("eagle_eye"))
+    assert "In a recorded run no process runs any more" in text
+    assert "Blind spots 0 collectors that fail" in text
+    assert all(notice.message in text for notice in ledger.notices())
+
+
+@pytest.mark.parametrize("address", ["", "incidents", f"job?job={JOB}", "actions", "eagle_eye"])
+def test_every_page_fits_a_telephone(opened, address: str) -> None:
     assert sideways(opened(address, PHONE)) <= 0
+
+
+def test_the_list_on_a_telephone_names_cause_and_culprit_of_each(opened, ledger: Ledger) -> None:
+    page = opened("incidents", PHONE, "dark")
+    rows = page.locator(".ee-table tbody tr")
+    expect(rows).to_have_count(len(ledger.incidents()))
+    for place in range(rows.count()):
+        link = rows.nth(place).get_by_role("link").first
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE[0]
+        assert ":" in link.inner_text(), "cause: culprit"
+
+
+def test_an_enlarged_figure_shows_only_what_was_chosen_until_a_double_click(opened) -> None:
+    page = opened(f"job?job={JOB}")
+    figure = page.locator(".js-plotly-plot").first
+    expect(figure).to_be_visible()
+    page.wait_for_function(QUIET)
+    box = figure.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.4, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, y, steps=6)
+    page.mouse.up()
+    page.wait_for_function(f"{AXIS}.autorange === false")
+    page.mouse.dblclick(box["x"] + box["width"] * 0.5, y)
+    page.wait_for_function(f"{AXIS}.autorange !== false")
