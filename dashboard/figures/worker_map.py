@@ -48,7 +48,8 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
 
 def beside_peers(heat: WorkerHeat) -> Floats:
     """workers × times: each number by the median of all workers at that time; NaN where nothing is known or the median is zero."""
-    shares: Floats = heat.values / np.where(heat.peers == 0, np.float32(np.nan), heat.peers)
+    middle: Floats = np.where(heat.peers == 0, np.float32(np.nan), heat.peers)
+    shares: Floats = heat.values / middle
     return shares
 
 

@@ -1,8 +1,10 @@
 """The house itself: what is loaded by an import, how large files are, what every command explains."""
 
 import ast
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -39,9 +41,24 @@ def test_where_only_the_probe_is_installed_the_command_says_what_it_needs():
 
 
 def sources() -> list[Path]:
-    """Ours alone: what begins with a dot was put there by a tool."""
-    found = [path for room in (*ROOMS, "tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py") if "_pb2" not in path.name]
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
+    """Ours alone: what begins with a dot was put there by a tool, and is not even looked through."""
+    found = []
+    for room in (*ROOMS, "tests", "benchmarks", "examples"):
+        for folder, below, files in os.walk(ROOT / room):
+            below[:] = [name for name in below if not name.startswith(".")]
+            found += [Path(folder) / name for name in files if name.endswith(".py") and "_pb2" not in name]
+    return found
+
+
+def functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Of statements, at any depth; expressions hold none but lambdas."""
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield statement
+        for part in ("body", "orelse", "finalbody"):
+            yield from functions(getattr(statement, part, []))
+        for handler in getattr(statement, "handlers", []):
+            yield from functions(handler.body)
 
 
 def test_no_file_is_longer_than_a_sitting():
@@ -49,8 +66,9 @@ def test_no_file_is_longer_than_a_sitting():
 
 
 def test_no_function_is_longer_than_a_screen():
-    functions = [(path, node) for path in sources() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}" for path, node in functions if node.end_lineno - node.lineno > 60] == []
+    found = [(path, node) for path in sources() for node in functions(ast.parse(path.read_text()).body)]
+    assert len(found) > 2000, "they were found"
+    assert [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}" for path, node in found if node.end_lineno - node.lineno > 60] == []
 
 
 def commands() -> list[tuple[str, click.Command]]:
