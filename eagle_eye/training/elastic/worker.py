@@ -67,6 +67,8 @@ class Elastic:
         self._again: tuple[int, ...] = ()
         """Micro-batches of the present step that the epoch's beginning has given us to compute."""
         self._recompute_s = 0.0
+        self._timings: dict[str, float] = {}
+        """Of the newest epoch's beginning, for the launcher's record."""
         self._resumed = True
         session.holding = self._holding
 
@@ -136,8 +138,11 @@ class Elastic:
         return self._result
 
     def _one(self, number: int) -> None:
-        group, orders = self._here()
-        self._compute(group, orders, number)
+        orders = self._orders
+        if orders is None:
+            raise RuntimeError("a step is run in an epoch")
+        self._compute(orders, number)
+        group = self._formed(orders)
         self._enter_phase("reducing")
         self._monitor.mark("communication")
         self._session.check(group.epoch)
@@ -155,13 +160,15 @@ class Elastic:
             self._session.at_boundary(self._holding())
             self._take_part()
 
-    def _compute(self, group: Group, orders: Regroup, number: int) -> None:
+    def _compute(self, orders: Regroup, number: int) -> None:
         self._enter_phase("computing")
-        ours = [each for each in orders.current[group.rank] if each not in self._gradients.done]
+        ours = [each for each in orders.current[orders.rank] if each not in self._gradients.done]
         for micro_batch in ours:
-            self._session.check(group.epoch)
+            self._session.check(orders.epoch)
+            overlapped = micro_batch == ours[-1] and number not in self._skipped
+            group = self._formed(orders) if overlapped else None
             began = self._clock()
-            if micro_batch == ours[-1] and number not in self._skipped:
+            if group is not None:
                 with self._reduction.overlap(group, self._gradients):
                     self._micro_batch(number, micro_batch)
             else:
@@ -249,55 +256,76 @@ class Elastic:
             self._session.tell("broken", epoch=self._seen, error=str(error)[:500])
 
     def _join(self, orders: Regroup, waited_s: float) -> None:
-        began, before = self._clock(), self._to_do()
+        """Take up an epoch's orders. The group waits until somebody needs it: who has work left does that meanwhile."""
+        before = self._to_do()
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
+        self._session.use(None)
+        self._group, self._orders = None, orders
+        self._monitor.go_on(orders.epoch)
+        self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
+        if any(taker == orders.rank for _, taker, _ in orders.moves):
+            self._fresh = True  # also one that was far behind: until all has come its state is nobody's
+        if orders.finish or orders.moves:
+            self._form(orders)
+        began = self._clock()
+        self._catch_up(orders)
+        self._move(orders)
+        self._timings["state_s"] = self._clock() - began
+        self._again = self._given_anew(orders, before)
+        self._recompute_s, self._resumed = 0.0, False
+        if self._group is not None:
+            self._session.tell("regrouped", epoch=orders.epoch, timings=self._timings)
+
+    def _form(self, orders: Regroup) -> Group:
+        """Meet the others. Whoever comes last waits for nobody, so the shortest time of all is what forming costs."""
+        began = self._clock()
         self._group = group = form(self._session, orders, self._backend)
         self._session.use(group)
-        self._monitor.go_on(orders.epoch)
-        formed = self._clock()
-        self._orders = orders
-        if any(taker == group.rank for _, taker, _ in orders.moves):
-            self._fresh = True  # also one that was far behind: until all has come its state is nobody's
-        self._catch_up(group, orders)
-        moved = self._move(group, orders)
-        self._again = self._given_anew(before)
-        self._recompute_s, self._resumed = 0.0, False
-        timings = {"waited_s": waited_s, "group_s": formed - began, "state_s": self._clock() - formed, "bytes": moved}
-        self._session.tell("regrouped", epoch=orders.epoch, timings=timings)
+        self._timings["group_s"] = self._clock() - began
+        return group
 
-    def _catch_up(self, group: Group, orders: Regroup) -> None:
+    def _formed(self, orders: Regroup) -> Group:
+        """The epoch's group, made now if nobody needed it before."""
+        group = self._group
+        if group is None:
+            self._monitor.mark("communication")
+            group = self._form(orders)
+            self._session.tell("regrouped", epoch=orders.epoch, timings=self._timings)
+        return group
+
+    def _catch_up(self, orders: Regroup) -> None:
         """Apply the step that all members hold the sum of, if that is where the job stands."""
         if not self._fresh and self._whole and orders.step > self.step:
-            self._apply(group.epoch)
-        if not orders.finish:
+            self._apply(orders.epoch)
+        if not orders.finish or self._group is None:
             return
         applied = self.step > orders.step  # the commit that we were in when the epoch began had succeeded
-        complete(group, self._gradients, orders.finish, self._reduced, needs_none=self._fresh or applied)
+        complete(self._group, self._gradients, orders.finish, self._reduced, needs_none=self._fresh or applied)
         if self._fresh or applied:
             self._orders = orders.onward()
         else:
-            self._apply(group.epoch)
+            self._apply(orders.epoch)
 
     @property
     def _whole(self) -> bool:
         return all(segment is not None for segment in self._reduced)
 
-    def _move(self, group: Group, orders: Regroup) -> int:
-        """State goes from those who have it to those who have not; returns the bytes that came to us."""
-        if orders.source == "checkpoint" and (group.rank == 0 or not orders.moves):
+    def _move(self, orders: Regroup) -> None:
+        """State goes from those who have it to those who have not."""
+        if orders.source == "checkpoint" and (orders.rank == 0 or not orders.moves):
             self._saving.load(self.inventory)
-        moved = give_and_take(group, self._session, self.inventory, orders.moves, group.rank)
+        if self._group is not None:
+            moved = give_and_take(self._group, self._session, self.inventory, orders.moves, orders.rank)
+            self._timings["bytes"] = moved.bytes
         if self._fresh:
             self.trained.refresh()
             with self._session.lock:
                 self._fresh = False
                 self._forget_step()
-        return moved.bytes
 
-    def _given_anew(self, before: frozenset[int]) -> tuple[int, ...]:
+    def _given_anew(self, orders: Regroup, before: frozenset[int]) -> tuple[int, ...]:
         """Micro-batches of the step in flight that were another worker's; `before`: those that were ours to do."""
-        group, orders = self._here()
-        ours = orders.current[group.rank]
+        ours = (self._orders or orders).current[orders.rank]
         if not self._gradients.done <= set(ours):
             self._gradients.clear()  # another brings in a part of it, too, and a sum cannot be taken apart
         begun = before or self._gradients.done
@@ -305,20 +333,15 @@ class Elastic:
 
     def _to_do(self) -> frozenset[int]:
         """What is ours of the step in flight, if there is one."""
-        if self._group is None or self._orders is None or self._phase == "idle" or self._fresh:
+        if self._orders is None or self._phase == "idle" or self._fresh:
             return frozenset()
-        return frozenset(self._orders.current[self._group.rank])
+        return frozenset(self._orders.current[self._orders.rank])
 
     # --- small things -----------------------------------------------------------------------------------------------
 
-    def _here(self) -> tuple[Group, Regroup]:
-        if self._group is None or self._orders is None:
-            raise RuntimeError("a step is run in an epoch")
-        return self._group, self._orders
-
     @property
     def _rank(self) -> int:
-        return self._group.rank if self._group is not None else -1
+        return self._orders.rank if self._orders is not None else -1
 
     def _enter_phase(self, phase: str) -> None:
         with self._session.lock:
