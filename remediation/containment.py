@@ -11,7 +11,7 @@ from .cases import Case, Phase
 from .desk import Desk
 from .jobs import Begun, Job
 from .judging import Judging
-from .ladder import SEVERITIES, treatment_of
+from .ladder import SEVERITIES, rung_of, treatment_of
 from .policy import Policy
 from .proposals import Proposals
 
@@ -122,8 +122,8 @@ class Containment:
             case.foreseen = self.standing(begun.plan, case)
             desk.move(case, Phase.SETTLING, due=now if case.foreseen else desk.settled(case))
             return
-        rungs = case.treatment.rungs
-        outlasts = plan.action not in rungs or any(attempt.action == plan.action for attempt in earlier)
+        rungs, rung = case.treatment.rungs, rung_of(plan.action)
+        outlasts = rung not in rungs or any(rung_of(attempt.action) == rung for attempt in earlier)
         if rungs and outlasts and self.proposals.rung(case) is not None:
             desk.move(case, Phase.SETTLING, due=self.desk.settled(case))
 

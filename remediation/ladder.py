@@ -91,6 +91,9 @@ TREATMENTS: Mapping[str, Treatment] = {
 }
 """Cause (a word of diagnosis) → treatment."""
 
+RUNG_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
+"""An elastic job that goes on without a worker and takes a new one in has restarted that worker."""
+
 WIDENED: Mapping[str, str] = {"slow worker": "slow node"}
 """Causes that become another one when the rest of the node is seen."""
 
@@ -146,6 +149,11 @@ def _nodes(culprits: frozenset[str]) -> frozenset[str]:
     return frozenset(f"node {node_of_worker(worker)}" for worker in workers)
 
 
+def rung_of(action: str) -> str:
+    """What an action counts as on the ladder."""
+    return RUNG_OF.get(action, action)
+
+
 def next_rung(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:
     """The weakest repair that neither failed nor was used up by relapses; None if all were.
 
@@ -155,9 +163,10 @@ def next_rung(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mappin
     reached = 0
     order = tuple(rungs)
     for attempt in tried:
-        if attempt.action in order and attempt.failed:
-            reached = max(reached, order.index(attempt.action) + 1)
+        rung = rung_of(attempt.action)
+        if rung in order and attempt.failed:
+            reached = max(reached, order.index(rung) + 1)
     for rung in order[reached:]:
-        if sum(attempt.action == rung for attempt in tried) < allowed.get(rung, 1):
+        if sum(rung_of(attempt.action) == rung for attempt in tried) < allowed.get(rung, 1):
             return rung
     return None

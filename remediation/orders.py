@@ -51,9 +51,10 @@ def order(
 
 
 def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
-    """All workers of each target under a new epoch, as the target says."""
+    """All workers of each target under a new epoch, as the target says; of an elastic job those that the target names."""
     for target in plan.targets:
         arguments: Arguments = {
+            "workers": list(target.workers),
             "exclude": list(target.exclude),
             "resume_step": target.resume_step,
             "skip": list(target.skip),

@@ -133,8 +133,14 @@ class Coordinator(Elastic):
     def restart(
         self, command: str, *, plan: str = "", reason: str = "command", own: bool = False, resume_step: int = -1,
         skip: tuple[int, ...] = (), exclude: tuple[str, ...] = (), release: tuple[str, ...] = (),
+        workers: tuple[str, ...] = (),
     ) -> Effects:  # fmt: skip
-        """All workers under a new epoch, without the excluded nodes; `own` spends the job's own budget."""
+        """All workers under a new epoch, without the excluded nodes; `own` spends the job's own budget.
+
+        Of an elastic job only `workers`, if that is all that is asked for: the others go on without them, and take new ones in.
+        """
+        if workers and self.in_place and resume_step < 0 and not (skip or exclude or release):
+            return self._restart_some(command, workers, Wish(reason=reason, plan=plan, in_place=True), own)
         if self.phase not in {Phase.RUNNING, Phase.WAITING, Phase.SPENT}:
             return [Answer(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
         excluded = (self.excluded | set(exclude)) - set(release)
@@ -148,6 +154,20 @@ class Coordinator(Elastic):
         self._skipped |= set(skip)
         self._unanswered.append(command)
         return self._begin(Wish(reason=reason, plan=plan, resume_step=resume_step))
+
+    def _restart_some(self, command: str, workers: tuple[str, ...], wish: Wish, own: bool) -> Effects:
+        if self.phase is not Phase.RUNNING:
+            return [Answer(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
+        found = [worker for worker in workers if worker in self._serving]
+        if not found:  # the job was faster
+            return [Answer(command=command, epoch=self.epoch)]
+        if len(found) == len(self._serving):  # nobody would be left to go on
+            return self.restart(command, plan=wish.plan, reason=wish.reason, own=own)
+        if own and not self.budget.take():
+            return [Answer(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
+        self._unanswered.append(command)
+        excluded = [effect for worker in found for effect in self._exclude(worker, "it is restarted by command")]
+        return excluded + self._begin(wish)
 
     def release(self, command: str, node: str, plan: str = "") -> Effects:
         """An excluded node may take part again."""

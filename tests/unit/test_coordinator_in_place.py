@@ -91,6 +91,18 @@ def test_a_stalled_worker_is_left_out_and_replaced_once_it_is_dead() -> None:
     assert only(job.die("r/n0/2"), Fork)[0].slots == (2,)
 
 
+def test_a_restart_of_one_worker_leaves_the_others_at_work() -> None:
+    job = Job().running()
+    epoch = job.layout.epoch
+    told = job.coordinator.restart("c", plan="p", own=True, workers=("r/n0/2",))
+    assert [each.worker for each in only(told, Exclude)] == ["r/n0/2"]
+    job.agree(told)
+    assert job.layout.in_place
+    assert job.layout.epoch > epoch
+    assert set(job.layout.workers) == {"r/n0/0", "r/n0/1"}
+    assert only(job.coordinator.restart("d", workers=("r/n0/2",)), Prepare) == [], "it is out already"
+
+
 def test_nobody_is_left_out_when_all_stand_still() -> None:
     job = Job().running()
     assert job.coordinator.stalled(job.layout.epoch, dict.fromkeys(job.layout.workers, 0.6)) == []

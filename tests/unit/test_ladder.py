@@ -36,6 +36,7 @@ def tried(action, *, failed=False, **more) -> Attempt:
     ([tried("reattempt", failed=True)], "restart_worker"),
     ([tried("restart_worker", failed=True)], "restart_without_node"),
     ([tried("reattempt", failed=True), tried("restart_worker")], "restart_without_node"),
+    ([tried("reattempt", failed=True), tried("heal_in_place")], "restart_without_node"),
     ([tried("restart_without_node")], "reattempt"),
     ([tried("restart_without_node", failed=True)], None),
     ([tried("dump", failed=True)], "reattempt"),
