@@ -19,7 +19,10 @@ class Account(msgspec.Struct, kw_only=True):
     times: dict[str, float]
     """Seconds: the longest of all workers, but of the group the shortest."""
     recomputed: set[int]
+    lost: set[str]
+    """Workers, also those of an epoch that was overtaken before it trained."""
     bytes: int = 0
+    """Of state, that arrived where it was lacking."""
 
     @classmethod
     def of(cls, transition: Transition, holdings: list[Holding], lost: set[str]) -> "Account":
@@ -33,7 +36,7 @@ class Account(msgspec.Struct, kw_only=True):
         }  # fmt: skip
         return cls(
             epoch=transition.epoch, waited_for=set(transition.target.workers), words=words, times={}, recomputed=set(),
-            bytes=transition.bytes,
+            lost=lost,
         )  # fmt: skip
 
     def took(self, name: str, seconds: float) -> None:
@@ -42,6 +45,7 @@ class Account(msgspec.Struct, kw_only=True):
 
     def regrouped(self, timings: dict[str, float]) -> None:
         """A worker is in the new group, its state whole."""
+        self.bytes += int(timings.get("bytes", 0))
         if "state_s" in timings:
             self.took("state_s", float(timings["state_s"]))
         if "group_s" in timings:  # all but the last to come wait for those that still compute, which is no cost of the group

@@ -209,7 +209,8 @@ class Regrouping(Epochs):
         for worker in layout.workers:
             self.roster.settled(worker)
         self.transition = transition
-        self.account = Account.of(transition, list(self._holdings.values()), self._lost)
+        unfinished = self.account.lost if self.account is not None else set()  # of an epoch that this one overtook
+        self.account = Account.of(transition, list(self._holdings.values()), self._lost | unfinished)
         self.account.words |= {"reason": self._wish.reason, "cause": self._wish.cause}
         self.account.took("notice_s", self._noticed_s)
         if self._hurt_since is not None:

@@ -264,13 +264,13 @@ def test_a_transition_is_accounted_for_once_all_have_committed() -> None:
     job = Job().running()
     job.agree(job.die("r/n0/1", noticed_s=0.003))
     epoch = job.layout.epoch
-    job.coordinator.regrouped("r/n0/0", epoch, {"group_s": 0.01, "state_s": 0.0})
-    job.coordinator.regrouped("r/n0/2", epoch, {"group_s": 0.03, "state_s": 0.0})
+    job.coordinator.regrouped("r/n0/0", epoch, {"group_s": 0.01, "state_s": 0.0, "bytes": 70})
+    job.coordinator.regrouped("r/n0/2", epoch, {"group_s": 0.03, "state_s": 0.0, "bytes": 30})
     assert job.coordinator.resumed("r/n0/0", epoch, 0.2, (1, 2)) == []
     assert only(job.enter("r/n0/1"), Prepare), "the next epoch is being formed, for another reason"
     told = only(job.coordinator.resumed("r/n0/2", epoch, 0.1, (3,)), Tell)[0]
     assert told.name == "transition.done"
-    expected = {"reason": "death", "cause": "e", "lost": "r/n0/1", "recomputed": "1,2,3", "group_s": "0.010000", "recompute_s": "0.200000", "notice_s": "0.003000", "plan_s": "0.006000"}
+    expected = {"reason": "death", "cause": "e", "lost": "r/n0/1", "recomputed": "1,2,3", "group_s": "0.010000", "bytes": "100", "recompute_s": "0.200000", "notice_s": "0.003000", "plan_s": "0.006000"}
     assert expected.items() <= told.attributes.items()
 
 
