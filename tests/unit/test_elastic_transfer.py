@@ -113,17 +113,16 @@ def test_one_flipped_bit_on_the_way_is_found_and_named(way: str, monkeypatch: py
         if frm == 1 and tag == ways._DATA + 1:
             letter[-1] ^= 4
 
-    def flip_slot(self: ways.OverSegment, position: int, content: layout.Content, number: int) -> ways.End:
-        end = give(self, position, content, number)
-        if self._group.rank == 1 and position == 1:
-            self._segment.slot(position, 1)[0] ^= 4
-        return end
+    def flip_slot(self: ways.OverSegment, tag: int) -> object:
+        if self._group.rank == 1 and tag == ways._DATA + 1:  # filled, and the taker does not know it yet
+            self._segment.slot(1, 1)[0] ^= 4
+        return tell(self, tag)
 
-    give = ways.OverSegment.give
+    tell = ways.OverSegment._tell
     if way == "group":
         mail.spoil = flip
     else:
-        monkeypatch.setattr(ways.OverSegment, "give", flip_slot)
+        monkeypatch.setattr(ways.OverSegment, "_tell", flip_slot)
     results = move(members, TO_RANK_2, mail=mail, allowed=[way])
     assert isinstance(results[2], StateTorn)
     assert (results[2].giver, results[2].layers) == (1, (1,))
