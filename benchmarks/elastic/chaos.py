@@ -17,10 +17,10 @@ from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.trials import LOOK_S, GaveUp
 from eagle_eye.types import Event
 
-STEPS = 60
-FIRST, LAST = 4, 24
+STEPS = 32
+FIRST, LAST = 3, 12
 """Between which steps faults strike: early enough that replacements still have something to join."""
-PATIENCE_S = 90.0
+PATIENCE_S = 30.0
 """Without a single commit."""
 ALONE = {"n0": 4}
 TWO_NODES = {"n0": 2, "n1": 2}
@@ -280,8 +280,9 @@ def succeeded(_: Schedule, done: Sequence[Transition], __: Sequence[Event]) -> b
     return any(each.teller != "n0" for each in done)
 
 
+# of the first: it dies with micro-batches to do, so no sum can be whole, whether or not the others have come to theirs
 PROOFS: dict[str, Proof] = {
-    "before the all-reduce": in_phase("computing"),
+    "before the all-reduce": in_phase("computing", "reducing"),
     "during the all-reduce": in_phase("reducing"),
     "after the all-reduce": after_all,
     "two at once": both_lost,

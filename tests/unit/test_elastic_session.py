@@ -177,6 +177,19 @@ def test_who_waits_for_a_regroup_is_at_a_boundary(launcher: Rehearsal, connect: 
     assert waiting.result() == orders["a"]
 
 
+def test_a_soft_fence_waits_for_the_boundary_of_the_epoch_that_the_worker_is_called_into(launcher: Rehearsal, connect: Any) -> None:
+    session = connect()
+    launcher.fence(2, "a")
+    launcher.hear("holding", "a", epoch=2)
+    launcher.fence(3, "a", soft=True)
+    waiting = Background(lambda: session.next_regroup(0))
+    orders = even_plan(2, {"a": launcher.hear("holding", "a", epoch=2)}, {"a": launcher.hear("enter", "a")})
+    launcher.regroup(orders)
+    assert waiting.result() == orders["a"]
+    session.ask(2, PATIENCE_S, op="count", keys=["2/"], values=[])
+    assert launcher.all_heard("holding", epoch=3) == []
+
+
 def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: Rehearsal, connect: Any) -> None:
     session = connect()
     launcher.form(1, "a")

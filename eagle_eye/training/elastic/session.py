@@ -46,6 +46,8 @@ class Session:
         self._group: Cuttable | None = None
         self._entered: int | None = None
         self._at_boundary = False
+        self._hard = -1
+        """The newest epoch that this worker was fenced for in the middle of another."""
         self._regroup: Regroup | None = None
         self._outcome: Callable[[], ElasticError] | None = None
         self._lost = ""
@@ -140,10 +142,11 @@ class Session:
     def next_regroup(self, above: int) -> Regroup:
         """Block until the newest epoch, if above `above`, is ready. Raises Halted, FencedOut, Ended, LauncherLost.
 
-        Who waits here is at a boundary: soft fences are answered at once.
+        Who waits here is at a boundary, and soft fences are answered at once; but not who was fenced hard out of an
+        epoch above `above`: the others count on it in that epoch, whose soft fences are for the boundary after it.
         """
         with self._news:
-            self._at_boundary = True
+            self._at_boundary = self._hard <= above
         try:
             self._answer_soft()
             with self._news:
@@ -225,6 +228,7 @@ class Session:
             if held.step == self._entered and held.phase not in _ENTERED:
                 held = replace(held, phase="committing")
             self.pending = max(self.pending, epoch)
+            self._hard = max(self._hard, epoch)
             if self._group is not None and self._group.epoch < epoch:
                 self._group.cut()
             self._news.notify_all()

@@ -144,9 +144,9 @@ class Elastic:
         self._compute(orders, number)
         group = self._formed(orders)
         self._enter_phase("reducing")
+        self._faults.at("reducing", number)
         self._monitor.mark("communication")
         self._session.check(group.epoch)
-        self._faults.at("reducing", number)
         self._brought = dict(zip(orders.workers, orders.current, strict=True))
         self._reduction.reduce(group, self._gradients, orders.current, self._reduced)
         self._faults.at("committing", number)
@@ -297,6 +297,7 @@ class Elastic:
         """Apply the step that all members hold the sum of, if that is where the job stands."""
         if not self._fresh and self._whole and orders.step > self.step:
             self._apply(orders.epoch)
+            self._orders = orders  # that was the step before the one that they are about
         if not orders.finish or self._group is None:
             return
         applied = self.step > orders.step  # the commit that we were in when the epoch began had succeeded
