@@ -274,7 +274,7 @@ def monitor() -> Monitor:
     environment = dict(os.environ)
     for name in _PRIVATE:
         os.environ.pop(name, None)
-    made = Monitor(_ring(environment), skip=_steps(environment.get("EAGLE_EYE_SKIP_STEPS", "")))
+    made = Monitor(_ring(environment), skip=steps_of(environment.get("EAGLE_EYE_SKIP_STEPS", "")))
     try:
         _connect(made, environment)
     except Exception as error:  # noqa: BLE001 - training goes on without being watched
@@ -296,7 +296,8 @@ def _ring(environment: Mapping[str, str]) -> RingWriter | None:
         return None
 
 
-def _steps(text: str) -> frozenset[int]:
+def steps_of(text: str) -> frozenset[int]:
+    """Numbers of steps with commas between them, as EAGLE_EYE_SKIP_STEPS has them."""
     return frozenset(int(word) for word in text.split(",") if word.strip().isdigit())
 
 

@@ -85,7 +85,7 @@ def assemble(
         trained, gradients, reducing, session, inventory=inventory, monitor=monitor,
         saving=Saving(save_every, Path(checkpoints) if checkpoints is not None else None),
         faults=Faults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
-        skipped=_numbers(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")),
+        skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")),
     )  # fmt: skip
 
 
@@ -96,7 +96,3 @@ def _session(environment: Mapping[str, str]) -> Session | Alone:
     if int(environment.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError("an elastic worker gets its peers from Eagle Eye's launcher: start it with `eagle-eye run`, not torchrun")
     return Alone(environment.get("EAGLE_EYE_WORKER") or "alone")
-
-
-def _numbers(text: str) -> frozenset[int]:
-    return frozenset(int(word) for word in text.split(",") if word.strip().isdigit())

@@ -90,8 +90,8 @@ class Elastic:
                 step.run()
                 self._monitor.end()
                 if self.step < until:
-                    self._saving.after(self.inventory, self._rank)
-            self._saving.last(self.inventory, self._rank)
+                    self._saving.after(self.inventory, self.rank)
+            self._saving.last(self.inventory, self.rank)
             self._session.tell("leave", epoch=self._seen, step=self.step, reason="done")
         except Ended as end:
             _log.info("the job has ended: %s", end)
@@ -109,7 +109,7 @@ class Elastic:
     @property
     def rank(self) -> int:
         """In the present epoch; -1 before the first."""
-        return self._rank
+        return self._orders.rank if self._orders is not None else -1
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Elastic:
         with self._session.lock:
             self.inventory.step += 1
             self._forget_step()
-            if self._orders is not None:
+            if self._orders is not None and self._orders.step < self.step:  # else they are about the step after this one
                 self._orders = self._orders.onward()
 
     def _forget_step(self) -> None:
@@ -209,14 +209,12 @@ class Elastic:
     # --- from epoch to epoch ----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._ask_in()
-        self._take_part()
-
-    def _ask_in(self) -> None:
+        """Ask to be taken in, with nothing in hand."""
         self._session.enter(
             epoch=self._seen, step=0, micro_batches=self._gradients.total,
             segments=len(self._gradients.segments), layers=self.inventory.bytes_per_layer, fresh=True,
         )  # fmt: skip
+        self._take_part()
 
     def _after(self, error: Exception) -> None:
         """The group is of no use any more; the next epoch's orders are."""
@@ -231,8 +229,7 @@ class Elastic:
             self._fresh = True
             self._forget_step()
             self.inventory.step, self._phase = 0, "starting"
-        self._ask_in()
-        self._take_part()
+        self._begin()
 
     def _take_part(self) -> None:
         """Until we are in the group of the newest epoch, with whole state."""
@@ -297,7 +294,6 @@ class Elastic:
         """Apply the step that all members hold the sum of, if that is where the job stands."""
         if not self._fresh and self._whole and orders.step > self.step:
             self._apply(orders.epoch)
-            self._orders = orders  # that was the step before the one that they are about
         if not orders.finish or self._group is None:
             return
         applied = self.step > orders.step  # the commit that we were in when the epoch began had succeeded
@@ -339,10 +335,6 @@ class Elastic:
         return frozenset(self._orders.current[self._orders.rank])
 
     # --- small things -----------------------------------------------------------------------------------------------
-
-    @property
-    def _rank(self) -> int:
-        return self._orders.rank if self._orders is not None else -1
 
     def _enter_phase(self, phase: str) -> None:
         with self._session.lock:
