@@ -31,7 +31,8 @@ class Session:
             self._line.recv()
 
 
-def inventory(seed: int, steps: int, width: int) -> Inventory:
+def inventory(seed: int, steps: int = 0, width: int = 12) -> Inventory:
+    """Of a small model that has done some steps, each with gradients of its own."""
     torch.manual_seed(seed)
     layers = [nn.Linear(width, width) for _ in range(LAYERS)]
     parameters = [each for layer in layers for each in layer.parameters()]

@@ -1,7 +1,6 @@
 """Real elastic workers that lose peers: the launcher's end is rehearsed, with the planner that the launcher uses."""
 
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -15,19 +14,12 @@ import torch
 from torch import nn
 
 import eagle_eye
-from eagle_eye.training.elastic.epochs import Regroup
 from eagle_eye.training.elastic.rehearsal import Rehearsal
-from eagle_eye.training.messages import Message
-from eagle_eye.types import Holding, Layout, Place
-from remediation.transition import plan_transition
+from fakes.rehearsed import FORKS, plan
 
 MICRO_BATCHES = 8
 STEPS = 6
 NODE = "n0"
-
-FORKS = multiprocessing.get_context("forkserver")  # so that torch is imported once, and not by each of twenty workers
-FORKS.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "eagle_eye.training.elastic.assembly"])
-
 
 def say(words: dict[str, object]) -> None:
     os.write(1, json.dumps(words).encode() + b"\n")
@@ -100,28 +92,6 @@ class Job:
         """Wait until the kernel has stopped it."""
         while Path(f"/proc/{self.pid(name)}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
-
-
-def plan(epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, Regroup]:
-    workers = list(holdings)
-    places = tuple(Place(worker=worker, node=NODE, rank=rank, local_rank=rank) for rank, worker in enumerate(workers))
-    layout = Layout(job="t/j/run", epoch=epoch, time=0.0, coordinator=NODE, launchers={NODE: ""}, places=places)
-    held = [
-        Holding(worker=worker, node=NODE, step=said["step"], done=tuple(said["done"]), segments=tuple(said["segments"]),
-                phase=said["phase"], fresh=said["fresh"])
-        for worker, said in holdings.items()
-    ]  # fmt: skip
-    entry = entries[workers[0]]
-    made = plan_transition(
-        "t/j/run", epoch, layout, held, micro_batches=entry["micro_batches"], segments=entry["segments"],
-        layer_bytes=entry["layers"],
-    )  # fmt: skip
-    return {
-        worker: Regroup(
-            epoch, rank, len(workers), tuple(workers), made.step, made.current, made.shares, made.finish, made.moves, made.source
-        )
-        for rank, worker in enumerate(workers)
-    }
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from eagle_eye.training import checkpoint
 from eagle_eye.training.elastic import layout, recall, transfer, ways
 from eagle_eye.training.elastic.inventory import Inventory
 from eagle_eye.training.elastic.transfer import Moved, give_and_take
+from fakes.handing_over import LAYERS, inventory
 from fakes.mail import Correspondent, Mail, together
 
-LAYERS = 4
 TO_RANK_2 = [[0, 2, 0], [1, 2, 1], [0, 2, 2], [1, 2, 3]]
 """Two givers, a taker, all layers."""
 
@@ -33,20 +33,6 @@ class Session:
         self.calm -= 1
         if self.calm < 0:
             raise Fenced(epoch + 1)
-
-
-def inventory(seed: int, *, steps: int = 0, width: int = 12) -> Inventory:
-    torch.manual_seed(seed)
-    layers = [nn.Linear(width, width) for _ in range(LAYERS)]
-    parameters = [each for layer in layers for each in layer.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    found = Inventory(layers, optimizer)
-    for _ in range(steps):
-        for each in parameters:
-            each.grad = torch.randn(each.shape)
-        optimizer.step()
-        found.step += 1
-    return found
 
 
 def move(members: list[Inventory], moves: list[list[int]], *, mail: Mail | None = None, sessions: dict[int, Session] | None = None, **more: Any) -> list[Any]:
