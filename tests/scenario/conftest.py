@@ -1,4 +1,4 @@
-"""A zygote of its own for each test that wants one, and one that has imported torch, for all of them."""
+"""A zygote of its own for each test that wants one, and one that has imported torch, for all of them; a leader for launchers."""
 
 import os
 import socket
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import messages, zygote
+from fakes.launchers import FakeLeader
 
 PATIENCE_S = 30.0
 
@@ -89,3 +90,10 @@ def torch_launcher() -> Iterator[Launcher]:
         made = Launcher(Path(folder), zygote.PREIMPORTED)
         yield made
         made.end()
+
+
+@pytest.fixture
+def leader() -> Iterator[FakeLeader]:
+    made = FakeLeader(grants=True)
+    yield made
+    made.close()

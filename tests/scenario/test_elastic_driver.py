@@ -56,13 +56,6 @@ PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "eagle_eye.training.el
 
 
 @pytest.fixture
-def leader() -> Iterator[FakeLeader]:
-    made = FakeLeader(grants=True)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)

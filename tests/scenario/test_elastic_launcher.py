@@ -62,13 +62,6 @@ def stage(tmp_path: Path) -> Iterator[ElasticStage]:
     made.close()
 
 
-@pytest.fixture
-def leader() -> Iterator[FakeLeader]:
-    made = FakeLeader(grants=True)
-    yield made
-    made.close()
-
-
 def test_a_killed_worker_is_left_out_at_once_and_replaced(stage: ElasticStage) -> None:
     launcher = stage.launch(0, nnodes=(1, 1))
     first = stage.worker(0, 0)

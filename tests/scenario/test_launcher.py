@@ -22,13 +22,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made.close()
 
 
-@pytest.fixture
-def leader() -> Iterator[FakeLeader]:
-    made = FakeLeader(grants=True)
-    yield made
-    made.close()
-
-
 def test_a_killed_worker_is_one_event_and_a_new_epoch(stage: Stage) -> None:
     stage.both()
     os.kill(stage.pids(1)[0], signal.SIGKILL)

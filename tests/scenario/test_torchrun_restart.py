@@ -66,13 +66,6 @@ COMMAND = (sys.executable, "train.py", str(STEPS), str(GATE))
 
 
 @pytest.fixture
-def leader() -> Iterator[FakeLeader]:
-    made = FakeLeader(grants=True)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
