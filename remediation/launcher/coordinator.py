@@ -7,12 +7,15 @@ voted, and only then gets a store and workers. `epochs.py` counts the votes, `re
     GATHERING → FORMING → RUNNING → (FORMING | WAITING | SPENT | HALTING)* → ENDED
 """
 
+import msgspec
+
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout
 
-from .effects import Answer, End, Tell
+from .effects import Answer, Dismiss, End, Tell
 from .elastic import Death, Elastic
 from .epochs import Effects
+from .eviction import OUT
 from .healing import Budget
 from .membership import Member, tally, voters
 from .roster import Entrant
@@ -47,9 +50,14 @@ class Coordinator(Elastic):
         same = before is not None and before.boot == member.boot
         self.members[member.node] = member
         self._promised = max(self._promised, promised)
-        self.roster.returned(member.node, elastic if self._can_use_the_workers_of(last) else ())
+        out = member.node in self.excluded
+        self.roster.returned(member.node, elastic if self._can_use_the_workers_of(last) and not out else ())
         if elastic:
             self.budget.suit_elastic_workers()
+        away: Effects = [Dismiss(node=member.node, worker=each.worker, reason=OUT) for each in elastic if out]
+        return away + self._received(member, same, last, elastic)
+
+    def _received(self, member: Member, same: bool, last: Layout | None, elastic: tuple[Entrant, ...]) -> Effects:
         if self.phase is Phase.GATHERING:
             self._adopt(last)
             return self._gathered()
@@ -137,23 +145,34 @@ class Coordinator(Elastic):
     ) -> Effects:  # fmt: skip
         """All workers under a new epoch, without the excluded nodes; `own` spends the job's own budget.
 
-        Of an elastic job only `workers`, if that is all that is asked for: the others go on without them, and take new ones in.
+        Of an elastic job only those concerned, if it is only asked who is in and who is out: `workers` are left out until new
+        ones have taken their place, those of excluded nodes for as long as their nodes are; the others go on.
         """
-        if workers and self.in_place and resume_step < 0 and not (skip or exclude or release):
-            return self._restart_some(command, workers, Wish(reason=reason, plan=plan, in_place=True), own)
+        wish = Wish(reason=reason, plan=plan, resume_step=resume_step)
+        elsewhere = resume_step >= 0 or bool(skip)
+        if workers and self.in_place and not (elsewhere or exclude or release):
+            return self._restart_some(command, workers, wish, own)
         if self.phase not in {Phase.RUNNING, Phase.WAITING, Phase.SPENT}:
             return [Answer(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
-        excluded = (self.excluded | set(exclude)) - set(release)
-        left = sum(member.connected and member.node not in excluded for member in self.members.values())
-        if left < self.rules.min_nodes:
-            error = f"without {', '.join(sorted(excluded))} {left} node(s) are left, the job needs {self.rules.min_nodes}"
+        out = (self.excluded | set(exclude)) - set(release)
+        evicts = bool(exclude or release) and not (elsewhere or workers) and self._lives_without(out)
+        error = self._nodes_missing_without(out) or (self._too_few_without(out) if evicts else "")
+        if error:
             return [Answer(command=command, error=error)]
         if own and not self.budget.take():
             return [Answer(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
-        self.excluded = excluded
+        if evicts:
+            return self._evict(command, out, wish)
+        self.excluded = out
         self._skipped |= set(skip)
         self._unanswered.append(command)
-        return self._begin(Wish(reason=reason, plan=plan, resume_step=resume_step))
+        return self._begin(wish)
+
+    def _nodes_missing_without(self, out: set[str]) -> str:
+        left = sum(member.connected and member.node not in out for member in self.members.values())
+        if left >= self.rules.min_nodes:
+            return ""
+        return f"without {', '.join(sorted(out))} {left} node(s) are left, the job needs {self.rules.min_nodes}"
 
     def _restart_some(self, command: str, workers: tuple[str, ...], wish: Wish, own: bool) -> Effects:
         if self.phase is not Phase.RUNNING:
@@ -167,7 +186,7 @@ class Coordinator(Elastic):
             return [Answer(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
         self._unanswered.append(command)
         excluded = [effect for worker in found for effect in self._exclude(worker, "it is restarted by command")]
-        return excluded + self._begin(wish)
+        return excluded + self._begin(msgspec.structs.replace(wish, in_place=True))
 
     def release(self, command: str, node: str, plan: str = "") -> Effects:
         """An excluded node may take part again."""

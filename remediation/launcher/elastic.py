@@ -6,10 +6,10 @@ from eagle_eye.types import Layout
 
 from .effects import Dismiss, Tell
 from .epochs import Effects
+from .eviction import Evicting
 from .membership import Member
 from .roster import Entrant
 from .rules import Phase, Wish
-from .sharing import Sharing
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     """How long ago that was at the most when it was told."""
 
 
-class Elastic(Sharing):
+class Elastic(Evicting):
     """Every public method states one fact and returns what is to be done about it."""
 
     # --- coming -------------------------------------------------------------------------------------------------------
@@ -37,6 +37,8 @@ class Elastic(Sharing):
         """A worker has said `enter`: it is elastic, and ready to be part of an epoch."""
         if self.phase in {Phase.ENDED, Phase.HALTING} or self.roster.done:
             return [Dismiss(node=entrant.node, worker=entrant.worker, reason="the job has ended")]
+        if entrant.node in self.excluded:
+            return self._turned_away(entrant)
         self.roster.enter(entrant)
         self.budget.suit_elastic_workers()
         served = self._serving.pop(entrant.worker, None) is not None
@@ -82,13 +84,13 @@ class Elastic(Sharing):
         if self.roster.is_of_another_life(death.worker, death.pid):
             return []
         finished = death.worker in self.roster.done
-        served = death.worker in self._serving
+        served, leaving = death.worker in self._serving, death.worker in self.roster.leaving
         self._lose_for_good(death.worker)
         self._lose(death.worker)
         if self.phase is Phase.HALTING:
             return self._halted()
         if self.phase is Phase.FORMING:
-            return self._died_while_forming(death, served)
+            return self._died_while_forming(death, served, leaving)
         if self.phase is not Phase.RUNNING or self.last is None:
             return []
         if finished:
@@ -115,13 +117,15 @@ class Elastic(Sharing):
             return super()._heal(Wish(reason="death", cause=death.cause))
         return self._first()
 
-    def _died_while_forming(self, death: Death, served: bool) -> Effects:
+    def _died_while_forming(self, death: Death, served: bool, leaving: bool) -> Effects:
         layout, wish = self._forming, self._wish
         if layout is None or not layout.in_place:
             return []
         if death.worker in self.roster.done:
             return self._ended(death)
         if wish.soft:
+            if served and leaving:  # it was to go: only its part of the step is lost
+                return self._begin(msgspec.structs.replace(wish, soft=False))
             if served:
                 return self._heal(Wish(reason="death", cause=death.cause))
             return self._begin(wish) if death.worker in layout.workers else []
@@ -145,6 +149,8 @@ class Elastic(Sharing):
             return []
         if not found or len(found) == len(self._serving):
             return []
+        if self.phase is Phase.FORMING and self._evicted().issuperset(found):
+            return self._boundary_is_late()
         excluded = [effect for worker in found for effect in self._exclude(worker, "it stood still while all others waited for it")]
         self._noticed_s = max(workers.values())
         return excluded + self._heal(Wish(reason="stall"))
@@ -182,7 +188,7 @@ class Elastic(Sharing):
         if self.phase is Phase.HALTING:
             return self._halted()
         if released or not (served or worker in self.roster.done):
-            return []
+            return self._replace()  # its node may have been let in again meanwhile
         self.roster.done.add(worker)
         return self._ended(None)
 

@@ -33,6 +33,8 @@ LOOK_CLOSER_S = 0.25
 """A worker that has been quiet for as long is looked into."""
 WAKE_S = 5.0
 """How long a worker that was left out may stand still before it is killed and replaced."""
+GO_S = 30.0
+"""How long one that is not needed any more may take to end, before it is killed."""
 TOLD = frozenset({"broken", "regrouped", "resumed"})
 """Words that are handed to the coordinator as they are."""
 
@@ -135,8 +137,14 @@ class ElasticNode:
     def _release(self, name: str) -> None:
         worker = self._workers.find(name)
         if worker is not None:
-            worker.expected = True
-            self.sessions.tell(name, "halt", reason="the job needs fewer workers now", code=0, saves=False, epoch=worker.epoch)
+            self.sessions.tell(name, "halt", reason="the job goes on without this worker", code=0, saves=False, epoch=worker.epoch)
+            self._see_off(worker)
+
+    def _see_off(self, worker: Worker) -> None:
+        """It was told to end, and nobody is to hear of it when it does."""
+        worker.expected = True
+        if worker.running and worker.name not in self._expiring:
+            self._expiring[worker.name] = asyncio.create_task(self._expire(worker, GO_S))
 
     async def _fork(self, arguments: Body) -> Body:
         layout, store = msgspec.convert(arguments["layout"], Layout), msgspec.convert(arguments["store"], Store)
@@ -155,21 +163,24 @@ class ElasticNode:
         self.sessions.tell(name, "fenced", reason=reason)
         attributes = {"reason": reason, "epoch": str(worker.epoch), "step": self._workers.step(worker), "pid": str(worker.pid)}
         self._journal.of_worker("worker.excluded", name, f"worker {name} is left out: {reason}", attributes)
-        self._expiring[name] = asyncio.create_task(self._expire(worker))
+        self._expiring[name] = asyncio.create_task(self._expire(worker, WAKE_S))
         return {}
 
-    async def _expire(self, worker: Worker) -> None:
-        await asyncio.sleep(WAKE_S)
+    async def _expire(self, worker: Worker, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         dump = await dump_workers([worker])
         file = self._settings.logs / f"{worker.place.local_rank}-excluded-{worker.epoch}.json"
         await asyncio.to_thread(file.write_bytes, msgspec.json.encode(dump))
-        log.warning("worker %s does not come back: its stack is in %s, and it is replaced", worker.name, file)
+        log.warning("worker %s does not %s: its stack is in %s, and it is killed", worker.name, "end" if worker.expected else "come back", file)
         self._expiring.pop(worker.name, None)
         self._workers.kill(worker)
         self._report("death", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
 
     async def _dismiss(self, arguments: Body) -> Body:
         self.sessions.tell(str(arguments["worker"]), "ended", reason=str(arguments["reason"]))
+        worker = self._workers.find(str(arguments["worker"]))
+        if worker is not None:
+            self._see_off(worker)
         return {}
 
     async def _halt(self, arguments: Body) -> Body:

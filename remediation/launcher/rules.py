@@ -48,6 +48,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long an elastic job without a majority waits for one before it stops."""
     broken_s: float = 1.0
     """How long a group whose connections broke waits for somebody to be found dead, before it is formed anew."""
+    boundary_s: float = 3.0
+    """How long workers that are to leave may take to the end of their step, before the others go on without them."""
     halt_s: float = 60.0
     """How long workers may take over their last checkpoint."""
     patience_s: float = 0.0

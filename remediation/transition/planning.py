@@ -126,11 +126,11 @@ def _contributions(
 
 
 def _lost(standing: Standing, held: Sequence[Holding], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
-    if standing.finish or not standing.working:
+    if standing.finish or not standing.working or not standing.begun:  # at a boundary nobody had anything of the next step
         return ()
     done = {number for rank in standing.working for number in held[rank].done}
     if before is None:
-        return tuple(sorted(set(range(micro_batches)) - done)) if standing.begun else ()
+        return tuple(sorted(set(range(micro_batches)) - done))
     keeping = {workers[rank] for rank in standing.holders}
     gone = [place.rank for place in before.target.places if place.worker not in keeping]
     return tuple(sorted({number for rank in gone for number in _share(before, rank, standing.step)} - done))

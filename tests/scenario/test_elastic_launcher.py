@@ -4,12 +4,15 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eagle_eye.errors import TemporaryError
 from eagle_eye.types import Event
 from fakes.launchers import FakeLeader, Stage, wait_until
 from remediation.launcher.settings import LauncherSettings
@@ -47,12 +50,22 @@ class ElasticStage(Stage):
         wait_until(f"a step of {world}", lambda: self.newest(worker)["world"] == world)
         return int(self.newest(worker)["step"])
 
+    def stands(self, worker: str) -> bool:
+        """No step for several times as long as one takes."""
+        before = self.newest(worker)["step"]
+        threading.Event().wait(0.2)
+        return bool(self.newest(worker)["step"] == before)
+
     def done(self, reason: str) -> Event:
         """Wait for the account of a transition."""
         return wait_until(
             f"a transition ({reason})",
             lambda: next((event for event in self.events("transition.done") if event.attributes["reason"] == reason), None),
         )
+
+
+def running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 @pytest.fixture
@@ -212,6 +225,54 @@ def test_rebalance_and_resize(stage: ElasticStage, leader: FakeLeader) -> None:
     leader.command("resize", {"workers": {"n0": 4}}, epoch=0, step="d")
     stage.trains(4, first)
     assert not stage.events("exit")
+
+
+def test_a_node_is_left_out_while_the_others_train_on_and_comes_back_when_it_is_released(stage: ElasticStage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address, nproc=2)
+    first = stage.worker(0, 0)
+    stage.trains(4, first)
+    stay, going = [stage.pid(0, 0), stage.pid(0, 1)], [stage.pid(1, 0), stage.pid(1, 1)]
+    answer = leader.command("restart", {"exclude": ["n1"]}, epoch=0, step="a")
+    layout = stage.layouts()[-1]
+    assert (layout.epoch, layout.in_place, layout.excluded, layout.nodes) == (answer["epoch"], True, ("n1",), ("n0",))
+    stage.trains(2, first)
+    assert stage.done("command").attributes["lost_micro_batches"] == "", "they went between two steps"
+    wait_until("their end", lambda: not any(running(pid) for pid in going))
+    halted = [words["halted"] for slot in (0, 1) for words in stage.said(stage.worker(1, slot)) if "halted" in words]
+    assert halted == ["the job goes on without this worker"] * 2
+    assert stage.launchers[1].poll() is None, "the launcher waits"
+    leader.command("release", {"node": "n1"}, epoch=0, step="b")
+    stage.trains(4, first)
+    assert [stage.pid(0, 0), stage.pid(0, 1)] == stay, "the others have lived on"
+    assert not {stage.pid(1, 0), stage.pid(1, 1)} & set(going)
+    steps = [words["step"] for words in stage.said(first) if "step" in words]
+    assert steps == list(range(len(steps))), "no step is lost or done twice"
+    assert not stage.events("exit")
+    assert stage.launchers[0].poll() is None
+
+
+def test_a_node_whose_workers_do_not_answer_is_left_out_at_once(stage: ElasticStage, leader: FakeLeader) -> None:
+    stage.both(leader=leader.address, nproc=2)
+    first = stage.worker(0, 0)
+    stage.trains(4, first)
+    stay, going = [stage.pid(0, 0), stage.pid(0, 1)], [stage.pid(1, 0), stage.pid(1, 1)]
+    for slot in (0, 1):
+        (stage.commits / f"hang-{stage.worker(1, slot).replace('/', '_')}").touch()
+    wait_until("standstill", lambda: stage.stands(first))
+
+    def taken() -> object:
+        with suppress(TemporaryError):  # the others may just be leaving them out by themselves
+            return leader.command("restart", {"exclude": ["n1"]}, epoch=0, step="a")
+        return None
+
+    wait_until("the command is taken", taken)
+    assert stage.layouts()[-1].nodes == ("n0",)
+    stage.trains(2, first)
+    wait_until("their end", lambda: not any(running(pid) for pid in going))
+    assert {event.entity.name for event in stage.events("worker.excluded")} == {stage.worker(1, 0), stage.worker(1, 1)}
+    assert [stage.pid(0, 0), stage.pid(0, 1)] == stay
+    steps = [words["step"] for words in stage.said(first) if "step" in words]
+    assert steps == list(range(len(steps)))
 
 
 def test_a_frozen_coordinator_is_left_behind_and_what_thaws_writes_nothing(stage: ElasticStage, leader: FakeLeader) -> None:
