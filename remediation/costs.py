@@ -22,9 +22,14 @@ class Slowdown:
     without: float
     """The same, expected of the workers that are left without the culprit's node; NaN if it cannot be left out."""
     downtime_s: float
+    """All stand still for so long when the culprits are restarted ..."""
+    eviction_s: float
+    """... and when the culprit's node is left out."""
     horizon_s: float
     restart_hope: float
     """Share of slow-downs that a restart ends."""
+    starting: float = 0.0
+    """GPU-seconds in which the places of restarted workers are empty while the others work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +51,13 @@ def weigh(slow: Slowdown, tried: frozenset[str]) -> list[Choice]:
         return []
     nothing = slow.workers * slow.horizon_s * _share_lost(slow.now, slow.healthy)
     choices = [Choice(action=NOTHING, cost=nothing, why=f"runs at {slow.now / slow.healthy:.0%} of its throughput")]
-    stop = slow.workers * slow.downtime_s
     if math.isfinite(slow.without) and "restart_without_node" not in tried:
-        leave = stop + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
-        why = f"{slow.downtime_s:.1f} s of standstill, then {slow.without / slow.healthy:.0%} of the throughput"
+        leave = slow.workers * slow.eviction_s + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
+        why = f"{slow.eviction_s:.1f} s of standstill, then {slow.without / slow.healthy:.0%} of the throughput"
         choices.append(Choice(action="restart_without_node", cost=leave, why=why))
     if "restart_worker" not in tried:
         otherwise = min(choice.cost for choice in choices)
-        restart = stop + (1 - slow.restart_hope) * otherwise
+        restart = slow.workers * slow.downtime_s + slow.starting + (1 - slow.restart_hope) * otherwise
         why = f"{slow.downtime_s:.1f} s of standstill; {slow.restart_hope:.0%} of slow-downs end with it"
         choices.append(Choice(action="restart_worker", cost=restart, why=why))
     return sorted(choices, key=lambda choice: choice.cost)

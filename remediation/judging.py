@@ -12,8 +12,9 @@ from .desk import Desk
 from .jobs import Job
 from .ladder import same_fault
 from .memory import attempt_of
-from .prediction import RESTARTS, predict
+from .prediction import predict
 from .recourse import Recourse
+from .standstill import RESTARTS, regroups
 from .trials import Trial, Verdict
 
 
@@ -109,7 +110,8 @@ class Judging:
         self.desk.note(outcome)
         if not healed:
             job.spoil(job.epoch, trial.began)
-        if healed and trial.plan.action in RESTARTS and outcome.transition_s is not None:
+        restarted = trial.plan.action in RESTARTS and not regroups(trial.plan.action, trial.plan.target_of(job.name).workers, job)
+        if healed and restarted and outcome.transition_s is not None:
             job.downtimes.append(outcome.transition_s)
         if healed and not job.whole:
             self._short[job.name] = (outcome, trial.opened)

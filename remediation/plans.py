@@ -10,7 +10,7 @@ from .costs import NOTHING, Choice, Slowdown, weigh
 from .jobs import Job
 from .ladder import SEVERITIES, Attempt
 from .policy import Policy
-from .prediction import downtime
+from .standstill import standstill, starting, unworked
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
         return target
     targets = wanted.targets or (target,)
     action = "roll_back" if wanted.action == "skip_batch" else wanted.action
-    restarts = action in ("restart_worker", "restart_without_node", "roll_back")
     return Plan(
         id=digest_of(wanted.incident.id, wanted.action, *targets, wanted.now),
         incident=wanted.incident.id,
@@ -58,7 +57,7 @@ def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
         severity=SEVERITIES.get(action, wanted.incident.severity),
         own=wanted.own,
         reason=wanted.reason or wanted.incident.cause,
-        cost=wanted.cost or (downtime(job, policy) * len(job.current.places) if restarts else 0.0),
+        cost=wanted.cost or unworked(action, target.workers, job, policy),
         benefit=wanted.benefit,
         alternatives=wanted.alternatives,
     )
@@ -158,7 +157,7 @@ def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[
     layout = job.current
     if layout is None:
         return []
-    workers = len(layout.places)
+    workers, named = len(layout.places), workers_of(incident, job)
     nodes = exclusion(incident, job, policy)
     left = workers if isinstance(nodes, Impossible) else sum(place.node not in nodes for place in layout.places)
     slow = Slowdown(
@@ -166,7 +165,9 @@ def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[
         now=job.pace(policy.verify_steps + 1, epoch=job.epoch, after=incident.since),
         healthy=job.expected(workers),
         without=math.nan if isinstance(nodes, Impossible) else job.expected(left),
-        downtime_s=downtime(job, policy),
+        downtime_s=standstill("restart_worker", named, job, policy),
+        eviction_s=standstill("restart_without_node", (), job, policy),
+        starting=starting("restart_worker", named, job, policy),
         horizon_s=policy.horizon_s,
         restart_hope=policy.restart_hope,
     )

@@ -7,8 +7,8 @@ from eagle_eye.types import Plan
 
 from .jobs import Job
 from .policy import Policy
+from .standstill import RESTARTS, regroups, standstill
 
-RESTARTS = frozenset({"restart_worker", "restart_without_node", "roll_back"})
 PATIENCE = 2.0
 """An action is given so many times as long as it is expected to take."""
 LOSSES = 64
@@ -24,23 +24,18 @@ MAD_TO_DEVIATION = 1.4826
 def predict(plan: Plan, job: Job, policy: Policy, *, since: float, bad_step: int = -1) -> dict[str, float]:
     """Name → number, with what is not known left out.
 
-    throughput_per_s, downtime_s (of a restart), verify_s (by then it must have helped), loss and loss_high (middle and
+    throughput_per_s, downtime_s (of a restart, or of a regrouping in its place), verify_s (by then it must have helped), loss and loss_high (middle and
     upper border of the band before `since`, when the fault began), bad_step (first step whose loss was no number).
     """
     workers = _workers_left(plan, job)
     predicted = {
         "throughput_per_s": job.expected(workers),
-        "downtime_s": downtime(job, policy) if plan.action in RESTARTS else math.nan,
+        "downtime_s": standstill(plan.action, plan.target_of(job.name).workers, job, policy),
         "verify_s": _verify_s(plan, job, policy, workers),
         "bad_step": float(bad_step) if bad_step >= 0 else math.nan,
         **_loss_band(job, since),
     }
     return {name: value for name, value in predicted.items() if math.isfinite(value)}
-
-
-def downtime(job: Job, policy: Policy) -> float:
-    """Seconds that a restart of this job is expected to take: what it took so far."""
-    return sorted(job.downtimes)[len(job.downtimes) // 2] if job.downtimes else policy.downtime_s
 
 
 def _workers_left(plan: Plan, job: Job) -> int:
@@ -55,8 +50,10 @@ def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:
     step_s = job.step_seconds(workers)
     if plan.action not in RESTARTS or not math.isfinite(step_s):
         return policy.verify_s
-    steps = _done_again(plan, job) + policy.verify_steps + 1
-    return max(policy.verify_s, PATIENCE * (downtime(job, policy) + steps * step_s))
+    named = plan.target_of(job.name).workers
+    again = 0 if regroups(plan.action, named, job) else _done_again(plan, job)
+    steps = again + policy.verify_steps + 1
+    return max(policy.verify_s, PATIENCE * (standstill(plan.action, named, job, policy) + steps * step_s))
 
 
 def _done_again(plan: Plan, job: Job) -> int:

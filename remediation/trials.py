@@ -11,6 +11,7 @@ from eagle_eye.types import Outcome, Plan, Progress, PulseStep
 from .jobs import Job
 from .policy import Policy
 from .prediction import PATIENCE
+from .standstill import regroups
 
 Verdict = Literal["healed", "failed", "unknown"]
 
@@ -129,7 +130,7 @@ class Trial:
         full = max((count for _, count in job.sizes), default=0)
         bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
         actual = {
-            "downtime_s": transition,
+            "downtime_s": self._stood(job, transition),
             "throughput_per_s": pace,
             "verify_s": max(0.0, job.seen - self.began),
             "loss": self._loss(job, KEPT),
@@ -149,6 +150,15 @@ class Trial:
             actual={name: value for name, value in actual.items() if value is not None and math.isfinite(value)},
             detail=detail,
         )
+
+    def _stood(self, job: Job, transition: float | None) -> float | None:
+        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended."""
+        counted = self.counted(job)
+        earlier = [step.end for step in job.steps if counted and step.end < counted[0].end]
+        if not earlier or not regroups(self.plan.action, self.plan.target_of(job.name).workers, job):
+            return transition
+        step_s = job.step_seconds(counted[0].workers)
+        return max(0.0, counted[0].end - max(earlier) - (step_s if math.isfinite(step_s) else 0.0))
 
 
 KEPT = 16

@@ -15,7 +15,7 @@ from remediation.execution import Report
 from remediation.jobs import Job
 from remediation.ladder import DEATH, LOST, Attempt
 from remediation.plans import Wanted, workers_of
-from remediation.prediction import downtime
+from remediation.standstill import downtime
 
 from .achieved import waf_before, waf_left, waf_since
 from .choice import Choice, Facts, choose
