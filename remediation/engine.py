@@ -162,6 +162,12 @@ class Engine:
         with self._lock:
             return tuple(each for job in self._desk.jobs.values() for each in job.transition_costs(self._desk.clock.now()))
 
+    def clocks(self) -> dict[str, float]:
+        """Node → seconds that its clock is ahead of ours (negative: behind), of nodes whose clocks are off."""
+        with self._lock:
+            heard = self._desk.surroundings.telemetry(self._desk.jobs.values())
+            return {node: told.skew_s for node, told in heard.items() if told.skew_s}
+
     def status(self) -> Body:
         """What is open, what waits for a person, who is out, and what stands in the way of plans."""
         with self._lock:

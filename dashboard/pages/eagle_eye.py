@@ -41,13 +41,22 @@ def tiles(status: Status, now: float) -> Sequence[Tile]:
     late = bool(lags) and max(lags) > LATE_S
     lost = sum(status.dropped.values())
     return (
-        Tile("Leader", status.leader.partition(" (")[0] if status.leader else words.NOTHING, f"term {status.term}, since {words.relative(status.leads_since, now)}" if status.leader else f"last term {status.term}" if status.term else ""),
+        _leader(status, now),
         Tile("Lag", words.duration(max(lags)) if lags else words.NOTHING, "behind the stream, at most" if lags else "not known", "alarm" if late else "quiet"),
         Tile("Newest number", words.relative(status.newest, now), "in the history"),
         Tile("Blind spots", len(status.collectors), "collectors that fail", "warning" if status.collectors else "quiet"),
-        Tile("Clocks off", len(status.clocks), "nodes by more than a second", "warning" if status.clocks else "quiet"),
+        Tile("Clocks off", len(status.clocks), "nodes, by more than 3 s", "warning" if status.clocks else "quiet"),
         Tile("Lost", words.number(lost) if status.figures else words.NOTHING, "records and numbers" if status.figures else "not known", "warning" if lost else "quiet"),
     )
+
+
+def _leader(status: Status, now: float) -> Tile:
+    """Who leads, or who did last."""
+    if status.leader:
+        return Tile("Leader", status.last_leader, f"term {status.term}, since {words.relative(status.leads_since, now)}")
+    if not status.last_leader:
+        return Tile("Leader", words.NOTHING, "nobody has led yet")
+    return Tile("Leader", words.NOTHING, f"last {status.last_leader}, term {status.term}, until {words.relative(status.led_until, now)}")
 
 
 def _partitions(status: Status, known: Sources, now: float) -> Safe:
@@ -67,13 +76,13 @@ def _partitions(status: Status, known: Sources, now: float) -> Safe:
 def _blind(status: Status, now: float) -> Safe:
     collectors = [(line.node, markup.badge("collector fails", "warning"), line.reason, words.relative(line.since, now)) for line in status.collectors[:MOST]]
     clocks = [
-        (line.node, markup.badge("clock is off", "warning"), f"{words.duration(abs(line.offset_s))} {'ahead of' if line.offset_s > 0 else 'behind'} the server's, at least", words.relative(line.time, now))
+        (line.node, markup.badge("clock is off", "warning"), f"{words.duration(abs(line.offset_s))} {'ahead of' if line.offset_s > 0 else 'behind'} the server's{'' if line.measured else ', at least: it made a guard hold a plan'}", "now" if line.measured else words.relative(line.time, now))
         for line in status.clocks[:MOST]
     ]
     head = markup.section("What it cannot see", "collectors that fail, clocks that are off")
     if not collectors and not clocks:
         return markup.joined(head, markup.banner(markup.joined(markup.badge("No blind spot known", "good"), " ", markup.muted("no collector has told of a failure, no guard of a clock")), "quiet"))
-    return markup.joined(head, markup.table((Column("Node"), Column("What"), Column("Why", grows=True), Column("Since")), [*collectors, *clocks], caption="Blind spots"))
+    return markup.joined(head, markup.table((Column("Node"), Column("What"), Column("Why", grows=True), Column("When")), [*collectors, *clocks], caption="Blind spots"))
 
 
 def _dropped(status: Status) -> Safe:

@@ -16,8 +16,7 @@ FAILING = "collector.failing"
 NOTICES = 100
 FINDINGS = 1000
 RECENT_S = 120.0
-SKEW_S = 1.0
-"""Clocks that are less far off are not told of: a batch a second and its way look like that."""
+OFFSET = "eagle_eye_node_clock_offset_seconds"
 _SKEWED = re.compile(r"the clock of (?P<node>\S+) is more than (?P<seconds>[\d.]+) s (?P<side>ahead|behind)")
 """How the guard telemetry_distrust says it (remediation/guards/telemetry_distrust.py)."""
 
@@ -53,8 +52,10 @@ class ClockLine:
 
     node: str
     offset_s: float
-    """Ahead (positive) or behind of the server's; how far at least, where only a guard told of it."""
+    """Ahead (positive) or behind of the server's; how far at least, where it is not measured."""
     time: float
+    measured: bool = True
+    """By the leader, now; else a guard has told of it when it held a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,10 @@ class Status:
 
     leader: str
     """In words; '' if nobody leads."""
+    last_leader: str
+    """Process and host of the newest lease, run out or not; '' if nobody ever led."""
+    led_until: float
+    """When that lease runs out, or ran out; NaN if nobody ever led."""
     term: int
     leads_since: float
     """NaN if nobody leads."""
@@ -92,9 +97,9 @@ def _status(sources: Sources, token: str) -> Status:
     findings = ledger.findings(active_only=True, limit=FINDINGS)
     notices = ledger.notices(limit=NOTICES)
     return Status(
-        leader=str(lease) if leads else "", term=lease.term if lease else 0, leads_since=lease.since if lease and leads else float("nan"),
+        leader=str(lease) if leads else "", last_leader=_who(lease) if lease else "", led_until=lease.until if lease else float("nan"), term=lease.term if lease else 0, leads_since=lease.since if lease and leads else float("nan"),
         partitions=tuple(_partitions(ledger.living(PARTITION, now), figures or {})), collectors=tuple(_collectors(findings)),
-        clocks=tuple(_clocks(sources)), dropped=_dropped(figures) if figures is not None else {}, notices=notices,
+        clocks=tuple(_measured(figures, now) if figures is not None and _leads(figures) else _told(sources)), dropped=_dropped(figures) if figures is not None else {}, notices=notices,
         figures=figures is not None, newest=_newest(sources, now),
     )  # fmt: skip
 
@@ -112,7 +117,7 @@ def _partitions(leases: Iterable[Lease], figures: Figures) -> Iterator[Partition
             return figures.get(f"eagle_eye_{name}", {}).get((("partition", str(number)),), float("nan"))
 
         yield PartitionLine(
-            partition=number, owner=f"process {lease.holder.pid} on {lease.holder.host}" if lease else "", term=lease.term if lease else 0,
+            partition=number, owner=_who(lease) if lease else "", term=lease.term if lease else 0,
             lag_records=figure("partition_lag_records"), lag_s=figure("partition_lag_seconds"),
             last_tick=figure("partition_last_tick_timestamp_seconds"), history_lag_s=figure("history_lag_seconds"),
         )  # fmt: skip
@@ -124,7 +129,23 @@ def _collectors(findings: Iterable[Finding]) -> Iterator[CollectorLine]:
             yield CollectorLine(node=finding.entity.name, reason=finding.evidence[0].text if finding.evidence else "", since=finding.since, job=finding.job)
 
 
-def _clocks(sources: Sources) -> Iterator[ClockLine]:
+def _who(lease: Lease) -> str:
+    return f"process {lease.holder.pid} on {lease.holder.host}"
+
+
+def _leads(figures: Figures) -> bool:
+    """Whether they are the leader's: it alone measures clocks."""
+    return any(figures.get("eagle_eye_leader", {}).values())
+
+
+def _measured(figures: Figures, now: float) -> Iterator[ClockLine]:
+    """Farthest first."""
+    offsets = figures.get(OFFSET, {})
+    for labels in sorted(offsets, key=lambda each: -abs(offsets[each])):
+        yield ClockLine(node=dict(labels)["node"], offset_s=offsets[labels], time=now)
+
+
+def _told(sources: Sources) -> Iterator[ClockLine]:
     """What guards have said of clocks about incidents that are not over, each node once."""
     seen: dict[str, ClockLine] = {}
     ledger = sources.ledger
@@ -132,7 +153,7 @@ def _clocks(sources: Sources) -> Iterator[ClockLine]:
         for kept in ledger.verdicts(incident=present.id):
             for found in _SKEWED.finditer(kept.verdict.reason):
                 offset = float(found["seconds"]) * (1 if found["side"] == "ahead" else -1)
-                seen[found["node"]] = ClockLine(node=found["node"], offset_s=offset, time=kept.time)
+                seen[found["node"]] = ClockLine(node=found["node"], offset_s=offset, time=kept.time, measured=False)
     yield from (seen[node] for node in sorted(seen))
 
 
@@ -152,6 +173,6 @@ def _dropped(figures: Figures) -> dict[str, float]:
 def _newest(sources: Sources, now: float) -> float:
     if not sources.config.history.enabled:
         return float("nan")
-    table = next((name for name in sources.metrics() if name.startswith("node/")), "")
+    table = min((name for name in sources.metrics() if not name.startswith("steps")), key=lambda name: not name.startswith("node/"), default="")
     found = sources.ask(table, "SELECT max(epoch(time)) AS newest FROM {rows}", since=now - RECENT_S, until=now + RECENT_S) if table else None
     return float(np.asarray(found["newest"], float)[0]) if found else float("nan")

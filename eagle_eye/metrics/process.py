@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+CLOCKS_SHOWN = 50
+"""Nodes at most: when more clocks are off, it is the server's own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFigures:
@@ -48,6 +51,8 @@ class ProcessFigures:
     """Records of this process that found no room."""
     waiting_plans: int = 0
     """Plans that wait for a person's decision."""
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    """Node → seconds that its clock is ahead, of those that are off."""
 
 
 def families_of(figures: ProcessFigures) -> Iterator[Metric]:
@@ -83,6 +88,10 @@ def _leading(figures: ProcessFigures) -> Iterator[Metric]:
         sessions.add_metric([peer], figures.sessions.get(peer, 0))
     yield sessions
     yield GaugeMetricFamily("eagle_eye_plans_waiting", "Plans that wait for a person's decision.", value=figures.waiting_plans)
+    clocks = GaugeMetricFamily("eagle_eye_node_clock_offset_seconds", "Of nodes whose clocks are off, the farthest: seconds ahead, negative: behind.", labels=["node"])
+    for node in sorted(figures.clocks, key=lambda node: -abs(figures.clocks[node]))[:CLOCKS_SHOWN]:
+        clocks.add_metric([node], figures.clocks[node])
+    yield clocks
 
 
 _OF_A_PARTITION: tuple[tuple[str, str, Callable[[PartitionFigures], float], bool], ...] = (

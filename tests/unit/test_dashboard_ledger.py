@@ -1,4 +1,4 @@
-"""What the dashboard asks the ledger: incidents, their stories, actions and guards, and Eagle Eye itself."""
+"""What the dashboard asks the ledger: incidents, their stories, actions and guards; and what it reads from."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from dashboard.errors import NewerLedger, NothingToDecide, NotThere, OlderLedger
-from dashboard.queries import actions, incident, incidents, itself
+from dashboard.queries import actions, incident, incidents
 from dashboard.sources import RECORDED, VARIABLE, Recorded, Sources
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
 from eagle_eye.errors import ConfigError
-from eagle_eye.ledger import Holder, Ledger
+from eagle_eye.ledger import Ledger
 from eagle_eye.types import (
     Allow,
     Approval,
@@ -25,7 +25,6 @@ from eagle_eye.types import (
     IncidentState,
     Kind,
     Note,
-    Notice,
     Outcome,
     Plan,
     Refuse,
@@ -199,31 +198,6 @@ def test_open_breakers_and_silences_stand_in_the_way(sources: Sources, ledger: L
     ledger.keep_brake(Breaker(id="c", job=JOB, action="isolate", plan="p", incident="i", reason="did not help", since=800.0, until=850.0, person="ada"))
     assert [breaker.id for breaker in actions.breakers(sources)] == ["b", "c"]
     assert [breaker.id for breaker in actions.standing(sources).breakers] == [breaker.id for breaker in actions.breakers(sources, open_only=True)] == ["b"]
-
-
-# --- itself ------------------------------------------------------------------------------------------------------------
-
-
-def test_status_names_the_leader_owners_blind_spots_and_clocks(sources: Sources, ledger: Ledger) -> None:
-    holder = Holder(host="server-1", pid=7, boot="b")
-    ledger.acquire("leader", holder, 100.0, NOW - 10)
-    ledger.acquire("partition/0", holder, 100.0, NOW - 10)
-    failing = a_finding(id="f", kind="collector.failing", entity=Entity(kind=Kind.NODE, name="node-a"), evidence=(Evidence(text="gpu: the driver is gone"),))
-    ledger.save_findings([failing])
-    ledger.save_notice(Notice(name="stream.away", time=990.0, message="the disk is full"))
-    opened(ledger)
-    planned(ledger, Hold(guard="telemetry_distrust", reason="the clock of node-b is more than 5 s behind"))
-    status = itself.status(sources)
-    assert (status.leader, status.term, status.figures) == ("process 7 on server-1 (term 1)", 1, False)
-    assert [(line.partition, line.owner) for line in status.partitions] == [(0, "process 7 on server-1")]
-    assert [(line.node, line.reason) for line in status.collectors] == [("node-a", "gpu: the driver is gone")]
-    assert [(line.node, line.offset_s) for line in status.clocks] == [("node-b", -5.0)]
-    assert [notice.message for notice in status.notices] == ["the disk is full"]
-
-
-def test_nobody_leads_once_the_lease_is_over(sources: Sources, ledger: Ledger) -> None:
-    ledger.acquire("leader", Holder(host="server-1", pid=7, boot="b"), 2.0, NOW - 10)
-    assert itself.status(sources).leader == ""
 
 
 # --- sources -----------------------------------------------------------------------------------------------------------

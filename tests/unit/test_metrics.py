@@ -181,7 +181,7 @@ def with_a_partition(ledger: Ledger) -> Metrics:
     partition = PartitionFigures(
         partition=2, lag_records=5, lag_s=1.5, last_tick=math.nan, records=10, frames=3, marks=4, findings=0, incidents=0, dead_letters=1
     )
-    figures = ProcessFigures(role="all", leads=True, leads_since=T0, partitions=(partition,), sessions={"agent": 3}, stream_away=True, dropped=4)
+    figures = ProcessFigures(role="all", leads=True, leads_since=T0, partitions=(partition,), sessions={"agent": 3}, stream_away=True, dropped=4, clocks={"node-a": -30.5, **{f"n{each}": 4.0 for each in range(60)}})
     return Metrics(lambda: figures, ledger, FakeClock(T0))
 
 
@@ -193,6 +193,12 @@ def test_partitions_sessions_and_spools_are_shown(ledger: Ledger) -> None:
     assert math.isnan(shown("eagle_eye_partition_last_tick_timestamp_seconds", partition="2"))
     assert (shown("eagle_eye_sessions", peer="agent"), shown("eagle_eye_sessions", peer="launcher")) == (3, 0)
     assert (shown("eagle_eye_stream_away"), shown("eagle_eye_spool_dropped_records_total")) == (1, 4)
+
+
+def test_of_clocks_that_are_off_the_farthest_are_shown(ledger: Ledger) -> None:
+    shown = Shown(with_a_partition(ledger))
+    assert shown("eagle_eye_node_clock_offset_seconds", node="node-a") == -30.5
+    assert len(shown.families["eagle_eye_node_clock_offset_seconds"].samples) == 50
 
 
 def test_a_scrape_of_a_full_house_is_small(ledger: Ledger) -> None:
