@@ -1,5 +1,7 @@
 """The whole cluster: what wants a person first, then jobs, then any number of any node."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -53,8 +55,18 @@ def _first(known: Sources, reader: Reader, span: str) -> None:
     if not (seen.jobs or seen.nodes or open_ones):
         st.html(markup.empty("No job and no node yet", "Start an agent on a node, or run a training script: both appear here within seconds.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
         return
+    if warning := stale(known, seen):
+        st.html(warning)
     st.html(calls(open_ones, now=known.now()))
-    st.html(markup.joined(markup.section("Jobs", f"over the last {span}" if known.recorded is None else "over the whole run"), jobs_table(seen.jobs)))
+    st.html(markup.joined(markup.section("Jobs", f"over the last {span}" if known.recorded is None else "over the whole run"), jobs_table(seen)))
+
+
+def stale(known: Sources, seen: Overview) -> Safe | None:
+    """Said where jobs should run, but nobody has written a number lately: nothing below is of now."""
+    if known.recorded is not None or not known.config.history.enabled or math.isfinite(seen.newest) or all(line.state == "over" for line in seen.jobs):
+        return None
+    told = markup.muted("step times and the health of nodes below are not of now, and nothing may be watching. Look whether it runs: ")
+    return markup.banner(markup.joined(markup.badge(f"No number was written in the last {cluster.heard_s(known):.0f} s", "alarm"), " ", told, markup.tagged("code", "eagle-eye server")), "alarm")
 
 
 def _nodes(known: Sources, reader: Reader, span: str) -> None:
@@ -109,18 +121,22 @@ JOBS = (
 )  # fmt: skip
 
 
-def jobs_table(lines: Sequence[JobLine]) -> Safe:
-    """Running ones first; the names of the others lead to what they did."""
+def jobs_table(seen: Overview) -> Safe:
+    """Running ones first, with the nodes on which they run; the names of the others lead to what they did."""
+    lines, where = seen.jobs, defaultdict[str, list[str]](list)
+    for node in seen.nodes:
+        where[node.job].append(node.node)
     if not lines:
         return markup.empty("No job runs", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py")
     ordered = sorted(lines, key=lambda line: (list(STATES)[::-1].index(line.state) == 0, -line.open_incidents, line.job))
     left = f"and {len(lines) - MOST_JOBS} more" if len(lines) > MOST_JOBS else ""
-    return markup.joined(markup.table(JOBS, map(_job, ordered[:MOST_JOBS]), caption="Jobs", low=True), markup.muted(left))
+    return markup.joined(markup.table(JOBS, (_job(line, where[line.job]) for line in ordered[:MOST_JOBS]), caption="Jobs", low=True), markup.muted(left))
 
 
-def _job(line: JobLine) -> Sequence[object]:
+def _job(line: JobLine, nodes: Iterable[str]) -> Sequence[object]:
+    name = markup.link(line.job, "job", job=line.job)
     return (
-        markup.link(line.job, "job", job=line.job), markup.badge(*STATES[line.state]), _many(line.nodes), _many(line.workers),
+        markup.stacked(name, f"on {words.listed(sorted(nodes))}") if line.state != "over" else name, markup.badge(*STATES[line.state]), _many(line.nodes), _many(line.workers),
         f"{line.step:,}" if line.step >= 0 else words.NOTHING, words.duration(line.step_s), words.number(line.tokens_per_s, "tokens/s"), words.percent(line.goodput),
         _many(line.open_incidents),
     )  # fmt: skip

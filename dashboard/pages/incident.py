@@ -93,6 +93,8 @@ def _plots(known: Sources, who: Reader, story: Story) -> None:
         for column, plot in zip(st.columns(2, gap="medium"), plots[first : first + 2], strict=False):
             with column:
                 st.plotly_chart(figure(plot, who.palette, who.zone), config=SETTINGS, theme=None, key=f"plot-{plot.title}")
+    if any(plot.broken for plot in plots):
+        st.html(markup.tagged("p", "A line breaks where no step was done, or no number was written.", "ee-second"))
 
 
 def _told(story: Story, eye: Eye) -> None:

@@ -12,6 +12,7 @@ from dashboard.pages.cluster import STATES
 from dashboard.queries import cluster, job
 from dashboard.queries.cluster import JobLine
 from dashboard.queries.job import WORKER_METRICS, Mark, WorkerHeat
+from dashboard.queries.pauses import Pause
 from dashboard.reading import Reader
 from dashboard.sources import Sources
 from eagle_eye.errors import AccessDenied
@@ -20,6 +21,8 @@ STRAGGLES = 1.1
 """Times its peers: from here on a worker is named (Unicron, section 4.1: 1.1 times the mean is slow)."""
 MARKS: dict[str, tuple[str, markup.Tone]] = {"incident": ("incident", "warning"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
 MOST_MARKS = 30
+MOST_PAUSES = 3
+"""That are told in words."""
 
 
 def show() -> None:
@@ -95,8 +98,24 @@ def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
     begins = max(since, float(course.times[0]))
     figure = reading.drawn("course", (chosen, span), lambda: job_course(course, reader.palette, reader.zone, since=begins, until=until))
     st.plotly_chart(figure, theme=None, key="course", config=style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
+    if course.pauses:
+        st.html(paused(course.pauses, reader, until))
     if course.marks:
         st.html(markup.joined(markup.section("What happened", words.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
+
+
+def paused(pauses: Sequence[Pause], reader: Reader, now: float) -> Safe:
+    """Why the lines break, the longest pauses by name."""
+    rest = len(pauses) - MOST_PAUSES
+    more = f" And {words.count(rest, 'shorter one')}." if rest > 0 else ""
+    return markup.tagged("p", " ".join(_pause(each, reader, now) for each in pauses[:MOST_PAUSES]) + more, "ee-second ee-pauses")
+
+
+def _pause(pause: Pause, reader: Reader, now: float) -> str:
+    lasted = f"for {words.duration(pause.seconds)}, {words.date_time(pause.begin, reader.zone, now)} to {words.clock_time(pause.end, reader.zone)}"
+    if pause.heard:
+        return f"No step {lasted}: the job stood still, its nodes were heard."
+    return f"No number {lasted}: nothing was written, so what the job did is not known; the server or the stream was away."
 
 
 def marks_table(marks: Sequence[Mark], reader: Reader, now: float) -> Safe:

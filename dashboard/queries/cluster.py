@@ -23,8 +23,8 @@ JobState = Literal["running", "healing", "standing", "over"]
 NOT_OVER = (IncidentState.OPEN, IncidentState.CONTAINED, IncidentState.HEALING, IncidentState.FAILED)
 SILENT_S = 15.0
 """A node whose newest number is so much older than the newest of all is silent."""
-HEARD_S = 90.0
-"""Nodes are asked for in so many last seconds; whoever was silent for longer is known from the layouts alone."""
+HEARD_S, HEARD_WINDOWS = 90.0, 3.0
+"""Nodes are asked for in so many last seconds, or windows of the history; whoever was silent for longer is known from the layouts alone."""
 STANDING_S = 60.0
 """A job without a step for so long, and for ten steps, stands still; numbers of a window of files are always missing."""
 HEAT_S = 10.0
@@ -150,6 +150,11 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
     )  # fmt: skip
 
 
+def heard_s(sources: Sources) -> float:
+    """How far back nodes are asked for, seconds."""
+    return max(HEARD_S, HEARD_WINDOWS * sources.config.history.file_s)
+
+
 def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str, float]]:
     """Node → (job, time of its newest number)."""
     if not sources.config.history.enabled:
@@ -157,7 +162,7 @@ def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str,
     known = sources.metrics()
     table = next((name for name in (*(name for name in known if name.startswith("node/")), *known) if not name.startswith("steps")), "")
     question = "SELECT node, any_value(job) AS job, epoch(max(time)) AS newest FROM {rows} GROUP BY node"
-    found = sources.ask(table, question, since=max(since, until - HEARD_S), until=until) if table else None
+    found = sources.ask(table, question, since=max(since, until - heard_s(sources)), until=until) if table else None
     if found is None:
         return {}
     return {node: (job, time) for node, job, time in zip(found["node"], found["job"], found["newest"].tolist(), strict=True)}

@@ -38,6 +38,16 @@ class Plot:
     mark: float
     """When the fault began."""
 
+    @property
+    def broken(self) -> bool:
+        """Whether a number is missing between others."""
+        return any(_broken(values) for values in self.series.values())
+
+
+def _broken(values: Doubles) -> bool:
+    known = np.flatnonzero(np.isfinite(values))
+    return len(known) > 0 and bool(np.isnan(values[known[0] : known[-1]]).any())
+
 
 def plots_of(sources: Sources, incident: Incident, nodes: Sequence[str]) -> tuple[Plot, ...]:
     """At most MOST_PLOTS; those about the accused first, then what it did to the job, which is always among them."""

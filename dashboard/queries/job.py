@@ -1,6 +1,6 @@
 """One job over time: its steps, its workers beside each other, and what happened to it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,13 +11,12 @@ from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
 
 from . import steps
+from .pauses import GAP, Pause, breaks, pauses
 from .units import unit_of
 
 PHASES = ("data_s", "forward_s", "backward_s", "communication_s", "optimizer_s", "evaluation_s", "checkpoint_s", "other_s")
 GOODPUT_S = 60.0
 """Goodput at a moment is that of so many seconds before it, or of a twentieth of the span if that is longer."""
-GAP = 4.0
-"""A pause so many times longer than usual is a gap in the lines."""
 WORKER_COLUMNS = 240
 MOST_WORKERS = 256
 """Rows that a heat map can show; of a larger job FEW_WORKERS are, the slowest."""
@@ -54,11 +53,13 @@ class Course:
     phases: Mapping[str, Doubles]
     """Phase without its unit (`forward`, …) → mean seconds a step over the workers; those that are never above zero are left out."""
     goodput: Doubles
-    """Over the minute before, or a twentieth of the span; no NaN."""
+    """Over the minute before, or a twentieth of the span; NaN only where nothing at all was written."""
     epochs: Doubles
     steps: Doubles
     """The newest step."""
     marks: tuple[Mark, ...]
+    pauses: tuple[Pause, ...] = ()
+    """Where lines break, longest first."""
 
     @property
     def empty(self) -> bool:
@@ -120,10 +121,11 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
     columns = with_gaps({name: np.asarray(column, float) for name, column in found.items()})
     begins = [Mark(time=float(found["time"][row]), what="epoch", text=f"epoch {found['epoch'][row]:.0f} begins") for row in _changes(found["epoch"])]
     at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
+    stood = pauses(sources, job, np.asarray(found["time"], float))
     spent = {name.removesuffix("_s"): columns[name] for name in phases if np.nanmax(columns[name], initial=0.0) > 0}
     return Course(
-        times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent, goodput=goodput[at],
-        epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),
+        times=columns["time"], loss=columns["loss"], step_s=columns["step_s"], tokens_per_s=columns["tokens_per_s"], phases=spent,
+        goodput=_without(goodput[at], columns["time"], stood), pauses=stood, epochs=columns["epoch"], steps=columns["step"], marks=tuple(sorted((*marks, *begins), key=lambda mark: mark.time)),
     )  # fmt: skip
 
 
@@ -139,13 +141,17 @@ def _goodput(found: Mapping[str, Any], every: float, points: int, span: float) -
     return share
 
 
+def _without(goodput: Doubles, times: Doubles, stood: Iterable[Pause]) -> Doubles:
+    """A job that stood still had none; of a time of which nothing was written it is not known."""
+    unknown = [(times > pause.begin) & (times < pause.end) for pause in stood if not pause.heard]
+    share: Doubles = np.where(np.any(unknown, axis=0), np.nan, goodput) if unknown else goodput
+    return share
+
+
 def with_gaps(columns: dict[str, Doubles]) -> dict[str, Doubles]:
     """A row of NaN in the middle of each pause."""
     times = columns["time"]
-    pauses = np.diff(times)
-    if not len(pauses):
-        return columns
-    after = np.flatnonzero(pauses > GAP * max(float(np.median(pauses)), 1e-6)) + 1
+    after = breaks(times)
     broken = {name: np.insert(column, after, np.nan) for name, column in columns.items()}
     return broken | {"time": np.insert(times, after, (times[after] + times[after - 1]) / 2)}
 

@@ -7,17 +7,18 @@ import msgspec
 import pytest
 
 from dashboard.login import Sessions
-from dashboard.reading import PERSON
 from dashboard.sources import VARIABLE
 from eagle_eye.access import Person, Role
 from eagle_eye.access.tokens import add_person
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Culprit, Entity, Incident, IncidentState, Kind, Severity
+from eagle_eye.types import Breaker, Culprit, Entity, Incident, IncidentState, Kind, Severity
+from fakes.pages import page, shown
 
 ENTRY = str(Path(__file__).parents[2] / "dashboard" / "entry" / "app.py")
 NOW = 1_900_000_000.0
+PAGES = ["cluster", "incidents", "incident", "job", "actions", "eagle_eye"]
 
 
 @pytest.fixture
@@ -49,30 +50,6 @@ def app():
     from streamlit.testing.v1 import AppTest
 
     return AppTest.from_file(ENTRY, default_timeout=30)
-
-
-def page(name: str, person: Person | None = None, **query: str):
-    """One page alone, for somebody who was let in."""
-    from streamlit.testing.v1 import AppTest
-
-    def script(name: str) -> None:
-        from importlib import import_module
-
-        from dashboard import boundary
-
-        boundary.shown(import_module(f"dashboard.pages.{name}").show)
-
-    test = AppTest.from_function(script, default_timeout=30, kwargs={"name": name})
-    test.session_state[PERSON] = person or Person(name="ada", role=Role.ADMIN)
-    for key, value in query.items():
-        test.query_params[key] = value
-    return test
-
-
-def shown(test) -> str:
-    """All HTML of a run."""
-    assert not test.exception
-    return "\n".join(element.proto.body for element in test.get("html"))
 
 
 def test_without_tokens_everybody_is_let_in_and_told_so(state, ledger):
@@ -155,19 +132,19 @@ def test_an_unknown_job_says_so_kindly(state, ledger):
     assert "team/none/run" in text
 
 
-@pytest.mark.parametrize("name", ["cluster", "job", "actions", "eagle_eye"])
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_without_a_server_says_what_to_start(state, name):
-    text = shown(page(name).run())
+    text = shown(page(name, incident="some").run())
     assert "No ledger yet" in text
     assert "eagle-eye server" in text
 
 
-@pytest.mark.parametrize("name", ["cluster", "job", "actions", "eagle_eye"])
+@pytest.mark.parametrize("name", PAGES)
 def test_a_ledger_of_a_newer_version_is_told_from_a_broken_one(state, ledger, name):
     with sqlite3.connect(state / "ledger.sqlite") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0009'")
     connection.close()
-    assert "newer version" in shown(page(name).run())
+    assert "newer version" in shown(page(name, incident="some").run())
 
 
 def test_nothing_done_yet_says_how_to_try(state, ledger):
@@ -180,3 +157,11 @@ def test_nobody_leading_wants_a_person(state, ledger):
     text = shown(page("eagle_eye").run())
     assert "Nobody leads" in text
     assert "ee-alarm" in text
+
+
+def test_a_breaker_that_is_open_says_since_when_why_and_how_a_person_closes_it(state, ledger):
+    ledger.keep_brake(Breaker(id="breaker-7", job="team/gpt/run", action="restart_worker", plan="p", incident="i", reason="it did not help twice", since=NOW))
+    text = shown(page("actions").run())
+    assert "breaker open" in text
+    assert "it did not help twice" in text
+    assert "eagle-eye breaker close breaker-7" in text
