@@ -1,6 +1,6 @@
 """Elastic workers as real processes, each running a script, and a launcher's end that plans as the launcher does.
 
-A script finds its output redirected to a file; told() reads the JSON lines of it.
+A script finds its output redirected to a file; `said` reads the JSON lines of it.
 """
 
 import json
@@ -29,6 +29,12 @@ for stream in (1, 2):
 """
 
 
+def said_in(output: Path) -> list[dict[str, object]]:
+    """The JSON values of a worker's output so far."""
+    text = output.read_text() if output.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"') and line.endswith("}")]
+
+
 class Worker:
     """A process that runs a script."""
 
@@ -41,8 +47,7 @@ class Worker:
 
     def said(self) -> list[dict[str, object]]:
         """The JSON values that it has printed."""
-        text = self._out.read_text() if self._out.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
+        return said_in(self._out)
 
     def end(self) -> list[dict[str, object]]:
         """What it has said once it has ended, which it has to do well."""

@@ -1,4 +1,4 @@
-"""A zygote of its own for each test that wants one, and one that has imported torch, for all of them; a leader for launchers."""
+"""A zygote of its own for each test that wants one, and one that has imported torch, for all of them; launchers and their leader."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import messages, zygote
-from fakes.launchers import FakeLeader
+from fakes.launchers import FakeLeader, Stage
 
 PATIENCE_S = 30.0
 
@@ -95,5 +95,16 @@ def torch_launcher() -> Iterator[Launcher]:
 @pytest.fixture
 def leader() -> Iterator[FakeLeader]:
     made = FakeLeader(grants=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """For launchers that start train.py: the SCRIPT of the test's module, if it has one."""
+    made = Stage(tmp_path)
+    script = getattr(request.module, "SCRIPT", "")
+    if script:
+        (tmp_path / "train.py").write_text(script)
     yield made
     made.close()

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.training import checkpoint
 from eagle_eye.training.ring import RingReader
 from fakes.launchers import DEADLINE_S, FakeLeader, Stage, living, wait_until
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_killed_worker_is_one_event_and_a_new_epoch(stage: Stage) -> None:

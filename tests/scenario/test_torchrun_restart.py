@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -63,14 +62,6 @@ for step in eagle_eye.monitor().steps(range(start, int(sys.argv[1])), start):
 os._exit(0)
 """
 COMMAND = (sys.executable, "train.py", str(STEPS), str(GATE))
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    yield made
-    made.close()
 
 
 def losses(home: Path) -> list[tuple[int, int, float]]:

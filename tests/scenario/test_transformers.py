@@ -1,16 +1,21 @@
 """transformers.Trainer that loses a peer in mid step: the loss curve and every bit of an undisturbed run."""
 
+import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fakes.rehearsed import FORKS, TORCH, Job, Worker
+from fakes.launchers import Stage, wait_until
+from fakes.rehearsed import FORKS, TORCH, Job, Worker, said_in
 
-STEPS = 5
+STEPS = 16
 SCRIPT = """
-import json, os, warnings
-STEPS = 5
+import json, os, time, warnings
+from pathlib import Path
+STEPS = 16
 warnings.simplefilter("ignore")
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback
@@ -30,6 +35,8 @@ class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 40
     def __getitem__(self, index):
+        if Path("slow").exists():  # until everything was done to it that the test wants to do
+            time.sleep(0.2)
         numbers = torch.randint(0, 64, (16,), generator=torch.Generator().manual_seed(index))
         return {"input_ids": numbers, "labels": numbers}
 
@@ -46,7 +53,8 @@ os._exit(0)
 """
 
 
-FORKS.set_forkserver_preload([*TORCH, "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"])
+PRELOAD = (*TORCH, "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
+FORKS.set_forkserver_preload(list(PRELOAD))
 
 
 @pytest.fixture
@@ -80,3 +88,34 @@ def test_a_trainer_that_loses_a_peer_in_mid_step_learns_the_same_bits(job: Job, 
     assert job.workers[joiner].end() == undisturbed[2:], "it took part from the step in flight on, with the others' state"
     recomputed = [number for said in job.launcher.all_heard("resumed", epoch=2) for number in said["recomputed"]]
     assert sorted(recomputed) == [2, 3], "the dead worker's share, and nothing else"
+
+
+def by_slot(stage: Stage) -> dict[int, int]:
+    return {each["slot"]: each["pid"] for each in stage.job(0)["workers"]}
+
+
+def test_a_trainer_under_the_launcher_that_loses_a_peer_in_mid_step_learns_the_same_bits(stage: Stage, undisturbed: list[dict[str, object]]) -> None:
+    killed = 2
+    fault = {"worker": 1, "step": killed, "phase": "computing", "act": "kill"}  # SIGKILL after the first of its two micro-batches
+    slow = stage.directory / "slow"
+    slow.touch()
+    logs = [stage.directory / "state" / "logs" / stage.run / "n0" / f"{slot}.log" for slot in range(3)]
+    launcher = stage.launch(
+        0, nnodes=(1, 1), nproc=3, command=(sys.executable, "train.py"), preload=PRELOAD, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps([fault])}
+    )
+    wait_until("all three to train", lambda: all(said_in(log) for log in logs))
+    pids = by_slot(stage)
+    wait_until("the replacement to train", lambda: len(said_in(logs[1])) > killed)
+    now = by_slot(stage)
+    assert [now[slot] == pids[slot] for slot in range(3)] == [True, False, True], "the others have lived on"
+    slow.unlink()
+    assert launcher.wait(60) == 0
+
+    for survivor in (0, 2):
+        assert said_in(logs[survivor]) == undisturbed
+    dead, joiner = said_in(logs[1])[:killed], said_in(logs[1])[killed:]
+    assert dead == undisturbed[:killed], "it was killed before the step was done"
+    assert joiner == undisturbed[-len(joiner) :], "it has what the others have, from its first step on"
+    death = next(event for event in stage.events("transition.done") if event.attributes["reason"] == "death")
+    assert (death.attributes["step"], death.attributes["source"]) == (str(killed), ""), "the step in flight was finished, from nothing but what the living held"
+    assert len(stage.events("exit")) == 1
