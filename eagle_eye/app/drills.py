@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,13 +61,37 @@ class Struck:
         self._end()
 
 
-def workers(run_dirs: Sequence[Path], job: str = "") -> list[Worker]:
-    """Living workers of a job (of every job when '') by rank. Raises LaunchError when there are none."""
-    found = [worker for folder in run_dirs for worker in _listed(folder, job)]
+def workers(run_dirs: Sequence[Path]) -> list[Worker]:
+    """Living workers of every job by rank. Raises LaunchError when there are none."""
+    found = [worker for folder in dict.fromkeys(run_dirs) for worker in _listed(folder, "")]
     if not found:
         places = ", ".join(str(folder) for folder in run_dirs)
-        raise LaunchError(f"no running worker{f' of {job}' if job else ''} under {places}. Is the job up, and is --run-dir the launcher's?")
+        raise LaunchError(f"no worker of any job runs here (looked in {places}). Is the job up, and is --state-dir the job's, or --run-dir the launcher's?")
     return sorted(found, key=lambda worker: worker.rank)
+
+
+def of_job(found: Sequence[Worker], job: str) -> list[Worker]:
+    """Those of one job: tenant/name/run, or tenant/name, name or run; '': of the only one that there is.
+
+    Raises LaunchError where that is nobody, or several.
+    """
+    mine = [worker for worker in found if not job or job in _names_of(worker.job)]
+    jobs = {worker.job for worker in mine}
+    if len(jobs) == 1:
+        return mine
+    if not jobs:
+        raise LaunchError(f"no running worker of {job}; here run {'; '.join(_counted(found))}: name one with --job")
+    raise LaunchError(f"{'several jobs run here' if not job else f'several jobs are called {job}'} ({', '.join(sorted(jobs))}): name one with --job")
+
+
+def _names_of(job: str) -> set[str]:
+    parts = job.split("/")
+    return {job, "/".join(parts[:2]), *parts[1:]}
+
+
+def _counted(found: Sequence[Worker]) -> list[str]:
+    counts = Counter(worker.job for worker in found)
+    return [f"{job}, {count} worker{'s' if count > 1 else ''}" for job, count in sorted(counts.items())]
 
 
 def _listed(folder: Path, job: str) -> Iterator[Worker]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from eagle_eye.app.addresses import own_listen
 from eagle_eye.app.parts import log_to_stderr, make_directories
+from eagle_eye.app.running import noted
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
@@ -72,7 +73,8 @@ def launch(settings: LauncherSettings) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return await run_launcher(settings, stop)
 
-    return asyncio.run(launched())
+    with noted(settings.state_dir, settings.job, settings.node, settings.run_dir):
+        return asyncio.run(launched())
 
 
 def new_run_id(clock: Clock) -> str:

@@ -32,6 +32,11 @@ def config_file() -> Path | None:
     return Path(given).absolute() if given else None
 
 
+def run_dir_given() -> bool:
+    """Whether the running command was told --run-dir."""
+    return bool(click.get_current_context().params["run_dir"])
+
+
 as_json = click.option("--json", "json_lines", is_flag=True, help="Print JSON, one object a line.")
 server = click.option("--server", default="", help="host:port of the server, or of all that may lead, with commas. Default: server.addresses, else server.listen.")
 person = click.option("--as", "person", default="", help="Who decides. Default: whoever your token names; your login where there are no tokens.")

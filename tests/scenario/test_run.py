@@ -63,7 +63,7 @@ class Command:
     def left_behind(self) -> list[Path | str]:
         """Processes, sockets, lists of workers, and the rings that were seen while it ran."""
         rings = [ring for ring in self.rings if ring.exists()]
-        return [*self.processes(), *rings, *self.home.rglob("*.sock"), *self.home.rglob("jobs/*.json")]
+        return [*self.processes(), *rings, *self.home.rglob("*.sock"), *self.home.rglob("jobs/*.json"), *self.home.rglob("running/*.json")]
 
     def trains(self, run_dirs: str) -> bool:
         """Two workers are listed on each node, and each has made its ring."""
@@ -135,6 +135,10 @@ def test_ctrl_c_ends_a_run_and_every_process_of_it(start: Start) -> None:
     command = start(*run(str(LOOP)))
     command.until("workers", lambda: command.trains("t/eagle-eye-run-*/run/*"))
     assert len(command.processes()) >= 6, "command, server, agent, zygote and two workers"
+    (command.home / "drill.toml").write_text(f'run_dir = "{command.home}/other"\n')
+    words = ["drill", "kill", "--config", str(command.home / "drill.toml"), "--state-dir", str(command.home / "state")]
+    drill = CliRunner().invoke(main, words, input="n\n")
+    assert drill.output.startswith("This will kill -9 one worker: rank 0, "), "it is found though its run directory is a temporary one"
     assert command.interrupt() == 130, command.said
     assert not command.left_behind()
     assert not list(command.temporary.glob("eagle-eye*"))

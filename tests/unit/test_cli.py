@@ -6,11 +6,13 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from eagle_eye import __version__, config
 from eagle_eye.app.cli import main
+from eagle_eye.app.running import FOLDER, Note, noted, run_dirs
 from eagle_eye.ledger import Ledger
 from eagle_eye.training.ring import start_time_of
 from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Severity
@@ -262,6 +264,30 @@ def test_a_drill_on_nobody_is_refused(cli: Cli, listed: Path) -> None:
         result = cli("drill", "kill", "--run-dir", str(listed), "--yes", *words)
         assert result.exit_code == 1
         assert said in result.output
+
+
+def test_a_drill_finds_a_job_by_the_note_of_its_launcher(cli: Cli, listed: Path) -> None:
+    home = Path("state").absolute()
+    Path("eagle-eye.toml").write_text('run_dir = "nothing-runs-here"\n')
+    with noted(home, JOB, "node-a", listed):
+        for words in ((), ("--job", JOB), ("--job", "team/gpt"), ("--job", "gpt"), ("--job", "7")):
+            found = cli("drill", "kill", "--state-dir", "state", *words, typed="n\n")
+            assert found.output.startswith(f"This will kill -9 one worker: rank 0, 7/node-a/0, pid {os.getpid()}"), words
+        elsewhere = cli("drill", "kill", "--state-dir", "state", "--run-dir", "elsewhere", typed="n\n")
+        assert "no worker of any job runs here" in elsewhere.output, "who names a run directory means that one"
+        unknown = cli("drill", "kill", "--state-dir", "state", "--job", "gtp")
+        assert f"no running worker of gtp; here run {JOB}, 1 worker: name one with --job" in unknown.output
+    assert "no worker of any job runs here" in cli("drill", "kill", "--state-dir", "state", "--yes").output
+
+
+def test_the_note_of_a_launcher_that_was_killed_is_taken_away(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    recycled = Note(job=JOB, node="node-a", run_dir="/gone", pid=os.getpid(), start_time=start_time_of(os.getpid()) - 1)
+    (tmp_path / FOLDER / "7-node-a-1.json").write_bytes(msgspec.json.encode(recycled))
+    (tmp_path / FOLDER / "torn.json").write_text("{")
+    with noted(tmp_path, JOB, "node-b", tmp_path / "run"), noted(tmp_path, "team/other/8", "node-b", tmp_path / "run"):
+        assert run_dirs(tmp_path) == [tmp_path / "run"]
+    assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["torn.json"]
 
 
 @pytest.mark.parametrize("kind", ["kill", "slow-node"])

@@ -3,12 +3,12 @@
 import contextlib
 import signal
 import threading
-from pathlib import Path
 
 import click
 
 from eagle_eye.app import drills, options, pid_file
 from eagle_eye.app.node_agent import PID_FILE
+from eagle_eye.app.running import run_dirs
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
@@ -17,7 +17,7 @@ from eagle_eye.stream.opening import open_embedded
 
 @click.command(short_help="break a job of yours on purpose, after asking")
 @click.argument("kind", type=click.Choice(drills.KINDS))
-@click.option("--job", default="", help="tenant/name/run. Default: the only one that runs here.")
+@click.option("--job", default="", help="tenant/name/run, or a part of it that names it. Default: the only one that runs here.")
 @click.option("--rank", type=int, default=0, show_default=True, help="Which worker, for a fault of one worker.")
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long a slow-down or a stopped stream lasts.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -25,22 +25,22 @@ from eagle_eye.stream.opening import open_embedded
 def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes: bool) -> None:
     """Do to a job what the demo does to its own: kill, stop, hang, ... It asks first.
 
-    Works on the workers of this node (--run-dir), with the uid that they run under.
+    Works on the workers of this machine, with the uid that they run under: of every launcher that uses the state
+    directory (--state-dir), or of the one with the runtime directory --run-dir.
 
     \b
     Examples:
+      eagle-eye drill kill
       eagle-eye drill kill --job team/gpt/7 --rank 3
       eagle-eye drill slow-node --seconds 60
     """
     if kind in drills.ON_STREAM:
         _on_stream(kind, config, seconds, yes)
         return
-    listed = drills.workers([config.run], job)
-    jobs = {worker.job for worker in listed}
-    if len(jobs) > 1:
-        raise EagleEyeError(f"several jobs run here ({', '.join(sorted(jobs))}): name one with --job")
+    places = [config.run] if options.run_dir_given() else [config.run, *run_dirs(config.state)]
+    listed = drills.of_job(drills.workers(places), job)
     if kind in drills.ON_NODE:
-        _on_node(kind, config.run, listed, seconds, yes)
+        _on_node(kind, listed, seconds, yes)
     else:
         _on_worker(kind, listed, rank, yes)
 
@@ -61,12 +61,14 @@ def _on_worker(kind: str, listed: list[drills.Worker], rank: int, yes: bool) -> 
     click.echo("done; watch it with `eagle-eye incidents`")
 
 
-def _on_node(kind: str, run_dir: Path, listed: list[drills.Worker], seconds: float, yes: bool) -> None:
-    node, clock = listed[0].node, SystemClock()
+def _on_node(kind: str, everywhere: list[drills.Worker], seconds: float, yes: bool) -> None:
+    """On the first worker's node: several may be on this machine."""
+    node, run_dir, clock = everywhere[0].node, everywhere[0].inbox.parent, SystemClock()
+    listed = [worker for worker in everywhere if worker.inbox.parent == run_dir]
     lasts = kind == "slow-node"
     _ask(f"This will {drills.WHAT_IT_DOES[kind]}: {node}, {len(listed)} workers" + (f", for {seconds:g} s." if lasts else "."), yes)
     if lasts:
-        _hold(drills.slow(node, run_dir, clock), seconds)
+        _hold(drills.slow(node, run_dir, clock, job=listed[0].job), seconds)
         return
     agent = pid_file.living(run_dir / PID_FILE)
     launchers = {worker.launcher_pid for worker in listed if worker.launcher_pid}
