@@ -59,17 +59,27 @@ class Pulses:
 
 
 def _step(step: Step) -> PulseStep:
-    tokens, loss, seconds = (_numbers(step, name) for name in ("tokens", "loss", "step_s"))
+    tokens, seconds = (_numbers(step, name) for name in ("tokens", "step_s"))
     return PulseStep(
         number=step.number,
         epoch=step.epoch,
         end=step.end,
         workers=len(step.workers),
         tokens=float(tokens.sum()) if len(tokens) else None,
-        loss=float(loss.mean()) if len(loss) else None,
+        loss=_loss(step),
         step_s=float(seconds.max()) if len(seconds) else None,
         finite=_finite(step),
     )
+
+
+def _loss(step: Step) -> float | None:
+    """Mean over the step's tokens where they are told, else over the workers; None if nobody tells a loss."""
+    loss, tokens = step.values.get("loss", NOTHING), step.values.get("tokens", NOTHING)
+    told = np.isfinite(loss)
+    if not told.any():
+        return None
+    weights = np.where(np.isfinite(tokens), tokens, 0.0)[told] if len(tokens) == len(loss) else np.zeros(int(told.sum()))
+    return float(np.average(loss[told], weights=weights if weights.sum() > 0 else None))
 
 
 def _numbers(step: Step, name: str) -> Floats:

@@ -4,22 +4,26 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import eagle_eye
 from eagle_eye.training.elastic.rehearsal import Rehearsal
+from eagle_eye.training.ring import RingReader, StepRecord
+from eagle_eye.types import StepReading
 from fakes.rehearsed import FORKS, plan
 
 MICRO_BATCHES = 8
 STEPS = 6
 NODE = "n0"
+COLUMNS = ("step_s", "tokens", "loss")
 
 def say(words: dict[str, object]) -> None:
     os.write(1, json.dumps(words).encode() + b"\n")
@@ -39,12 +43,14 @@ def train(environment: dict[str, str], out: str, reduction: str) -> None:
         generator = torch.Generator().manual_seed(1000 * step + micro_batch)
         return torch.randn(4, 24, generator=generator), torch.randn(4, 8, generator=generator)
 
+    monitor = eagle_eye.monitor()
     worker = eagle_eye.elastic(
         layers, loss=nn.functional.mse_loss, batch=batch, micro_batches=MICRO_BATCHES, reduction=reduction,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=False), clip=0.5, save_every=0,
     )  # fmt: skip
     for step in worker.steps(until=STEPS):
         loss = step.run()
+        monitor.log(loss=loss, tokens=step.tokens)
         say({"step": step.number, "loss": loss, "shares": step.result.micro_batches})
     say({"digest": worker.inventory.digest()})
     os._exit(0)
@@ -64,7 +70,7 @@ class Job:
             "EAGLE_EYE_ELASTIC_SOCKET": self.launcher.path, "EAGLE_EYE_WORKER": name, "EAGLE_EYE_SLOT": str(slot),
             "EAGLE_EYE_NODE": NODE, "EAGLE_EYE_JOINING": "1" if joining else "", "OMP_NUM_THREADS": "1",
             "EAGLE_EYE_FAULTS": json.dumps([{"worker": slot, "incarnation": int(joining)} | fault for fault in faults or []]),
-            "EAGLE_EYE_CHECKPOINT_DIR": str(self._folder / "checkpoints"), "GLOO_SOCKET_IFNAME": "lo",
+            "EAGLE_EYE_CHECKPOINT_DIR": str(self._folder / "checkpoints"), "GLOO_SOCKET_IFNAME": "lo", "EAGLE_EYE_RING": str(self.ring(slot)),
         }  # fmt: skip
         out = self._folder / f"{slot}{'-joined' if joining else ''}.out"
         self.processes[name] = FORKS.Process(target=train, args=(environment, str(out), self._reduction))
@@ -74,6 +80,24 @@ class Job:
     def lines(self, slot: int, joined: str = "") -> list[dict[str, object]]:
         text = (self._folder / f"{slot}{joined}.out").read_text()
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def ring(self, slot: int) -> Path:
+        return self._folder / f"{slot}.ring"
+
+    def steps(self, slots: Iterable[int], *, begin: float) -> list[StepReading]:
+        """What the workers have written for their node's agent, step by step, one a second."""
+        told: dict[tuple[int, int], dict[str, StepRecord]] = {}
+        for slot in slots:
+            with RingReader.open(self.ring(slot)) as reader:
+                for record in reader.steps(-1):
+                    told.setdefault((record.number, record.epoch), {})[f"run/{NODE}/{slot}"] = record
+        return [
+            StepReading(
+                source="training", workers=tuple(mine), names=COLUMNS, numbers=np.array([number]), epochs=np.array([epoch]),
+                ends=np.full((1, len(mine)), begin + number + 1), values=np.array([[[each.values[name] for name in COLUMNS] for each in mine.values()]]),
+            )
+            for (number, epoch), mine in sorted(told.items())
+        ]  # fmt: skip
 
     def end(self) -> None:
         for process in self.processes.values():
@@ -172,6 +196,40 @@ def test_a_fresh_worker_enters_between_steps(tmp_path: Path, stage: ExitStack, u
     joined = job.lines(2, "-joined")
     assert joined[-1] == undisturbed[-1]
     assert [line["step"] for line in joined[:-1]] == [5]
+
+
+def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
+    """Each worker logs what it brought in: also where the step was shared out anew, or somebody left at its end."""
+    from dashboard.queries import steps  # here: the workers import this file, too
+    from dashboard.sources import Sources
+    from eagle_eye.clock import FakeClock
+    from eagle_eye.config import Config
+    from fakes.recorded import T0, RecordedJob
+
+    job = play(tmp_path, stage)
+    names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "kill"}] if slot == 1 else [{"step": 4, "phase": "computing", "act": "stop"}] if slot == 0 else None) for slot in range(4)]
+    job.launcher.entered(*names)
+    job.launcher.form(1, *names)
+    job.launcher.lost(names[1])
+    job.launcher.form(2, names[0], names[2], names[3])
+    job.check_stopped(names[0])
+    job.launcher.fence(3, names[0], names[2], names[3], soft=True)
+    os.kill(job.pid(names[0]), signal.SIGCONT)
+    job.launcher.form(3, names[0], names[2], soft=True)
+    job.launcher.say(names[3], "halt", epoch=3, reason="it is not needed any more", code=0, saves=False)
+    job.check_ended(names[0], names[2], names[3])
+    recorded = RecordedJob(tmp_path)
+    for second, reading in enumerate(job.steps(range(4), begin=T0)):
+        recorded.tell(NODE, second, reading)
+    recorded.write()
+    sources = Sources(Config(state_dir=str(tmp_path)), clock=FakeClock(T0 + 60))
+    stage.callback(sources.close)
+    question = f"WITH {steps.committed(of_job=False, more=steps.LOSS)} SELECT step, workers, tokens, loss FROM committed ORDER BY step"
+    found = sources.ask("steps", question, {}, needs=steps.NEEDS, since=T0, until=T0 + 60)
+    assert found is not None
+    assert found["workers"].tolist() == [4, 4, 3, 3, 2, 2]
+    assert found["tokens"].tolist() == [MICRO_BATCHES * 4 * 8] * STEPS
+    assert found["loss"].tolist() == pytest.approx([line["loss"] for line in undisturbed[:-1]])
 
 
 def test_the_fast_reduction_ends_within_float_tolerance(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:

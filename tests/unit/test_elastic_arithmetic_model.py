@@ -147,7 +147,7 @@ def test_segments_cover_the_vector_once_and_depend_on_the_model_alone(parameters
 
 
 def test_the_mean_loss_is_rounded_once_and_a_loss_that_is_no_number_stays_one():
-    assert Account((0.1, 0.2, 0.3), 3).loss == 0.6 / 3
-    assert Account((1e8, 1.0, -1e8), 3).loss == 1 / 3
-    assert str(Account((1.0, float("nan")), 2).loss) == "nan"
-    assert Account((1.0, float("inf")), 2).loss == float("inf")
+    assert Account((0.1, 0.2, 0.3), (1, 1, 1)).loss == 0.6 / 3
+    assert Account((1e8, 1.0, -1e8), (1, 1, 1)).loss == 1 / 3
+    assert str(Account((1.0, float("nan")), (1, 1)).loss) == "nan"
+    assert Account((1.0, float("inf")), (1, 1)).loss == float("inf")

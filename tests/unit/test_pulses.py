@@ -38,9 +38,14 @@ def test_it_survives_the_wire_also_where_numbers_are_missing(paper):
 def test_a_step_is_summed_up_over_its_workers(paper):
     frame = replace(a_tick(paper), steps=(a_step(loss=[2.0, 4.0], tokens=[100.0, 50.0], step_s=[0.1, 0.5]),))
     [step] = pulse_of(frame).steps
-    assert (step.workers, step.loss, step.tokens) == (2, 3.0, 150.0)
+    assert (step.workers, step.loss, step.tokens) == (2, pytest.approx(400 / 150), 150.0)
     assert step.step_s == pytest.approx(0.5)
     assert step.finite
+
+
+def test_a_loss_counts_by_the_tokens_it_is_of_and_as_it_is_where_none_are_told(paper):
+    given = a_step(loss=[2.0, 4.0], tokens=[100.0, 0.0]), a_step(loss=[2.0, 4.0]), a_step(loss=[np.nan, 4.0], tokens=[100.0, np.nan])
+    assert [step.loss for step in pulse_of(replace(a_tick(paper), steps=given)).steps] == [2.0, 3.0, 4.0]
 
 
 def test_a_loss_that_is_told_now_and_then_is_no_bad_number_but_a_logged_nan_is(paper):

@@ -12,11 +12,13 @@ class Result:
     """Mean over all micro-batches of all workers; the same bits on every worker."""
     tokens: int
     """Of all micro-batches."""
+    own_tokens: int
+    """Of those that this worker brought in; rank 0 counts those of workers that are gone since, too."""
     epoch: int
     """In which it was applied."""
     micro_batches: dict[str, tuple[int, ...]]
     """Worker → those whose gradients it brought in. Empty for a step that the others did while this worker was left
-    behind: then `loss` is that of the last step it took part in, and `tokens` 0."""
+    behind: then `loss` is that of the last step it took part in, and both `tokens` are 0."""
 
 
 class Step:
@@ -40,5 +42,6 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        """Of all its micro-batches."""
-        return self.result.tokens
+        """Of the micro-batches that this worker brought in: over all workers they sum up to the step's, as what each of them logs
+        is summed up. `result.tokens` is the number of all."""
+        return self.result.own_tokens

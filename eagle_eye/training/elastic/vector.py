@@ -29,7 +29,13 @@ class Account:
 
     losses: tuple[float, ...]
     """By micro-batch, as their fp32 values."""
-    tokens: int
+    counts: tuple[int, ...]
+    """Tokens, by micro-batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all of them."""
+        return sum(self.counts)
 
     @property
     def loss(self) -> float:
@@ -84,7 +90,7 @@ class Vector:
     def account(self, flat: Tensor) -> Account:
         """What the slots of a whole sum say."""
         numbers: list[Any] = flat[: 2 * self.total].tolist()
-        return Account(tuple(numbers[: self.total]), int(sum(numbers[self.total :])))
+        return Account(tuple(numbers[: self.total]), tuple(map(int, numbers[self.total :])))
 
 
 def _spans(parameters: Sequence[Tensor], first: int) -> list[slice]:

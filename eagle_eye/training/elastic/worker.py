@@ -63,6 +63,8 @@ class Elastic:
         """Worker → micro-batches whose gradients are in the sum that is reduced, or was."""
         self._result: Result | None = None
         """Of the step that was applied last, whose number is below."""
+        self._tokens: tuple[int, ...] = ()
+        """Of its micro-batches."""
         self._applied = -1
         self._again: tuple[int, ...] = ()
         """Micro-batches of the present step that the epoch's beginning has given us to compute."""
@@ -135,7 +137,7 @@ class Elastic:
             raise RuntimeError(f"step {number} was left behind without a result")
         if self._applied != number:  # the others did it while we were left behind: our state came from them
             return replace(self._result, tokens=0, micro_batches={})
-        return self._result
+        return replace(self._result, own_tokens=sum(self._tokens[each] for each in self._credited()))
 
     def _one(self, number: int) -> None:
         orders = self._orders
@@ -193,12 +195,22 @@ class Elastic:
         gradient, notes = self._gradients.whole(self._reduced)
         if self.step not in self._skipped:
             self.trained.apply(gradient)
-        self._result, self._applied = Result(notes.loss, notes.tokens, epoch, self._brought), self.step
+        self._result, self._applied = Result(notes.loss, notes.tokens, 0, epoch, self._brought), self.step
+        self._tokens = notes.counts
         with self._session.lock:
             self.inventory.step += 1
             self._forget_step()
             if self._orders is not None and self._orders.step < self.step:  # else they are about the step after this one
                 self._orders = self._orders.onward()
+
+    def _credited(self) -> list[int]:
+        """Micro-batches of the step that we did last whose tokens we tell; those of workers that are gone by now tells rank 0."""
+        orders = self._orders
+        if orders is None:
+            return []
+        mine = list(self._brought.get(orders.workers[orders.rank], ()))
+        gone = [done for worker, done in self._brought.items() if worker not in orders.workers] if orders.rank == 0 else []
+        return [*mine, *(each for done in gone for each in done)]
 
     def _forget_step(self) -> None:
         self._gradients.clear()
