@@ -71,13 +71,13 @@ class Job:
         self._folder, self._script = folder, script
         self.workers: dict[str, Worker] = {}
 
-    def start(self, slot: int, *faults: dict[str, object]) -> str:
-        """Its environment is that of a launcher's worker, and says that there are four."""
+    def start(self, slot: int, *faults: dict[str, object], **more: str) -> str:
+        """Its environment is that of a launcher's worker, and says that there are four; and `more`."""
         name = f"run/n0/{slot}"
         self.workers[name] = Worker(
             self._folder, str(slot), self._script, EAGLE_EYE_ELASTIC_SOCKET=self.launcher.path, EAGLE_EYE_WORKER=name, EAGLE_EYE_NODE="n0",
             EAGLE_EYE_SLOT=str(slot), EAGLE_EYE_FAULTS=json.dumps([{"worker": slot} | fault for fault in faults]),
-            RANK=str(slot), LOCAL_RANK=str(slot), WORLD_SIZE="4",
+            RANK=str(slot), LOCAL_RANK=str(slot), WORLD_SIZE="4", **more,
         )  # fmt: skip
         return name
 

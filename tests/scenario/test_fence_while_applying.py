@@ -1,4 +1,4 @@
-"""An epoch begins while workers apply a step that is committed: it counts, and is applied once."""
+"""An epoch begins while a step that is committed is applied here and not yet there: it counts, is applied once, and the next is the epoch's."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,8 @@ import json, os, time
 from pathlib import Path
 import torch
 import eagle_eye
+from eagle_eye.errors import Broken
+from eagle_eye.training.elastic import worker as elastic_worker
 
 torch.set_num_threads(1)
 torch.manual_seed(5)
@@ -25,12 +27,34 @@ class Held(torch.optim.AdamW):
 
     def step(self, closure=None):
         say(update=self.updates)
-        while self.updates == 2 and not Path("go").exists():
+        while self.updates == 2 and os.environ.get("HOLDS") and not Path("go").exists():
             time.sleep(0.01)
         Held.updates += 1
         return super().step(closure)
 
+class Late:
+    # a group over whose connections the last answer of a commit does not come through before they are cut
+
+    def __init__(self, group):
+        self._group = group
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def all_gather(self, outputs, tensor):
+        self._group.all_gather(outputs, tensor)
+        if self.epoch == 1 and tensor.tolist()[0] == 2:
+            say(late=2)
+            while not Path("go").exists():
+                time.sleep(0.01)
+            raise Broken("the answer of the others came too late")
+
+if os.environ.get("LATE"):
+    form = elastic_worker.form
+    elastic_worker.form = lambda *about: Late(form(*about))
+
 def batch(step, micro_batch):
+    say(batch=[step, micro_batch])
     given = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + micro_batch))
     return given, given.sum(1, keepdim=True)
 
@@ -52,8 +76,22 @@ def job(tmp_path: Path) -> Iterator[Job]:
     made.close()
 
 
-def test_a_step_that_is_being_applied_when_an_epoch_begins_is_applied_once(job: Job, tmp_path: Path) -> None:
-    names = [job.start(slot) for slot in range(3)]
+def results(said: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [words for words in said if words.keys() & {"update", "loss", "digest"}]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    """What a worker alone says."""
+    worker = Worker(tmp_path_factory.mktemp("alone"), "alone", SCRIPT)
+    try:
+        return results(worker.end())
+    finally:
+        worker.close()
+
+
+def test_a_step_that_is_being_applied_when_an_epoch_begins_is_applied_once(job: Job, tmp_path: Path, undisturbed: list[dict[str, object]]) -> None:
+    names = [job.start(slot, HOLDS="1") for slot in range(3)]
     job.launcher.entered(*names)
     job.launcher.form(1, *names)
     for name in names:
@@ -62,8 +100,26 @@ def test_a_step_that_is_being_applied_when_an_epoch_begins_is_applied_once(job: 
     orders = job.launcher.form(2, names[0], names[2])
     assert orders[names[0]].finish, "all hold the whole gradient, and nobody has told that it is applied"
     (tmp_path / "go").touch()
-    alone = Worker(tmp_path, "alone", SCRIPT)
-    undisturbed = alone.end()
     assert [words["update"] for words in undisturbed if "update" in words] == list(range(5))
     for name in (names[0], names[2]):
-        assert job.workers[name].end() == undisturbed
+        assert results(job.workers[name].end()) == undisturbed
+
+
+def test_who_applies_a_step_after_the_others_does_of_the_next_one_what_the_epoch_says(
+    job: Job, tmp_path: Path, undisturbed: list[dict[str, object]]
+) -> None:
+    first, dead, late = [job.start(slot, LATE="1" if slot == 2 else "") for slot in range(3)]
+    job.launcher.entered(first, dead, late)
+    job.launcher.form(1, first, dead, late)
+    wait_until("the late one to be late", lambda: {"late": 2} in job.workers[late].said())
+    wait_until("the next step to be begun", lambda: {"batch": [3, 1]} in job.workers[first].said())
+    job.workers[dead].kill()
+    orders = job.launcher.form(2, first, late)
+    mine = orders[late]
+    assert (mine.step, mine.finish, mine.moves) == (3, (), ()), "the late one holds the sum of step 2 and has only to apply it"
+    assert mine.current != mine.shares, "else nobody would see which of them it works off"
+    (tmp_path / "go").touch()
+    assert results(job.workers[late].end()) == undisturbed
+    assert results(job.workers[first].end()) == undisturbed
+    computed = [words["batch"][1] for words in job.workers[late].said() if words.get("batch", [0])[0] == 3]  # type: ignore[index]
+    assert sorted(computed) == list(mine.current[mine.rank])
