@@ -1,6 +1,7 @@
 """Takes away rings and sockets that nobody will use again: their owners are dead, and so is whoever launched them.
 
-A launcher cleans up after itself; this is for the one that was killed.
+A launcher cleans up after itself; this is for the one that was killed. The agent does it every now and then, and the next
+launcher of the run directory when it starts.
 """
 
 import logging
@@ -8,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from eagle_eye.digests import digest_of
 from eagle_eye.errors import RingError
 from eagle_eye.training.ring import RingReader
 
@@ -30,7 +32,8 @@ def sweep(
     launched = {job.run: job.launched for job in jobs}
     places = (run_dir, shared)
     doomed = [path for job in jobs if not launched[job.run] for path in _left_by(job, run_dir, places, now)]
-    rings = [path for place, names in zip(places, ("*.ring", "eagle-eye-*.ring"), strict=True) for path in place.glob(names)]
+    home = digest_of(str(run_dir.absolute()))[:8]  # in shared memory the names say of which run directory they are
+    rings = [path for place, names in zip(places, ("*.ring", f"eagle-eye-*-{home}-*.ring"), strict=True) for path in place.glob(names)]
     doomed += [path for path in rings if _is_stray(path, launched, node, now)]
     doomed += [path for path in run_dir.glob("*.sock") if _is_deaf(path, launched, now)]
     return [path for path in dict.fromkeys(doomed) if _remove(path)]
@@ -43,6 +46,8 @@ def _left_by(job: Job, run_dir: Path, places: tuple[Path, ...], now: float) -> I
         path = Path(name)
         if name and path.parent in places:  # a listing must not make us remove anything else
             yield path
+    own = (run_dir / f"{job.run}-{what}.sock" for what in ("launcher", "elastic"))
+    yield from (path for path in own if _nobody_listens(path))
     listing = run_dir / "jobs" / f"{job.run}.json"
     if len(dead) == len(job.workers) and _age_s(listing, now) > FORGOTTEN_S:
         yield listing
@@ -65,6 +70,10 @@ def _is_deaf(path: Path, launched: dict[str, bool], now: float) -> bool:
     """A socket that nobody listens on any more, of no run whose launcher lives."""
     if _age_s(path, now) < YOUNG_S or any(lives and path.name.startswith(f"{run}-") for run, lives in launched.items()):
         return False
+    return _nobody_listens(path)
+
+
+def _nobody_listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.setblocking(False)
         try:

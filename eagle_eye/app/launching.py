@@ -10,8 +10,8 @@ from pathlib import Path
 
 from eagle_eye.app.addresses import own_listen
 from eagle_eye.app.parts import log_to_stderr, make_directories
-from eagle_eye.app.running import noted
-from eagle_eye.clock import Clock
+from eagle_eye.app.running import noted, sweep_after_the_dead
+from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from remediation.launcher.launcher import run_launcher
@@ -73,6 +73,7 @@ def launch(settings: LauncherSettings) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return await run_launcher(settings, stop)
 
+    sweep_after_the_dead(settings.state_dir, settings.run_dir, settings.node, SystemClock())
     with noted(settings.state_dir, settings.job, settings.node, settings.run_dir):
         return asyncio.run(launched())
 

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from collectors.jobs import JobDirectory
+from collectors.procfs import alive
+from collectors.sweep import sweep
+from eagle_eye.clock import Clock
 from eagle_eye.training import whole_file
 from eagle_eye.training.ring import start_time_of
 
@@ -28,6 +32,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     start_time: int
     """Field 22 of /proc/PID/stat: a recycled pid is not taken for it."""
 
+    @property
+    def lives(self) -> bool:
+        return alive(self.pid, self.start_time)
+
 
 @contextlib.contextmanager
 def noted(state_dir: Path, job: str, node: str, run_dir: Path) -> Iterator[None]:
@@ -44,13 +52,20 @@ def noted(state_dir: Path, job: str, node: str, run_dir: Path) -> Iterator[None]
 
 
 def run_dirs(state_dir: Path) -> list[Path]:
-    """Of the launchers that live, each once. The notes of those that were killed are taken away."""
-    found: dict[Path, None] = {}
+    """Of the launchers that live, each once."""
+    return list(dict.fromkeys(Path(note.run_dir) for _, note in _notes(state_dir) if note.lives))
+
+
+def sweep_after_the_dead(state_dir: Path, run_dir: Path, node: str, clock: Clock) -> None:
+    """Take away what launchers that were killed have left: here, and wherever their notes say that they ran."""
+    dead = [(path, note) for path, note in _notes(state_dir) if not note.lives]
+    for folder, name in dict.fromkeys([(run_dir, node), *((Path(note.run_dir), note.node) for _, note in dead)]):
+        sweep(folder, JobDirectory(folder).look(), clock.now(), name)
+    for path, _ in dead:
+        path.unlink(missing_ok=True)
+
+
+def _notes(state_dir: Path) -> Iterator[tuple[Path, Note]]:
     for path in sorted((state_dir / FOLDER).glob("*.json")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):  # gone meanwhile, another user's, or not one of ours
-            note = msgspec.json.decode(path.read_bytes(), type=Note)
-            if start_time_of(note.pid) == note.start_time:
-                found[Path(note.run_dir)] = None
-            else:
-                path.unlink(missing_ok=True)
-    return list(found)
+            yield path, msgspec.json.decode(path.read_bytes(), type=Note)

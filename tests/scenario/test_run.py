@@ -71,11 +71,12 @@ class Command:
         self.rings = {Path(worker["ring"]) for listing in listings for worker in listing["workers"]}
         return bool(self.rings) and len(self.rings) == 2 * len(listings) and all(ring.exists() for ring in self.rings)
 
-    def until(self, what: str, condition: Callable[[], bool]) -> None:
+    def until(self, what: str, condition: Callable[[], bool], *, ended: bool = False) -> None:
+        """Wait for it, while the command runs; `ended`: after its end."""
         end = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < end, f"waited {DEADLINE_S:g} s for: {what}\n{self.said}"
-            assert self.process.poll() is None, self.said
+            assert ended or self.process.poll() is None, self.said
             threading.Event().wait(0.05)
 
     def close(self) -> None:
@@ -142,6 +143,21 @@ def test_ctrl_c_ends_a_run_and_every_process_of_it(start: Start) -> None:
     assert command.interrupt() == 130, command.said
     assert not command.left_behind()
     assert not list(command.temporary.glob("eagle-eye*"))
+
+
+def test_what_a_run_that_was_killed_left_is_taken_away_by_the_next_launcher(start: Start) -> None:
+    command = start(*run(str(LOOP)))
+    command.until("workers", lambda: command.trains("t/eagle-eye-run-*/run/*"))
+    command.process.kill()
+    command.end()
+    command.until("the end of its processes", lambda: not command.processes(), ended=True)
+    left = [*command.rings, *command.home.rglob("running/*.json"), *command.home.rglob("*-launcher.sock")]
+    assert len(left) == 4
+    assert all(path.exists() for path in left)
+    words = ["launch", "--no-server", "--state-dir", "state", "--run-dir", "run", "--", sys.executable, str(LOOP), "2"]
+    subprocess.run([sys.executable, "-m", "eagle_eye.app.cli", *words], cwd=command.home, check=True, capture_output=True, timeout=DEADLINE_S)
+    assert not [path for path in left if path.exists()]
+    assert not [*command.home.rglob("*-*.sock"), *command.home.rglob("running/*.json")]
 
 
 def test_ctrl_c_ends_the_demo_and_every_process_of_it(start: Start) -> None:

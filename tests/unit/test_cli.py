@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from eagle_eye import __version__, config
 from eagle_eye.app.cli import main
-from eagle_eye.app.running import FOLDER, Note, noted, run_dirs
+from eagle_eye.app.running import FOLDER, Note, noted, run_dirs, sweep_after_the_dead
+from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.training.ring import start_time_of
 from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Severity
@@ -280,13 +281,16 @@ def test_a_drill_finds_a_job_by_the_note_of_its_launcher(cli: Cli, listed: Path)
     assert "no worker of any job runs here" in cli("drill", "kill", "--state-dir", "state", "--yes").output
 
 
-def test_the_note_of_a_launcher_that_was_killed_is_taken_away(tmp_path: Path) -> None:
+def test_the_note_of_a_launcher_that_was_killed_counts_no_more_and_is_taken_away(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     recycled = Note(job=JOB, node="node-a", run_dir="/gone", pid=os.getpid(), start_time=start_time_of(os.getpid()) - 1)
-    (tmp_path / FOLDER / "7-node-a-1.json").write_bytes(msgspec.json.encode(recycled))
+    noted_down = tmp_path / FOLDER / "7-node-a-1.json"
+    noted_down.write_bytes(msgspec.json.encode(recycled))
     (tmp_path / FOLDER / "torn.json").write_text("{")
     with noted(tmp_path, JOB, "node-b", tmp_path / "run"), noted(tmp_path, "team/other/8", "node-b", tmp_path / "run"):
         assert run_dirs(tmp_path) == [tmp_path / "run"]
+        sweep_after_the_dead(tmp_path, tmp_path / "run", "node-b", FakeClock())
+        assert not noted_down.exists()
     assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["torn.json"]
 
 

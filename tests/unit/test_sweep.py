@@ -1,5 +1,6 @@
 """What dead owners left is taken away, and nothing else."""
 
+import contextlib
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ from collectors.jobs import JobDirectory
 from collectors.procfs import Process
 from collectors.sweep import sweep
 from eagle_eye.clock import FakeClock
+from eagle_eye.digests import digest_of
 from eagle_eye.training.ring import RingWriter, start_time_of
 from fakes.trainer import DEAD_PID, Trainer, write_listing
 
@@ -27,8 +29,10 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
     shared = tmp_path / "shared"
     shared.mkdir()
     dead, living = Trainer(tmp_path, 0, clock, pid=DEAD_PID), Trainer(tmp_path, 1, clock)
-    stray, elsewhere = shared / "eagle-eye-0-r0-n1-0-1.ring", shared / "eagle-eye-0-r0-n2-0-1.ring"
-    for path, worker in ((stray, "r0/n1/0"), (elsewhere, "r0/n2/0")):
+    home = digest_of(str(tmp_path))[:8]
+    stray, elsewhere = shared / f"eagle-eye-0-r0-n1-{home}-0-1.ring", shared / f"eagle-eye-0-r0-n2-{home}-0-1.ring"
+    of_others = shared / "eagle-eye-0-r0-n1-12345678-0-1.ring"
+    for path, worker in ((stray, "r0/n1/0"), (elsewhere, "r0/n2/0"), (of_others, "r0/n1/0")):
         RingWriter.create(path, pid=DEAD_PID, worker=worker, start_time=1).close()
     outside = tmp_path / "elsewhere"
     outside.mkdir()
@@ -49,8 +53,20 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
     assert set(removed) == {dead.path, stray, dead_socket}
     assert living.path.exists()
     assert elsewhere.exists()
+    assert of_others.exists(), "of another run directory: its launcher may live"
     assert (outside / "precious").exists(), "a listing cannot make us remove anything outside our folders"
     assert (tmp_path / "r2-launcher.sock").exists()
+
+
+def test_what_a_killed_launcher_itself_listened_on_goes_at_once(tmp_path: Path, clock: FakeClock) -> None:
+    dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
+    write_listing(tmp_path, dead, launcher=DEAD_PID)
+    names = ("r1-launcher.sock", "r1-elastic.sock", "r2-launcher.sock")
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(tmp_path / name))
+        removed = sweep(tmp_path, JobDirectory(tmp_path).look(), 0.0, "n1", tmp_path / "shared")
+    assert removed == [dead.path, tmp_path / "r1-launcher.sock", tmp_path / "r1-elastic.sock"], "the young one may be about to listen"
 
 
 def test_nothing_of_a_living_launcher_is_swept(tmp_path: Path, clock: FakeClock) -> None:
