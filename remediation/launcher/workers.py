@@ -21,6 +21,7 @@ from eagle_eye.types import Layout, Place
 from .command import Command
 from .deaths import DeathWatch, glimpse
 from .environment import Paths, Store, worker_environment
+from .interface import facing_the_others
 from .settings import LauncherSettings
 from .zygote_link import ZygoteLink, kill_group
 
@@ -92,7 +93,7 @@ class Workers:
     def __init__(self, settings: LauncherSettings, command: Command, environment: dict[str, str], on_end: OnEnd) -> None:
         self._settings = settings
         self._command = command
-        self._environment = environment
+        self._environment = facing_the_others(environment, settings.address)
         self._on_end = on_end
         self._watch = DeathWatch(self._noticed)
         self._by_pid: dict[int, Worker] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from psutil import net_if_addrs
 
 from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.rpc.fence import Fence
@@ -19,6 +20,7 @@ from remediation.launcher.deaths import DeathWatch, glimpse, parse_stat
 from remediation.launcher.environment import Paths, Store, worker_environment
 from remediation.launcher.exits import code_of, died_at_start, signal_name
 from remediation.launcher.inbox import Inbox
+from remediation.launcher.interface import VARIABLE, facing_the_others, interface_of
 from remediation.launcher.leftovers import sweep
 from remediation.launcher.settings import LauncherSettings
 from remediation.launcher.terms import TermsFile
@@ -252,3 +254,13 @@ def test_the_environment_of_a_worker() -> None:
     assert found["GLOO_SOCKET_IFNAME"] == "lo"
     elsewhere = msgspec.structs.replace(layout, launchers={"n0": "10.0.0.1:1", "n1": "10.0.0.2:1"})
     assert "GLOO_SOCKET_IFNAME" not in worker_environment({}, elsewhere, places[0], Store(host="h", port=1), paths, "", 3)
+
+
+def test_gloo_uses_the_interface_that_the_launcher_listens_on() -> None:
+    assert interface_of("127.0.0.1:29400") == interface_of("localhost:0") == "lo"
+    assert interface_of("192.0.2.1:29400") == "", "an address of documentation (RFC 5737): of no machine"
+    assert interface_of("no-such-host.invalid:29400") == ""
+    assert facing_the_others({"PATH": "x"}, "127.0.0.1:29400") == {"PATH": "x"}, "where all are on loopback the layout says so"
+    assert facing_the_others({VARIABLE: "ib0"}, "192.0.2.1:1") == {VARIABLE: "ib0"}, "the user's choice"
+    own = next((f"{end.address}:1", name) for name, ends in net_if_addrs().items() for end in ends if end.family == socket.AF_INET)
+    assert interface_of(own[0]) == own[1]
