@@ -214,8 +214,11 @@ class ElasticNode:
         await asyncio.sleep(self._settings.lease_s)
         log.warning("no majority of the launchers has gone on within %g s: the workers are ended", self._settings.lease_s)
         self._holding = None
+        living = self.living
         self._entrants.clear()
         await give_up()
+        for worker in living:  # whoever coordinates by now may count on them
+            self._report("abandoned", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
 
     def _let_go(self) -> None:
         if self._holding is not None:

@@ -56,8 +56,13 @@ class Epochs:
 
     @property
     def candidate(self) -> bool:
-        """After a succession or a restart, as long as no majority has followed."""
+        """After a succession or a restart, as long as no majority has followed; also one that has lost its majority."""
         return self.phase in {Phase.GATHERING, Phase.FORMING, Phase.WAITING} and self.last is not None and not self._led
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Launchers of the last valid layout that have no session."""
+        return tuple(node for node in voters(self.last) if not self._connected(node)) if self.last is not None else ()
 
     @property
     def suspects(self) -> tuple[str, ...]:
@@ -118,7 +123,7 @@ class Epochs:
 
     def _rings(self) -> dict[str, Callable[[], Effects]]:
         """What each timer is for."""
-        return {"phase": self._phase_is_late}
+        return {"phase": self._phase_is_late, "majority": self._majority_is_late}
 
     def _phase_is_late(self) -> Effects:
         if self.phase is Phase.FORMING:
@@ -159,6 +164,8 @@ class Epochs:
         self._asked = False
         self.phase = Phase.FORMING
         self._arm(self.rules.prepare_s)
+        if not self._wish.soft:
+            self._wait_for_a_majority()
         return [self._prepare(self._forming, self._all_connected())]
 
     def _prepare(self, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
@@ -205,7 +212,8 @@ class Epochs:
         self._led = True
         self.last = layout
         self._finished = set()
-        self._disarm("phase")
+        for timer in ("phase", "majority"):
+            self._disarm(timer)
         if any(self._welcome(member, layout) for member in self.members.values()):
             self._arm_batch()
         return [
@@ -221,6 +229,8 @@ class Epochs:
         if len(self._participants()) >= self.rules.min_nodes:
             return self._begin(Wish(reason="node returned"))
         left = self._give_up - self._clock.monotonic()
+        if left <= 0 and self._is_minority:
+            return []  # the others may have gone on: whoever is cut off does not say how the job ends
         if left <= 0:
             return self._fail("too few nodes came back")
         self._arm(left)
@@ -231,8 +241,25 @@ class Epochs:
             self._give_up = self._clock.monotonic() + self.rules.wait_nodes_s
         self.phase = Phase.WAITING
         self._arm(self.rules.wait_nodes_s)
+        self._wait_for_a_majority()
         reason = f"{here} node(s) are left, the job needs {self.rules.min_nodes}"
         return [Halt(nodes=self._all_connected(), reason=reason), *self._answer(error=reason)]
+
+    def _wait_for_a_majority(self) -> None:
+        """From now on, whatever is begun until there is one."""
+        self._due.setdefault("majority", self._clock.monotonic() + self.rules.lease_s)
+
+    def _majority_is_late(self) -> Effects:
+        """Another part of the job may have gone on without this one: it is to be looked for."""
+        if self.phase in {Phase.FORMING, Phase.WAITING} and not tally(self.last, self._all_connected()).majority:
+            self._led = False
+        return []
+
+    @property
+    def _is_minority(self) -> bool:
+        """Most launchers of the last valid layout cannot be reached."""
+        count = tally(self.last, self._all_connected())
+        return not (count.majority or count.half)
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.clock import Clock
@@ -75,7 +75,7 @@ class Following:
         """Join the coordinator at `address` and the ones after it. Returns the lost nodes once it is our turn."""
         began = self._clock.monotonic()
         while True:
-            if await self.join(address, self._settings.lease_s):
+            if self._has_joined(address) or await self.join(address, self._settings.lease_s):
                 if await self._stay():
                     address, self._moved = self._moved, ""
                     continue
@@ -96,14 +96,22 @@ class Following:
 
     # --- joining -------------------------------------------------------------------------------------------------
 
-    async def join(self, address: str, timeout: float) -> bool:
-        """Ask whoever serves `address`, and those that it names, to let us take part; True once somebody does."""
+    def _has_joined(self, address: str) -> bool:
+        return self.address == address and self._client is not None and self._client.connected
+
+    async def join(self, address: str, timeout: float, *, gone: Collection[str] = ()) -> bool:
+        """Ask whoever serves `address`, and those that it names, to let us take part; True once somebody does.
+
+        `gone`: addresses of which we know better: whoever names one has not noticed yet, and is asked again.
+        """
         began = self._clock.monotonic()
+        asked = address
         while (left := timeout - (self._clock.monotonic() - began)) > 0:
-            answer = await self._knock(address, left)
+            answer = await self._knock(asked, left)
             if answer.get("accepted"):
                 return True
-            address = str(answer.get("coordinator") or address)
+            named = str(answer.get("coordinator") or "")
+            asked = address if named in gone else named or address
             await asyncio.sleep(min(RETRY_S, left))
         return False
 
@@ -132,7 +140,7 @@ class Following:
             "boot": self._peer.boot, "promised": terms.promised, "last": None if terms.over else terms.last,
             "elastic": self._participant.roster,
         }  # fmt: skip
-        self.reports.forget("entered", "held")
+        self.reports.forget("entered", "held", "abandoned")
         try:
             return await client.request("join", body, timeout)
         except EagleEyeError as error:
@@ -190,7 +198,8 @@ class Following:
         while last is not None:
             succession = Succession(last, self._settings.node, gone=(last.coordinator,))
             while (node := succession.next()) and not succession.ours:
-                if await self.join(succession.address(node), 1.5 * self._settings.lease_s):
+                gone = {succession.address(each) for each in succession.gone}
+                if await self.join(succession.address(node), 1.5 * self._settings.lease_s, gone=gone):
                     return self.address
                 succession.unreachable(node)
             if succession.ours:

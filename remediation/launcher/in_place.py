@@ -23,7 +23,7 @@ from .store import RendezvousStore
 
 log = logging.getLogger(__name__)
 
-TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "leave", "exited", "standing"})
+TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "leave", "exited", "abandoned", "standing"})
 """Facts about elastic workers that launchers report."""
 COMMANDS = frozenset({"rebalance", "resize", "standing"})
 NOWHERE = Store(host="127.0.0.1", port=0, served=False)
@@ -83,6 +83,8 @@ class InPlace:
             return state.leaving(worker, epoch)
         if kind == "exited":
             return state.exited(worker, int(body.get("pid", 0)))
+        if kind == "abandoned":
+            return self.death(body)
         view = msgspec.convert(body["view"], View)
         culprits = self._verdicts.culprits(str(body["node"]), view, state.serving, state.account is not None)
         return state.stalled(epoch, culprits) if culprits else []

@@ -251,12 +251,19 @@ class Launcher:
         )  # fmt: skip
 
     async def _while_candidate(self, following: Following) -> str:
-        """Lead for good, unless another coordinator turns up before a majority has followed: then its address."""
+        """Lead for good, unless another coordinator turns up before a majority has followed: then its address.
+
+        Raises LaunchError if neither happens for as long as more nodes are waited for.
+        """
+        alone: float | None = None
         while (leading := self._coordination) is not None:
             await asyncio.sleep(ASK_LEADER_S)
             last = leading.coordinator.last
             if not leading.coordinator.candidate or last is None:
+                alone = None
                 continue
+            alone = self._clock.monotonic() if alone is None else alone
+            self._stays_alone(leading.coordinator.missing, self._clock.monotonic() - alone)
             others = [address for node, address in last.launchers.items() if node != self._settings.node]
             for address in dict.fromkeys([await self._known_coordinator(), *others]):
                 if address and leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
@@ -264,6 +271,15 @@ class Launcher:
                     await leading.yield_to(following.address)
                     return following.address
         return ""
+
+    def _stays_alone(self, missing: tuple[str, ...], seconds: float) -> None:
+        """Without a majority. Raises LaunchError after long enough; how the job ends is not ours to say."""
+        longest = self._settings.wait_nodes_s
+        if seconds > longest:
+            raise LaunchError(
+                f"{', '.join(missing)} could not be reached for {longest:g} s: without them too few launchers of {self._settings.job} "
+                "are here to go on. If it goes on elsewhere, start this launcher again when the network is whole: it joins the others"
+            )
 
     def _is_rendezvous(self) -> bool:
         return self._settings.rendezvous in ("", self._address)

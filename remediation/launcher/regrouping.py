@@ -119,7 +119,6 @@ class Regrouping(Epochs):
         if not wish.soft:
             self._hurt_since = self._hurt_since or self._clock.monotonic()
             self._arm(self.rules.merge_s, "merge")
-            self._due.setdefault("majority", self._clock.monotonic() + self.rules.lease_s)
         return effects
 
     def _begin_afresh(self, wish: Wish) -> Effects:
@@ -204,7 +203,6 @@ class Regrouping(Epochs):
         return max((max(held.segments, default=-1) for held in self._holdings.values()), default=-1) + UNKNOWN_SEGMENTS
 
     def _regroup(self, layout: Layout, transition: Transition) -> Regroup:
-        self._disarm("majority")
         self._serving = {worker: self.roster.entered[worker].pid for worker in layout.workers}
         for worker in layout.workers:
             self.roster.settled(worker)
@@ -237,8 +235,7 @@ class Regrouping(Epochs):
 
     def _rings(self) -> dict[str, Callable[[], Effects]]:
         return super()._rings() | {
-            "merge": self._settle, "joiners": self._take_in, "majority": self._majority_is_late,
-            "broken": self._broken_long_enough,
+            "merge": self._settle, "joiners": self._take_in, "broken": self._broken_long_enough,
         }  # fmt: skip
 
     def _take_in(self) -> Effects:
@@ -303,7 +300,7 @@ class Regrouping(Epochs):
     def _majority_is_late(self) -> Effects:
         """The workers have stood still for as long as a lease: a side without a majority gives them up."""
         if self.phase is not Phase.FORMING or self.last is None or not self._wish.in_place:
-            return []
+            return super()._majority_is_late()
         count = tally(self.last, self._all_connected())
         if count.majority:
             return []

@@ -25,6 +25,8 @@ class Reports:
         self._promised = promised
         self._waiting: deque[tuple[str, Body]] = deque()
         self._news = asyncio.Event()
+        self._complained: Body | None = None
+        """What could not be told: said once, not at each try."""
 
     def put(self, kind: str, body: Body) -> None:
         self._waiting.append((kind, body))
@@ -48,7 +50,9 @@ class Reports:
             if body.get("lasting") or self._promised() <= int(body["epoch"]):
                 await self._send(kind, body)
         except TemporaryError as error:
-            log.info("the coordinator was not told of a %s: %s", kind, error)
+            if self._complained is not body:
+                self._complained = body
+                log.info("the coordinator was not told of a %s yet: %s", kind, error)
             await asyncio.sleep(RETRY_S)
             return
         except EagleEyeError as error:

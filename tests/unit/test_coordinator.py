@@ -288,6 +288,26 @@ def test_too_few_nodes_do_not_wait_for_ever() -> None:
     assert only(job.pass_time(31.0), End)[0].code == 1
 
 
+def test_a_coordinator_that_was_cut_off_looks_for_the_others_after_a_lease() -> None:
+    for min_nodes, phase in ((1, Phase.FORMING), (2, Phase.WAITING)):
+        job = Job(nodes=3, min_nodes=min_nodes).running("n0", "n1", "n2")
+        job.coordinator.left("n1")
+        job.coordinator.left("n2")
+        job.coordinator.standing_still()
+        assert (job.coordinator.phase, job.coordinator.candidate) == (phase, False), "it may be a moment's trouble"
+        job.pass_time(2.1)
+        assert job.coordinator.candidate
+        assert job.coordinator.missing == ("n1", "n2")
+
+
+def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:
+    job = Job(nodes=3, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    job.coordinator.standing_still()
+    assert job.pass_time(61.0) == []
+
+
 def test_a_script_that_never_began_is_not_started_again() -> None:
     job = Job().running("n0", "n1")
     effects = job.coordinator.died(1, "e", at_start="ValueError: no such file")
