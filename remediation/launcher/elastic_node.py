@@ -149,7 +149,8 @@ class ElasticNode:
     async def _fork(self, arguments: Body) -> Body:
         layout, store = msgspec.convert(arguments["layout"], Layout), msgspec.convert(arguments["store"], Store)
         for slot in arguments["slots"]:
-            await self._workers.fork_joining(layout, int(slot), store, int(arguments["max_restarts"]))
+            if not self._workers.is_on_its_way(int(slot)):  # a coordinator that lost our session asks for it again
+                await self._workers.fork_joining(layout, int(slot), store, int(arguments["max_restarts"]))
         self._presence.write(layout.epoch, self._workers.all)
         return {}
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, PermanentError
+from eagle_eye.errors import EagleEyeError, PermanentError, TemporaryError
 from eagle_eye.rpc.messages import Body, Command
 from eagle_eye.types import Holding, Layout, StandingPlan, Transition
 
@@ -161,8 +161,12 @@ class InPlace:
             await self._driver.send(effect.node, "fork", arguments)
         except EagleEyeError as error:
             log.warning("%s starts no new workers: %s", effect.node, error)
-            for slot in effect.slots:
-                self._driver.do(state.lost(Death(epoch=state.epoch, worker=state.roster.name(effect.node, slot))))
+            workers = [state.roster.name(effect.node, slot) for slot in effect.slots]
+            if isinstance(error, TemporaryError):  # it was not reached: when it is back it is asked again
+                state.roster.not_asked(workers)
+                return
+            for worker in workers:
+                self._driver.do(state.lost(Death(epoch=state.epoch, worker=worker)))
 
     # --- commands -----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from .zygote_link import kill_group
 log = logging.getLogger(__name__)
 
 END_S = 0.05
-IN_TURN = frozenset({"prepare", "start", "halt"})
+IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 
 Report = Callable[[str, Body], None]
@@ -118,6 +118,8 @@ class Participant:
             raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
         saving = asyncio.create_task(asyncio.to_thread(self._terms.valid, layout))
         self.broken = False
+        if any(worker.running for worker in self._workers.all):  # forked to join after the others were ended
+            await self.stop_workers()
         await self._workers.start(layout, msgspec.convert(arguments["store"], Store), int(arguments["max_restarts"]))
         self._presence.write(layout.epoch, self._workers.all)
         await saving

@@ -125,6 +125,12 @@ class Roster:
             self._attempts[worker] = self._attempts.get(worker, 0) + 1
         return slots
 
+    def not_asked(self, workers: Iterable[str]) -> None:
+        """Their launcher could not be reached: nobody has tried to start them."""
+        for worker in workers:
+            self.awaited.pop(worker, None)
+            self._attempts[worker] = max(0, self._attempts.get(worker, 0) - 1)
+
     def _is_empty(self, worker: str) -> bool:
         known = (self.entered, self.suspended, self.awaited)
         return not any(worker in each for each in known) and self._attempts.get(worker, 0) < ATTEMPTS

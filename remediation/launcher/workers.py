@@ -138,6 +138,11 @@ class Workers:
         worker = await self._fork(widened, place, store, max_restarts, joining=True)
         worker.elastic = True
 
+    def is_on_its_way(self, slot: int) -> bool:
+        """A process of that slot was forked to join, lives, and has not been part of an epoch yet."""
+        found = next((worker for worker in self.all if worker.place.local_rank == slot), None)
+        return found is not None and found.elastic and found.running and not (found.member or found.ordered or found.fenced or found.expected)
+
     def _retire(self, worker: Worker) -> None:
         """Another takes its slot. What it wrote stays for whoever looks into its death; what its predecessors wrote goes."""
         for old in [old for old in self._by_pid.values() if old.replaced and old.name == worker.name and old.status is not None]:

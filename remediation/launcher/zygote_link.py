@@ -33,7 +33,8 @@ class ZygoteLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._one_store = asyncio.Lock()
+        self._one = asyncio.Lock()
+        """An answer names the slot at most, not who asked: one question at a time."""
         self._closing = False
 
     async def start(self, preload: tuple[str, ...], environment: Mapping[str, str], cwd: str) -> None:
@@ -64,12 +65,15 @@ class ZygoteLink:
         self, slot: str, argv: tuple[str, ...], environment: Mapping[str, str], cwd: str, log_file: str, python: bool
     ) -> int:
         """Start a worker; returns its pid. Raises LaunchError."""
-        return int((await self._ask(slot, "fork", slot=slot, argv=list(argv), env=dict(environment), cwd=cwd,
-                                    log=log_file, python=python))["pid"])  # fmt: skip
+        async with self._one:
+            answer = await self._ask(
+                slot, "fork", slot=slot, argv=list(argv), env=dict(environment), cwd=cwd, log=log_file, python=python
+            )
+        return int(answer["pid"])
 
     async def store(self, host: str) -> tuple[Store, int]:
         """Start a new store; returns it and the pid of its process. Raises LaunchError."""
-        async with self._one_store:  # its answer names no asker
+        async with self._one:
             answer = await self._ask("store", "store", host=host)
         return Store(host=host, port=int(answer["port"])), int(answer["pid"])
 

@@ -21,6 +21,7 @@ from remediation.launcher.effects import (
     Start,
     Tell,
 )
+from remediation.launcher.roster import ATTEMPTS
 
 
 def test_the_workers_of_a_new_job_meet_once_all_are_here() -> None:
@@ -46,6 +47,16 @@ def test_a_death_is_healed_in_place_and_the_slot_is_filled_again() -> None:
     assert only(soft, Prepare)[0].soft == ("r/n0/0", "r/n0/2"), "those who train finish their step first"
     assert job.coordinator.training
     assert only(job.agree(soft), Regroup)[0].layout.workers == ("r/n0/0", "r/n0/1", "r/n0/2")
+
+
+def test_a_launcher_that_was_not_reached_is_asked_again_for_new_workers_and_no_try_is_counted() -> None:
+    job = Job(nodes=2, slots=1).running()
+    job.agree(job.die("r/n1/0"))
+    for _ in range(2 * ATTEMPTS):
+        job.coordinator.left("n1")
+        job.coordinator.roster.not_asked(["r/n1/0"])
+        assert only(job.join("n1", last=job.layout), Fork)[0].slots == (0,)
+    assert job.coordinator.roster.awaited == {"r/n1/0": "n1"}
 
 
 def test_deaths_within_a_moment_are_one_event() -> None:

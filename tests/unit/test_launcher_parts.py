@@ -93,6 +93,21 @@ def test_a_launcher_removes_the_sockets_of_its_own_run_alone(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["7-1-0-1.sock", "7-launcher.sock"]
 
 
+def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_path: Path) -> None:
+    workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    assert not workers.is_on_its_way(0)
+    joining = workers._by_pid[7] = Worker(
+        place=Place(worker="r/n0/0", node="n0", rank=2, local_rank=0), epoch=1, pid=7, start_time=1, secret="", log=tmp_path,
+        log_from=0, ring=tmp_path, socket=tmp_path, began=0.0, elastic=True,
+    )  # fmt: skip
+    assert workers.is_on_its_way(0), "whoever asks again gets no second one beside it"
+    assert not workers.is_on_its_way(1)
+    joining.member = True
+    assert not workers.is_on_its_way(0), "the coordinator has met it, and knows why it asks"
+    joining.member, joining.status = False, 9
+    assert not workers.is_on_its_way(0)
+
+
 def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path: Path) -> None:
     """The pid of a reaped worker may be a stranger's by now."""
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
