@@ -191,6 +191,7 @@ class Coordinator(Elastic):
     def release(self, command: str, node: str, plan: str = "") -> Effects:
         """An excluded node may take part again."""
         self.excluded.discard(node)
+        self.roster.forgive(node)
         room = self.last is not None and len(self.last.nodes) < self.rules.max_nodes
         if not self._connected(node) or self.phase not in {Phase.RUNNING, Phase.WAITING} or not room:
             return [Answer(command=command, epoch=self.epoch)]

@@ -24,6 +24,8 @@ class Evicting(Sharing):
 
     def _evict(self, command: str, out: set[str], wish: Wish) -> Effects:
         """`out`: all nodes that take no part from now on."""
+        for node in self.excluded - out:
+            self.roster.forgive(node)
         self.excluded = out
         self._unanswered.append(command)
         going = self._evicted()

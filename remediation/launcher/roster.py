@@ -97,6 +97,11 @@ class Roster:
         """It is part of an epoch: what went wrong at its start is forgotten."""
         self._attempts.pop(worker, None)
 
+    def forgive(self, node: str) -> None:
+        """The node was let in again: what went wrong there before is forgotten."""
+        prefix = f"{self._run}/{node}/"
+        self._attempts = {worker: count for worker, count in self._attempts.items() if not worker.startswith(prefix)}
+
     def size(self, member: Member) -> int:
         return self.sizes.get(member.node, member.slots)
 

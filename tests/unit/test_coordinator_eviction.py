@@ -3,6 +3,7 @@
 from fakes.elastic_coordinator import Job, only
 from remediation.launcher.coordinator import Phase
 from remediation.launcher.effects import Answer, Dismiss, Exclude, Fork, HaltWorkers, Prepare, Regroup, Tell
+from remediation.launcher.roster import ATTEMPTS
 
 THEIRS = ("r/n1/0", "r/n1/1")
 OURS = ("r/n0/0", "r/n0/1")
@@ -116,6 +117,19 @@ def test_a_release_brings_its_workers_back_in_place() -> None:
     job.agree(joined)
     assert job.layout.workers == (*OURS, *THEIRS)
     assert job.layout.excluded == ()
+
+
+def test_a_worker_that_could_not_be_started_is_tried_again_after_a_release() -> None:
+    job = without_n1()
+    for worker in THEIRS:
+        job.coordinator.exited(worker, job.pids[worker])
+    for _ in range(2):
+        forks = only(job.coordinator.release("d", "n1"), Fork)
+        for _ in range(ATTEMPTS):
+            assert forks, "each time as often as at first"
+            job.pids["r/n1/0"] = 0
+            forks = only(job.die("r/n1/0", at_start="CUDA error"), Fork)
+        assert not forks
 
 
 def test_a_restart_may_let_one_node_in_and_leave_another_one_out() -> None:

@@ -320,7 +320,9 @@ class World:
             self.take(self.job.coordinator.broken(chance.choice(self.job.coordinator.serving), self.job.layout.epoch))
         elif roll < 0.14:
             self.part(chance.choice(["n1", "n2"]), anew=chance.random() < 0.3)
-        elif roll < 0.22:
+        elif roll < 0.16:
+            self.let_out_or_in(chance.choice(["n1", "n2"]))
+        elif roll < 0.24:
             self.take(self.job.pass_time(chance.choice([0.001, 0.004, 0.006, 0.25, 1.2])))
         elif self.pending:
             self.answer(self.pending.pop(chance.randrange(len(self.pending))))
@@ -345,6 +347,18 @@ class World:
             self.alive -= gone
             self.pending = [("anew", node)] + [each for each in self.pending if not self.is_of(each, node)]
 
+    def let_out_or_in(self, node: str) -> None:
+        """By command."""
+        coordinator = self.job.coordinator
+        self.take(coordinator.release("c", node) if node in coordinator.excluded else coordinator.restart("c", exclude=(node,)))
+
+    def ends(self, worker: str) -> None:
+        """It was told to go: some time it has."""
+        if worker in self.alive:
+            self.alive.discard(worker)
+            self.stalled.discard(worker)
+            self.pending.append(("gone", worker, self.job.pids[worker]))
+
     def is_of(self, asked: object, node: str) -> bool:
         return isinstance(asked, tuple) and (asked[1] == node or f"/{node}/" in asked[1])
 
@@ -368,12 +382,17 @@ class World:
             if isinstance(effect, Regroup):
                 self.valid.append(effect.layout.epoch)
                 assert set(effect.layout.workers) <= self.alive - self.stalled
+                assert not self.job.coordinator.excluded & set(effect.layout.nodes), "who is out has no worker in it"
+                for worker in effect.leaving:
+                    self.ends(worker)
                 self.job.steps |= dict.fromkeys(effect.layout.workers, effect.transition.step)
             elif isinstance(effect, Start):
                 self.valid.append(effect.layout.epoch)
                 self.alive = set()
                 self.stalled.clear()
                 self.pending = [("enter", place.worker) for place in effect.layout.places]
+            elif isinstance(effect, Dismiss):
+                self.ends(effect.worker)
             elif isinstance(effect, Exclude):
                 self.stalled.add(effect.worker)
             if isinstance(effect, Prepare | Fork | Exclude | HaltWorkers | AskGrant):
@@ -390,6 +409,8 @@ class World:
                 if how == "anew" or not coordinator.members[node].connected:
                     self.boots += how == "anew"
                     self.rejoin(node, f"again{self.boots}" if how == "anew" else "b")
+            case ("gone", str(worker), int(pid)):
+                self.take(coordinator.exited(worker, pid))
             case ("vote", str(node), int(epoch)):
                 self.take(coordinator.acknowledged(node, epoch))
             case ("held", str(node), int(epoch)):
