@@ -84,7 +84,11 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
         "rest": rest,
     }
     path = home / f"{_stem(step)}.json"
-    whole_file.replace(path, json.dumps(manifest).encode())
+    try:
+        whole_file.replace(path, json.dumps(manifest).encode())
+    except OSError:
+        (home / name).unlink(missing_ok=True)  # nobody would ever name it, and there is no room
+        raise
     _prune(home)
     _tell_launcher(step, path, finite, epoch)
     return path

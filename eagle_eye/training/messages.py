@@ -40,6 +40,8 @@ explains the fields of holding and regroup.
     broken(epoch, error)                            a collective failed, and no fence was known
     regrouped(epoch, timings), resumed(epoch, step, recompute_s, recomputed)
                                                     in the new group, with whole state; first step committed in it
+    saving(epoch, step, why, path)                  the last checkpoint, every second until it lies at `path`; why: what
+                                                    keeps it from being written. Its worker keeps the state meanwhile
     store(id, op, keys, values, timeout_s) → stored(id, ok, values, error)
                                                     op: set, get, wait, add, check, delete, count (keys.py); values
                                                     in base64; get and wait are answered when all keys are there

@@ -24,6 +24,8 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     code: int | None = None
     """As subprocess has it: negative for a signal."""
+    step: int = -1
+    """That it was at; -1 if unknown."""
     noticed_s: float = 0.0
     """How long ago that was at the most when it was told."""
 
@@ -42,6 +44,7 @@ class Elastic(Evicting):
         self.roster.enter(entrant)
         self.budget.suit_elastic_workers()
         served = self._serving.pop(entrant.worker, None) is not None
+        self.keepers.lost(entrant.worker)
         if self.phase is not Phase.RUNNING or self.last is None:
             return []
         if not self.last.in_place:
@@ -85,6 +88,7 @@ class Elastic(Evicting):
             return []
         finished = death.worker in self.roster.done
         served, leaving = death.worker in self._serving, death.worker in self.roster.leaving
+        self.keepers.lost(death.worker, death.step)
         self._lose_for_good(death.worker)
         self._lose(death.worker)
         if self.phase is Phase.HALTING:
@@ -203,13 +207,22 @@ class Elastic(Evicting):
         again = self.phase is Phase.FORMING and not self._wish.soft
         return self._begin(self._wish) if again else []
 
+    def saving(self, worker: str, step: int, why: str, path: str) -> Effects:
+        """How it stands with the last checkpoint. Nobody ends its worker meanwhile: nothing else is left of the job."""
+        if self.phase is Phase.HALTING:
+            self._arm(self.rules.halt_s)
+        return self._last_checkpoint.heard(worker, step, why, path)
+
     # --- what it cost -------------------------------------------------------------------------------------------------
 
     def regrouped(self, worker: str, epoch: int, timings: dict[str, float]) -> Effects:
         """A worker is in the group of the epoch, its state whole."""
-        if self.account is not None and self.account.epoch == epoch and worker in self.account.waited_for:
-            self.account.regrouped(timings)
-        return []
+        if self.account is None or self.account.epoch != epoch or worker not in self.account.waited_for:
+            return []
+        self.account.regrouped(timings)
+        if "loaded_step" not in timings or worker not in self.roster.entered:
+            return []
+        return self.keepers.fell_back(worker, int(timings["loaded_step"]), len(self.roster.entered[worker].layers))
 
     def resumed(self, worker: str, epoch: int, recompute_s: float, recomputed: tuple[int, ...]) -> Effects:
         """A worker has committed its first step of the epoch."""
@@ -217,6 +230,7 @@ class Elastic(Evicting):
         if account is None or account.epoch != epoch:
             return []
         self._stepped = True
+        self.keepers.add(worker)
         if not account.resumed(worker, recompute_s, recomputed):
             return []
         self.account = None

@@ -35,7 +35,7 @@ WAKE_S = 5.0
 """How long a worker that was left out may stand still before it is killed and replaced."""
 GO_S = 30.0
 """How long one that is not needed any more may take to end, before it is killed."""
-TOLD = frozenset({"broken", "regrouped", "resumed"})
+TOLD = frozenset({"broken", "regrouped", "resumed", "saving"})
 """Words that are handed to the coordinator as they are."""
 
 Report = Callable[[str, Body], None]

@@ -23,7 +23,7 @@ from .store import RendezvousStore
 
 log = logging.getLogger(__name__)
 
-TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "leave", "exited", "abandoned", "standing"})
+TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "saving", "leave", "exited", "abandoned", "standing"})
 """Facts about elastic workers that launchers report."""
 COMMANDS = frozenset({"rebalance", "resize", "standing"})
 NOWHERE = Store(host="127.0.0.1", port=0, served=False)
@@ -62,7 +62,7 @@ class InPlace:
 
     def report(self, kind: str, body: Body) -> None:
         """A launcher tells of its elastic workers."""
-        self._driver.do(self._effects(kind, body))
+        self._driver.do(self._saving(body) if kind == "saving" else self._effects(kind, body))
 
     def _effects(self, kind: str, body: Body) -> list[Effect]:
         state, epoch = self._driver.coordinator, int(body.get("epoch", 0))
@@ -88,6 +88,10 @@ class InPlace:
         view = msgspec.convert(body["view"], View)
         culprits = self._verdicts.culprits(str(body["node"]), view, state.serving, state.account is not None)
         return state.stalled(epoch, culprits) if culprits else []
+
+    def _saving(self, body: Body) -> list[Effect]:
+        words = {name: str(body.get(name, "")) for name in ("why", "path")}
+        return self._driver.coordinator.saving(str(body["worker"]), int(body.get("step", 0)), **words)
 
     def death(self, body: Body) -> list[Effect]:
         """A worker died, elastic or not."""

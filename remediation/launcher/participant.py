@@ -186,7 +186,7 @@ class Participant:
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), lived)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
-        self._report("death", known | {"cause": event.id, "at_start": at_start})
+        self._report("death", known | {"cause": event.id, "at_start": at_start, "step": int(attributes["step"] or -1)})
         log.warning("%s", event.message)
 
     def _is_broken(self) -> None:

@@ -18,6 +18,7 @@ from .accounts import Account
 from .effects import Effect, Exclude, Fork, Halt, HaltWorkers, Prepare, Regroup
 from .epochs import Effects, Epochs
 from .healing import Budget
+from .keepers import Keepers, LastCheckpoint
 from .membership import tally
 from .roster import Entrant, Roster
 from .rules import Phase, Rules, Wish
@@ -53,7 +54,9 @@ class Regrouping(Epochs):
         """How long the fault of the epoch that is being formed was not noticed."""
         self._hurt_since: float | None = None
         """Since when it is being formed, whatever supersedes it."""
+        self.keepers = Keepers()
         self._halting = ""
+        self._last_checkpoint = LastCheckpoint()
         self._stepped = False
         """A step has been committed."""
 
@@ -123,6 +126,8 @@ class Regrouping(Epochs):
 
     def _begin_afresh(self, wish: Wish) -> Effects:
         """With new processes: the job is not elastic, or nobody of it is left."""
+        if self._serving:
+            self.keepers.clear()
         self.roster.clear()
         self._serving.clear()
         self._lost.clear()
@@ -181,7 +186,8 @@ class Regrouping(Epochs):
         try:
             transition = self._plan(layout)
         except PermanentError as error:
-            return self._halt(layout, str(error))
+            who = self.keepers.words
+            return self._halt(layout, f"{error}{who and f'; {who}'}")
         super()._valid(layout)
         return [self._regroup(layout, transition), *self._replace(), *self._joined_all()]
 
@@ -207,6 +213,8 @@ class Regrouping(Epochs):
         for worker in layout.workers:
             self.roster.settled(worker)
         self.transition = transition
+        if not transition.source:
+            self.keepers.hold((held.worker for held in self._holdings.values() if not held.fresh), transition.step)
         unfinished = self.account.lost if self.account is not None else set()  # of an epoch that this one overtook
         self.account = Account.of(transition, list(self._holdings.values()), self._lost | unfinished)
         self.account.words |= {"reason": self._wish.reason, "cause": self._wish.cause}
@@ -262,6 +270,7 @@ class Regrouping(Epochs):
     def _lose(self, worker: str) -> None:
         """Its process has ended, or cannot be reached."""
         self.roster.gone(worker)
+        self.keepers.lost(worker)
         if self._serving.pop(worker, None) is not None:
             self._lost.add(worker)
 
@@ -273,6 +282,7 @@ class Regrouping(Epochs):
 
     def _exclude(self, worker: str, reason: str) -> Effects:
         entrant = self.roster.suspend(worker)
+        self.keepers.lost(worker)
         self._serving.pop(worker, None)
         self._lost.add(worker)
         return [Exclude(node=entrant.node, worker=worker, reason=reason)]
@@ -292,10 +302,10 @@ class Regrouping(Epochs):
 
     def _halted(self) -> Effects:
         """Have they all ended?"""
-        return [] if self.roster.entered else self._fail(self._halting)
+        return [] if self.roster.entered else self._fail(self._halting + self._last_checkpoint.words)
 
     def _phase_is_late(self) -> Effects:
-        return self._fail(self._halting) if self.phase is Phase.HALTING else super()._phase_is_late()
+        return self._fail(self._halting + self._last_checkpoint.words) if self.phase is Phase.HALTING else super()._phase_is_late()
 
     def _majority_is_late(self) -> Effects:
         """The workers have stood still for as long as a lease: a side without a majority gives them up."""

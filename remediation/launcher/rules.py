@@ -51,7 +51,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     boundary_s: float = 3.0
     """How long workers that are to leave may take to the end of their step, before the others go on without them."""
     halt_s: float = 60.0
-    """How long workers may take over their last checkpoint."""
+    """How long workers may take over their last checkpoint without a word that it is still being written."""
     patience_s: float = 0.0
     """After the budget is spent: how long a command is waited for."""
     wait_nodes_s: float = 600.0

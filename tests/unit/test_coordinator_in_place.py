@@ -139,6 +139,40 @@ def test_a_layer_that_nobody_holds_any_more_halts_the_job() -> None:
     assert "layer 1" in only(told, HaltWorkers)[0].reason
 
 
+def test_who_was_the_last_to_hold_a_state_is_said_when_the_newest_checkpoint_takes_its_place() -> None:
+    job = Job(slots=1).running()
+    job.coordinator.resize("c", {"n0": 2})
+    job.agree(job.enter("r/n0/1"))
+    job.steps.pop("r/n0/1")  # its state has not come yet
+    regroup = only(job.agree(job.die("r/n0/0", step=57)), Regroup)[0]
+    assert regroup.transition.source == "checkpoint"
+    told = only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), Tell)[0]
+    assert told.name == "state.lost"
+    assert "layers 0 to 1 any more: r/n0/0 held it last, of step 57; the newest checkpoint, of step 50, is used: 7 step(s)" in told.message
+    assert only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), Tell) == [], "once"
+
+
+def test_a_job_that_stops_waits_for_its_last_checkpoint_as_long_as_somebody_says_that_it_is_written() -> None:
+    job = Job(min_workers=3, halt_s=60.0).running()
+    saver = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0].saver
+    job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
+    refused = job.coordinator.saving(saver, 4, "no room", "")
+    assert [(told.name, told.message) for told in only(refused, Tell)] == [("checkpoint.refused", f"{saver}: no room")]
+    for _ in range(5):
+        assert job.pass_time(59.0) == []
+        assert job.coordinator.saving(saver, 4, "no room", "") == [], "it is said once"
+    job.coordinator.saving(saver, 4, "", "/kept/step-4.json")
+    assert only(job.coordinator.exited(saver, job.pids[saver]), End)[0].reason.endswith("; its state was saved to /kept/step-4.json")
+
+
+def test_a_stop_whose_last_checkpoint_was_never_written_says_so() -> None:
+    job = Job(min_workers=3).running()
+    saver = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0].saver
+    job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
+    job.coordinator.saving(saver, 4, "no room", "")
+    assert "its last checkpoint was never written: no room" in only(job.die(saver), End)[0].reason
+
+
 def test_a_spent_budget_is_a_stop_with_a_checkpoint() -> None:
     job = Job(heal="in-place:1").running()
     job.agree(job.die("r/n0/1"))

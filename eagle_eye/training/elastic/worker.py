@@ -72,6 +72,8 @@ class Elastic:
         self._timings: dict[str, float] = {}
         """Of the newest epoch's beginning, for the launcher's record."""
         self._resumed = True
+        self._unsaved = False
+        """The last checkpoint could not be written so far."""
         session.holding = self._holding
 
     # --- what the user's loop calls ---------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ class Elastic:
                 self._monitor.end()
                 if self.step < until:
                     self._saving.after(self.inventory, self.rank)
-            self._saving.last(self.inventory, self.rank)
+            self._saving.last(self.inventory, self.rank, self._say_saving)
             self._session.tell("leave", epoch=self._seen, step=self.step, reason="done")
         except Ended as end:
             _log.info("the job has ended: %s", end)
@@ -323,6 +325,7 @@ class Elastic:
         """State goes from those who have it to those who have not."""
         if orders.source == "checkpoint" and (orders.rank == 0 or not orders.moves):
             self._saving.load(self.inventory)
+            self._timings["loaded_step"] = self.inventory.step
         if self._group is not None:
             moved = give_and_take(self._group, self._session, self.inventory, orders.moves, orders.rank)
             self._timings["bytes"] = moved.bytes
@@ -371,8 +374,21 @@ class Elastic:
             )
 
     def _halt(self, halt: Halted) -> NoReturn:
-        saved = self._saving.now(self.inventory) if halt.saves and not self._fresh and self.inventory.whole else None
-        where = f"; the state before step {self.step} was saved to {saved}" if saved else ""
-        print(f"eagle-eye: the job stops: {halt}{where}", file=sys.stderr, flush=True)  # noqa: T201 - the script's last words
+        _say(f"the job stops: {halt}")
+        if halt.saves and not self._fresh and self.inventory.whole:
+            saved = self._saving.keep(self.inventory, self._say_saving)
+            _say(f"the state before step {self.step} was saved to {saved}")
         self._session.tell("leave", epoch=self._seen, step=self.step, reason=str(halt))
         raise SystemExit(halt.code)
+
+    def _say_saving(self, why: str, path: str) -> None:
+        """How it stands with the last checkpoint; a person has to hear what keeps it from being written."""
+        if why and not self._unsaved:
+            _say(why)
+        self._unsaved = bool(why)
+        self._session.tell("saving", epoch=self._seen, step=self.step, why=why, path=path)
+
+
+def _say(words: str) -> None:
+    """To whoever reads what the script says."""
+    print(f"eagle-eye: {words}", file=sys.stderr, flush=True)  # noqa: T201 - the script's last words
