@@ -37,7 +37,8 @@ explains the fields of holding and regroup.
                                                     boundary of a step; what is told stays true
     regroup(epoch, rank, world, workers, step, current, shares, finish, moves, source, resume_step)
                                                     ← the epoch's group, and how the step in flight goes on
-    broken(epoch, error)                            a collective failed, and no fence was known
+    broken(epoch, error, giver, layers)             a collective failed, and no fence was known; or the state of these
+                                                    layers arrived from the giver (a worker) other than it is there
     regrouped(epoch, timings), resumed(epoch, step, recompute_s, recomputed)
                                                     in the new group, with whole state; first step committed in it
     saving(epoch, step, why, path)                  the last checkpoint, every second until it lies at `path`; why: what

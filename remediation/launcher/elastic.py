@@ -137,8 +137,13 @@ class Elastic(Evicting):
             return []
         return self._amend() if "merge" in self._due else self._begin(wish)
 
-    def broken(self, worker: str, epoch: int) -> Effects:
-        """A worker's connections to its peers broke though nobody is known to be lost: a second witness."""
+    def broken(self, worker: str, epoch: int, giver: str = "", layers: tuple[int, ...] = ()) -> Effects:
+        """A worker's connections to its peers broke though nobody is known to be lost: a second witness.
+
+        `giver`: the worker whose state of `layers` arrived torn.
+        """
+        if giver in self._serving:
+            self.torn.setdefault(giver, set()).update(layers)
         if not self.training or self.last is None or epoch != self.last.epoch or worker not in self._serving:
             return []
         if self.suspects:

@@ -73,7 +73,7 @@ class InPlace:
             holdings = msgspec.convert(body["holdings"], tuple[Holding, ...])
             return state.held(epoch, holdings, tuple(body.get("silent", ())))
         if kind == "broken":
-            return state.broken(worker, epoch)
+            return state.broken(worker, epoch, str(body.get("giver", "")), tuple(int(layer) for layer in body.get("layers", ())))
         if kind == "regrouped":
             return state.regrouped(worker, epoch, dict(body.get("timings", {})))
         if kind == "resumed":

@@ -55,6 +55,8 @@ class Regrouping(Epochs):
         self._hurt_since: float | None = None
         """Since when it is being formed, whatever supersedes it."""
         self.keepers = Keepers()
+        self.torn: dict[str, set[int]] = {}
+        """Worker → layers whose state arrived from it other than it was there: another one gives them, if there is one."""
         self._halting = ""
         self._last_checkpoint = LastCheckpoint()
         self._stepped = False
@@ -131,6 +133,7 @@ class Regrouping(Epochs):
         self.roster.clear()
         self._serving.clear()
         self._lost.clear()
+        self.torn.clear()
         self.transition = self.account = None
         for timer in ("joiners", "broken", "merge", "majority"):
             self._disarm(timer)
@@ -197,7 +200,7 @@ class Regrouping(Epochs):
         return plan_transition(
             self.rules.job, layout.epoch, layout, [self._holdings[worker] for worker in layout.workers],
             micro_batches=one.micro_batches, segments=self._segments(one), layer_bytes=one.layers,
-            speeds=self.speeds or None, before=self.transition,
+            speeds=self.speeds or None, before=self.transition, torn=self.torn,
         )  # fmt: skip
 
     def _segments(self, one: Entrant) -> int:
@@ -271,6 +274,7 @@ class Regrouping(Epochs):
         """Its process has ended, or cannot be reached."""
         self.roster.gone(worker)
         self.keepers.lost(worker)
+        self.torn.pop(worker, None)
         if self._serving.pop(worker, None) is not None:
             self._lost.add(worker)
 

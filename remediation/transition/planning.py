@@ -22,6 +22,7 @@ def plan_transition(
     layer_bytes: Sequence[int],
     speeds: Mapping[str, float] | None = None,
     before: Transition | None = None,
+    torn: Mapping[str, Collection[int]] | None = None,
     at_least: int = 1,
 ) -> Transition:
     """What the workers of `target` do, given what they hold (in any order; holdings of other workers count for nothing).
@@ -29,7 +30,8 @@ def plan_transition(
     micro_batches: of a step, at least 1. segments: of a step's gradient. layer_bytes: state of each layer, in bytes.
     speeds: worker → speed, 1 if not named; shares follow it in whole micro-batches. before: the transition that the job ran
     on; with it the living keep what they were to do and `lost_micro_batches` are those of the others, without it everything
-    that nobody has done of a step in flight. at_least: workers that the job needs.
+    that nobody has done of a step in flight. torn: worker → layers whose state arrived changed from it: another holder gives
+    them, if there is one. at_least: workers that the job needs.
 
     Raises PermanentError where the job cannot go on in place: too few workers, a worker that has not said what it holds, a
     layer that no living worker holds, numbers that do not fit the job.
@@ -42,7 +44,7 @@ def plan_transition(
     owned = [_owned(before, worker, standing.step) for worker in workers]
     contributions = _contributions(standing, held, owned, shares, pace, micro_batches)
     lost = _lost(standing, held, workers, before, micro_batches)
-    moves = _moves(standing, held, layer_bytes)
+    moves = _moves(standing, held, layer_bytes, torn or {})
     return Transition(
         job=job,
         epoch=epoch,
@@ -136,7 +138,7 @@ def _lost(standing: Standing, held: Sequence[Holding], workers: Sequence[str], b
     return tuple(sorted({number for rank in gone for number in _share(before, rank, standing.step)} - done))
 
 
-def _moves(standing: Standing, held: Sequence[Holding], layer_bytes: Sequence[int]) -> tuple[Move, ...]:
+def _moves(standing: Standing, held: Sequence[Holding], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
     nodes = [holding.node for holding in held]
     layers = range(len(layer_bytes))
     if not standing.holders:
@@ -148,8 +150,9 @@ def _moves(standing: Standing, held: Sequence[Holding], layer_bytes: Sequence[in
     orphans = [layer for layer in layers if not holders[layer]]
     if orphans:
         raise PermanentError(f"no living worker holds the state of layer {orphans[0]} of step {standing.step}: start again from a checkpoint")
+    trusted = [tuple(rank for rank in holders[layer] if layer not in torn.get(held[rank].worker, ())) or holders[layer] for layer in layers]
     lacking = {rank: [layer for layer in layers if layer not in has[rank]] for rank in standing.lacking}
-    return moves_of(lacking, holders, nodes, layer_bytes)
+    return moves_of(lacking, trusted, nodes, layer_bytes)
 
 
 def _whole(standing: Standing, held: Sequence[Holding], rank: int, layers: int) -> frozenset[int]:

@@ -67,7 +67,7 @@ class Job:
     """Workers, and the launcher's end."""
 
     def __init__(self, folder: Path, script: str) -> None:
-        self.launcher = Rehearsal(str(folder / "launcher.sock"), plan, patience_s=60)
+        self.launcher = Rehearsal(str(folder / "launcher.sock"), self._plan, patience_s=60)
         self._folder, self._script = folder, script
         self.workers: dict[str, Worker] = {}
 
@@ -81,13 +81,19 @@ class Job:
         )  # fmt: skip
         return name
 
+    def _plan(self, epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, Regroup]:
+        broken = self.launcher.all_heard("broken")
+        return plan(epoch, holdings, entries, {said["giver"]: said["layers"] for said in broken if said["giver"]})
+
     def close(self) -> None:
         for worker in self.workers.values():
             worker.close()
         self.launcher.close()
 
 
-def plan(epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, Regroup]:
+def plan(
+    epoch: int, holdings: dict[str, Message], entries: dict[str, Message], torn: dict[str, list[int]] | None = None
+) -> dict[str, Regroup]:
     workers = list(holdings)
     held = [
         Holding(**{"worker": name, "node": "n0"} | {key: said[key] for key in ("step", "done", "segments", "phase", "fresh")})
@@ -95,7 +101,9 @@ def plan(epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) 
     ]
     entry = entries[workers[0]]
     target = layout_of([(name, "n0") for name in workers], epoch)
-    made = plan_transition("job", epoch, target, held, micro_batches=entry["micro_batches"], segments=entry["segments"], layer_bytes=entry["layers"])
+    made = plan_transition(
+        "job", epoch, target, held, micro_batches=entry["micro_batches"], segments=entry["segments"], layer_bytes=entry["layers"], torn=torn
+    )
     return {
         name: Regroup(epoch, rank, len(workers), tuple(workers), made.step, made.current, made.shares, made.finish, made.moves, made.source)
         for rank, name in enumerate(workers)

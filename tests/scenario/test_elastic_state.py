@@ -13,10 +13,43 @@ import pytest
 
 from eagle_eye.training.elastic import ways
 from fakes.handing_over import LAYERS, inventory, worker
+from fakes.rehearsed import Job, Worker
 
 PATIENCE_S = 60.0
 TO_RANK_2 = [[layer % 2, 2, layer] for layer in range(LAYERS)]
 TO_RANK_1 = [[0, 1, layer] for layer in range(LAYERS)]
+JOB = """
+import json, os
+import torch
+import eagle_eye
+from eagle_eye.training.elastic import remote_memory
+
+torch.set_num_threads(1)
+torch.manual_seed(5)
+
+if os.environ.get("TORN"):
+    read = remote_memory.read
+
+    def torn(pid, addresses, into):
+        remote_memory.read = read
+        read(pid, addresses, into)
+        into[-1][-1] ^= 128
+
+    remote_memory.read = torn
+
+def batch(step, micro_batch):
+    given = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + micro_batch))
+    return given, given.sum(1, keepdim=True)
+
+worker = eagle_eye.elastic(
+    [torch.nn.Linear(8, 16), torch.nn.Linear(16, 16), torch.nn.Linear(16, 1)], loss=torch.nn.functional.mse_loss, batch=batch, micro_batches=6,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2), save_every=0,
+)
+for step in worker.steps(until=5):
+    step.run()
+print(json.dumps({"digest": worker.inventory.digest()}), flush=True)
+os._exit(0)
+"""
 
 
 class Workers:
@@ -89,3 +122,31 @@ def test_a_giver_whose_taker_is_killed_in_the_middle_keeps_its_state_and_nothing
     os.kill(workers.processes[1].pid or 0, signal.SIGKILL)
     kind, error, _, whole, still_open = workers.hear(0)
     assert (kind, error, whole, still_open) == ("failed", "Broken", True, 0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path, JOB)
+    yield made
+    made.close()
+
+
+def test_a_layer_that_arrived_torn_comes_from_another_giver_the_next_time(job: Job, tmp_path: Path) -> None:
+    givers = [job.start(slot) for slot in (0, 1)]
+    dead = job.start(2, {"step": 2, "phase": "reducing", "act": "kill"})
+    joiner = job.start(3, TORN="1")
+    job.launcher.entered(*givers, dead, joiner)
+    job.launcher.form(1, *givers, dead)
+    job.launcher.lost(dead)
+    first = job.launcher.form(2, *givers, joiner)[joiner]
+    torn = job.launcher.hear("broken", joiner, epoch=2)
+    assert [(first.workers[giver], layer) for giver, _, layer in first.moves].count((torn["giver"], torn["layers"][0])) == 1
+    second = job.launcher.form(3, *givers, joiner)[joiner]
+    assert len(second.moves) == len(first.moves)
+    assert all(second.workers[giver] != torn["giver"] for giver, _, layer in second.moves if layer in torn["layers"])
+    alone = Worker(tmp_path, "alone", JOB)
+    try:
+        assert job.workers[joiner].end() == alone.end()
+    finally:
+        alone.close()
+    assert all(job.workers[giver].end() == job.workers[joiner].said() for giver in givers)

@@ -173,6 +173,19 @@ def test_a_stop_whose_last_checkpoint_was_never_written_says_so() -> None:
     assert "its last checkpoint was never written: no room" in only(job.die(saver), End)[0].reason
 
 
+def test_a_giver_whose_layer_arrived_torn_does_not_give_it_again() -> None:
+    job = Job(slots=2).running()
+    job.coordinator.resize("c", {"n0": 3})
+    moves = only(job.agree(job.enter("r/n0/2")), Regroup)[0].transition.moves
+    giver, _, layer = moves[0]
+    epoch = job.epoch
+    job.steps.pop("r/n0/2")
+    job.coordinator.broken("r/n0/2", epoch, giver=f"r/n0/{giver}", layers=(layer,))
+    again = only(job.agree(job.pass_time(1.1)), Regroup)[0].transition.moves
+    assert again
+    assert (giver, 2, layer) not in again
+
+
 def test_a_spent_budget_is_a_stop_with_a_checkpoint() -> None:
     job = Job(heal="in-place:1").running()
     job.agree(job.die("r/n0/1"))

@@ -177,6 +177,14 @@ def test_only_what_is_lacking_is_sent() -> None:
     assert len(applied.moves) == 3  # w0 goes on to step 3 before it gives
 
 
+def test_a_layer_that_arrived_torn_is_given_by_another_holder_if_there_is_one() -> None:
+    held = [member(0, node="a", step=2), member(1, node="b", step=2), member(2, node="b", step=2), member(3, node="b", fresh=True)]
+    assert {layer: giver for giver, _, layer in plan(held, layer_bytes=(4, 4)).moves} == {0: 1, 1: 2}
+    assert {layer: giver for giver, _, layer in plan(held, layer_bytes=(4, 4), torn={"w1": {0}}).moves} == {0: 2, 1: 1}
+    assert {giver for giver, _, _ in plan(held, layer_bytes=(4, 4), torn={"w1": {0, 1}, "w2": {0, 1}}).moves} == {0}, "the next nearest"
+    assert {giver for giver, _, _ in plan([held[0], held[3]], layer_bytes=(4, 4), torn={"w0": {0, 1}}).moves} == {0}, "nobody else has it"
+
+
 def test_what_arrived_in_part_is_given_on_to_the_neighbour() -> None:
     held = [member(0, node="a", step=2), member(1, node="b", step=2, fresh=True, layers=(0, 1)), member(2, node="b", step=2, fresh=True, layers=(2,))]
     assert sorted(plan(held).moves) == [(1, 2, 0), (1, 2, 1), (2, 1, 2)]

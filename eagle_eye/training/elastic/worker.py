@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted
+from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateTorn
 from eagle_eye.training.probe import Monitor
 
 from .arithmetic import Reduction
@@ -263,8 +263,12 @@ class Elastic:
                 return
 
     def _tell_broken(self, error: Exception) -> None:
-        if isinstance(error, Broken) and self._session.pending <= self._seen:
-            self._session.tell("broken", epoch=self._seen, error=str(error)[:500])
+        """Also of state that arrived torn, whatever has happened since: its giver is not to give it again."""
+        giver, layers = "", tuple[int, ...]()
+        if isinstance(error, StateTorn) and self._orders is not None:
+            giver, layers = self._orders.workers[error.giver], error.layers
+        if giver or (isinstance(error, Broken) and self._session.pending <= self._seen):
+            self._session.tell("broken", epoch=self._seen, error=str(error)[:500], giver=giver, layers=layers)
 
     def _join(self, orders: Regroup, waited_s: float) -> None:
         """Take up an epoch's orders. The group waits until somebody needs it: who has work left does that meanwhile."""
