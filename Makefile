@@ -13,7 +13,7 @@ help:  ## this list
 	@PYTHON=$(PYTHON) scripts/set-up
 
 .venv/.servers: .venv/.ready scripts/install-debian
-	@scripts/install-debian prometheus prometheus-alertmanager postgresql chromium fonts-dejavu-core && touch $@
+	@scripts/install-debian prometheus prometheus-alertmanager postgresql chromium fonts-dejavu-core iproute2 && touch $@
 
 demo: .venv/.ready  ## a real training job, broken ten times and healed; ends with a table. KEEP=1 leaves the dashboard up
 	@.venv/bin/eagle-eye demo $(if $(KEEP),--keep) $(ARGS)

@@ -108,10 +108,14 @@ class Stage:
         }  # fmt: skip
         return LauncherSettings(**given | changes)
 
+    def inside(self, _node: int) -> tuple[str, ...]:
+        """Words before the command of a node's launcher, where it is to run in a place of its own."""
+        return ()
+
     def launch(self, node: int, /, **changes: Any) -> subprocess.Popen[bytes]:
         log = (self.directory / f"launcher{node}.log").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "remediation.launcher"], stdin=subprocess.PIPE, stderr=log, stdout=log,
+            [*self.inside(node), sys.executable, "-m", "remediation.launcher"], stdin=subprocess.PIPE, stderr=log, stdout=log,
             cwd=Path(__file__).parents[2],
         )  # fmt: skip
         log.close()

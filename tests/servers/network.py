@@ -1,0 +1,123 @@
+"""A network of its own: nodes in network namespaces, on one switch whose links can be cut and mended. Linux, root, iproute2."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "eagle-eye-test"
+SUBNET = "10.77.0"
+_numbers = itertools.count()
+
+
+class Network:
+    """`nodes` machines and a switch, which has an address, too. None of it is seen by, or sees, the machine's own network.
+
+    A link is cut as if its cable was pulled: nobody is told, packets are lost.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        _refuse_without_means()
+        remove_what_dead_runs_left()
+        self._name = f"{PREFIX}-{os.getpid()}-{_birth(os.getpid())}-{next(_numbers)}"
+        self._nodes = range(nodes)
+        self.server = f"{SUBNET}.254"
+        """Address of the switch."""
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
+        switch = self._switch
+        for name in [switch, *map(self._node, self._nodes)]:
+            _ip(f"netns add {name}")
+            _ip(f"-n {name} link set lo up")
+        _ip(f"-n {switch} link add switch type bridge forward_delay 0")
+        _ip(f"-n {switch} address add {self.server}/24 dev switch")
+        _ip(f"-n {switch} link set switch up")
+        for node in self._nodes:
+            name = self._node(node)
+            _ip(f"-n {switch} link add port{node} type veth peer name eth0 netns {name}")
+            _ip(f"-n {switch} link set port{node} master switch up")
+            _ip(f"-n {name} address add {self.address(node)}/24 dev eth0")
+            _ip(f"-n {name} link set eth0 up")
+
+    def address(self, node: int) -> str:
+        return f"{SUBNET}.{node + 1}"
+
+    def inside(self, node: int) -> tuple[str, ...]:
+        """Words before a command that is to run on a node; the process is the command itself."""
+        return ("ip", "netns", "exec", self._node(node))
+
+    @property
+    def inside_switch(self) -> tuple[str, ...]:
+        """The same for what is to run where the switch is."""
+        return ("ip", "netns", "exec", self._switch)
+
+    def cut(self, node: int) -> None:
+        """Pull the cable between a node and the switch."""
+        _ip(f"-n {self._switch} link set port{node} down")
+
+    def mend(self, node: int) -> None:
+        """Put it back."""
+        _ip(f"-n {self._switch} link set port{node} up")
+
+    def close(self) -> None:
+        """Take everything away."""
+        _remove(self._name)
+
+    def _node(self, node: int) -> str:
+        return f"{self._name}-node{node}"
+
+    @property
+    def _switch(self) -> str:
+        return f"{self._name}-switch"
+
+
+def remove_what_dead_runs_left() -> None:
+    """Networks whose maker was killed before it could take them away."""
+    for name in namespaces():
+        pid, birth = name.removeprefix(f"{PREFIX}-").split("-")[:2]
+        if _birth(int(pid)) != birth:
+            _remove(name)
+
+
+def _remove(prefix: str) -> None:
+    """Namespaces of that name, or whose names begin so, and whatever still runs in them."""
+    for name in [name for name in namespaces() if name == prefix or name.startswith(f"{prefix}-")]:
+        for pid in _ip(f"netns pids {name}").split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _ip(f"netns delete {name}")
+
+
+def namespaces() -> list[str]:
+    """Of the networks of all tests that run on this machine, or were killed."""
+    return [line.split()[0] for line in _ip("netns list").splitlines() if line.startswith(f"{PREFIX}-")]
+
+
+def _birth(pid: int) -> str:
+    """When a process began, in ticks since boot; '' if there is none: a pid may be used again."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _refuse_without_means() -> None:
+    if shutil.which("ip") is None:
+        raise RuntimeError("this test needs `ip` of Debian's package iproute2: `make services` installs it")
+    if os.geteuid() != 0:
+        raise RuntimeError("this test needs root, to make network namespaces and cut the links between them: run it as root (sudo make services)")
+
+
+def _ip(words: str) -> str:
+    done = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"`ip {words}` failed: {done.stderr.strip()}; it needs root with CAP_NET_ADMIN and CAP_SYS_ADMIN")
+    return done.stdout
