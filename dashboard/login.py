@@ -8,7 +8,7 @@ import secrets
 import threading
 from dataclasses import dataclass, field
 
-from dashboard import markup
+from dashboard import markup, words
 from dashboard.reading import PERSON, TOKEN
 from dashboard.sources import Sources
 from eagle_eye.access import Person, Role
@@ -106,7 +106,7 @@ def _asked(known: Sources, complaint: str) -> Person | None:
         if sent:
             complaint = _tried(known, given)
         if complaint:
-            st.html(markup.banner(complaint, "alarm"))
+            st.html(markup.banner(words.capital(complaint), "alarm"))
         st.html(markup.tagged("p", markup.joined("No token? Whoever runs the server makes one: ", markup.tagged("code", "eagle-eye token add NAME")), "ee-second"))
     return None
 

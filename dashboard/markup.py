@@ -14,6 +14,7 @@ Tone = Literal["quiet", "good", "accent", "warning", "alarm"]
 SIGNS: Mapping[Tone, str] = {"quiet": "○", "good": "●", "accent": "◐", "warning": "▲", "alarm": "■"}
 """Shapes beside the colours: whoever sees no colour sees these."""
 FIRST = "cluster"
+NAMED = re.compile(r"(?i)\b(incident )([0-9a-f]{12,32})\b")
 QUOTED = re.compile(r"`([^`]+)`")
 
 
@@ -51,6 +52,15 @@ def prose(value: object) -> Safe:
     'start <code>eagle-eye server</code> &amp; look'
     """
     return value if isinstance(value, Safe) else Safe(QUOTED.sub(r"<code>\1</code>", escape(str(value))))
+
+
+def pointed(value: object) -> Safe:
+    """As `prose`; an incident that is named leads to its page.
+
+    >>> pointed("it came back as incident 3336dcb6e25e4ee8; no")
+    'it came back as incident <a class="ee-link" href="incident?incident=3336dcb6e25e4ee8" target="_self">3336dcb6e25e4ee8</a>; no'
+    """
+    return Safe(NAMED.sub(lambda found: f"{found[1]}{link(found[2], 'incident', incident=found[2])}", prose(value)))
 
 
 def joined(*parts: object) -> Safe:

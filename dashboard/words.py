@@ -1,7 +1,7 @@
 """Numbers, times and names as a person reads them. Pure: no clock, no Streamlit; `now` and the reader's zone are handed in."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -199,6 +199,17 @@ def entity(kind: str, name: str) -> str:
     if kind == "gpu":
         return f"GPU {name.removeprefix('GPU-')[:UUID_SHOWN]}"
     return f"{kind} {name}"
+
+
+def accused(culprits: Iterable[str]) -> Iterator[str]:
+    """`worker run/node/0`, … as one says it; a node by its name alone.
+
+    >>> list(accused(["worker run-1/node-a/3", "node node-b"]))
+    ['worker 3 on node-a', 'node-b']
+    """
+    for culprit in culprits:
+        kind, _, name = culprit.partition(" ")
+        yield name if kind == "node" else entity(kind, name)
 
 
 def listed(names: Iterable[str], *, most: int = 3, nothing: str = NOTHING) -> str:

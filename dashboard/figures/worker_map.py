@@ -1,5 +1,6 @@
 """Workers × time, each beside its peers: a straggler is a dark line, a slow moment of all is none."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import tzinfo
@@ -17,6 +18,8 @@ NAMED = 28
 """Rows with a name beside them."""
 ROW = 20
 MOST = 560
+LATELY_S = 60.0
+"""Who is slow now is told from so many seconds: longer would not see whoever has just begun to be."""
 LOW, HIGH = 0.5, 1.5
 """Times the peers' median; what is beyond has the colour of the end."""
 
@@ -54,13 +57,13 @@ def beside_peers(heat: WorkerHeat) -> Floats:
 
 
 def slowest(heat: WorkerHeat) -> tuple[str, float] | None:
-    """The worker that takes longest beside its peers over the last tenth of the time, and how many times as long; None: nothing is known."""
-    if not heat.values.size:
+    """The worker that takes longest beside its peers over the last LATELY_S that are known, and how many times as long; None: nothing is known."""
+    shares = beside_peers(heat)
+    told = np.flatnonzero(np.isfinite(shares).any(axis=0))
+    if not len(told):
         return None
-    last = beside_peers(heat)[:, -max(1, heat.values.shape[1] // 10) :]
+    last = shares[:, max(0, told[-1] + 1 - math.ceil(LATELY_S / heat.every)) : told[-1] + 1]
     known = np.isfinite(last).any(axis=1)
-    if not known.any():
-        return None
     typical = np.full(len(last), -np.inf)
     typical[known] = np.nanmedian(last[known], axis=1)
     return heat.workers[int(typical.argmax())], float(typical.max())

@@ -22,6 +22,7 @@ LONGEST = 400
 STACK_SHOWN = 4000
 ORDER_WORDS = ("exclude", "resume_step", "skip", "epoch", "workers")
 """Of a command's arguments and answers, what a reader wants to see."""
+OVER = "over"
 SIGNS = {"reached": "●", "now": "◐", "failed": "▲", "ahead": "○"}
 
 
@@ -86,7 +87,7 @@ def deed(story: Story, eye: Eye) -> Safe:
     says = [
         tagged("div", joined(markup.badge(told.lead, told.tone), *([markup.muted(_whose(line))] if line is not None else [])), "ee-deed-lead"),
         tagged("div", told.what, "ee-deed-what"),
-        tagged("div", told.why, "ee-deed-why"),
+        tagged("div", markup.pointed(told.why), "ee-deed-why"),
     ]
     if line is not None and waits:
         says.append(_terms(line, eye))
@@ -122,7 +123,7 @@ def _stage(stage: Stage, began: float) -> Safe:
     when = words.after(stage.time - began) if stage.time is not None else words.NOTHING
     sign = Safe(f'<span class="ee-track-sign" aria-hidden="true">{SIGNS[stage.state]}</span>')
     name = tagged("div", joined(sign, tagged("span", stage.name, "ee-track-name"), tagged("span", when, "ee-track-time")), "ee-track-head")
-    return tagged("li", joined(name, tagged("div", words.capital(stage.text), "ee-track-text")), f"ee-stage-{stage.state}")
+    return tagged("li", joined(name, tagged("div", markup.pointed(words.capital(stage.text)), "ee-track-text")), f"ee-stage-{stage.state}")
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
@@ -160,14 +161,17 @@ def _value(value: object) -> str:
     return words.listed(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def proofs(lines: Iterable[EvidenceLine]) -> Safe:
+def proofs(lines: Iterable[EvidenceLine], eye: Eye) -> Safe:
     """Lines of evidence, what they measured beside the threshold."""
     columns = (Column("Evidence", grows=True), Column("Measured", number=True), Column("Threshold", number=True, wide_only=True))
-    rows = [(markup.stacked(words.capital(line.text), _source(line)) if _source(line) else words.capital(line.text), _measured(line.value, line.metric), _measured(line.threshold, line.metric)) for line in lines]
+    rows = [(markup.stacked(words.capital(line.text), _source(line)) if _source(line) else words.capital(line.text), _measured(line.value, line.metric, eye), _measured(line.threshold, line.metric, eye)) for line in lines]
     return markup.table(columns, rows, caption="evidence")
 
 
-def _measured(value: float | None, metric: str) -> str:
+def _measured(value: float | None, metric: str, eye: Eye) -> str:
+    """The end of a claim is measured as a time (detectors/standing.py)."""
+    if metric == OVER:
+        return words.clock_time(value, eye.zone)
     return words.figure(value, unit_of(metric))
 
 
@@ -196,7 +200,7 @@ def rivals(each: Iterable[Rival]) -> Safe:
 def similar(lines: Iterable[IncidentLine], eye: Eye) -> Safe:
     """Past incidents of the same cause."""
     columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
-    rows = [(markup.link(words.relative(line.opened, eye.now), "incident", incident=line.id), words.listed(telling.named(line.culprits), nothing="nobody named"), line.state, words.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
+    rows = [(markup.link(words.relative(line.opened, eye.now), "incident", incident=line.id), words.listed(words.accused(line.culprits), nothing="nobody named"), line.state, words.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
     return markup.table(columns, rows, caption="similar incidents")
 
 

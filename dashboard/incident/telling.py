@@ -1,6 +1,5 @@
 """An incident in a few words: what is broken, who, what is done about it, and what it costs. Pure."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dashboard import words
@@ -49,17 +48,6 @@ def standing(story: Story) -> tuple[str, Tone]:
     return WAITS if story.waiting is not None else STATES.get(story.state, (words.capital(story.state), "quiet"))
 
 
-def named(culprits: Iterable[str]) -> Iterator[str]:
-    """`worker run/node/0`, … as one says it; a node by its name alone.
-
-    >>> list(named(["worker run-1/node-a/3", "node node-b"]))
-    ['worker 3 on node-a', 'node-b']
-    """
-    for culprit in culprits:
-        kind, _, name = culprit.partition(" ")
-        yield name if kind == "node" else words.entity(kind, name)
-
-
 def title(incident: Incident) -> str:
     """Cause and culprit: Slow node: node-c."""
     return f"{words.capital(incident.cause)}: {culprits(incident)}"
@@ -67,7 +55,7 @@ def title(incident: Incident) -> str:
 
 def culprits(incident: Incident) -> str:
     """Those whom one can name in a line."""
-    return words.listed(named(str(culprit.entity) for culprit in incident.culprits), most=2, nothing="nobody named")
+    return words.listed(words.accused(str(culprit.entity) for culprit in incident.culprits), most=2, nothing="nobody named")
 
 
 def sureness(incident: Incident) -> str:

@@ -13,7 +13,7 @@ from dashboard.reading import Reader
 from dashboard.sources import Sources
 
 MOST = 100
-TONES: dict[str, markup.Tone] = {"helped": "good", "failed": "alarm", "under way": "accent"}
+TONES: dict[str, markup.Tone] = {"helped": "good", "failed": "warning", "under way": "accent"}
 DOWNTIME = "downtime_s"
 THROUGHPUT = "throughput_per_s"
 BILL = "bill_gpu_hours"
@@ -22,8 +22,8 @@ BILL = "bill_gpu_hours"
 def show() -> None:
     """Draw the page."""
     known, reader = reading.sources(), reading.reader()
-    known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     span = heading_with_span(known, "Actions", usual="24h")
+    known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     every = reading.every(known)
     boundary.live(lambda: _done(known, reader, span), every=every)
     boundary.live(lambda: _standing(known, reader), every=every)
@@ -95,7 +95,7 @@ def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
         _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
         _beside(words.number(line.predicted.get(THROUGHPUT), "/s"), words.number(line.actual.get(THROUGHPUT), "/s")),
         words.gpu_hours(line.actual.get(BILL), "GPU-h"),
-        markup.stacked(line.detail or words.NOTHING, line.targets),
+        markup.stacked(markup.pointed(line.detail or words.NOTHING), line.targets),
     )
 
 

@@ -22,6 +22,8 @@ MOST_JOBS = 50
 MOST_NODES = 40
 HEAT_KEEP_S = 60.0
 """A heat map shows the mean of the last minute: longer would hide what is now, shorter may find no file."""
+CALLED = {"failed": "not healed: needs a person"}
+"""State of an incident → what it means for whoever reads."""
 STATES: dict[str, tuple[str, markup.Tone]] = {
     "running": ("running", "good"), "healing": ("healing", "accent"), "standing": ("stands still", "alarm"), "over": ("over", "quiet"),
 }  # fmt: skip
@@ -35,8 +37,8 @@ def show() -> None:
     import streamlit as st
 
     known, reader = reading.sources(), reading.reader()
-    known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     span = heading_with_span(known, "Cluster")
+    known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     every = reading.every(known)
     boundary.live(lambda: _first(known, reader, span), every=every)
     left, right = st.columns([3, 2], gap="medium")
@@ -102,15 +104,10 @@ def calls(lines: Sequence[IncidentLine], *, now: float) -> Safe:
 def _call(line: IncidentLine, now: float) -> Safe:
     tone: markup.Tone = "alarm" if line.waiting_plan or line.state == "failed" else "accent" if line.state in ("healing", "contained") else "warning"
     what = markup.tagged("span", markup.link(words.capital(line.cause), "incident", incident=line.id), "ee-what")
-    where = markup.tagged("span", words.listed(map(_said, line.culprits), nothing="nobody named"))
+    where = markup.tagged("span", words.listed(words.accused(line.culprits), nothing="nobody named"))
     about = markup.muted(f"{line.job} · {words.relative(line.opened, now)} · {words.gpu_hours(line.bill_gpu_hours)}")
-    word = f"waits for you: {words.spoken(line.waiting_action)}" if line.waiting_plan else line.state
+    word = f"waits for you: {words.spoken(line.waiting_action)}" if line.waiting_plan else CALLED.get(line.state, line.state)
     return markup.tagged("div", markup.joined(what, where, about, markup.tagged("span", markup.badge(word, tone), "ee-next")), f"ee-call ee-{tone}")
-
-
-def _said(culprit: str) -> str:
-    kind, _, name = culprit.partition(" ")
-    return name if kind == "node" else words.entity(kind, name)
 
 
 # --- jobs and nodes --------------------------------------------------------------------------------------------------

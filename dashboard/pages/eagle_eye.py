@@ -14,6 +14,8 @@ from dashboard.sources import Sources
 LATE_S = 10.0
 """Behind the stream: detection takes that much longer than it should."""
 MOST = 50
+UNKNOWN = "The server's own figures cannot be read, so lag is not known: set `server.http`, and look whether it answers."
+UNKNOWN_THEN = "How far they lagged was not recorded."
 
 
 def show() -> None:
@@ -53,7 +55,8 @@ def tiles(status: Status, now: float) -> Sequence[Tile]:
 def _leader(status: Status, now: float) -> Tile:
     """Who leads, or who did last."""
     if status.leader:
-        return Tile("Leader", status.last_leader, f"term {status.term}, since {words.relative(status.leads_since, now)}")
+        process, _, host = status.last_leader.partition(" on ")
+        return Tile("Leader", host, f"{process}, term {status.term}, since {words.relative(status.leads_since, now)}")
     if not status.last_leader:
         return Tile("Leader", words.NOTHING, "nobody has led yet")
     return Tile("Leader", words.NOTHING, f"last {status.last_leader}, term {status.term}, until {words.relative(status.led_until, now)}")
@@ -69,7 +72,7 @@ def _partitions(status: Status, known: Sources, now: float) -> Safe:
         (line.partition, line.owner or markup.badge("nobody", "alarm"), line.term, words.duration(line.lag_s), words.number(line.lag_records), words.relative(line.last_tick, now), words.duration(line.history_lag_s))
         for line in status.partitions
     )
-    unknown = "" if status.figures else markup.tagged("p", "The server's own figures cannot be read, so lag is not known: set `server.http`, and look whether it answers.", "ee-second")
+    unknown = "" if status.figures else markup.tagged("p", markup.prose(UNKNOWN_THEN if known.recorded is not None else UNKNOWN), "ee-second")
     return markup.joined(head, markup.table(columns, rows, caption="Partitions"), unknown)
 
 
@@ -97,5 +100,5 @@ def _notices(status: Status, reader: Reader, now: float) -> Safe:
     head = markup.section("Notices", "what it noted about itself")
     if not status.notices:
         return markup.joined(head, markup.banner(markup.muted("Nothing was noted: no leader changed, the stream was never away."), "quiet"))
-    rows = ((words.date_time(notice.time, reader.zone, now), markup.muted(words.relative(notice.time, now)), markup.tagged("code", notice.name), notice.message) for notice in status.notices[:MOST])
+    rows = ((words.date_time(notice.time, reader.zone, now), markup.muted(words.relative(notice.time, now)), markup.tagged("code", notice.name), markup.prose(notice.message)) for notice in status.notices[:MOST])
     return markup.joined(head, markup.table((Column("Time"), Column("", wide_only=True), Column("Notice"), Column("", grows=True)), rows, caption="Notices"))

@@ -10,6 +10,7 @@ from dashboard.incident import deciding, drawing
 from dashboard.incident.drawing import Eye
 from dashboard.queries import incident as queries
 from dashboard.queries.incident import Story
+from dashboard.queries.job import ASIDE
 from dashboard.reading import Reader
 from dashboard.sources import Sources
 
@@ -72,7 +73,7 @@ def _evidence(known: Sources, who: Reader, story: Story) -> None:
     st.html(markup.section("Evidence", f"{words.count(len(story.evidence), 'line')} of {words.count(len(story.incident.parts), 'finding')}"))
     boundary.shown(lambda: _plots(known, who, story))
     if story.evidence:
-        st.html(drawing.proofs(story.evidence))
+        st.html(drawing.proofs(story.evidence, Eye(zone=who.zone, now=known.now())))
     if story.log_lines:
         st.html(markup.section("Last words of the process"))
         st.html(drawing.logs(story.log_lines))
@@ -110,7 +111,7 @@ def _beside(story: Story, eye: Eye, who: Reader) -> None:
     if story.rivals:
         st.html(markup.section("What else it could be"))
         st.html(drawing.rivals(story.rivals))
-    repairs = [line for line in story.plans if line.plan.action not in queries.ASIDE]
+    repairs = [line for line in story.plans if line.plan.action not in ASIDE]
     if repairs:
         st.html(markup.section("Plans", "what was said, and what came of it"))
         st.html(markup.joined(*(drawing.plan(line, eye) for line in repairs)))

@@ -69,7 +69,7 @@ def table(lines: Sequence[IncidentLine], eye: Eye) -> Safe:
 
 def _row(line: IncidentLine, eye: Eye) -> tuple[object, ...]:
     word, tone = telling.WAITS if line.waiting_plan else telling.STATES.get(line.state, (line.state, "quiet"))
-    culprits = words.listed(telling.named(line.culprits), most=2, nothing="nobody named")
+    culprits = words.listed(words.accused(line.culprits), most=2, nothing="nobody named")
     proposed = f"Proposed: {words.spoken(line.waiting_action)}" if line.waiting_plan else line.severity.upper()
     lasted = words.duration(line.changed - line.since) if line.over else words.NOTHING
     return (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dashboard import boundary, markup, reading, words
 from dashboard.figures import style
 from dashboard.figures.job_course import job_course
-from dashboard.figures.worker_map import named, slowest, worker_map
+from dashboard.figures.worker_map import LATELY_S, named, slowest, worker_map
 from dashboard.heading import heading, heading_with_span
 from dashboard.markup import Column, Safe, Tile
 from dashboard.pages.cluster import STATES
@@ -152,11 +152,16 @@ def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) ->
     if not heat.workers:
         st.html(markup.empty("No worker has told this number", "Choose another one, or a longer time."))
         return
-    st.html(straggler(heat))
+    st.html(straggler(_lately(known, chosen, metric, heat, until)))
     figure = reading.drawn("workers", (chosen, span, metric), lambda: worker_map(heat, reader.palette, reader.zone))
     st.plotly_chart(figure, theme=None, key="workers", config=style.SETTINGS, alt=f"{metric} of {len(heat.workers)} workers of {chosen}")
     if heat.total > len(heat.workers):
         st.html(markup.tagged("p", f"The slowest {len(heat.workers)} of {heat.total:,} workers.", "ee-second"))
+
+
+def _lately(known: Sources, chosen: str, metric: str, heat: WorkerHeat, until: float) -> WorkerHeat:
+    """Fine enough to see who is slow now: a column of a long span is many minutes."""
+    return heat if heat.every <= LATELY_S else job.workers(known, chosen, since=until - reading.SPANS["10m"], until=until, metric=metric)
 
 
 def straggler(heat: WorkerHeat) -> Safe:

@@ -9,10 +9,11 @@ import msgspec
 from dashboard.errors import NotThere
 from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, KeptVerdict, Ledger, Moment
-from eagle_eye.types import Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
+from eagle_eye.types import Evidence, Finding, Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
 
 from .evidence import Plot, plots_of
 from .incidents import IncidentLine, line_of, waits
+from .job import ASIDE
 from .nodes import node_of
 
 SIMILAR = 8
@@ -95,10 +96,6 @@ class Story:
     def last(self) -> PlanLine | None:
         """The newest plan that repairs something: neither stacks nor letters."""
         return next((each for each in self.plans if each.plan.action not in ASIDE), None)
-
-
-ASIDE = ("dump", "notify")
-"""Actions that repair nothing."""
 
 
 def story(sources: Sources, name: str) -> Story:
@@ -208,14 +205,19 @@ def _stacks_of(detail: str) -> Iterator[Stack]:
 
 def _evidence(incident: Incident) -> Iterator[EvidenceLine]:
     """Each line once: the incident's own, then what else its findings tell."""
-    told = {proof.text: (finding, proof) for finding in incident.parts for proof in finding.evidence}
+    told: dict[str, tuple[Finding, Evidence]] = {}
+    for each in incident.parts:
+        for proof in each.evidence:
+            told.setdefault(proof.text, (each, proof))  # whoever says it first says it with its number
+    own: dict[str, Evidence] = {}
     for proof in incident.evidence:
+        own.setdefault(proof.text, proof)
+    for proof in own.values():
         finding = told[proof.text][0] if proof.text in told else None
         yield EvidenceLine(
             text=proof.text, finding=finding.kind if finding else "", entity=str(finding.entity) if finding else "", time=finding.since if finding else incident.since,
             metric=proof.metric, value=proof.value, threshold=proof.threshold,
         )  # fmt: skip
-    own = {proof.text for proof in incident.evidence}
     for text, (finding, proof) in told.items():
         if text not in own:
             yield EvidenceLine(

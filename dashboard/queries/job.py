@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dashboard import words
 from dashboard.errors import NotThere
 from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
@@ -28,6 +29,8 @@ COMPUTE = "compute_s"
 """Not logged itself: the time of a step less what the worker waited for others. In a step time all workers look alike, as they wait for the slowest."""
 WORKER_METRICS = (COMPUTE, "step_s", "forward_s", "backward_s", "communication_s", "data_s", "optimizer_s")
 MOST_INCIDENTS = 200
+ASIDE = ("dump", "notify")
+"""Actions that repair nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +177,12 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ma
     for record in sources.ledger.incidents(job=job, limit=MOST_INCIDENTS):
         incident = record.incident
         if since <= record.opened < until:
-            culprits = ", ".join(str(culprit.entity) for culprit in incident.culprits) or "nobody named"
+            culprits = words.listed(words.accused(str(culprit.entity) for culprit in incident.culprits), nothing="nobody named")
             yield Mark(time=record.opened, what="incident", text=f"{incident.cause}: {culprits}", incident=incident.id)
         if record.changed < since:
             continue
         for outcome in sources.ledger.outcomes(incident=incident.id):
-            if outcome.state == "done" and since <= outcome.time < until:
+            if outcome.state == "done" and outcome.action not in ASIDE and since <= outcome.time < until:
                 yield Mark(time=outcome.time, what="heal", text=f"{outcome.action} for {incident.cause}", incident=incident.id)
 
 

@@ -91,7 +91,7 @@ def test_times_stand_in_the_readers_zone():
 def workers(values: np.ndarray) -> WorkerHeat:
     names = [f"run/node-{row}/0" for row in range(len(values))]
     peers = np.median(values, axis=0).astype(np.float32)
-    return WorkerHeat(metric="compute_s", unit="s", times=np.arange(values.shape[1], dtype=float), workers=names, values=values.astype(np.float32), peers=peers, every=1.0, total=len(names))
+    return WorkerHeat(metric="compute_s", unit="s", times=np.arange(values.shape[1], dtype=float), workers=names, values=values.astype(np.float32), peers=peers, every=15.0, total=len(names))
 
 
 def test_a_straggler_is_named_and_a_slow_moment_of_all_is_not():
@@ -104,6 +104,13 @@ def test_a_straggler_is_named_and_a_slow_moment_of_all_is_not():
     assert times == pytest.approx(1.8)
     assert beside_peers(workers(values))[0, 35] == 1.0
     assert "node-2 / 0" in worker_map(workers(values), LIGHT, UTC).layout.yaxis.ticktext
+
+
+def test_whoever_has_been_slow_for_a_minute_is_named_though_the_newest_columns_are_not_written_yet():
+    values = np.ones((4, 240))
+    values[1, 230:236] = 1.8
+    values[:, 236:] = np.nan
+    assert slowest(workers(values)) == ("run/node-1/0", pytest.approx(1.8))
 
 
 def test_two_workers_never_share_a_line():

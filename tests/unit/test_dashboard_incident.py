@@ -18,7 +18,7 @@ from dashboard.incident import deciding, drawing, foretold, telling
 from dashboard.incident.drawing import Eye
 from dashboard.incident.stages import stages
 from dashboard.queries.evidence import OTHERS, Plot
-from dashboard.queries.incident import Story, story
+from dashboard.queries.incident import EvidenceLine, Story, story
 from dashboard.reading import PERSON, TOKEN, Reader
 from dashboard.sources import VARIABLE, Sources
 from eagle_eye.access import Person, Role
@@ -108,6 +108,19 @@ def test_an_action_that_did_not_help_needs_a_person(kept, known):
     assert stages(found)[-1].state == "failed"
 
 
+def test_a_repair_that_came_back_as_another_incident_leads_there(kept, known):
+    done(kept)
+    kept.save_outcome(Outcome(plan=PLAN.id, incident=PLAN.incident, action=PLAN.action, state="failed", time=120.0, detail="it came back as incident 3336dcb6e25e4ee8; <b>"))
+    for text in (drawing.deed(told(known), Eye(zone=UTC, now=200.0)), drawing.track(told(known))):
+        assert 'href="incident?incident=3336dcb6e25e4ee8"' in text
+        assert "<b>" not in text
+
+
+def test_when_a_claim_ended_is_a_time_of_the_readers():
+    over = EvidenceLine(text="over: it reports again", finding="node.lost", entity="node node-a", time=0.0, metric="over", value=3661.0, threshold=None)
+    assert "01:01:01" in drawing.proofs([over], Eye(zone=UTC, now=200.0))
+
+
 def test_without_a_plan_the_page_says_that_there_is_none(known):
     assert telling.deed(told(known)).what == "No repair was planned"
     assert "Eagle Eye still looks" in drawing.deed(told(known), Eye(zone=UTC, now=200.0))
@@ -116,7 +129,7 @@ def test_without_a_plan_the_page_says_that_there_is_none(known):
 def test_nothing_that_came_over_a_wire_becomes_markup(kept, known):
     kept.save_note(Note(incident="incident-1", person="<i>eve</i>", time=150.0, text="<script>alert(1)</script>"))
     found, eye = told(known), Eye(zone=UTC, now=200.0)
-    text = "".join([drawing.head(found, eye), drawing.timeline(found, eye), drawing.logs(found.log_lines), drawing.people(found, eye), drawing.proofs(found.evidence)])
+    text = "".join([drawing.head(found, eye), drawing.timeline(found, eye), drawing.logs(found.log_lines), drawing.people(found, eye), drawing.proofs(found.evidence, eye)])
     assert "&lt;b&gt;boom" in text
     assert "<b>boom" not in text
     assert "<script>" not in text

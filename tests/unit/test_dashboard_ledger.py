@@ -127,6 +127,14 @@ def test_a_story_holds_everything_about_an_incident(sources: Sources, ledger: Le
     assert [moment.what for moment in told.timeline] == ["fault", "incident", "state", "plan", "verdict", "verdict", "note"]
 
 
+def test_what_several_findings_say_is_one_line_with_its_number(sources: Sources, ledger: Ledger) -> None:
+    with_number, without = Evidence(text="it stands", metric="age_s", value=1.5, threshold=1.0), Evidence(text="it stands")
+    parts = (a_finding(evidence=(with_number,)), a_finding(id="f-2", kind="job.stalled", evidence=(without,)))
+    opened(ledger, evidence=(with_number, without), parts=parts)
+    [line] = incident.story(sources, "incident-1").evidence
+    assert (line.text, line.value, line.finding) == ("it stands", 1.5, "worker.exited")
+
+
 def test_predicted_stands_beside_actual_and_stacks_are_merged(sources: Sources, ledger: Ledger) -> None:
     opened(ledger)
     dump = planned(ledger, plan="plan-0", action="dump")

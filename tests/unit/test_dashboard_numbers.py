@@ -13,7 +13,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, HistoryConfig
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Layout, Place
-from fakes.nouns import JOB, WORKER, a_layout, an_incident
+from fakes.nouns import JOB, a_layout, an_incident
 from fakes.recorded import T0, RecordedJob, worker
 
 Watch = Callable[..., Sources]
@@ -177,7 +177,7 @@ def test_a_long_course_is_no_longer_than_can_be_shown(watch: Watch, ledger: Ledg
 
 
 def test_a_gap_breaks_the_lines_and_costs_goodput(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
-    recorded.run(60).run(60, 120, step=60).write()
+    recorded.run(60).run(60, 60, idle=True).run(60, 120, step=60).write()
     course = job.course(watch(180), JOB, since=T0, until=T0 + 180)
     (gap,) = np.flatnonzero(np.isnan(course.loss))
     assert T0 + 60 < course.times[gap] < T0 + 120
@@ -190,7 +190,7 @@ def test_incidents_and_epochs_are_marked(watch: Watch, ledger: Ledger, recorded:
     ledger.save_incident(an_incident(since=T0 + 30, time=T0 + 31), IncidentState.OPEN)
     course = job.course(watch(70), JOB, since=T0, until=T0 + 70)
     assert [(mark.what, mark.text, mark.incident) for mark in course.marks] == [
-        ("incident", f"worker killed: {WORKER}", "incident-1"), ("epoch", "epoch 2 begins", ""),
+        ("incident", "worker killed: worker 0 on node-a", "incident-1"), ("epoch", "epoch 2 begins", ""),
     ]  # fmt: skip
 
 
