@@ -35,7 +35,12 @@ class ElasticJob(SyntheticJob):
 
     @property
     def demand(self) -> Demand:
-        return Demand(declared=self.declared, seats=self.seats, weight=self.weight)
+        return Demand(declared=self.declared, seats=self._here, weight=self.weight)
+
+    @property
+    def _here(self) -> dict[str, int]:
+        """Without nodes that are out."""
+        return {node: count for node, count in self.seats.items() if node not in self.excluded}
 
     @property
     def run_name(self) -> str:
@@ -43,11 +48,11 @@ class ElasticJob(SyntheticJob):
 
     @property
     def layout(self) -> Layout:
-        workers = [(node, slot) for node, count in self.seats.items() for slot in range(count)]
+        workers = [(node, slot) for node, count in self._here.items() for slot in range(count)]
         places = tuple(Place(worker=f"{self.run_name}/{node}/{slot}", node=node, rank=rank, local_rank=slot) for rank, (node, slot) in enumerate(workers))
         return Layout(
             job=self.name, epoch=self.epoch, time=self._began, coordinator=self.nodes[0], launchers={node: f"{node}:7000" for node in self.declared},
-            places=places, reason=self._reason, plan=self._plan,
+            places=places, reason=self._reason, plan=self._plan, excluded=self.excluded, in_place=self.epoch > 1,
         )  # fmt: skip
 
     def lose_worker(self, node: str = "n1") -> Event:
@@ -65,7 +70,7 @@ class ElasticJob(SyntheticJob):
         self.epoch += 1
         self._began = self.clock.now()
         self._ends = self._began + self._duration()
-        self._tell("epoch.begun", self.entity, epoch=str(self.epoch), reason=reason, cause=cause, plan=plan, excluded="", in_place="1")
+        self._tell("epoch.begun", self.entity, epoch=str(self.epoch), reason=reason, cause=cause, plan=plan, excluded=",".join(self.excluded), in_place="1")
         self._tell("transition.done", self.entity, reason=reason, notice_s="0.005", plan_s="0.001", group_s="0.03", state_s="0.004", recompute_s="0.1")
 
     def _duration(self) -> float:
@@ -82,6 +87,13 @@ class ElasticJob(SyntheticJob):
         self._next("command", plan=sent.plan)
         return {"epoch": self.epoch, "workers": self.seats}
 
+    def restart(self, sent: Sent) -> dict[str, Any]:
+        """Only of those that it leaves out: the others live on."""
+        assert sent.arguments["resume_step"] < 0
+        self.excluded = tuple(sorted({*self.excluded, *sent.arguments["exclude"]}))
+        self._next("command", plan=sent.plan)
+        return {"epoch": self.epoch}
+
     def rebalance(self, sent: Sent) -> dict[str, Any]:
         self.shares = dict(sent.arguments["shares"])
         self._next("rebalance", plan=sent.plan)
@@ -91,6 +103,6 @@ class ElasticJob(SyntheticJob):
 def commands(*jobs: ElasticJob) -> dict[str, Any]:
     """For a FakeCommander that reaches several of them."""
     by_name = {job.name: job for job in jobs}
-    return {"resize": lambda sent: by_name[sent.job].resize(sent), "rebalance": lambda sent: by_name[sent.job].rebalance(sent)}
+    return {"resize": lambda sent: by_name[sent.job].resize(sent), "restart": lambda sent: by_name[sent.job].restart(sent), "rebalance": lambda sent: by_name[sent.job].rebalance(sent)}
 
 

@@ -73,6 +73,42 @@ def make(ledger_path: Path) -> Iterator[Callable[..., Cluster]]:
     ledger.close()
 
 
+# --- a broken node -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothing_about_restarts(ledger: Ledger):
+    clock = FakeClock()
+    job = ElasticJob(clock=clock, name="t/gpt/g1", declared={"n1": 2, "n2": 2})
+    commander = FakeCommander(answers=commands(job))
+    services = {"commander": commander, "clock": clock, "ledger": ledger}
+    actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+    policy = Policy(mode=Mode.AUTO, downtime_s=40.0, regroup_s=0.5)
+    engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, policy=policy, start=at_once)
+    engine.resume()
+
+    def run(seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            clock.advance(0.1)
+            for pulse in job.advance(0.0):
+                engine.follow(pulse)
+            engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
+            engine.tick()
+
+    run(8)
+    engine.consider([incident(job, "gpu fault", Entity(kind=Kind.NODE, name="n2"))])
+    run(40)
+    (sent,) = [each for each in commander.sent if each.action == "restart"]
+    assert sent.arguments["exclude"] == ["n2"]
+    plan = next(plan for plan in ledger.plans(incident="i1") if plan.action == "restart_without_node")
+    outcome = ledger.outcome(plan.id)
+    assert outcome is not None
+    assert (plan.cost, outcome.predicted["downtime_s"]) == (pytest.approx(4 * 0.5), 0.5)
+    assert outcome.state == "done"
+    assert outcome.actual["downtime_s"] < 0.5
+    assert not engine._desk.job(job.name).downtimes, "nothing was restarted"
+    assert [cordon.node for cordon in ledger.cordoned()] == ["n2"]
+
+
 # --- a loss ------------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from eagle_eye.types import Allow, Hold, Refuse, Telemetry
+from eagle_eye.types import Allow, Demand, Hold, Refuse, Telemetry
 from fakes.asked import JOB, NODES, NOW, done, incident, layout, plan, situation
 from remediation.guards.cooldown import Cooldown
 from remediation.guards.minimum_workers import MinimumWorkers
@@ -119,6 +119,13 @@ def test_no_more_than_half_of_a_job_is_given_up_at_once():
     assert "2 of 8 workers left, at least 4" in verdict.reason
     assert isinstance(MinimumWorkers()(plan(exclude=("c", "d")), situation()), Allow)
     assert isinstance(MinimumWorkers()(plan(exclude=("b",)), situation(layouts={JOB: layout(nodes=("a", "b"))})), Allow)
+
+
+def test_an_elastic_job_keeps_the_workers_that_it_needs():
+    demands = {JOB: Demand(declared=dict.fromkeys(NODES, 2), seats=dict.fromkeys(NODES, 2), workers_min=7)}
+    verdict = MinimumWorkers()(LEAVE, situation(demands=demands))
+    assert isinstance(verdict, Refuse)
+    assert "6 of 8 workers left, at least 7 must stay" in verdict.reason
 
 
 def test_a_job_whose_layout_is_not_known_waits_unless_nobody_is_left_out():
