@@ -1,10 +1,12 @@
-"""What is left when a job cannot go on in place: too few workers and no room for their state; a state that nobody holds any more."""
+"""What is left when a job cannot go on in place: too few workers, and no room for their state; a state that nobody holds any more."""
 
 import json
 import os
 import resource
 import signal
 from pathlib import Path
+
+import pytest
 
 from eagle_eye.training import checkpoint
 from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the stage writes SCRIPT
@@ -17,12 +19,34 @@ LITTLE = 16_384
 """Bytes that a file may have on the full disk: enough for logs, and not for the state."""
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], str]:
+    """Losses and digest of a worker alone."""
+    return undisturbed(tmp_path_factory.mktemp("reference") / "alone", STEPS)
+
+
+def check(home: Path, expected: tuple[list[float], str]) -> None:
+    losses, digest = expected
+    assert all(each["loss"] == losses[each["step"]] for each in steps_of(home))
+    assert set((home / "digests").read_text().split()) == {digest}
+
+
+def go_on(stage: Stage, step: int, **given: object) -> None:
+    """The job is started again, and begins with `step`."""
+    committed = len(steps_of(stage.directory))
+    stage.run = f"r{os.getpid()}"  # another one: a run is unique, and the path of a socket is short
+    assert stage.launch(0, nproc=2, **given).wait(60) == 0
+    assert steps_of(stage.directory)[committed]["step"] == step, "nothing that was done is done again"
+
+
 def fill(pid: int, size: int) -> None:
     """From now on no file of the process can grow beyond `size` bytes."""
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]))
 
 
-def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(stage: Stage, tmp_path: Path) -> None:
+def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
+    stage: Stage, tmp_path: Path, expected: tuple[list[float], str]
+) -> None:
     kept, slow = tmp_path / "kept", tmp_path / "slow"
     slow.touch()
     given = {"nnodes": (1, 1), "command": command(STEPS, SAVE_EVERY), "preload": TORCH, "checkpoint_dir": kept}
@@ -54,17 +78,34 @@ def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(stag
     assert f"its state was saved to {kept}" in failed
     assert checkpoint.entries(kept)[-1].step == reached
 
-    committed = len(steps_of(tmp_path))
-    stage.run = f"r{os.getpid()}"  # another one: a run is unique, and the path of a socket is short
     slow.unlink()
-    assert stage.launch(0, nproc=2, **given).wait(60) == 0
-    assert steps_of(tmp_path)[committed]["step"] == reached, "nothing that was done is done again"
-    losses, digest = undisturbed(tmp_path / "alone", STEPS)
-    assert all(each["loss"] == losses[each["step"]] for each in steps_of(tmp_path))
-    assert set((tmp_path / "digests").read_text().split()) == {digest}
+    go_on(stage, reached, **given)
+    check(tmp_path, expected)
 
 
-def test_a_state_that_nobody_holds_any_more_is_the_newest_checkpoints_and_it_is_said_whose_it_was(stage: Stage, leader: FakeLeader, tmp_path: Path) -> None:
+def test_a_newer_epoch_during_the_recovery_that_leaves_too_few_is_a_stop_that_loses_nothing(
+    stage: Stage, tmp_path: Path, expected: tuple[list[float], str]
+) -> None:
+    kept, slow, struck = tmp_path / "kept", tmp_path / "slow", 7
+    slow.touch()  # so that all have applied the step before when the first dies
+    faults = [{"worker": 1, "step": struck, "phase": "computing", "act": "kill"}, {"worker": 2, "step": struck, "phase": "regrouping", "act": "kill"}]
+    given = {"nnodes": (1, 1), "command": command(STEPS), "preload": TORCH, "checkpoint_dir": kept}
+    launcher = stage.launch(0, nproc=3, min_workers=2, respawns=0, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps(faults)}, **given)
+    assert launcher.wait(60) == 1
+    failed = stage.events("job.failed")[0].message
+    assert "1 worker(s) are left, the job needs 2 (--min-workers)" in failed
+    assert f"its state was saved to {kept}" in failed
+    first, second = sorted(stage.events("exit"), key=lambda event: event.time)
+    assert int(second.attributes["epoch"]) > int(first.attributes["epoch"]), "the second died in the epoch that the first had made necessary"
+    assert [entry.step for entry in checkpoint.entries(kept)] == [struck]
+    slow.unlink()
+    go_on(stage, struck, **given)
+    check(tmp_path, expected)
+
+
+def test_a_state_that_nobody_holds_any_more_is_the_newest_checkpoints_and_it_is_said_whose_it_was(
+    stage: Stage, leader: FakeLeader, tmp_path: Path, expected: tuple[list[float], str]
+) -> None:
     slow = tmp_path / "slow"
     slow.touch()
     as_it_gives = [{"worker": 0, "step": step, "phase": "regrouping", "act": "kill"} for step in range(STEPS)]
@@ -85,10 +126,8 @@ def test_a_state_that_nobody_holds_any_more_is_the_newest_checkpoints_and_it_is_
     slow.unlink()
     assert launcher.wait(60) == 0
 
-    losses, digest = undisturbed(tmp_path / "alone", STEPS)
     told = steps_of(tmp_path)
     again = next(place for place in range(1, len(told)) if told[place]["step"] <= told[place - 1]["step"])
     assert told[again]["step"] == loaded
     assert told[again - 1]["step"] + 2 == int(lost.attributes["step"]), "it had done one more, and died before it told of it"
-    assert all(each["loss"] == losses[each["step"]] for each in told)
-    assert set((tmp_path / "digests").read_text().split()) == {digest}
+    check(tmp_path, expected)
