@@ -19,7 +19,14 @@
     document.querySelector('[data-testid="stMain"]')?.scrollTo(0, 0);
   });
   // A figure that is drawn anew forgets its zoom: while one is enlarged the page stands still, and a double click sets it going again.
+  // It stands still from the press of the button on, so that what was asked for before does not come over what is enlarged.
   let held = false;
+  document.addEventListener("mousedown", (event) => {
+    const live = document.querySelector(".st-key-live input");
+    if (event.button || !live?.checked || !event.target.closest?.(".js-plotly-plot .draglayer")) return;
+    held = true;
+    live.click();
+  }, true);
   document.addEventListener("mouseup", () => setTimeout(() => {
     const live = document.querySelector(".st-key-live input");
     if (!live) { held = false; return; }

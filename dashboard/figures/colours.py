@@ -1,7 +1,8 @@
 """The one palette, light and dark. Whoever cannot tell red from green reads it too: hues differ in lightness as well.
 
-The series are those of Okabe and Ito ("Color Universal Design", 2008), darkened on white and lightened on black until
-each has a contrast of at least 3:1 with its background (WCAG 2.2, 1.4.11).
+The series come from those of Okabe and Ito ("Color Universal Design", 2008), darkened on white and lightened on black until
+each has a contrast of at least 3:1 with its background (WCAG 2.2, 1.4.11), and moved apart until any two differ for everybody
+(tests/unit/test_dashboard_colours.py looks at them as whoever lacks a cone does).
 """
 
 from dataclasses import dataclass
@@ -44,9 +45,9 @@ LIGHT = Palette(
     text="#1b1f24",
     muted="#656c76",
     accent="#1f5fae",
-    alarm="#c2371c",
+    alarm="#b3261e",
     warning="#b26a00",
-    series=("#1f6fb4", "#c77700", "#00805f", "#a8508a", "#2f9ad0", "#c2371c", "#77778a"),
+    series=("#1f6fb4", "#c77700", "#00805f", "#8b2a7b", "#2f9ad0", "#b3261e", "#2b3440"),
     against_peers=((0.0, "#17508f"), (0.2, "#5b94cb"), (0.4, "#ccdcea"), (0.5, "#e8eae7"), (0.6, "#f1d9b5"), (0.8, "#dd7f32"), (1.0, "#98230c")),
 )
 DARK = Palette(
@@ -56,9 +57,9 @@ DARK = Palette(
     text="#e7e9ec",
     muted="#98a1ad",
     accent="#74b0f4",
-    alarm="#ff8163",
+    alarm="#f4655a",
     warning="#eaae4a",
-    series=("#62abe6", "#eaa53c", "#3fbf96", "#d792bd", "#8fd0f5", "#ff8163", "#a9a9bd"),
+    series=("#62abe6", "#eaa53c", "#3fbf96", "#c060b0", "#b4e2fa", "#f0604c", "#fbf7d6"),
     against_peers=((0.0, "#a9d4fb"), (0.2, "#4d93d4"), (0.4, "#2f4257"), (0.5, "#2b3138"), (0.6, "#4d402b"), (0.8, "#e08a33"), (1.0, "#ffd0a8")),
 )
 

@@ -10,7 +10,7 @@ import pytest
 from dashboard import markup
 from dashboard.figures import style
 from dashboard.figures.books import Entry, books
-from dashboard.figures.colours import DARK, LIGHT, Palette, palette
+from dashboard.figures.colours import DARK, LIGHT
 from dashboard.figures.heat_map import heat_map, limits, one_per_node
 from dashboard.figures.job_course import job_course
 from dashboard.figures.worker_map import beside_peers, slowest, worker_map
@@ -127,31 +127,6 @@ def test_workers_that_told_nothing_make_no_figure_fail():
 def test_the_books_lay_predicted_beside_actual():
     figure = books([Entry("restart worker", 5.0, 5.3)], LIGHT, "s")
     assert {trace.name: list(trace.x) for trace in figure.data} == {"predicted": [5.0], "actual": [5.3]}
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("each", [LIGHT, DARK])
-def test_text_and_lines_can_be_read(each: Palette):
-    for colour in (each.text, each.muted, each.accent, each.alarm):
-        assert contrast(colour, each.background) >= 4.5
-        assert contrast(colour, each.surface) >= 4.5
-    for colour in (*each.series, each.warning):
-        assert contrast(colour, each.background) >= 3
-
-
-def test_a_theme_that_nobody_knows_is_light():
-    assert palette(None) is LIGHT
-    assert palette("dark") is DARK
 
 
 def test_what_came_over_a_wire_is_never_markup():
