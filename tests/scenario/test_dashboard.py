@@ -1,30 +1,38 @@
-"""`eagle-eye dashboard` as a person starts it: the address is printed once it answers, and Ctrl-C leaves nothing behind."""
+"""The dashboard as a person starts it, and as a demo does: the address is printed once it answers, and nothing is left behind."""
 
 import signal
 import subprocess
 import sys
 import urllib.request
+from io import StringIO
 from pathlib import Path
 
 import psutil
+from rich.console import Console
 
 from eagle_eye.app.addresses import free_port
+from eagle_eye.app.demo.pages import Pages
+from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
 
 PATIENCE_S = 60.0
 
 
-def test_the_address_is_printed_when_it_answers_and_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    Ledger.open(tmp_path / "ledger.sqlite").close()
+def answers(url: str) -> bool:
+    """Whether a dashboard is there."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{url}/_stcore/health", timeout=10.0) as answer:
+        return bool(answer.status == 200)
+
+
+def test_the_recorded_run_is_opened_its_address_printed_and_ctrl_c_ends_everything() -> None:
     address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "eagle_eye.app.cli", "dashboard", "--listen", address, "--state-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "eagle_eye.app.cli", "dashboard", "--listen", address, "--demo"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as started:
         try:
             assert started.stdout is not None
             assert f"http://{address}" in started.stdout.readline()
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"http://{address}/_stcore/health", timeout=10.0) as answer:
-                assert answer.status == 200
+            assert answers(f"http://{address}")
             children = psutil.Process(started.pid).children(recursive=True)
             assert children
             started.send_signal(signal.SIGINT)
@@ -32,3 +40,25 @@ def test_the_address_is_printed_when_it_answers_and_ctrl_c_ends_everything(tmp_p
             assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
         finally:
             started.kill()
+
+
+def test_a_demo_prints_the_address_and_leaves_the_pages_of_the_run_there(tmp_path: Path) -> None:
+    state, told = tmp_path / "state", StringIO()
+    Ledger.open(state / "ledger.sqlite").close()
+    config_file = tmp_path / "eagle-eye.toml"
+    config_file.write_text('[server]\nhttp = ""\n')
+    clock = SystemClock()
+    pages = Pages(folder=tmp_path, console=Console(file=told, width=200), clock=clock)
+    try:
+        pages.open(config_file, state)
+        deadline = clock.monotonic() + PATIENCE_S
+        while not told.getvalue() and clock.monotonic() < deadline:
+            pages.look()
+            clock.sleep(0.05)
+        assert told.getvalue() == f"dashboard: {pages.url}\n"
+        address = pages.url
+        assert pages.reopen()
+        assert pages.url == address
+        assert answers(address)
+    finally:
+        pages.close()
