@@ -16,7 +16,7 @@ from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.history.place import Place
 from eagle_eye.history.writing import PartitionWriter
-from eagle_eye.ledger import Ledger
+from eagle_eye.ledger import Holder, Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.stream import OBSERVATIONS, Message
 from eagle_eye.types import (
@@ -34,19 +34,25 @@ from eagle_eye.types import (
     Rival,
     Severity,
     StepReading,
+    Telemetry,
 )
 from remediation.commander import FakeCommander
 from remediation.engine import Engine
 from remediation.execution import at_once
 from remediation.guards import POLICY
+from remediation.guards.telemetry_distrust import TelemetryDistrust
 from remediation.policy import Policy
 from remediation.synthetic import SyntheticJob
+
+from .asked import situation
 
 BEGAN = 1_793_149_200.0
 """A night in October 2026."""
 JOB = "team/gpt/run1"
 NODES = tuple(f"node-{letter}" for letter in "abcdefgh")
 SLOW_NODE = "node-c"
+CROWD = 10_000
+"""Idle nodes beside them."""
 SLOTS = 2
 STEP_S = 0.5
 WAITING = "4f1c9a02e7b1"
@@ -232,7 +238,7 @@ class Night:
         return StepReading(source="training", workers=workers, names=STEP_NAMES, numbers=numbers, epochs=np.full(len(numbers), 1, dtype=np.int64), ends=ends, values=values)
 
 
-def crowd(folder: Path, end: float, nodes: int) -> None:
+def crowd(folder: Path, end: float, nodes: int = CROWD) -> None:
     """So many idle nodes of eight GPUs beside it, seen in the last seconds before `end`."""
     writer, schemas = PartitionWriter(Place.of(folder / "history"), 1, file_s=30.0), wire.Schemas()
     matrix = np.random.default_rng(1).normal(60.0, 2.0, (8, 2)).astype(np.float32)
@@ -248,6 +254,30 @@ def crowd(folder: Path, end: float, nodes: int) -> None:
             messages.append(Message(OBSERVATIONS, 1, len(messages), node, wire.encode(batch), second))
     messages.append(Message(OBSERVATIONS, 1, len(messages), "idle", b"no record", end + 60.0))
     writer.take(messages)
+
+
+def led(folder: Path, end: float) -> None:
+    """A server leads and owns the partition, up to the end of the night."""
+    ledger = Ledger.open(folder / "ledger.sqlite")
+    holder = Holder(host="head-1", pid=4711, boot="boot")
+    for name in ("leader", "partition/0"):
+        ledger.acquire(name, holder, 600.0, end - 300.0)
+    ledger.close()
+
+
+def blind_spots(folder: Path, end: float) -> None:
+    """A collector that fails on one node, and a clock that is off on the one which is accused: the guard has held the plan for it."""
+    ledger = Ledger.open(folder / "ledger.sqlite")
+    proof = (Evidence(text="collector gpu fails: the driver does not answer"),)
+    node = Entity(kind=Kind.NODE, name=NODES[-1])
+    ledger.save_findings([Finding(
+        id="f-blind", revision=1, detector="collector_health", digest="0" * 12, job=JOB, entity=node, kind="collector.failing", score=1.0,
+        since=end - 240.0, time=end - 238.0, evidence=proof, active=True,
+    )])  # fmt: skip
+    [plan] = ledger.plans(incident=WAITING)
+    telemetry = {SLOW_NODE: Telemetry(node=SLOW_NODE, heard=end - 61.0, skew_s=-30.5)}
+    ledger.save_verdict(plan, TelemetryDistrust()(plan, situation(now=end - 60.0, telemetry=telemetry)), end - 60.0)
+    ledger.close()
 
 
 def recorded(folder: Path, end: float) -> None:

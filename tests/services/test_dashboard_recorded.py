@@ -1,131 +1,125 @@
-"""Every page in a real browser on what `make demo` has written: the recorded run that the product ships."""
+"""Every page in a real browser on what `make demo` has written: the recorded run that the product ships. What each shows is read in its ledger, and in its history."""
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page
 
 from dashboard import words
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.demo import recording
-from eagle_eye.app.showing import Dashboard
-from eagle_eye.clock import SystemClock
+from dashboard.queries.incidents import NOT_OVER
+from dashboard.sources import Sources
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
+from servers.pages import BERLIN, DRAWN, plain, tile, told
 
-PATIENCE_MS = 30_000
+Go = Callable[[str, str], Page]
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return recording.unpack(tmp_path_factory.mktemp("recorded"))
+def go(tour, demo_url: str) -> Go:
+    return tour(demo_url)
 
 
 @pytest.fixture(scope="module")
-def ledger(config: Config) -> Iterator[Ledger]:
-    opened = Ledger.open(Path(config.state) / "ledger.sqlite", read_only=True)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def served(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("log") / "dashboard.log"
-    made = Dashboard(config, f"127.0.0.1:{free_port()}", SystemClock(), log=log)
-    made.start()
-    try:
-        made.wait()
-        yield made.url
-    finally:
-        made.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--disable-dev-shm-usage"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def shown(browser: Browser, served: str, tmp_path: Path):
-    """Address → the words of the page, once it is whole; its screenshot is kept."""
-    pages: list[Page] = []
-
-    def load(address: str) -> str:
-        page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.goto(f"{served}/{address}")
-        page.locator(".ee-foot").wait_for()
-        pages.append(page)
-        return plain(page.locator(".stMain").inner_text())
-
-    yield load
-    for number, page in enumerate(pages):
-        page.screenshot(path=str(tmp_path / f"{number}.png"))
-        failed = page.get_by_text("has failed").count()
-        page.context.close()
-        assert failed == 0
-
-
-def plain(text: str) -> str:
-    """A narrow space is a space."""
-    return re.sub(r"\s+", " ", text.replace(words.SPACE, " "))
+def ended(demo: Config) -> float:
+    """The time at which the run's clock stands."""
+    sources = Sources(demo)
+    assert sources.recorded is not None
+    return sources.recorded.ended
 
 
 def job_of(ledger: Ledger) -> str:
     """The one job of the run; it has ended, so that only its incidents name it."""
-    [job] = {job for kept in ledger.incidents() for job in (kept.incident.job,) if job}
+    [job] = {kept.incident.job for kept in ledger.incidents() if kept.incident.job}
     return job
 
 
-def test_the_cluster_and_the_job(shown, ledger: Ledger) -> None:
-    job = job_of(ledger)
-    waiting = [kept for kept in ledger.incidents() if str(kept.state) == "failed"]
-    for text in (shown(""), shown(f"job?job={job}")):
-        assert job in text
-        assert "2 nodes" in text
-        assert all(words.capital(kept.incident.cause) in text for kept in waiting)
+def newest(demo: Config, question: str, table: str) -> float:
+    """One number out of the history."""
+    sources = Sources(demo)
+    assert sources.recorded is not None
+    found = sources.ask(table, f"SELECT {question} AS number FROM {{rows}}", since=sources.recorded.began, until=sources.recorded.ended)
+    sources.close()
+    assert found is not None
+    return float(found["number"][0])
 
 
-def test_the_incidents(shown, ledger: Ledger) -> None:
-    text = shown("incidents")
-    assert len(ledger.incidents()) >= 10
-    for kept in ledger.incidents():
-        assert words.capital(kept.incident.cause) in text
-        assert plain(words.gpu_hours(kept.incident.bill_gpu_hours)) in text
+def test_the_cluster(go: Go, demo: Config, demo_ledger: Ledger) -> None:
+    page = go("", "Cluster")
+    page.locator(DRAWN).first.wait_for()
+    open_ones = [kept for kept in demo_ledger.incidents() if kept.state in NOT_OVER]
+    assert open_ones
+    for kept in open_ones:
+        call = plain(page.locator(".ee-call", has=page.locator(f"a[href*='{kept.incident.id}']")).inner_text())
+        assert words.capital(kept.incident.cause) in call
+        assert plain(words.gpu_hours(kept.incident.bill_gpu_hours)) in call
+        assert ("not healed: needs a person" if str(kept.state) == "failed" else str(kept.state)) in call
+    row = plain(page.locator(".ee-table", has_text="Goodput").locator("tbody tr").inner_text())
+    assert row.startswith(job_of(demo_ledger))
+    assert f"{newest(demo, 'max(step)', 'steps'):,.0f}" in row
+    assert row.endswith(str(len(open_ones)))
 
 
-def test_an_incident_of_each_action(shown, ledger: Ledger) -> None:
-    plans = {plan.id: plan for plan in ledger.plans()}
-    judged = {outcome.action: outcome for outcome in ledger.outcomes() if outcome.state == "done" and outcome.actual and outcome.plan in plans}
+def test_the_job(go: Go, demo: Config, demo_ledger: Ledger) -> None:
+    page = go(f"job?job={job_of(demo_ledger)}", job_of(demo_ledger))
+    page.locator(DRAWN).nth(1).wait_for()
+    open_ones = [kept for kept in demo_ledger.incidents() if kept.state in NOT_OVER]
+    assert f"Open incidents {len(open_ones)}" in tile(page, "Open incidents")
+    assert f"{newest(demo, 'max(step)', 'steps'):,.0f} epoch {newest(demo, 'max(epoch)', 'steps'):.0f}" in tile(page, "Step")
+    marks = plain(page.locator(".ee-table", has=page.get_by_text("What happened to the job")).inner_text())
+    for kept in demo_ledger.incidents()[:10]:
+        assert plain(words.clock_time(kept.opened, BERLIN)) in marks
+        assert words.capital(kept.incident.cause) in marks
+
+
+def test_the_incidents(go: Go, demo_ledger: Ledger) -> None:
+    page = go("incidents", "Incidents")
+    assert len(demo_ledger.incidents()) >= 10
+    for kept in demo_ledger.incidents():
+        row = plain(page.locator("tbody tr", has=page.locator(f"a[href*='{kept.incident.id}']")).inner_text())
+        assert words.capital(kept.incident.cause) in row
+        assert plain(words.gpu_hours(kept.incident.bill_gpu_hours)) in row
+        assert plain(words.clock_time(kept.incident.since, BERLIN)) in row
+
+
+def test_an_incident_of_each_action(go: Go, demo_ledger: Ledger) -> None:
+    plans = {plan.id: plan for plan in demo_ledger.plans()}
+    judged = {outcome.action: outcome for outcome in demo_ledger.outcomes() if outcome.state == "done" and outcome.actual and outcome.plan in plans}
     assert len(judged) >= 3
     for outcome in judged.values():
-        text = shown(f"incident?incident={outcome.incident}")
-        kept = ledger.incident_record(outcome.incident)
+        page = go(f"incident?incident={outcome.incident}", outcome.incident)
+        kept = demo_ledger.incident_record(outcome.incident)
         assert kept is not None
-        assert words.capital(kept.incident.cause) in text
-        assert kept.incident.id in text
-        assert plain(outcome.detail) in text
+        assert words.capital(kept.incident.cause) in tile(page, "Cause")
+        assert plain(words.gpu_hours(max(kept.incident.bill_gpu_hours, outcome.actual["bill_gpu_hours"]))) in tile(page, "Costs so far")
+        assert kept.incident.id in told(page)
+        assert plain(outcome.detail) in told(page)
 
 
-def test_the_actions(shown, ledger: Ledger) -> None:
-    text = shown("actions")
-    measured = [outcome for outcome in ledger.outcomes() if "downtime_s" in outcome.actual]
+def test_the_actions(go: Go, demo_ledger: Ledger) -> None:
+    page = go("actions", "Actions")
+    page.locator(DRAWN).first.wait_for()
+    measured = [outcome for outcome in demo_ledger.outcomes() if "downtime_s" in outcome.actual]
     assert len(measured) >= 3
     for outcome in measured:
-        assert plain(words.duration(outcome.actual["downtime_s"])) in text
-        assert plain(outcome.detail) in text
+        row = page.locator("tbody tr", has=page.locator(f"a[href*='{outcome.incident}']"), has_text=outcome.detail)
+        cells = [plain(text) for text in row.all_inner_texts()]
+        said = f"{plain(words.duration(outcome.actual['downtime_s']))} expected {plain(words.duration(outcome.predicted.get('downtime_s')))}"
+        assert any(said in cell for cell in cells), (said, cells)
 
 
-def test_eagle_eye_itself(shown, ledger: Ledger) -> None:
-    text = shown("eagle_eye")
-    assert ledger.notices()
-    for notice in ledger.notices():
-        assert plain(notice.message) in text
+def test_eagle_eye_itself(go: Go, demo: Config, demo_ledger: Ledger, ended: float) -> None:
+    page = go("eagle_eye", "Eagle Eye")
+    lease = demo_ledger.holder_of("leader")
+    assert lease is not None
+    assert plain(f"process {lease.holder.pid} on {lease.holder.host}, term {lease.term}, until {words.relative(lease.until, ended)}") in tile(page, "Leader")
+    assert plain(words.relative(newest(demo, "max(epoch(time))", "node/host"), ended)) in tile(page, "Newest number")
+    failing = [finding for finding in demo_ledger.findings(active_only=True) if finding.kind == "collector.failing"]
+    assert f"Blind spots {len(failing)}" in tile(page, "Blind spots")
+    assert demo_ledger.notices()
+    for notice in demo_ledger.notices():
+        row = plain(page.locator("tbody tr", has_text=notice.message.replace("`", "")).inner_text())
+        assert notice.name in row
+        assert plain(words.clock_time(notice.time, BERLIN)) in row

@@ -248,11 +248,12 @@ def test_a_viewer_who_tries_is_told_kindly_and_has_no_button_to_press(kept, page
     assert [button.label for button in test.button] == []
 
 
-def test_an_operator_whom_no_server_answers_is_told_so(kept, page):
+@pytest.mark.parametrize("label", ["Approve now", "Refuse now", "Silence", "Keep"])
+def test_an_operator_whom_no_server_answers_is_told_so(kept, page, label):
     waits(kept)
     test = page(Role.OPERATOR, incident="incident-1")
-    approve = next(button for button in test.button if button.label == "Approve now")
-    text = html(approve.click().run())
+    pressed = next(button for button in test.button if button.label == label)
+    text = html(pressed.click().run())
     assert "Nothing was done: no server answered" in text
     assert "is <code>eagle-eye server</code> running" in text, "and no backticks"
 

@@ -1,0 +1,104 @@
+"""What the tests of the dashboard share: recorded runs, a Streamlit over each, and one Chromium a module.
+
+The browser's own loop must not run while other tests run theirs: that is why it ends with its module.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.app.demo import recording
+from eagle_eye.config import Config
+from eagle_eye.ledger import Ledger
+from fakes.night import Night, blind_spots, crowd, led, recorded
+
+
+@pytest.fixture(scope="session")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """State directory: a night of a small job in a large cluster, as the engine, the ledger and the history have written it."""
+    folder = tmp_path_factory.mktemp("night")
+    lived = Night(folder).live()
+    crowd(folder, lived.end)
+    led(folder, lived.end)
+    blind_spots(folder, lived.end)
+    recorded(folder, lived.end)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def night_url(night: Path) -> Iterator[str]:
+    from servers.pages import served
+
+    with served(Config(state_dir=str(night)), night / "dashboard.log") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """What `make demo` has written: the recorded run that the product ships."""
+    return recording.unpack(tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture(scope="session")
+def demo_url(demo: Config) -> Iterator[str]:
+    from servers.pages import served
+
+    with served(demo, demo.state / "dashboard.log") as url:
+        yield url
+
+
+def _ledger_of(state: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(state / "ledger.sqlite", read_only=True)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def night_ledger(night: Path) -> Iterator[Ledger]:
+    yield from _ledger_of(night)
+
+
+@pytest.fixture(scope="session")
+def demo_ledger(demo: Config) -> Iterator[Ledger]:
+    yield from _ledger_of(demo.state)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from servers.pages import chromium
+
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(browser, tmp_path: Path, request: pytest.FixtureRequest):
+    """Address of a dashboard → somebody who reads there; at the end nothing of what they saw has failed."""
+    from servers.pages import Reader
+
+    made: list[Reader] = []
+
+    def read(url: str) -> Reader:
+        made.append(Reader(browser, url, tmp_path))
+        return made[-1]
+
+    yield read
+    for place, each in enumerate(made):
+        each.close(f"{place}-{request.node.name}")
+
+
+@pytest.fixture(scope="module")
+def tour(browser, tmp_path_factory: pytest.TempPathFactory):
+    """Address of a dashboard, size of a window → a page there that is led from one address to the next."""
+    from servers.pages import DESK, Reader, Tour
+
+    made: list[Reader] = []
+
+    def begin(url: str, size: tuple[int, int] = DESK) -> Tour:
+        made.append(Reader(browser, url, tmp_path_factory.mktemp("tour"), size))
+        return Tour(made[-1], made[-1]("actions"))
+
+    yield begin
+    for each in made:
+        each.close("end")

@@ -1,0 +1,202 @@
+"""How the pages are used: on a telephone, by keys, by links back and forth, in light and dark, enlarged, with a token."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dashboard import words
+from dashboard.figures.colours import DARK, LIGHT
+from dashboard.sources import Sources
+from eagle_eye.access import Role
+from eagle_eye.access.tokens import add_person
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import AccessConfig, Config
+from eagle_eye.ledger import Ledger
+from fakes.night import JOB, KILLED, SLOW_NODE, WAITING
+from servers.pages import BERLIN, DESK, DRAWN, PHONE, QUIET, choose, enlarge, plain, served, show_all, sideways, told
+
+Open = Callable[..., Page]
+Go = Callable[[str, str], Page]
+PAGES = {"1": "Cluster", "2": "Incidents", "3": JOB, "4": "Actions", "5": "Eagle Eye"}
+"""Key → heading of the page that it leads to."""
+ADDRESSES = {"": "Cluster", "incidents": "Incidents", f"job?job={JOB}": JOB, "actions": "Actions", "eagle_eye": "Eagle Eye"}
+AXIS = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis"
+OUTLINE = "(() => { const style = getComputedStyle(document.activeElement); return style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth); })()"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def ledger(night_ledger: Ledger) -> Ledger:
+    return night_ledger
+
+
+@pytest.fixture
+def opened(reader, night_url: str) -> Open:
+    return reader(night_url)
+
+
+@pytest.fixture(scope="module")
+def phone(tour, night_url: str) -> Go:
+    return tour(night_url, PHONE)
+
+
+def colour(page: Page, selector: str, what: str) -> str:
+    """As #rrggbb."""
+    said = page.locator(selector).first.evaluate(f"each => getComputedStyle(each).{what}")
+    return "#" + "".join(f"{int(part):02x}" for part in said[said.index("(") + 1 : -1].split(",")[:3])
+
+
+# --- a telephone -----------------------------------------------------------------------------------------------------
+
+
+def test_on_a_telephone_the_incident_is_read_and_decided_on(opened: Open, ledger: Ledger) -> None:
+    page = opened(f"incident?incident={WAITING}", PHONE, "dark")
+    button = page.get_by_role("button", name="Approve…")
+    expect(button).to_be_visible()
+    box = button.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= PHONE[1]
+    assert sideways(page) <= 0
+    button.click()
+    page.get_by_label("Your name").fill("ada")
+    page.get_by_role("button", name="Approve now").click()
+    expect(page.locator(".ee-banner", has_text="This is a recorded run")).to_be_visible()
+    text = told(page)
+    [note] = ledger.notes(WAITING)
+    [plan] = ledger.plans(incident=WAITING)
+    assert note.text in text
+    assert plan.digest in text
+    assert f"Restart without {SLOW_NODE}" in text
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_every_page_fits_a_telephone(phone: Go, address: str) -> None:
+    assert sideways(phone(address, ADDRESSES[address])) <= 0
+
+
+def test_the_list_on_a_telephone_names_cause_and_culprit_of_each(phone: Go, ledger: Ledger) -> None:
+    page = phone("incidents", "Incidents")
+    rows = page.locator(".ee-table tbody tr")
+    expect(rows).to_have_count(len(ledger.incidents()))
+    for place in range(rows.count()):
+        link = rows.nth(place).get_by_role("link").first
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE[0]
+        assert ":" in link.inner_text(), "cause: culprit"
+
+
+# --- light and dark, near and far ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scheme", "palette"), [("light", LIGHT), ("dark", DARK)])
+def test_keys_lead_through_all_pages_in_the_readers_colours(opened: Open, scheme: str, palette) -> None:
+    page = opened(f"incident?incident={WAITING}", DESK, scheme)
+    page.locator(DRAWN).first.wait_for()
+    for key, heading in (("", f"Slow node: {SLOW_NODE}"), *PAGES.items()):
+        if key:
+            page.keyboard.press(key)
+        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+        page.locator(".ee-foot").wait_for()
+        page.locator(".ee-scroll").first.wait_for()
+        assert colour(page, ".stApp", "backgroundColor") == palette.background
+        assert colour(page, "h1", "color") == palette.text
+        assert colour(page, ".ee-scroll", "backgroundColor") == palette.surface
+        assert colour(page, ".ee-muted, .ee-second", "color") == palette.muted
+        assert sideways(page) <= 0
+        if key in ("1", "3", "4"):
+            page.locator(DRAWN).first.wait_for()
+            assert colour(page, ".js-plotly-plot .ytick text", "fill") == palette.muted
+
+
+def test_a_page_is_used_by_keys_alone_and_shows_where_one_is(opened: Open) -> None:
+    page = opened("")
+    page.locator(DRAWN).first.wait_for()
+    page.keyboard.press("/")
+    field = page.get_by_role("combobox")
+    expect(field.first).to_be_focused()
+    page.keyboard.type("4")
+    page.keyboard.press("Escape")
+    expect(page.locator("h1")).to_have_text("Cluster")
+    page.goto(page.url)
+    page.locator(".ee-call a").first.wait_for()
+    reached: list[str] = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.tagName"))
+        assert page.evaluate(OUTLINE) >= 2, f"nobody sees that {reached[-1]!r} is where the keys go"
+        if reached[-1] == "Slow node":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=f"Slow node: {SLOW_NODE}")).to_be_visible()
+
+
+def test_links_lead_back_and_forth_and_an_address_keeps_what_was_chosen(opened: Open) -> None:
+    page = opened("incidents")
+    page.locator(f"a[href*='{KILLED}']").first.click()
+    killed = page.get_by_role("heading", name="Worker killed: worker 1 on node-b")
+    expect(killed).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Incidents", exact=True)).to_be_visible()
+    page.go_forward()
+    expect(killed).to_be_visible()
+    page.locator(".ee-tile", has_text="Where").get_by_role("link").click()
+    expect(page.get_by_role("heading", name=JOB, exact=True)).to_be_visible()
+    page.get_by_role("radio", name="24h").click()
+    page.wait_for_url("**since=24h**")
+    page.wait_for_function(QUIET)
+    choose(page, "backward")
+    page.wait_for_url("**of=backward**")
+    again = opened(page.url.rpartition("/")[2])
+    expect(again.get_by_role("heading", name=JOB, exact=True)).to_be_visible()
+    expect(again.get_by_role("radio", name="24h")).to_be_checked()
+    expect(again.get_by_role("combobox").last).to_have_value("backward")
+
+
+def test_times_are_the_readers_own_and_relative(opened: Open, night: Path, ledger: Ledger) -> None:
+    kept = ledger.incident_record(WAITING)
+    assert kept is not None
+    now = Sources(Config(state_dir=str(night))).now()
+    text = told(opened(f"incident?incident={WAITING}"))
+    assert plain(f"began {words.relative(kept.incident.since, now)}, {words.clock_time(kept.incident.since, BERLIN)} {words.zone_name(BERLIN, now)}") in text
+    assert plain(words.clock_time(kept.opened, BERLIN, milliseconds=True)) in text
+
+
+def test_an_enlarged_figure_shows_only_what_was_chosen_until_a_double_click(opened: Open) -> None:
+    page = opened(f"job?job={JOB}")
+    enlarge(page)
+    page.wait_for_function(f"{AXIS}.autorange === false")
+    show_all(page)
+    page.wait_for_function(f"{AXIS}.autorange !== false")
+
+
+# --- who reads -------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_lets_in_a_viewer_who_is_told_kindly_that_others_decide(reader, night: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    token = add_person(tokens, "eve", Role.VIEWER, now=SystemClock().now())
+    config = Config(state_dir=str(night), access=AccessConfig(tokens_file=str(tokens)))
+    with served(config, tmp_path / "dashboard.log") as url:
+        eve = reader(url)
+        context = eve.context()
+        page = eve.open(context, f"incident?incident={WAITING}", until=".ee-login")
+        assert "Slow node" not in told(page)
+        page.get_by_label("Token").fill(token)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name=f"Slow node: {SLOW_NODE}")).to_be_visible()
+        expect(page.locator("p.ee-foot")).to_have_text("Signed in as eve, viewer.")
+        later = eve.open(context, f"incident?incident={WAITING}")
+        expect(later.get_by_role("heading", name=f"Slow node: {SLOW_NODE}")).to_be_visible()
+        later.get_by_role("button", name="Approve…").click()
+        expect(later.get_by_text("To approve takes the role operator")).to_be_visible()
+        expect(later.get_by_role("button", name="Approve now")).to_have_count(0)
+        later.keyboard.press("Escape")
+        later.get_by_role("button", name="Sign out").click()
+        expect(later.locator(".ee-login")).to_be_visible()
+        later.reload()
+        expect(later.locator(".ee-login")).to_be_visible()

@@ -1,0 +1,197 @@
+"""The dashboard over a job that runs: it follows, holds still while somebody looks, tells how Eagle Eye is, and an alert's link leads to a healed job."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dashboard import words
+from dashboard.sources import Sources
+from eagle_eye.app import drills
+from eagle_eye.app.addresses import free_port
+from eagle_eye.app.demo.stage import Stage
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config, HistoryConfig, ServerConfig
+from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.types import IncidentState, Plan
+from servers.pages import DRAWN, QUIET, choose, enlarge, plain, served, show_all, tile, tile_of
+
+LOOP = Path(__file__).parents[1] / "scenario" / "loop.py"
+PATIENCE_S = 120.0
+FILE_S = 1.0
+CONFIG = """\
+[server]
+listen = "127.0.0.1:{port}"
+http = "{http}"
+lease_s = 1.5
+
+[history]
+file_s = 1.0
+
+[engine]
+mode = "recommend"
+relapse_s = 5.0
+
+[guards.blast_radius]
+nodes = 10
+"""
+JOB = "test/loop"
+AXIS = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis"
+DATA = "document.querySelector('.js-plotly-plot').data"
+WATCHED = "window.blank = 0; (function look() { window.blank += document.querySelectorAll('.js-plotly-plot .main-svg').length < %d; requestAnimationFrame(look); })()"
+"""Counts what is painted while a figure is not there."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def http() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def stage(http: str) -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="live") as folder:  # short: paths of unix sockets are limited
+        made = Stage(folder=Path(folder), config=CONFIG.replace("{http}", http), command=(sys.executable, str(LOOP)), job=JOB, clock=SystemClock())
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture(scope="module")
+def config(stage: Stage, http: str) -> Config:
+    return Config(state_dir=str(stage.cluster.state_dir), server=ServerConfig(listen=stage.server_address, http=http), history=HistoryConfig(file_s=FILE_S))
+
+
+@pytest.fixture(scope="module")
+def live_url(stage: Stage, config: Config) -> Iterator[str]:
+    with served(config, stage.folder / "dashboard.log") as url:
+        yield url
+
+
+@pytest.fixture
+def opened(reader, live_url: str, stage: Stage) -> Callable[[str], Page]:
+    assert stage.wait_steps(30, PATIENCE_S), "the job does not run"
+    return reader(live_url)
+
+
+def come(stage: Stage, what: str, there: Callable[[], object]) -> None:
+    """Wait for something; fail with its name."""
+    assert stage.wait(lambda: bool(there()), PATIENCE_S), f"{what} did not come"
+
+
+def waiting(stage: Stage, since: float) -> tuple[IncidentRecord, Plan] | None:
+    """The incident and its plan that waits for a word."""
+    with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        for kept in ledger.incidents():
+            for plan in ledger.plans(incident=kept.incident.id):
+                held = any(type(each.verdict).__name__ == "Hold" for each in ledger.verdicts(plan=plan.id))
+                if kept.opened > since and held and ledger.outcome(plan.id) is None:
+                    return kept, plan
+    return None
+
+
+def epoch(stage: Stage) -> int:
+    layout = stage.record.trace.layout
+    assert layout is not None
+    return layout.epoch
+
+
+def state_of(stage: Stage, incident: str) -> str:
+    with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        kept = ledger.incident_record(incident)
+    return str(kept.state) if kept else ""
+
+
+def live(page: Page, *, on: bool) -> None:
+    """The switch stands so, the server knows it, and nothing is under way."""
+    expect(page.locator(".st-key-live input")).to_be_checked(checked=on)
+    page.wait_for_function(QUIET)
+
+
+def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(stage: Stage, opened: Callable[[str], Page]) -> None:
+    page = opened(f"job?job={JOB}/run-1")
+    page.locator(".js-plotly-plot").nth(1).locator(".main-svg").first.wait_for()
+    live(page, on=True)
+    there = page.locator(DRAWN).count()
+    page.evaluate(WATCHED % there)
+    many = page.evaluate(f"{DATA}.find(trace => trace.name === 'Loss').x.length")
+    page.wait_for_function(f"{DATA}.find(trace => trace.name === 'Loss').x.length > {many}", timeout=PATIENCE_S * 1000)
+    assert page.evaluate("window.blank") == 0, "new numbers come without flicker"
+    enlarge(page, pressed=lambda: live(page, on=False))
+    page.wait_for_function(f"{AXIS}.autorange === false")
+    live(page, on=False)
+    chosen, step = page.evaluate(f"{AXIS}.range"), tile(page, "Step")
+    assert stage.wait_steps(20, PATIENCE_S), "the job goes on"
+    choose(page, "forward")
+    assert page.evaluate(f"{AXIS}.range") == chosen
+    assert tile(page, "Step") == step
+    show_all(page)
+    live(page, on=True)
+    page.wait_for_function(f"{AXIS}.autorange !== false")
+    come(stage, "a newer step on the page", lambda: tile(page, "Step") != step)
+
+
+def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(stage: Stage, opened: Callable[[str], Page], config: Config) -> None:
+    sources = Sources(config)
+    lease, owner = sources.ledger.holder_of("leader"), sources.ledger.holder_of("partition/0")
+    assert lease is not None
+    assert owner is not None
+    page = opened("eagle_eye")
+    assert f"{lease.holder.host} process {lease.holder.pid}, term {lease.term}, since" in tile(page, "Leader")
+    row = plain(page.locator(".ee-table", has_text="Partition").locator("tbody tr").inner_text())
+    assert row.startswith(f"0 process {owner.holder.pid} on {owner.holder.host} {owner.term}")
+    come(stage, "a server that has read everything", lambda: figures(sources, "eagle_eye_partition_lag_seconds") == 0.0)
+    expect(tile_of(page, "Lag")).to_contain_text(words.duration(0.0))
+    assert "not known" not in tile(page, "Lag")
+    lost = plain(page.locator(".ee-table", has=page.get_by_text("What was lost")).inner_text())
+    assert f"records of nodes that found no room {words.number(figures(sources, 'eagle_eye_node_dropped_records_total'))}" in lost
+    assert f"records that could not be read {words.number(figures(sources, 'eagle_eye_partition_dead_letters_total'))}" in lost
+    assert "Clocks off 0" in tile(page, "Clocks off")
+    sources.close()
+
+
+def figures(sources: Sources, name: str) -> float:
+    """The sum of one of the server's own figures."""
+    told = sources.figures()
+    assert told is not None
+    return sum(told[name].values())
+
+
+def test_a_click_on_approve_heals_the_job(stage: Stage, opened: Callable[[str], Page]) -> None:
+    before = epoch(stage)
+    struck = drills.slow("node-b", stage.cluster.run_dir("node-b"), stage.clock)
+    try:
+        come(stage, "a plan that waits", lambda: waiting(stage, struck.truth.time))
+        found = waiting(stage, struck.truth.time)
+        assert found is not None
+        kept, plan = found
+        page = opened(f"incident?incident={kept.incident.id}")
+        page.set_default_timeout(PATIENCE_S * 1000)
+        expect(page.get_by_role("heading", name=words.capital(kept.incident.cause)).first).to_be_visible()
+        expect(page.locator(".ee-terms", has_text=plan.digest)).to_be_visible()
+        page.get_by_role("button", name="Approve…").click()
+        page.get_by_label("Your name").fill("ada")
+        page.get_by_role("button", name="Approve now").click()
+        expect(page.locator(".ee-banner", has_text="ada")).to_be_visible()
+        come(stage, "the approved action", lambda: epoch(stage) > before)
+        struck.end()
+        come(stage, "a healed job", lambda: state_of(stage, kept.incident.id) == IncidentState.HEALED)
+        expect(page.locator(".ee-incident-over .ee-badge", has_text="Healed")).to_be_visible()
+        expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-stage-reached")
+        page.get_by_role("button", name="Note").click()
+        page.get_by_label("Note", exact=True).fill("fan 3 was dusty")
+        page.get_by_role("button", name="Keep").click()
+        expect(page.locator(".ee-note", has_text="fan 3 was dusty")).to_contain_text("ada")
+        page.get_by_role("button", name="Silence").click()
+        page.get_by_label("Why").fill("until the fan is there")
+        page.locator("form, [data-testid=stForm]").get_by_role("button", name="Silence").click()
+        expect(page.locator(".ee-note", has_text="until the fan is there")).to_contain_text("Silence by ada")
+    finally:
+        struck.end()
