@@ -57,15 +57,15 @@ for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
 DEADLINE_S = 60.0
 
 
-def wait_until(what: str, condition: Callable[[], Any]) -> Any:
+def wait_until(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
     """Look again and again; the first true value."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
         threading.Event().wait(0.02)
-    raise AssertionError(f"waited {DEADLINE_S:g} s for: {what}")
+    raise AssertionError(f"waited {seconds:g} s for: {what}")
 
 
 def living(run: str) -> list[int]:
