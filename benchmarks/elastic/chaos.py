@@ -21,6 +21,8 @@ STEPS = 32
 FIRST, LAST = 3, 12
 """Between which steps faults strike: early enough that replacements still have something to join."""
 PATIENCE_S = 30.0
+START_S = 120.0
+"""Until the first step is there: on a busy machine the imports of all processes take long."""
 """Without a single commit."""
 ALONE = {"n0": 4}
 TWO_NODES = {"n0": 2, "n1": 2}
@@ -136,13 +138,13 @@ def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played
     words = ("--steps", str(STEPS), "--size", "small", *script)
     job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=schedule.faults, lease_s=1.0))
     killed = set[str]()
-    known, deadline = 0, time.monotonic() + PATIENCE_S
+    known, deadline = 0, time.monotonic() + START_S
     try:
         while any(process.poll() is None for process in job.launchers.values()):
             if len(job.commits.look()) > known:
                 known, deadline = len(job.commits.all), time.monotonic() + PATIENCE_S
             if time.monotonic() > deadline:
-                raise GaveUp(f"no step was committed within {PATIENCE_S:g} s, and the job did not end")
+                raise GaveUp(f"no step was committed within {PATIENCE_S if known else START_S:g} s, and the job did not end")
             if schedule.coordinator_after is not None and not killed and committed(job, schedule.coordinator_after):
                 killed.add("n0")
                 kill(job.launchers["n0"].pid)
