@@ -21,9 +21,9 @@ STEPS = 32
 FIRST, LAST = 3, 12
 """Between which steps faults strike: early enough that replacements still have something to join."""
 PATIENCE_S = 30.0
-START_S = 120.0
-"""Until the first step is there: on a busy machine the imports of all processes take long."""
 """Without a single commit."""
+START_S = 120.0
+"""Until the first one: on a busy machine the imports of all processes take long."""
 ALONE = {"n0": 4}
 TWO_NODES = {"n0": 2, "n1": 2}
 THREE_NODES = {"n0": 1, "n1": 1, "n2": 2}
