@@ -230,10 +230,7 @@ def test_without_a_server_the_majority_goes_on_and_the_one_alone_stops_and_says_
     assert "n1, n2 cannot be reached: another part of the job may go on" in stage.said(0)
     assert stage.launchers[0].wait(30) == 1
     assert "n1, n2 could not be reached for 1 s" in stage.said(0)
-    stage.network.mend(0)
-    stage.launch(0)
-    stage.train(*NODES, within=START_S)
-    stage.ends(*NODES)
+    stage.ends(1, 2)
     one_history(stage, undisturbed)
     saved = [(int(event.attributes["step"]), event.node) for event in stage.events("checkpoint.saved")]
     assert [step for step, _ in saved] == list(range(SAVE_EVERY, STEPS + 1, SAVE_EVERY)), "each once"
@@ -245,16 +242,20 @@ def test_without_a_server_the_majority_goes_on_and_the_one_alone_stops_and_says_
 
 def test_a_job_of_restarts_goes_on_without_its_coordinator_and_takes_it_back(stage: Parted) -> None:
     (stage.directory / "restarts.py").write_text(PLAIN)
+    given = {"command": (sys.executable, "restarts.py", "100000"), "preload": (), "lease_s": 1.0}
     for node in NODES:
-        stage.launch(node, command=(sys.executable, "restarts.py", "100000"), preload=(), lease_s=1.0)
+        stage.launch(node, **given, wait_nodes_s=1.0 if node == 0 else 600.0)
     stage.runs_on("n0", "n1", "n2")
     workers = stage.pids(0)
     stage.network.cut(0)
     stage.runs_on("n1", "n2")
-    wait_until(f"the end of {workers}", lambda: not set(workers) & set(living(stage.run)))
+    assert stage.launchers[0].wait(30) == 1
+    assert "n1, n2 could not be reached for 1 s" in stage.said(0)
+    assert not set(workers) & set(living(stage.run))
     stage.network.mend(0)
+    stage.launch(0, **given)
     stage.runs_on("n0", "n1", "n2")
-    assert stage.layouts()[-1].coordinator == "n1"
+    assert stage.layouts()[-1].coordinator == "n1", "it joined; it did not begin a second job"
 
 
 def test_what_a_killed_run_left_of_its_network_is_taken_away() -> None:
