@@ -31,10 +31,10 @@ unit: .venv/.ready  ## unit and contract tests: no network, a fake clock
 	@.venv/bin/pytest -q -n auto tests/unit tests/contract
 
 scenarios: .venv/.ready  ## real processes, killed for real
-	@.venv/bin/pytest -q tests/scenario
+	@.venv/bin/pytest -q -n 2 --dist loadfile tests/scenario
 
 services: .venv/.servers  ## real servers and streams
-	@.venv/bin/pytest -q tests/services
+	@.venv/bin/pytest -q -n 2 --dist loadfile tests/services
 
 bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md
 	@$(RUN) -m benchmarks $(ARGS)
