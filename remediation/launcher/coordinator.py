@@ -134,7 +134,9 @@ class Coordinator(Elastic):
         if self.phase is not Phase.RUNNING or self.last is None or epoch != self.last.epoch:
             return []
         self._finished.add(node)
-        return self._done() if self._finished.issuperset(self.last.nodes) else []
+        if not self._finished.issuperset(self.last.nodes):
+            return []
+        return [*self.started(epoch), *self._done()]  # whose workers end at once may have ended before all launchers have answered
 
     # --- commands -----------------------------------------------------------------------------------------------
 

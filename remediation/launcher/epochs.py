@@ -41,6 +41,8 @@ class Epochs:
         self._forming: Layout | None = None
         self._acknowledged: set[str] = set()
         self._asked = False
+        self._begun = 0
+        """The last epoch of which it was told that it has begun."""
         self._finished: set[str] = set()
         self._unanswered: list[str] = []
         self._give_up = 0.0
@@ -97,8 +99,9 @@ class Epochs:
 
     def started(self, epoch: int) -> Effects:
         """Every node of the epoch has started, or regrouped, its workers."""
-        if self.last is None or self.last.epoch != epoch or self.phase is not Phase.RUNNING:
+        if self.last is None or self.last.epoch != epoch or self.phase is not Phase.RUNNING or self._begun == epoch:
             return []
+        self._begun = epoch
         effects: Effects = []
         if self._wish.reason == "start":
             effects.append(self._job_event("job.started", "the workers were started"))

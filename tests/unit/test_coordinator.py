@@ -336,6 +336,15 @@ def test_the_job_is_finished_when_every_node_is() -> None:
     assert only(job.coordinator.finished("n1", 1), End)[0].code == 0
 
 
+def test_an_epoch_whose_workers_end_before_all_launchers_have_answered_has_begun_all_the_same() -> None:
+    job = Job(nodes=1)
+    job.join("n0")
+    job.acknowledge("n0")
+    told = only(job.coordinator.finished("n0", 1), Tell)
+    assert [event.name for event in told] == ["job.started", "epoch.begun", "job.finished"]
+    assert job.coordinator.started(1) == [], "once"
+
+
 def test_a_successor_goes_on_above_every_number_it_heard_of() -> None:
     job = Job(nodes=3, last=layout_of("n9", "n0", "n1", restarts=1), lost=("n9",))
     assert job.join("n0", promised=4) == []
