@@ -97,6 +97,8 @@ class Workers:
         self._on_end = on_end
         self._watch = DeathWatch(self._noticed)
         self._by_pid: dict[int, Worker] = {}
+        self._early: dict[int, int] = {}
+        """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
         self._readers: dict[int, RingReader] = {}
         self._ring_dir = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else settings.run_dir  # noqa: S108 - shared memory, names are ours
@@ -192,6 +194,7 @@ class Workers:
             environment["EAGLE_EYE_JOINING"] = "1"
         length = log_file.stat().st_size if log_file.exists() else 0
         cwd = str(settings.working_dir or Path.cwd())
+        self._early.clear()
         pid = await self.zygote.fork(
             str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
         )
@@ -200,7 +203,10 @@ class Workers:
             place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
             log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
         )  # fmt: skip
-        self._watch.watch(pid)
+        if pid in self._early:
+            asyncio.get_running_loop().call_soon(self.exited, pid, self._early.pop(pid))
+        else:
+            self._watch.watch(pid)
         return worker
 
     # --- stop --------------------------------------------------------------------------------------------------
@@ -242,6 +248,7 @@ class Workers:
         """The zygote reaped a process."""
         worker = self._by_pid.get(pid)
         if worker is None:
+            self._early[pid] = status
             return
         worker.status = status
         self._watch.forget(pid)

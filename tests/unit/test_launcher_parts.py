@@ -108,6 +108,32 @@ def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_
     assert not workers.is_on_its_way(0)
 
 
+def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) -> None:
+    class Hasty:
+        """Tells of the birth and of the end in one breath, as a busy machine makes it look."""
+
+        def __init__(self, workers: Workers) -> None:
+            self.workers = workers
+
+        async def fork(self, *_: object) -> int:
+            self.workers.exited(1 << 22, 7 << 8)
+            return 1 << 22
+
+    async def play() -> list[int | None]:
+        told: asyncio.Queue[int | None] = asyncio.Queue()
+        given = settings(tmp_path)
+        given.logs.mkdir(parents=True)
+        workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.put_nowait(status))
+        workers.zygote = Hasty(workers)  # type: ignore[assignment]
+        place = Place(worker="r/n0/0", node=given.node, rank=0, local_rank=0)
+        layout = Layout(job=given.job, epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, places=(place,))
+        await workers.start(layout, Store(host="127.0.0.1", port=1, served=False), 3)
+        async with asyncio.timeout(5):
+            return [await told.get()]
+
+    assert asyncio.run(play()) == [7 << 8]
+
+
 def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path: Path) -> None:
     """The pid of a reaped worker may be a stranger's by now."""
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
