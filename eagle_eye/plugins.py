@@ -9,6 +9,7 @@ Fields of plain data come from the options; any other field is a service and com
 import ast
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -235,7 +236,8 @@ def _path(kind: type, value: Any) -> Any:
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
-def field_texts(cls: type) -> dict[str, str]:
+@functools.cache
+def field_texts(cls: type) -> Mapping[str, str]:
     """Field → the text that stands below it in the source of the class."""
     if cls is object:
         return {}

@@ -1,6 +1,7 @@
 """A page of the dashboard, run as Streamlit runs it, without a browser."""
 
 import base64
+import functools
 import json
 from typing import Any
 
@@ -10,9 +11,20 @@ from dashboard.reading import PERSON
 from eagle_eye.access import Person, Role
 
 
+@functools.cache
+def seek_components_once() -> None:
+    """Streamlit looks through all installed packages for each page that is tested, which takes longer than the page."""
+    from streamlit.components.v2 import manifest_scanner
+
+    found = manifest_scanner.scan_component_manifests()
+    manifest_scanner.scan_component_manifests = lambda: found
+
+
 def page(name: str, person: Person | None = None, **query: str) -> Any:
     """One page alone, for somebody who was let in; `.run()` draws it."""
     from streamlit.testing.v1 import AppTest
+
+    seek_components_once()
 
     def script(name: str) -> None:
         from importlib import import_module

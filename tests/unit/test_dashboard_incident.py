@@ -29,6 +29,7 @@ from eagle_eye.ledger import Ledger, Moment
 from eagle_eye.rpc.messages import Decision
 from eagle_eye.types import Allow, Evidence, Hold, IncidentState, Note, Outcome, Rival, Target
 from fakes.nouns import a_finding, a_plan, a_step, an_incident
+from fakes.pages import seek_components_once
 
 PLAN = a_plan(action="restart_without_node", targets=(Target(job="tenant/gpt/run1", epoch=1, basis="b", exclude=("node-a",)),), expires=4e9, cost=7200.0, benefit=36_000.0)
 DETAIL = "98% of the throughput expected of 8 workers"
@@ -217,6 +218,7 @@ def page(kept: Ledger, ledger_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setenv(VARIABLE, msgspec.json.encode(Config(state_dir=str(ledger_path.parent))).decode())
     streamlit.cache_resource.clear()
+    seek_components_once()
 
     def script(name: str) -> None:
         from importlib import import_module

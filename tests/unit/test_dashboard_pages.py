@@ -14,7 +14,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Breaker, Culprit, Entity, Incident, IncidentState, Kind, Severity
-from fakes.pages import page, shown
+from fakes.pages import page, seek_components_once, shown
 
 ENTRY = str(Path(__file__).parents[2] / "dashboard" / "entry" / "app.py")
 NOW = 1_900_000_000.0
@@ -49,6 +49,7 @@ def fault(ledger: Ledger, job: str, cause: str, state: IncidentState = IncidentS
 def app():
     from streamlit.testing.v1 import AppTest
 
+    seek_components_once()
     return AppTest.from_file(ENTRY, default_timeout=30)
 
 
