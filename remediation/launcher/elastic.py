@@ -164,6 +164,13 @@ class Elastic(Evicting):
         self._noticed_s = max(workers.values())
         return excluded + self._heal(Wish(reason="stall"))
 
+    def stuck(self, epoch: int) -> Effects:
+        """All wait for each other, and nothing tells for whom: they meet again, and who does not come stands still."""
+        if not self.training or not self.in_place or self.last is None or epoch != self.last.epoch:
+            return []
+        self.met_again += 1
+        return self._heal(Wish(reason="stuck"))
+
     def _left_in_place(self, node: str) -> Effects:
         """The session of a launcher broke while its workers' part of an epoch is waited for, or while they cannot work."""
         if self.phase is Phase.HALTING:
@@ -234,10 +241,11 @@ class Elastic(Evicting):
         account = self.account
         if account is None or account.epoch != epoch:
             return []
-        self._stepped = True
+        self._stepped, self.met_again = True, 0
         self.keepers.add(worker)
         if not account.resumed(worker, recompute_s, recomputed):
             return []
         self.account = None
-        message = f"epoch {epoch} trains: {account.words['reason']}"
+        lost = account.attributes["lost"]
+        message = f"epoch {epoch} trains: {account.words['reason']}" + (f", without {lost}" if lost else "")
         return [Tell(name="transition.done", message=message, attributes=account.attributes)]

@@ -64,6 +64,8 @@ class ElasticNode:
         self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._quiet = Quiet(clock, LOOK_S)
+        self._told: dict[str, int | None] = {}
+        """Worker → its marks when it was last given an epoch's orders."""
 
     async def close(self) -> None:
         tasks = [*self._tasks, *self._expiring.values(), *([self._holding] if self._holding else [])]
@@ -125,6 +127,7 @@ class ElasticNode:
             raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
         for place in layout.places:
             if place.node == self._settings.node:
+                self._told[place.worker] = self._marks(place.worker)
                 self.sessions.tell(place.worker, "regroup", rank=place.rank, **arguments["words"])
         for worker in arguments.get("leaving", ()):
             self._release(str(worker))
@@ -292,10 +295,16 @@ class ElasticNode:
         if self._quiet.seconds(worker.name) < LOOK_CLOSER_S:
             return Sight(worker=worker.name, marks=now.marks, phase=now.phase)
         seen = glimpse(worker.pid)
-        stopped = seen is not None and seen.state in "Tt"
+        stopped = seen is not None and seen.state == "T"  # t: somebody looks into it
         return Sight(
-            worker=worker.name, marks=now.marks, phase=now.phase, stopped=stopped, step_s=self._workers.step_s(worker)
-        )
+            worker=worker.name, marks=now.marks, phase=now.phase, stopped=stopped,
+            deaf=self._told.get(worker.name) == now.marks, step_s=self._workers.step_s(worker),
+        )  # fmt: skip
+
+    def _marks(self, name: str) -> int | None:
+        worker = self._workers.find(name)
+        now = self._workers.now(worker) if worker is not None else None
+        return now.marks if now is not None else None
 
     # --- small things -------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,9 @@ class InPlace:
             return self.death(body)
         view = msgspec.convert(body["view"], View)
         culprits = self._verdicts.culprits(str(body["node"]), view, state.serving, state.account is not None)
-        return state.stalled(epoch, culprits) if culprits else []
+        if culprits:
+            return state.stalled(epoch, culprits)
+        return state.stuck(epoch) if self._verdicts.stuck(state.serving, state.met_again) else []
 
     def _saving(self, body: Body) -> list[Effect]:
         words = {name: str(body.get(name, "")) for name in ("why", "path")}

@@ -153,7 +153,7 @@ class Participant:
         continued = []
         for worker in self._asked(arguments):
             seen = glimpse(worker.pid)
-            if seen is not None and seen.state in "Tt":
+            if seen is not None and seen.state == "T":
                 kill_group(worker.pid, SIGCONT)
                 continued.append(worker.name)
         return {"continued": continued}

@@ -61,6 +61,8 @@ class Regrouping(Epochs):
         self._last_checkpoint = LastCheckpoint()
         self._stepped = False
         """A step has been committed."""
+        self.met_again = 0
+        """How often the workers were called together because all waited, since the last step that began an epoch."""
 
     @property
     def in_place(self) -> bool:

@@ -3,6 +3,9 @@
 A worker stands still when its marks have not moved for longer than its patience; it waits when its last mark says that it
 is in a collective. Only where every worker of the epoch does one or the other, and somebody waits, the still ones are to
 blame.
+
+Where all wait, for far longer than a step takes, one of them hangs within a collective and nothing tells which. Then they
+are to meet again under a new epoch: whoever does not take up its orders stands still, whatever its last mark says.
 """
 
 import statistics
@@ -26,6 +29,8 @@ OPENING_S = 5.0
 """While an epoch's first step is not committed: state may be on its way."""
 WAITING_S = 0.1
 """Somebody who waits has been quiet for as long."""
+STUCK_S, STUCK_STEPS = 5.0, 10.0
+"""All wait, for so long at least and for as long as so many steps take, and twice as long each time it did not help."""
 FRESH_S = 0.5
 """What another launcher has said holds for as long."""
 
@@ -38,6 +43,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     stopped: bool = False
     """By a signal: state T."""
+    deaf: bool = False
+    """It was given an epoch's orders and has not moved since."""
     step_s: float | None = None
     """Median of its last steps, None if it has not completed some."""
 
@@ -50,6 +57,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Worker → seconds without a mark, of those whose patience is over."""
     moving: int = 0
     """How many others there are."""
+    waited_s: float = 0.0
+    """For how long at least each of those that wait has done so."""
+    step_s: float | None = None
+    """Median length of a step, None if nobody knows."""
 
 
 class Quiet:
@@ -83,10 +94,14 @@ class Quiet:
             name: self.seconds(name) for name, sight in seen.items()
             if name not in waiting and self.seconds(name) > patience(sight, fallback)
         }  # fmt: skip
-        return View(waiting=waiting, still=still, moving=len(seen) - len(waiting) - len(still))
+        return View(
+            waiting=waiting, still=still, moving=len(seen) - len(waiting) - len(still),
+            waited_s=min(map(self.seconds, waiting), default=0.0), step_s=fallback,
+        )  # fmt: skip
 
     def _waits(self, sight: Sight) -> bool:
-        return sight.phase == "communication" and not sight.stopped and self.seconds(sight.worker) >= WAITING_S
+        held_up = sight.phase == "communication" and not (sight.stopped or sight.deaf)
+        return held_up and self.seconds(sight.worker) >= WAITING_S
 
 
 def patience(sight: Sight, fallback: float | None = None) -> float:
@@ -108,9 +123,8 @@ class Verdicts:
 
     def culprits(self, node: str, view: View, serving: Iterable[str], opening: bool) -> dict[str, float]:
         """Who stands still, and for how long, while all others wait, now that `node` has said how it looks there. `opening`: before the first step."""
-        now = self._clock.monotonic()
-        self._views[node] = (now, view)
-        fresh = [view for heard, view in self._views.values() if now - heard <= FRESH_S]
+        self._views[node] = (self._clock.monotonic(), view)
+        fresh = self._fresh()
         waiting = {worker for view in fresh for worker in view.waiting}
         still = {worker: age for view in fresh for worker, age in view.still.items()}
         everybody = set(serving)
@@ -118,3 +132,16 @@ class Verdicts:
             return {}
         least = OPENING_S if opening else 0.0
         return {worker: age for worker, age in still.items() if worker in everybody and age > least}
+
+    def stuck(self, serving: Iterable[str], times: int) -> bool:
+        """Whether all wait for each other and nobody will end it. `times`: how often they have met again without a step since."""
+        fresh = self._fresh()
+        if not set(serving) <= {worker for view in fresh for worker in view.waiting}:
+            return False
+        step_s = max((view.step_s for view in fresh if view.step_s is not None), default=0.0)
+        waited_s = min((view.waited_s for view in fresh if view.waiting), default=0.0)
+        return waited_s > max(STUCK_S, STUCK_STEPS * step_s) * 2**times
+
+    def _fresh(self) -> list[View]:
+        now = self._clock.monotonic()
+        return [view for heard, view in self._views.values() if now - heard <= FRESH_S]

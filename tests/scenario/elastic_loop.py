@@ -2,7 +2,8 @@
 
     python elastic_loop.py UNTIL FOLDER
 
-What it commits it appends to FOLDER/<worker>.jsonl. A file FOLDER/hang-<worker> makes its main thread stand still.
+What it commits it appends to FOLDER/<worker>.jsonl. A file FOLDER/hang-<worker> makes its main thread stand still in a
+micro-batch, FOLDER/wedge-<worker> within a collective.
 """
 
 import json
@@ -131,6 +132,7 @@ class Worker:
 
     def train(self, regroup: Regroup) -> bool:
         """Steps of one epoch; True once all are done."""
+        self.monitor.mark("communication")
         began = time.monotonic()
         self.write(regroup=regroup.epoch)
         self.epoch = regroup.epoch
@@ -160,16 +162,20 @@ class Worker:
         self.phase = "computing"
         for number in [number for number in mine if number not in self.done]:
             self.monitor.mark("forward")
-            while (self.folder / f"hang-{self.name.replace('/', '_')}").exists():
-                threading.Event().wait(0.05)
+            self.stand_still("hang")
             threading.Event().wait(COMPUTE_S)
             self.session.check(self.epoch)
             with self.session.lock:
                 self.done.add(number)
 
+    def stand_still(self, what: str) -> None:
+        while (self.folder / f"{what}-{self.name.replace('/', '_')}").exists():
+            threading.Event().wait(0.05)
+
     def commit(self, group: Group) -> int:
         self.monitor.mark("communication")
         self.phase = "reducing"
+        self.stand_still("wedge")
         group.greatest(0)
         if not self.session.may_commit(self.epoch):
             raise Fenced(self.session.pending)

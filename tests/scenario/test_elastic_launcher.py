@@ -138,6 +138,21 @@ def test_a_worker_that_hangs_for_good_is_replaced_by_a_new_one(stage: ElasticSta
     assert "elastic_loop.py" in stacks[0].read_text(), "what it did is kept"
 
 
+def test_one_that_hangs_where_all_others_wait_is_found_by_meeting_again(stage: ElasticStage) -> None:
+    stage.launch(0, nnodes=(1, 1))
+    first, name = stage.worker(0, 0), stage.worker(0, 1)
+    stage.trains(3, first)
+    wait_until("some steps", lambda: stage.newest(first)["step"] > 5)
+    wedge = stage.commits / f"wedge-{name.replace('/', '_')}"
+    wedge.touch()
+    stage.trains(2, first)
+    assert stage.events("worker.excluded")[0].entity.name == name
+    wedge.unlink()
+    stage.trains(3, first)
+    steps = [words["step"] for words in stage.said(first) if "step" in words]
+    assert steps == list(range(len(steps)))
+
+
 def test_a_job_ends_with_its_workers(stage: ElasticStage) -> None:
     launcher = stage.launch(0, nnodes=(1, 1), until=30)
     assert launcher.wait(30) == 0

@@ -20,11 +20,12 @@ class Node:
         self.phases = dict.fromkeys(NAMES, "communication")
         self.stopped: set[str] = set()
         self.steps: dict[str, float | None] = dict.fromkeys(NAMES, 0.1)
+        self.deaf: set[str] = set()
 
     def look(self) -> View:
         self.clock.advance(LOOK_S)
         return self.quiet.look(
-            Sight(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, step_s=self.steps[name])
+            Sight(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name])
             for name in NAMES
         )
 
@@ -80,6 +81,31 @@ def test_a_stopped_process_is_found_also_where_it_seems_to_wait() -> None:
 
 def test_when_all_wait_nobody_is_to_blame() -> None:
     assert not Node().until_found(10.0)[0]
+
+
+@pytest.mark.parametrize(("step_s", "times", "after_s"), [(0.1, 0, 5.0), (0.1, 2, 20.0), (2.0, 0, 20.0)])
+def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float, times: int, after_s: float) -> None:
+    node = Node()
+    node.steps = dict.fromkeys(NAMES, step_s)
+    began = node.clock.monotonic()
+    while not node.verdicts.stuck(NAMES, times):
+        assert not node.verdicts.culprits("n0", node.look(), NAMES, False)
+    assert after_s < node.clock.monotonic() - began < after_s + 0.2
+    assert not node.verdicts.stuck((*NAMES, "d"), times), "nothing is known of d"
+
+
+def test_nobody_meets_again_while_one_computes() -> None:
+    node = Node()
+    node.phases["b"] = "forward"
+    node.verdicts.culprits("n0", node.look(), NAMES, False)
+    node.clock.advance(100.0)
+    assert not node.verdicts.stuck(NAMES, 0)
+
+
+def test_whoever_does_not_take_up_an_epochs_orders_stands_still_whatever_its_last_mark_says() -> None:
+    node = Node()
+    node.deaf = {"b"}
+    assert set(node.until_found(10.0, opening=True)[0]) == {"b"}
 
 
 def test_before_the_first_step_of_an_epoch_state_may_be_on_its_way() -> None:

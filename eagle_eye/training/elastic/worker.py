@@ -153,9 +153,11 @@ class Elastic:
         self._session.check(group.epoch)
         self._brought = dict(zip(orders.workers, orders.current, strict=True))
         self._reduction.reduce(group, self._gradients, orders.current, self._reduced)
+        self._monitor.mark("other")  # whoever hangs between two collectives is not one of those who wait for it
         self._faults.at("committing", number)
         if not self._session.may_commit(group.epoch):
             raise Fenced(self._session.pending)
+        self._monitor.mark("communication")
         soft = commit(group, number, self._session.soft)
         self._faults.at("applying", number)
         self._apply(group.epoch)
@@ -253,6 +255,7 @@ class Elastic:
                 waiting = self._clock()
                 orders = self._session.next_regroup(above=self._seen)
                 self._seen = orders.epoch
+                self._monitor.mark("communication")  # shows that we have heard it
                 self._join(orders, self._clock() - waiting)
             except (Fenced, Broken) as error:
                 self._tell_broken(error)
