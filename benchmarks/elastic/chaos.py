@@ -109,7 +109,7 @@ DRAWN: dict[str, Callable[[random.Random], tuple[Fault, ...]]] = {
     "during recovery": during_recovery,
     "join": join,
     "SIGSTOP": one("computing", "reducing", "committing", act="stop"),
-    "hang": one("computing", "reducing", act="hang"),
+    "hang": one("computing", "reducing", "committing", act="hang"),
     "coordinator": lambda _: (),
 }
 KINDS = tuple(DRAWN)
