@@ -63,6 +63,7 @@ class Aftermath:
         desk.note_plan(plan, "stale", why)
         case.plan = None
         case.epoch = plan.target_of(case.job).epoch
+        case.outdated.again(plan.target_of(case.job).basis, desk.clock.now())
         begun = answer_to(case, job)
         if begun is not None:
             self.containment.contained(case, begun)

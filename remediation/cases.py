@@ -22,6 +22,29 @@ class Phase(StrEnum):
     ENDED = "nothing"
 
 
+STALE_S = 1.0
+STALE_LONGEST_S = 30.0
+
+
+@dataclass(slots=True)
+class Outdated:
+    """A layout on which a command came too late: it is planned on again only after a while that doubles each time."""
+
+    basis: str = ""
+    """Digest of the layout."""
+    wait_s: float = 0.0
+    until: float = 0.0
+
+    def again(self, basis: str, now: float) -> None:
+        """The job has left that layout, as it says; the next one is not known yet."""
+        self.wait_s = min(STALE_LONGEST_S, 2 * self.wait_s) if basis == self.basis else STALE_S
+        self.basis, self.until = basis, now + self.wait_s
+
+    def holds(self, basis: str, now: float) -> bool:
+        """Whether a plan on that layout would come too late again, as far as we know."""
+        return basis == self.basis and now < self.until
+
+
 @dataclass(slots=True, kw_only=True)
 class Case:
     """One incident under treatment."""
@@ -50,6 +73,7 @@ class Case:
     """Phases that wait for a time: when to go on."""
     alone: bool = True
     """False: the job's own restart was refused, so that a repair is beyond its permission."""
+    outdated: Outdated = field(default_factory=Outdated)
     foretold: dict[str, float] = field(default_factory=dict)
     """WAF of the layouts that were weighed: before the fault, if nothing is done, and with the choice."""
     foreseen: bool = False

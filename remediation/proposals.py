@@ -40,7 +40,8 @@ class Proposals:
         """Take the next step of a case: gather evidence, plan, ask, begin; or wait; or give up."""
         desk = self.desk
         job, now = desk.job(case.job), desk.clock.now()
-        if desk.execution.busy(case.job) or job.current is None or job.epoch < case.epoch:
+        behind = job.current is None or job.epoch < case.epoch or case.outdated.holds(job.basis, now)
+        if desk.execution.busy(case.job) or behind:
             desk.move(case, Phase.SETTLING, due=now + SOON_S)
             return
         missing = [action for action in case.treatment.evidence if action not in case.prepared]

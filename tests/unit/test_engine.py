@@ -1,9 +1,13 @@
 """Each fault of the demo, on a job of paper: what is done, in which order, and what is left alone."""
 
+from itertools import pairwise
+
 import pytest
 from msgspec.structs import replace
 
+from eagle_eye.errors import Stale
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Severity
+from remediation.cases import Outdated
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
 NODE = Entity(kind=Kind.NODE, name="node-b")
@@ -237,6 +241,37 @@ def test_a_restart_that_the_job_does_itself_meanwhile_makes_the_plan_stale(make)
     assert world.sent == ["dump"]
     assert world.outcomes() == [("dump", "done"), ("restart_worker", "stale"), ("restart_worker", "done")]
     assert world.state() is IncidentState.HEALED
+
+
+def test_an_epoch_that_never_comes_is_not_asked_for_again_and_again(make):
+    world, asked = make(), []
+
+    def late(_sent):
+        asked.append(world.clock.now())
+        raise Stale("epoch 1 is over: epoch 2 has begun; plan anew")
+
+    world.commander.answers["restart"] = late
+    world.job.standing = True
+    world.find("python hang", WORKER)
+    world.run(130)
+    waits = [after - before for before, after in pairwise(asked)]
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 30, 30, 30], abs=0.2)
+    world.job.die(WORKER.name)  # the newer layout is here at last: nothing is waited for
+    world.run(10)
+    assert len(asked) == len(waits) + 1
+    assert world.outcomes()[-1] == ("restart_worker", "done")
+    assert world.state() is IncidentState.HEALED
+
+
+def test_a_newer_layout_is_planned_on_at_once_and_waited_on_from_the_beginning():
+    outdated = Outdated()
+    for _ in range(3):
+        outdated.again("first", 10.0)
+    assert outdated.holds("first", 13.9)
+    assert not outdated.holds("second", 10.0)
+    outdated.again("second", 20.0)
+    assert outdated.holds("second", 20.9)
+    assert not outdated.holds("second", 21.0)
 
 
 def test_a_hang_at_the_start_of_an_epoch_is_not_taken_for_one_that_the_epoch_ended(make):
