@@ -136,6 +136,8 @@ class ElasticSessions:
                 message = messages.decode(line)
                 worker = worker or self._introduced(message, writer)
                 self._take(worker, message)
+        except ConnectionError as error:  # its process was killed
+            log.debug("the session of %s on %s is over: %s", worker or "a stranger", self._path, error)
         except (OSError, ValueError, KeyError, EagleEyeError) as error:
             log.warning("a message on %s was not understood: %s", self._path, error)
         except asyncio.CancelledError:  # the loop ends; the streams module would log it as an error

@@ -3,8 +3,12 @@
 import asyncio
 import base64
 import json
+import logging
+import socket
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import ControlError, TemporaryError
@@ -216,3 +220,22 @@ def test_reports_arrive_in_their_order_and_old_ones_only_if_they_last() -> None:
         assert told == ["entered", "last"]
 
     asyncio.run(play())
+
+
+def test_a_worker_that_is_killed_with_words_unread_leaves_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with Stage(tmp_path) as stage:
+            with socket.socket(socket.AF_UNIX) as killed:
+                killed.connect(str(stage.path))
+                killed.sendall(messages.encode("enter", worker="a", pid=1))
+                await stage.heard.get()
+                assert stage.sessions.tell("a", "save")
+                killed.recv(1, socket.MSG_PEEK)  # it is there, and stays unread
+            while stage.sessions.present:
+                await asyncio.sleep(0)
+
+    with caplog.at_level(logging.DEBUG, "remediation.launcher.elastic_sessions"):
+        asyncio.run(main())
+    [line] = [record for record in caplog.records if "the session of a on" in record.message]
+    assert line.levelno == logging.DEBUG
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
