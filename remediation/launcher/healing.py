@@ -48,4 +48,4 @@ def parse_heal(text: str) -> Budget:
         return Budget(heal=text or DEFAULT, limit=int(number), chosen=bool(text))
     if word == "in-place" and (number.isdecimal() or not colon):
         return Budget(heal=text, limit=int(number) if colon else FAILURES, in_place=True)
-    raise ConfigError(f"--heal {text!r} is not understood: use none or restart:N, e.g. restart:3, or in-place")
+    raise ConfigError(f"--heal {text!r} is not understood: use none, restart:N (e.g. restart:3) or in-place[:N]")

@@ -83,6 +83,11 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--nproc-per-node {self.nproc} is not usable: start at least one worker")
         if self.min_workers < 1:
             raise ConfigError(f"--min-workers {self.min_workers} is not usable: a job needs at least one worker")
+        if self.nnodes[1] == 1 and self.min_workers > self.nproc:
+            raise ConfigError(
+                f"--min-workers {self.min_workers} is more than the job can have: one node (--nnodes 1) with {self.nproc} (--nproc-per-node); "
+                "lower it, or raise one of the others"
+            )
         if not (self.weight > 0 and math.isfinite(self.weight)):
             raise ConfigError(f"--weight {self.weight} is not usable: a number above zero, 1 being usual")
         if self.respawns < -1:

@@ -65,6 +65,10 @@ def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
     for wrong in ({"job": "name"}, {"node": "a/b"}, {"node": ".."}, {"job": "a/b/.."}, {"job": "a/b/*"}, {"nproc": 0}, {"nnodes": (3, 2)}):
         with pytest.raises(ConfigError):
             settings(tmp_path, **wrong)
+    with pytest.raises(ConfigError, match=r"--min-workers 5 is more than the job can have.*--nproc-per-node.*lower it"):
+        settings(tmp_path, nproc=2, min_workers=5)
+    assert settings(tmp_path, nproc=2, min_workers=2).nproc == 2
+    assert settings(tmp_path, nproc=2, min_workers=5, nnodes=(1, 2)).nproc == 2, "the other node may have more"
     assert read_settings(settings_json(settings(tmp_path, nnodes=(1, 2)))) == settings(tmp_path, nnodes=(1, 2))
 
 
