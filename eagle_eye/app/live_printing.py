@@ -20,7 +20,7 @@ def print_live(plans: Iterable[StandingPlan], jobs: Mapping[str, JobFacts], reac
         return
     console.print(_jobs(elastic, reached))
     for plan in plans:
-        console.print(f"if {_event(plan)}: {_answer(plan)}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"if {_event(plan)}: {_answer(plan, elastic)}", highlight=False, markup=False, soft_wrap=True)
         allowed = "stands ready" if plan.allowed else "may not be done"
         console.print(f"    WAF {plan.waf_before:.3g}, then {plan.waf:.3g}; {allowed}: {plan.why}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"[dim]{UNIT}[/]", highlight=False)
@@ -44,10 +44,19 @@ def _event(plan: StandingPlan) -> str:
     return f"{plan.node} is lost" if plan.event == "node lost" else f"a worker of {plan.node} returns"
 
 
-def _answer(plan: StandingPlan) -> str:
+def _answer(plan: StandingPlan, jobs: Mapping[str, JobFacts]) -> str:
+    stopped = [name for name, workers in plan.workers.items() if workers < _fewest(jobs.get(name))]
+    if stopped and len(stopped) == len(plan.workers):
+        return "the job stops" if len(stopped) == 1 else "all jobs stop"
+    words = [f"{job} to {_where(seats)}" for job, seats in plan.seats.items()] + [f"{job} stops" for job in stopped]
     if not plan.seats:
-        return "everybody goes on with what is left"
-    return "; ".join(f"{job} to {_where(seats)}" for job, seats in plan.seats.items())
+        words.append("everybody else goes on with what is left" if stopped else "everybody goes on with what is left")
+    return "; ".join(words)
+
+
+def _fewest(facts: JobFacts | None) -> int:
+    """Workers without which it stops."""
+    return max(1, facts.demand.workers_min) if facts is not None and facts.demand is not None else 1
 
 
 def _where(seats: Mapping[str, int]) -> str:

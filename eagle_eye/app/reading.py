@@ -77,16 +77,20 @@ def _print_alternatives(console: Console, plans: Sequence[Plan]) -> None:
 
 
 def _print_predictions(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """What was said before each action, beside what came of it."""
-    foretold = [outcome for outcome in reversed(outcomes) if outcome.predicted]
-    if not foretold:
+    """What was said before each action, beside what came of it. What the job did by itself was not foretold."""
+    told = [outcome for outcome in reversed(outcomes) if outcome.predicted or outcome.actual]
+    if not told:
         return
     console.print("[bold]predicted and actual[/]")
-    for outcome in foretold:
+    for outcome in told:
         console.print(f"  {outcome.action}, {outcome.state}", highlight=False, markup=False)
-        for name, value in outcome.predicted.items():
-            came = outcome.actual.get(name.removesuffix("_high"))
-            console.print(f"    {name:<18} {value:>12.6g} {'' if came is None else format(came, '>12.6g')}", highlight=False, markup=False)
+        for name in dict.fromkeys([*outcome.predicted, *outcome.actual]):
+            said, came = outcome.predicted.get(name), outcome.actual.get(name.removesuffix("_high"))
+            console.print(f"    {name:<18} {_figure(said)} {_figure(came)}".rstrip(), highlight=False, markup=False)
+
+
+def _figure(value: float | None) -> str:
+    return " " * 12 if value is None else f"{value:>12.6g}"
 
 
 def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:

@@ -16,7 +16,7 @@ from eagle_eye.app.running import FOLDER, Note, noted, run_dirs, sweep_after_the
 from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.training.ring import start_time_of
-from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Severity
+from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Outcome, Severity
 
 Cli = Callable[..., Result]
 JOB = "team/gpt/7"
@@ -191,6 +191,16 @@ def test_one_incident_is_found_by_the_beginning_of_its_id(cli: Cli, ledger: Ledg
         assert words in shown
     assert json.loads(cli("incidents", "4f1c", "--json", "--state-dir", "state").output.splitlines()[0])["cause"] == "worker killed"
     assert "no stacks were taken" in cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
+
+
+def test_what_a_heal_cost_is_shown_though_nobody_foretold_it(cli: Cli, ledger: Ledger) -> None:
+    ledger.save_incident(*incident("4f1c9a02"))
+    usual = {"incident": "4f1c9a02", "state": "done", "time": 101.0}
+    ledger.save_outcome(Outcome(plan="p1", action="heal_in_place", actual={"downtime_s": 0.08}, **usual))
+    ledger.save_outcome(Outcome(plan="p2", action="resize", predicted={"loss": 2.5, "loss_high": 3.0}, actual={"loss": 2.0, "verify_s": 5.0}, **usual))
+    lines = [line.split() for line in cli("incidents", "4f1c", "--state-dir", "state").output.splitlines()]
+    for words in (["downtime_s", "0.08"], ["loss", "2.5", "2"], ["loss_high", "3", "2"], ["verify_s", "5"]):
+        assert words in lines
 
 
 @pytest.mark.parametrize(("name", "said"), [("9", "no incidents begin with '9'"), ("4f", "2 incidents begin with '4f'")])

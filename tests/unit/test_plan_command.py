@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_eye.app.cli import main
+from eagle_eye.app.live_printing import print_live
 from eagle_eye.errors import ConfigError
+from eagle_eye.ledger import JobFacts
+from eagle_eye.types import Demand, Layout, Mode, StandingPlan
 from remediation.planner.cluster_file import ClusterFile
 from remediation.planner.prospect import foresee
 from remediation.planner.toml_lines import TomlLines, parsed_path
@@ -242,3 +245,22 @@ def test_a_layout_that_cannot_be_is_refused(changed, old, new, message):
     done = plan(file=changed("[job.model]\nlayers = 32", LAYOUT.replace(old, new)))
     assert done.exit_code == 1
     assert message in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [({"t/a/1": 0}, "the job stops"), ({"t/a/1": 1, "t/b/1": 0}, "all jobs stop"), ({"t/a/1": 2}, "everybody goes on with what is left"),
+     ({"t/a/1": 1, "t/b/1": 1}, "t/a/1 stops; everybody else goes on with what is left")],
+)  # fmt: skip
+def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
+    layout = Layout(job="t/a/1", epoch=1, time=0.0, coordinator="n1", launchers={}, places=())
+    jobs = {
+        name: JobFacts(
+            layout=layout, address="", heal="in-place", budget_left=9,
+            demand=Demand(declared={"n1": 3}, seats={"n1": 3}, workers_min=2 if name == "t/a/1" else 1),
+        )
+        for name in left
+    }  # fmt: skip
+    plan = StandingPlan(id="s1", event="node lost", node="n1", mode=Mode.AUTO, epochs={}, made=0.0, expires=60.0, workers=left, waf_before=3.0)
+    print_live([plan], jobs, {})
+    assert f"if n1 is lost: {said}\n" in capsys.readouterr().out

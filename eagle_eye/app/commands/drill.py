@@ -14,6 +14,8 @@ from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.stream.opening import open_embedded
 
+DONE = "done; the launcher's log says what the job does about it, and `eagle-eye incidents` what its server makes of it, if it has one"
+
 
 @click.command(short_help="break a job of yours on purpose, after asking")
 @click.argument("kind", type=click.Choice(drills.KINDS))
@@ -58,7 +60,7 @@ def _on_worker(kind: str, listed: list[drills.Worker], rank: int, yes: bool) -> 
         raise EagleEyeError(f"no worker of rank {rank} on this node; there are {', '.join(str(worker.rank) for worker in listed)}")
     _ask(f"This will {drills.WHAT_IT_DOES[kind]}: rank {rank}, {worker.name}, pid {worker.pid}.", yes)
     drills.ON_WORKER[kind](worker, SystemClock())
-    click.echo("done; watch it with `eagle-eye incidents`")
+    click.echo(DONE)
 
 
 def _on_node(kind: str, everywhere: list[drills.Worker], seconds: float, yes: bool) -> None:
@@ -73,7 +75,7 @@ def _on_node(kind: str, everywhere: list[drills.Worker], seconds: float, yes: bo
     agent = pid_file.living(run_dir / PID_FILE)
     launchers = {worker.launcher_pid for worker in listed if worker.launcher_pid}
     drills.node(node, [*([agent] if agent else []), *launchers, *(worker.pid for worker in listed)], clock)
-    click.echo("done; watch it with `eagle-eye incidents`")
+    click.echo(DONE)
 
 
 def _ask(what: str, yes: bool) -> None:
