@@ -156,8 +156,11 @@ def _choose(field: str, number: str) -> Callable[[Any], None]:
     """Of a list of numbers, one that is not chosen yet."""
 
     def do(page: Any) -> None:
-        page.locator(f".st-key-{field} input").first.click()
-        page.get_by_role("option", name=number, exact=True).click()
+        wanted = page.get_by_role("option", name=number, exact=True)
+        while not wanted.count():  # a page that is drawn anew closes the list
+            page.locator(f".st-key-{field} input").first.click()
+            page.wait_for_timeout(50)
+        wanted.click()
 
     return do
 
