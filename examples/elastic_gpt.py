@@ -1,7 +1,9 @@
 """A byte-level GPT whose workers may die, hang, join or slow down while it trains: the losses stay the same, bit by bit.
 
     eagle-eye run --nproc-per-node 4 -- python examples/elastic_gpt.py --steps 200
-    kill -9 a worker meanwhile: the step it was in ends as if nothing had happened, and another worker takes its place
+    eagle-eye drill kill --rank 2        in another terminal meanwhile
+
+kill -9 of a worker, and yet the step it was in ends as if nothing had happened, and another worker takes its place.
 
 Alone, `python examples/elastic_gpt.py --steps 20`, it prints the same losses.
 """

@@ -13,7 +13,7 @@ from .transfer import Moved
 def load_newest(inventory: Inventory, folders: Sequence[Path], at_most: int = -1) -> Moved | None:
     """Load the newest whole checkpoint of some folders, nearest first: memory of the node (tmpfs), then storage.
 
-    Of two of the same step the nearer one is taken. `at_most` is the highest step to take (below 0: no limit). None if
+    Workers have one folder today. Of two of the same step the nearer one is taken. `at_most` is the highest step to take (below 0: no limit). None if
     there is none. Raises ConfigError if it is another model's.
     """
     began = time.monotonic()
