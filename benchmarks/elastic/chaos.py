@@ -149,6 +149,10 @@ def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played
                 killed.add("n0")
                 kill(job.launchers["n0"].pid)
             time.sleep(LOOK_S)
+    except GaveUp:
+        job.end()
+        job.clear_up()
+        raise
     finally:
         codes = {node: process.poll() for node, process in job.launchers.items()}
         job.end()

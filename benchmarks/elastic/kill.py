@@ -28,6 +28,8 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.types import Event
 
 GOALS_S = {4: 0.150, 8: 0.250}
+STEP_S = 0.4
+"""An undisturbed step of 4 workers is to take so long at least: else a kill has little of a step to strike."""
 PARTS = ("notice_s", "plan_s", "group_s", "state_s")
 PATIENCE_S = 60.0
 QUOTED = "NVRx in-process 1.8 s (quoted, not run)"
@@ -65,7 +67,7 @@ class Struck:
             self.commits = job.commits.look()
 
     def rows(self, peers: Sequence[str]) -> list[Row]:
-        found: list[Row] = []
+        found = [step_row(self.workers, [trial.step_s for trials in self.trials.values() for trial in trials if trial.step_s])]
         for server_is, trials in self.trials.items():
             records = self.records[server_is]
             where = f"{self.workers} workers, server {server_is}"
@@ -75,6 +77,14 @@ class Struck:
             found.append(Row(f"{where}: on the wall, the step less an undisturbed one of {trials[0].step_s:.3f} s", walls, peer="; ".join(peers)))
             found.append(waste_row(where, records, self.commits))
         return found
+
+
+def step_row(workers: int, steps_s: Sequence[float]) -> Row:
+    """What is struck."""
+    goal = STEP_S if workers == 4 else None
+    figure = f"{statistics.median(steps_s):.3f} s, at least {min(steps_s):.3f} s of {len(steps_s)}" if steps_s else "no record"
+    met = bool(steps_s) and statistics.median(steps_s) >= goal if goal is not None else None
+    return Row(f"{workers} workers: an undisturbed step", figure, f"≥ {goal} s" if goal is not None else "", met)
 
 
 def deaths(job: OurJob) -> list[Event]:

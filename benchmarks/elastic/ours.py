@@ -145,3 +145,8 @@ class OurJob:
         theirs = [f"{mark}{node}{mark}" for node in killed for mark in "-/"] + [f"/run-{node}/" for node in killed]
         found = [str(path) for path in [*shared, *files] if not any(mark in str(path) for mark in theirs)]
         return [*(f"process {pid}" for pid in self.living()), *found]
+
+    def clear_up(self) -> None:
+        """Unlink the run's own rings, which a launcher that was killed leaves to the next one of its node."""
+        for path in Path("/dev/shm").glob(f"*{self.run}*"):
+            path.unlink(missing_ok=True)

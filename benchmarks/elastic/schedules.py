@@ -53,6 +53,7 @@ def judged(schedule: Schedule, expected: Expected, keep: bool = False, script: S
     try:
         played = play(schedule, folder, script)
         verdict = Verdict(schedule, played.not_landed, tuple(violations(played, expected)))
+        played.job.clear_up()
     except GaveUp as error:
         verdict = Verdict(schedule, "", (str(error),))
     if keep or verdict.wrong:
