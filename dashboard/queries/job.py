@@ -191,24 +191,26 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ma
 _SLOWEST = """
 WITH told AS (SELECT entity, avg({value}) + coalesce(stddev_pop({value}), 0) AS high FROM {{rows}} WHERE job = $job GROUP BY entity),
      ordered AS (SELECT entity, count(*) OVER () AS total, row_number() OVER (ORDER BY high DESC NULLS LAST, entity) AS place FROM told)
-SELECT entity, total FROM ordered WHERE place <= CASE WHEN total > $most THEN $few ELSE $most END
+SELECT entity, total, place <= CASE WHEN total > $most THEN $few ELSE $most END AS shown
+FROM ordered WHERE shown OR place % greatest(1, total // $peers) = 0
 """
-"""By the mean and how far it varies, so that one who was slow for a while is among them."""
+"""By the mean and how far it varies, so that one who was slow for a while is among them; and some of all speeds, for the median."""
 _WORKERS = """
-WITH told AS (
-    SELECT CASE WHEN list_contains($workers, entity) THEN entity ELSE '' END AS name, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, {value} AS value
-    FROM {{rows}} WHERE job = $job AND (list_contains($workers, entity) OR hash(entity) % $stride = 0))
+WITH asked AS MATERIALIZED (SELECT unnest($workers) AS worker, unnest($shown) AS shown),
+     told AS (
+    SELECT CASE WHEN shown THEN entity ELSE '' END AS name, floor((epoch(time) - $begin) / $every)::INTEGER AS bucket, {value} AS value
+    FROM {{rows}} JOIN asked ON entity = worker WHERE job = $job)
 SELECT name, bucket, CASE WHEN name = '' THEN median(value) ELSE avg(value) END AS value FROM told GROUP BY name, bucket
 """
-"""In one pass: each that is shown, and as '' the median of the others."""
+"""In one pass: each that is shown, and as '' the median of the others that were asked for."""
 
 
 def _workers(sources: Sources, job: str, since: float, until: float, metric: str) -> WorkerHeat:
     needs = ("step_s", "communication_s") if metric == COMPUTE else (metric,)
     value = "step_s - coalesce(communication_s, 0)" if metric == COMPUTE else quoted(metric)
     every = (until - since) / WORKER_COLUMNS
-    slowest = sources.ask("steps", _SLOWEST.format(value=value), {"job": job, "most": MOST_WORKERS, "few": FEW_WORKERS}, needs=needs, since=since, until=until)
-    given = {"job": job, "every": every, "begin": since, "workers": slowest["entity"].tolist() if slowest else [], "stride": max(1, int(slowest["total"][0]) // PEERS) if slowest else 1}
+    slowest = sources.ask("steps", _SLOWEST.format(value=value), {"job": job, "most": MOST_WORKERS, "few": FEW_WORKERS, "peers": PEERS}, needs=needs, since=since, until=until)
+    given = {"job": job, "every": every, "begin": since, "workers": slowest["entity"].tolist() if slowest else [], "shown": slowest["shown"].tolist() if slowest else []}
     found = sources.ask("steps", _WORKERS.format(value=value), given, needs=needs, since=since, until=until) if slowest else None
     times: Doubles = since + np.arange(WORKER_COLUMNS, dtype=np.float64) * every
     if found is None or slowest is None:
