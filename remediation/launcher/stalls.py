@@ -140,7 +140,7 @@ class Verdicts:
             return False
         step_s = max((view.step_s for view in fresh if view.step_s is not None), default=0.0)
         waited_s = min((view.waited_s for view in fresh if view.waiting), default=0.0)
-        return waited_s > max(STUCK_S, STUCK_STEPS * step_s) * 2**times
+        return waited_s > max(STUCK_S, STUCK_STEPS * step_s) * 2.0**times
 
     def _fresh(self) -> list[View]:
         now = self._clock.monotonic()
