@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -92,17 +94,21 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.run_dirs = Path(tempfile.mkdtemp(prefix="run"))  # short: paths of unix sockets are limited
         self.run = f"r{os.getpid()}x{time.monotonic_ns() % 10**9}"
         self.ports = free_ports(2)
         self.launchers: dict[int, subprocess.Popen[bytes]] = {}
         (directory / "train.py").write_text(SCRIPT)
         self.stream = EmbeddedStream(directory / "state" / "stream")
 
+    def run_dir(self, node: int) -> Path:
+        return self.run_dirs / f"n{node}"
+
     def settings(self, node: int, /, **changes: Any) -> LauncherSettings:
         given: dict[str, Any] = {
             "job": f"test/loop/{self.run}", "node": f"n{node}", "nproc": 2, "nnodes": (1, 2), "lease_s": 1.0,
             "command": (sys.executable, "train.py", "100000"), "working_dir": self.directory, "preload": (),
-            "state_dir": self.directory / "state", "run_dir": self.directory / f"run{node}", "console": False,
+            "state_dir": self.directory / "state", "run_dir": self.run_dir(node), "console": False,
             "address": f"127.0.0.1:{self.ports[node]}", "rendezvous": f"127.0.0.1:{self.ports[0]}",
             "join_timeout_s": 5.0, "stop_grace_s": 2.0,
         }  # fmt: skip
@@ -128,7 +134,7 @@ class Stage:
     def job(self, node: int) -> dict[str, Any]:
         """What the launcher says of its workers."""
         try:
-            return json.loads((self.directory / f"run{node}" / "jobs" / f"{self.run}.json").read_text())
+            return json.loads((self.run_dir(node) / "jobs" / f"{self.run}.json").read_text())
         except OSError:
             return {"epoch": 0, "workers": []}
 
@@ -165,6 +171,7 @@ class Stage:
             process.wait()
         self.stream.close()
         wait_until("no process left behind", lambda: not living(self.run))
+        shutil.rmtree(self.run_dirs)
         for path in Path("/dev/shm").glob(f"*{self.run}*"):
             path.unlink()
 

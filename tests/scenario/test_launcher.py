@@ -27,7 +27,7 @@ def test_a_killed_worker_is_one_event_and_a_new_epoch(stage: Stage) -> None:
     stage.launchers[0].send_signal(signal.SIGINT)
     assert [launcher.wait(DEADLINE_S) for launcher in stage.launchers.values()] == [130, 130]
     assert len(stage.events("exit")) == len(exits), "exits that a launcher ordered are no events"
-    assert not list(stage.directory.glob("run*/**/*.*")), "sockets and job files are removed"
+    assert not list(stage.run_dirs.glob("**/*.*")), "sockets and job files are removed"
     assert not list(Path("/dev/shm").glob(f"*{stage.run}*"))
 
 
