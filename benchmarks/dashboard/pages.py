@@ -2,8 +2,9 @@
 
 python -m benchmarks.dashboard.pages [--nodes 10000] [--keep DIR] [--viewers 10] [--json]
 
-`eagle-eye dashboard` over data of benchmarks/dashboard/large_cluster.py; Chromium without a window. A page counts as painted when
-what it is for can be seen and Streamlit has stopped running; an interaction from the click until that again.
+`eagle-eye dashboard` over data of benchmarks/dashboard/large_cluster.py; Chromium without a window, its cache empty. A page counts as
+painted when what it is for can be seen: the cause and the plan of an incident, the heat map of the cluster; it is complete when
+Streamlit has stopped running. An interaction lasts from the click until the page is complete again.
 """
 
 import argparse
@@ -63,13 +64,14 @@ class Visit:
     url: str
     clock: Clock
 
-    def paint(self, opened: Opened) -> float:
-        """Seconds from asking for the address until what it is for is seen, and nothing runs any more."""
+    def paint(self, opened: Opened) -> tuple[float, float]:
+        """Seconds from asking for the address until what it is for is seen, and until nothing runs any more."""
         begin = self.clock.monotonic()
         self.page.goto(f"{self.url}/{opened.address}", wait_until="commit")
         self.page.locator(opened.seen).first.wait_for(state="visible", timeout=PATIENCE_MS)
+        seen = self.clock.monotonic() - begin
         self._settle()
-        return self.clock.monotonic() - begin
+        return seen, self.clock.monotonic() - begin
 
     def act(self, do: Callable[[Any], None]) -> float:
         """Seconds from an action until the page has run and settled after it; only the action's own where nothing runs."""
@@ -130,12 +132,12 @@ def _paints(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]:
     rows = []
     for opened in PAGES:
         visit = _visit(browser, dashboard, clock)
-        first = visit.paint(opened)
+        first, _ = visit.paint(opened)
         visit.page.context.close()
         again = _visit(browser, dashboard, clock)
-        second = again.paint(opened)
+        second, complete = again.paint(opened)
         again.page.context.close()
-        rows.append(Row(f"first paint: {opened.name}", f"{second:.2f} s (of the process: {first:.2f} s)", f"≤ {PAINT_S:g} s", second <= PAINT_S))
+        rows.append(Row(f"first paint: {opened.name}", f"{second:.2f} s (complete: {complete:.2f} s; the first of the server: {first:.2f} s)", f"≤ {PAINT_S:g} s", second <= PAINT_S))
     return rows
 
 
