@@ -269,10 +269,15 @@ class Progress:
         return all(age < self._patience(phase) for phase, age in zip(rows[:, PHASE], ages, strict=True))
 
     def _overdue(self, table: Doubles, pausing: Truths) -> Truths:
-        """Those whose pause has lasted too long; nobody if everybody pauses: then it is the storage, not a worker."""
-        late = pausing.copy()
+        """Those whose pause has lasted too long; nobody if everybody pauses: then it is the storage, not a worker.
+
+        With the first of them go all that have paused for nearly as long: who began a moment earlier is no more to blame.
+        """
+        shares = np.zeros(len(table))
         for index in np.flatnonzero(pausing).tolist():
-            late[index] = table[index, AGE] >= self._patience(table[index, PHASE])
+            shares[index] = np.nan_to_num(table[index, AGE]) / self._patience(table[index, PHASE])
+        late: Truths = shares >= min(1.0, float(shares.max(initial=0.0)) / 2)
+        late &= pausing & (shares.max(initial=0.0) >= 1.0)
         return np.zeros_like(late) if late.all() else late
 
     # --- telling

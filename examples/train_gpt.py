@@ -173,6 +173,7 @@ class Trainer:
             batches = (batch_of(self.held_out, options.context, options.seed, -1, micro) for micro in mine)
             total = torch.tensor(math.fsum(self.model(batch).item() for batch in batches), dtype=torch.float64)
             if self.world > 1:
+                self.monitor.mark("communication")  # who hangs before this is told from those who wait for it
                 dist.all_reduce(total)
             if self.rank == 0:
                 print(f"step {step} held-out loss {total.item() / options.micro_batches:.6f}", flush=True)

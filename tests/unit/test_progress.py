@@ -104,6 +104,18 @@ def test_fault_a_hang_that_the_others_await_in_their_evaluation_is_found() -> No
     assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
 
 
+def test_twin_all_stand_in_their_evaluation_nobody_is_accused_because_it_began_a_moment_earlier() -> None:
+    def evaluating(draft: Draft) -> None:
+        if draft.tick >= 4:
+            metrics = draft.metrics[Kind.WORKER]
+            metrics["phase"][:], metrics["marks"][:] = PHASES.index("evaluation"), metrics["marks"].max()
+            metrics["progress_age_s"][1] += 0.4
+
+    frames = job_frames(2, 2, 14, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
+    found = claims_of(Progress(unseen_patience_s=5.2), frames)
+    assert kinds(found) == [("job.stalled", job().name, True)]
+
+
 def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
     frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[Pausing("data")]))
     claims = claims_of(Progress(), frames)
