@@ -105,7 +105,7 @@ class Judging:
         breaker = self.recourse.breaker(case, trial, why) if failed else None
         undone = self.recourse.undo(case, trial) if failed else ""
         words = "; ".join(word for word in (why, undone) if word)
-        outcome = trial.outcome(job, "done" if healed else "failed", now, words)
+        outcome = trial.outcome(job, "done" if healed else "failed", now, words, last=self.desk.policy.verify_steps + 1)
         self.desk.memory.judged(trial.plan.id, now, failed=failed)
         self.desk.note(outcome)
         if not healed:

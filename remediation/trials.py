@@ -14,6 +14,10 @@ from .prediction import PATIENCE
 from .standstill import regroups
 
 Verdict = Literal["healed", "failed", "unknown"]
+KEPT = 16
+"""Steps after an action over which its loss is told."""
+DRIFT = 0.05
+"""By so much the throughput that an action is judged by may differ from the predicted one before both are named."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,9 +91,10 @@ class Trial:
     def _throughput(self, job: Job, counted: list[PulseStep], policy: Policy) -> tuple[bool, str]:
         if not counted:
             return False, "no step yet"
-        expected = job.expected(counted[-1].workers)
+        workers, foretold = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
+        expected = job.expected(workers)
         if math.isnan(expected):  # a new leader has measured nothing yet
-            expected = self.predicted.get("throughput_per_s", math.nan)
+            expected = foretold
         if self.plan.action == "rebalance":  # a straggler stays slow: what even shares would bring is not to be had
             expected = min(expected, self.predicted.get("throughput_per_s", math.inf))
         pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
@@ -98,7 +103,10 @@ class Trial:
         if math.isnan(pace):
             return False, "too few steps to measure the throughput"
         share = pace / expected
-        return share >= policy.throughput_share, f"{share:.0%} of the throughput expected of {counted[-1].workers} workers"
+        told = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
+        if abs(expected - foretold) > DRIFT * foretold:  # what the job does in health has changed since the action was planned
+            told += f", {pace / foretold:.0%} of what was predicted"
+        return share >= policy.throughput_share, told
 
     def _astray(self, job: Job, policy: Policy) -> str:
         """Why the loss is not back in the band that it had before; '' if it is, or is not told."""
@@ -120,12 +128,12 @@ class Trial:
             return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
         return verdict, why
 
-    def outcome(self, job: Job, state: Literal["done", "failed"], time: float, detail: str) -> Outcome:
-        """What became of the plan, with its costs; transition_s is None while no new step is committed."""
+    def outcome(self, job: Job, state: Literal["done", "failed"], time: float, detail: str, *, last: int = KEPT) -> Outcome:
+        """What became of the plan, with its costs; transition_s is None while no new step is committed. `last`: steps whose throughput is told."""
         first = min((step.end for step in self.new(job)), default=None)
         transition = None if first is None else max(0.0, first - self.opened)
         counted = self.counted(job)
-        pace = job.pace(KEPT, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
+        pace = job.pace(last, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
         detection, lost = max(0.0, self.opened - self.since), job.lost(self.opened, max(time, self.opened))
         full = max((count for _, count in job.sizes), default=0)
         bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
@@ -159,7 +167,3 @@ class Trial:
             return transition
         step_s = job.step_seconds(counted[0].workers)
         return max(0.0, counted[0].end - max(earlier) - (step_s if math.isfinite(step_s) else 0.0))
-
-
-KEPT = 16
-"""Steps over which the throughput after an action is told."""

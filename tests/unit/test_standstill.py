@@ -96,3 +96,20 @@ def test_the_measured_standstill_is_that_between_the_steps() -> None:
     outcome = trial.outcome(job, "done", 120.0, "")
     assert outcome.actual["downtime_s"] == pytest.approx(0.25), "1.75 s between two steps, of which one took 1.5"
     assert outcome.transition_s == pytest.approx(110.75 - 95.0), "since the incident was opened it took longer"
+
+
+def test_it_is_said_what_helped_is_measured_by_where_that_is_not_what_was_predicted() -> None:
+    job = a_job()
+    steps(job, range(10), epoch=2, begin=100.0, every=1.0, workers=3)
+    steps(job, range(10, 13), epoch=3, begin=110.0, every=5.0, workers=2)  # slow while it warms up
+    steps(job, range(13, 30), epoch=3, begin=121.0, every=1.0, workers=2)
+    job.rates[2], job.seen, job.sizes = deque([(118.0, 1.0)]), 140.0, [(0.0, 3), (109.2, 2)]
+    policy = Policy(verify_steps=5)
+    judged = {}
+    for foretold in (1.0, 2.0):
+        trial = Trial(plan=planned(job), incident="i", began=109.2, since=90.0, opened=95.0, patience=0.0, predicted={"throughput_per_s": foretold, "verify_s": 60.0})
+        verdict, judged[foretold] = trial.judge(job, policy)
+        assert verdict == "healed"
+        actual = trial.outcome(job, "done", 140.0, "", last=policy.verify_steps + 1).actual["throughput_per_s"]
+        assert actual == pytest.approx(1.0), "of the steps by which it was judged"
+    assert judged == {1.0: "100% of what 2 workers did before", 2.0: "100% of what 2 workers did before, 50% of what was predicted"}
