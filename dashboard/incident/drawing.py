@@ -47,6 +47,7 @@ def head(story: Story, eye: Eye) -> Safe:
     word, tone = telling.standing(story)
     over = joined(
         markup.badge(word, tone),
+        *([tagged("span", joined("by ", markup.link(story.superseded_by, "incident", incident=story.superseded_by)), "ee-muted")] if story.superseded_by else []),
         tagged("span", str(incident.severity).upper(), "ee-severity", title=f"the weakest repair that can help: {telling.REPAIRS.get(incident.severity, '')}"),
         tagged("span", joined("began ", words.relative(incident.since, eye.now), ", ", eye.told(incident.since), " ", words.zone_name(eye.zone, eye.now)), "ee-muted"),
         tagged("code", incident.id, "ee-id"),
@@ -62,20 +63,24 @@ def facts(story: Story) -> Safe:
     """Cause, culprit, where, and what it costs."""
     incident = story.incident
     found = f"found {words.duration(max(0.0, story.opened - incident.since))} after it began"
-    lasted = f"over after {words.duration(story.changed - incident.since)}" if story.state in ("healed", "closed") else "and it goes on"
     tiles = (
         Tile("Cause", words.capital(incident.cause), found),
         Tile("Culprit", telling.culprits(incident), telling.sureness(incident)),
         Tile("Where", markup.link(incident.job, "job", job=incident.job), f"on {words.listed(story.nodes, most=2)}" if story.nodes else "no node named"),
-        Tile("Costs so far", words.gpu_hours(_bill(story)), lasted),
+        Tile("Costs so far", words.gpu_hours(story.bill_gpu_hours), _lasted(story)),
     )
     return tagged("div", markup.tiles(tiles), "ee-incident-facts")
 
 
-def _bill(story: Story) -> float:
-    """The newest word on it: what was measured after an action, else what diagnosis has counted."""
-    measured = [line.actual["bill_gpu_hours"] for line in story.plans if "bill_gpu_hours" in line.actual]
-    return max([story.incident.bill_gpu_hours, *measured])
+def _lasted(story: Story) -> str:
+    """How long it costs."""
+    if story.state in ("healed", "closed"):
+        return f"over after {words.duration(story.changed - story.incident.since)}"
+    if story.superseded_by:
+        return "until it came back"
+    if story.job_over:
+        return "until the job ended"
+    return "not healed" if story.state == "failed" else "and it goes on"
 
 
 def deed(story: Story, eye: Eye) -> Safe:

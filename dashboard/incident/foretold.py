@@ -7,7 +7,7 @@ from dashboard import words
 NAMES: Mapping[str, tuple[str, str]] = {
     "throughput_per_s": ("Throughput", "tokens/s"),
     "downtime_s": ("Standstill", "duration"),
-    "verify_s": ("Proven to help within", "duration"),
+    "verify_s": ("Judged after", "duration"),
     "loss": ("Loss", ""),
     "bad_step": ("First bad step", "step"),
     "bill_gpu_hours": ("Bill", "GPU-hours"),

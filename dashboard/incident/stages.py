@@ -32,7 +32,12 @@ def stages(story: Story) -> tuple[Stage, ...]:
 def _signal(story: Story) -> Stage:
     first = min(story.incident.parts, key=lambda finding: finding.time, default=None)
     text = f"{words.spoken(first.kind).replace('.', ' ')} seen by {words.spoken(first.detector)}" if first else "the first finding"
-    return Stage(name="Signal", time=min(first.time, story.opened) if first else story.incident.since, text=text, state="reached")
+    return Stage(name="Signal", time=_seen(story), text=text, state="reached")
+
+
+def _seen(story: Story) -> float:
+    """When the first finding of it was made."""
+    return min([story.opened, *(finding.time for finding in story.incident.parts)]) if story.incident.parts else story.incident.since
 
 
 def _cause(story: Story) -> Stage:
@@ -49,6 +54,8 @@ def _plan(story: Story, line: PlanLine | None) -> Stage:
     stopped = line.state in ("refused", "held", "expired")
     text = f"{line.state}: {action(line.plan).lower()}" if stopped else action(line.plan)
     begun = min([line.plan.made, *(step.time for step in line.progress)])  # a job that helps itself says so afterwards
+    if line.plan.own:
+        text = f"the job itself{', before it was found' if begun < _seen(story) else ''}: {text[0].lower()}{text[1:]}"
     return Stage(name="Plan", time=begun, text=text, state="failed" if stopped else "reached")
 
 

@@ -15,6 +15,7 @@ STATES: dict[str, tuple[str, Tone]] = {
     "failed": ("Not healed: needs a person", "alarm"),
     "closed": ("Closed", "quiet"),
 }
+SUPERSEDED: tuple[str, Tone] = ("Superseded", "quiet")
 WAITS: tuple[str, Tone] = ("Waits for your decision", "alarm")
 REPAIRS = {"sev1": "isolate", "sev2": "restart", "sev3": "retry in place", "info": "tell somebody"}
 """Severity → the weakest repair that can help."""
@@ -45,6 +46,8 @@ class Deed:
 
 def standing(story: Story) -> tuple[str, Tone]:
     """Where the incident stands."""
+    if story.superseded_by and story.waiting is None:
+        return SUPERSEDED
     return WAITS if story.waiting is not None else STATES.get(story.state, (words.capital(story.state), "quiet"))
 
 
@@ -72,6 +75,7 @@ def deed(story: Story) -> Deed:
     if line is None:
         return Deed(lead="Nothing yet", tone="quiet", what="No repair was planned", why=_no_plan(story))
     lead, tone = OUTCOMES.get(line.state, (words.capital(line.state), "quiet"))
+    tone = "quiet" if story.superseded_by and line.state == "failed" else tone
     return Deed(lead=lead, tone=tone, what=action(line.plan), why=_why(line))
 
 

@@ -1,6 +1,6 @@
 """What was done, what was expected of it, what came of it; and what stood in the way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dashboard import boundary, markup, reading, words
 from dashboard.figures import style
@@ -59,9 +59,17 @@ def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
         Tile("Actions", f"{len(lines):,}", f"{sum(line.own for line in lines):,} by the jobs themselves"),
         Tile("Helped", f"{len(judged) - failed} of {len(judged)}", f"{failed} failed" if failed else "none failed"),
         Tile("Downtime", words.duration(sum(down)), f"median {words.duration(sorted(down)[len(down) // 2])}" if down else ""),
-        Tile("Bill", words.gpu_hours(sum(line.actual.get(BILL, 0.0) for line in lines)), "of the faults that were acted on"),
+        Tile("Bill", words.gpu_hours(sum(bills(lines).values())), "of the faults that were acted on"),
         Tile("Predictions", words.percent(sorted(off)[len(off) // 2]) if off else words.NOTHING, "median error of downtime"),
     )
+
+
+def bills(lines: Iterable[ActionLine]) -> dict[str, float]:
+    """Incident → GPU-hours after its last action: what a fault costs is counted from its beginning, so that the bills of two actions against it are not added."""
+    found: dict[str, float] = {}
+    for line in lines:
+        found[line.incident] = max(found.get(line.incident, 0.0), line.actual.get(BILL, 0.0))
+    return found
 
 
 def state_of(line: ActionLine) -> str:
@@ -93,7 +101,7 @@ def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
         markup.stacked(words.spoken(line.action), markup.link(line.cause or line.incident, "incident", incident=line.incident)),
         markup.badge(state_of(line), TONES.get(state_of(line), "quiet")),
         _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
-        _beside(words.number(line.predicted.get(THROUGHPUT), "/s"), words.number(line.actual.get(THROUGHPUT), "/s")),
+        _beside(words.number(line.predicted.get(THROUGHPUT), "tokens/s"), words.number(line.actual.get(THROUGHPUT), "tokens/s")),
         words.gpu_hours(line.actual.get(BILL), "GPU-h"),
         markup.stacked(markup.pointed(line.detail or words.NOTHING), line.targets),
     )

@@ -69,8 +69,12 @@ def table(lines: Sequence[IncidentLine], eye: Eye) -> Safe:
 
 def _row(line: IncidentLine, eye: Eye) -> tuple[object, ...]:
     word, tone = telling.WAITS if line.waiting_plan else telling.STATES.get(line.state, (line.state, "quiet"))
+    if line.superseded_by and not line.waiting_plan:
+        word, tone = telling.SUPERSEDED
     culprits = words.listed(words.accused(line.culprits), most=2, nothing="nobody named")
-    proposed = f"Proposed: {words.spoken(line.waiting_action)}" if line.waiting_plan else line.severity.upper()
+    proposed: object = f"Proposed: {words.spoken(line.waiting_action)}" if line.waiting_plan else line.severity.upper()
+    if line.superseded_by:
+        proposed = markup.joined("superseded by ", markup.link(line.superseded_by, "incident", incident=line.superseded_by))
     lasted = words.duration(line.changed - line.since) if line.over else words.NOTHING
     return (
         markup.badge(word, tone), markup.stacked(markup.link(f"{words.capital(line.cause)}: {culprits}", "incident", incident=line.id), proposed),

@@ -9,10 +9,11 @@ import numpy as np
 
 from dashboard.errors import NoHistory
 from dashboard.sources import SPAN_S, Sources, quoted
-from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts
+from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts, Ledger
 from eagle_eye.types import Floats, IncidentState, Layout
 
 from . import steps
+from .aftermath import aftermath
 from .nodes import node_of
 from .units import unit_of
 
@@ -139,7 +140,7 @@ def heat(sources: Sources, *, metric: str, table: str, at: float | None = None, 
 def _overview(sources: Sources, since: float, until: float) -> Overview:
     ledger = sources.ledger
     facts, cordons = ledger.jobs(), ledger.cordoned()
-    kept = [record for record in ledger.incidents(limit=MOST_INCIDENTS) if record.state in NOT_OVER]
+    kept = _present(ledger)
     heard = _heard(sources, since, until)
     blamed = _blamed(kept, facts)
     lines = tuple(sorted(_nodes(facts, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
@@ -148,6 +149,13 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
         jobs=tuple(_jobs(sources, facts, blamed, heard, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
         newest=max((time for _, time in heard.values()), default=float("nan")),
     )  # fmt: skip
+
+
+def _present(ledger: Ledger) -> list[IncidentRecord]:
+    """Incidents that are not over, without those that came back as another one: that one is looked at."""
+    kept = [record for record in ledger.incidents(limit=MOST_INCIDENTS) if record.state in NOT_OVER]
+    later = aftermath(ledger, [record for record in kept if record.state is IncidentState.FAILED])
+    return [record for record in kept if not later.superseded_by(record)]
 
 
 def heard_s(sources: Sources) -> float:

@@ -11,6 +11,7 @@ from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, KeptVerdict, Ledger, Moment
 from eagle_eye.types import Evidence, Finding, Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
 
+from .aftermath import aftermath, aftermath_of
 from .evidence import Plot, plots_of
 from .incidents import IncidentLine, line_of, waits
 from .job import ASIDE
@@ -87,6 +88,12 @@ class Story:
     notes: tuple[Note, ...]
     silences: tuple[Silence, ...]
     """That cover it now."""
+    bill_gpu_hours: float
+    """As it is listed: queries/aftermath.py."""
+    superseded_by: str
+    """Id of the incident as which a failed one came back; '' if there is none."""
+    job_over: bool
+    """The job of the incident has ended."""
     similar: tuple[IncidentLine, ...]
     """Earlier and later ones of the same cause, those of the same culprit or job first."""
     nodes: tuple[str, ...]
@@ -116,13 +123,14 @@ def _story(sources: Sources, name: str) -> Story:
     plans = tuple(_plan_lines(ledger, incident.id, now))
     waiting = next((each for each in plans if each.state == "waiting"), None)
     nodes = tuple(dict.fromkeys(_nodes(ledger, incident)))
-    evidence = tuple(_evidence(incident))
+    evidence, later = tuple(_evidence(incident)), aftermath_of(ledger, incident.id)
     return Story(
         incident=incident, state=str(record.state), opened=record.opened, changed=record.changed, timeline=ledger.timeline(incident.id), plans=plans,
         waiting=waiting, rivals=incident.rivals, evidence=tuple(line for line in evidence if not line.text.startswith(LAST_WORDS)),
         log_lines=tuple(dict.fromkeys(line.text.removeprefix(LAST_WORDS) for line in evidence if line.text.startswith(LAST_WORDS))),
         stacks=tuple(_stacks(plans)), notes=ledger.notes(incident.id),
         silences=tuple(each for each in ledger.silences(at=now) if each.covers(incident.job, nodes, incident.cause)),
+        bill_gpu_hours=later.bill(incident), superseded_by=later.superseded_by(record), job_over=bool(incident.job) and incident.job not in ledger.jobs(),
         similar=tuple(_similar(ledger, record)), nodes=nodes,
     )  # fmt: skip
 
@@ -236,4 +244,6 @@ def _similar(ledger: Ledger, record: IncidentRecord) -> Iterator[IncidentLine]:
         theirs = {culprit.entity.name for culprit in kept.incident.culprits}
         return (not blamed & theirs, kept.incident.job != mine.job, -kept.opened)
 
-    yield from (line_of(kept) for kept in sorted(same, key=rank)[:SIMILAR])
+    shown = sorted(same, key=rank)[:SIMILAR]
+    later = aftermath(ledger, shown)
+    yield from (line_of(kept, later) for kept in shown)

@@ -7,6 +7,7 @@ from dashboard.sources import Sources
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Hold, Plan, Refuse
 
+from .aftermath import Aftermath, aftermath
 from .cluster import NOT_OVER
 
 APPROVAL = "approval"
@@ -32,18 +33,22 @@ class IncidentLine:
     opened: float
     changed: float
     bill_gpu_hours: float
+    """The highest word on it: counted by diagnosis, or measured after an action."""
     waiting_plan: str
     """Id of the plan that waits for a person; '' if none does."""
     waiting_action: str = ""
+    superseded_by: str = ""
+    """Id of the incident as which a failed one came back: that one is looked at; '' if there is none."""
 
     @property
     def over(self) -> bool:
         """Nothing is to be done any more."""
-        return self.state not in NOT_OVER
+        return self.state not in NOT_OVER or bool(self.superseded_by)
 
 
 def listed(sources: Sources, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentLine, ...]:
-    """Newest first. `open_only`: those that are not over, failed ones among them, as somebody should look at them."""
+    """Newest first. `open_only`: those that are not over, failed ones among them, as somebody should look at them, unless they came back as
+    another one."""
     return sources.remembered(("incidents", open_only, job, limit), lambda: _listed(sources, open_only, job, limit))
 
 
@@ -54,17 +59,19 @@ def _listed(sources: Sources, open_only: bool, job: str, limit: int) -> tuple[In
         present = ledger.incidents_present(limit=limit)
         found = [ledger.incident_record(each.id) for each in present]
         records = tuple(record for record in found if record is not None and job in ("", record.incident.job))
-    waits = waiting_plans(ledger, records, now)
-    return tuple(line_of(record, waits.get(record.incident.id)) for record in records)
+    waits, later = waiting_plans(ledger, records, now), aftermath(ledger, records)
+    lines = (line_of(record, later, waits.get(record.incident.id)) for record in records)
+    return tuple(line for line in lines if not (open_only and line.superseded_by))
 
 
-def line_of(record: IncidentRecord, waits: Plan | None = None) -> IncidentLine:
+def line_of(record: IncidentRecord, later: Aftermath, waits: Plan | None = None) -> IncidentLine:
     """As it is listed. waits: its plan that waits for a person."""
     incident = record.incident
     return IncidentLine(
         id=incident.id, job=incident.job, cause=incident.cause, severity=str(incident.severity), state=str(record.state),
         culprits=tuple(str(culprit.entity) for culprit in incident.culprits), since=incident.since, opened=record.opened, changed=record.changed,
-        bill_gpu_hours=incident.bill_gpu_hours, waiting_plan=waits.id if waits else "", waiting_action=waits.action if waits else "",
+        bill_gpu_hours=later.bill(incident), waiting_plan=waits.id if waits else "", waiting_action=waits.action if waits else "",
+        superseded_by=later.superseded_by(record),
     )  # fmt: skip
 
 

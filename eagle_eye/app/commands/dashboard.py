@@ -17,7 +17,7 @@ from eagle_eye.errors import ConfigError
 
 @click.command(short_help="the pages that an on-call engineer keeps open")
 @click.option("--listen", default=LISTEN, show_default=True, help="host:port. Beyond loopback only where people have tokens (`eagle-eye token add`).")
-@click.option("--demo", is_flag=True, help="Open a recorded run instead: ten faults, and how they were healed. Needs no server.")
+@click.option("--demo", is_flag=True, help="Open a recorded run instead: ten faults, what was done about each, and what came of it. Needs no server.")
 @options.deployment
 def command(config: Config, listen: str, demo: bool) -> None:
     """Show incidents, jobs and nodes in a browser, and let people decide on plans. Ends with Ctrl-C.
