@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dashboard import boundary, markup, reading, words
@@ -22,6 +22,9 @@ MOST_JOBS = 50
 MOST_NODES = 40
 HEAT_KEEP_S = 60.0
 """A heat map shows the mean of the last minute: longer would hide what is now, shorter may find no file."""
+USUAL = ("power_watts", "cpu_percent")
+MOST_TRIED = 6
+FIRST_CHOICE = "metric-first"
 CALLED = {"failed": "not healed: needs a person"}
 """State of an incident → what it means for whoever reads."""
 STATES: dict[str, tuple[str, markup.Tone]] = {
@@ -182,7 +185,7 @@ def _numbers(known: Sources, reader: Reader) -> None:
     keys = [_key(metric) for metric in found]
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
         st.html(markup.section("Numbers", "orange above the others, blue below"), width="content")
-        chosen = st.selectbox("Metric", keys, index=_usual(keys), key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=260)
+        chosen = st.selectbox("Metric", keys, index=_first_choice(known, found), key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=260)
     metric = next((each for each in found if _key(each) == chosen), found[0])
     boundary.shown(lambda: _heat(known, reader, metric))
 
@@ -191,7 +194,7 @@ def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
     import streamlit as st
 
     _, now = reading.written_window(known, "10m")
-    heat = cluster.heat(known, metric=metric.name, table=metric.table, since=now - max(HEAT_KEEP_S, 2 * known.config.history.file_s), until=now)
+    heat = _of_now(known, metric)
     if reader.person.tenant:
         heat = only(heat, [line.node for line in seen_by(reader, cluster.overview(known, since=now - HEAT_KEEP_S, until=now)).nodes])
     if not heat.nodes:
@@ -200,6 +203,11 @@ def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
     st.plotly_chart(figure, theme=None, key="heat", config=style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
     if len(heat.nodes) > ROWS:
         st.html(markup.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))
+
+
+def _of_now(known: Sources, metric: Metric) -> Heat:
+    _, now = reading.written_window(known, "10m")
+    return cluster.heat(known, metric=metric.name, table=metric.table, since=now - max(HEAT_KEEP_S, 2 * known.config.history.file_s), until=now)
 
 
 def only(heat: Heat, nodes: Iterable[str]) -> Heat:
@@ -213,9 +221,30 @@ def _key(metric: Metric) -> str:
     return f"{metric.table}/{metric.name}"
 
 
-def _usual(keys: Sequence[str]) -> int:
-    """What is looked at first: a GPU that does nothing, or is slowed down, shows in its power; where there are none, a node in its processors."""
-    return next((index for name in ("power_watts", "cpu_percent") for index, key in enumerate(keys) if key.endswith(name)), 0)
+def _first_choice(known: Sources, found: Sequence[Metric]) -> int:
+    """As `usual`; decided once for a reader, as a list whose first choice changes would forget what was chosen."""
+    import streamlit as st
+
+    kept: str = st.session_state.get(FIRST_CHOICE, "")
+    keys = [_key(metric) for metric in found]
+    if kept not in keys:
+        kept = keys[usual(found, lambda metric: _flat(known, metric))]
+        st.session_state[FIRST_CHOICE] = kept
+    return keys.index(kept)
+
+
+def _flat(known: Sources, metric: Metric) -> bool:
+    try:
+        return _of_now(known, metric).flat
+    except NoHistory:
+        return True
+
+
+def usual(found: Sequence[Metric], flat: Callable[[Metric], bool]) -> int:
+    """What is looked at first: a GPU that does nothing, or is slowed down, shows in its power; where there are none, a node in its processors. What is
+    alike everywhere is passed over, for MOST_TRIED numbers."""
+    ordered = sorted(range(len(found)), key=lambda index: next((place for place, name in enumerate(USUAL) if found[index].name.endswith(name)), len(USUAL)))
+    return next((index for index in ordered[:MOST_TRIED] if not flat(found[index])), ordered[0])
 
 
 def _title(key: str) -> str:

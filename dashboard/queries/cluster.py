@@ -28,6 +28,8 @@ HEARD_S, HEARD_WINDOWS = 90.0, 3.0
 """Nodes are asked for in so many last seconds, or windows of the history; whoever was silent for longer is known from the layouts alone."""
 STANDING_S = 60.0
 """A job without a step for so long, and for ten steps, stands still; numbers of a window of files are always missing."""
+SPREAD = 0.02
+"""Numbers that differ by less than this share of the largest are alike: a heat map of them shows nothing."""
 HEAT_S = 10.0
 """A heat map of a moment shows the mean of so many seconds before it."""
 MOST_INCIDENTS = 1000
@@ -103,6 +105,12 @@ class Heat:
     """nodes × slots; NaN: none."""
     entities: list[list[str]]
     """nodes × slots: UUID of the GPU, name of the worker or node; '' where there is none."""
+
+    @property
+    def flat(self) -> bool:
+        """All numbers are alike, or there is none."""
+        known = self.values[np.isfinite(self.values)]
+        return not known.size or float(np.ptp(known)) <= SPREAD * float(np.abs(known).max())
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ from dashboard.figures.colours import DARK, LIGHT
 from dashboard.figures.heat_map import heat_map, limits, one_per_node
 from dashboard.figures.job_course import job_course
 from dashboard.figures.worker_map import beside_peers, slowest, worker_map
-from dashboard.queries.cluster import Heat
+from dashboard.pages.cluster import usual
+from dashboard.queries.cluster import Heat, Metric
 from dashboard.queries.job import Course, Mark, WorkerHeat
 
 
@@ -65,6 +66,21 @@ def test_noise_is_not_made_a_picture():
     assert high - low >= 40
     assert limits(np.array([400.0, 100.0, 400.0], np.float32)) == (100.0, 700.0)
     assert limits(np.array([np.nan], np.float32)) == (0.0, 1.0)
+
+
+def test_what_is_alike_on_all_nodes_is_not_what_is_shown_first():
+    power, processors, memory = (Metric(table, name, "") for table, name in (("gpu/gpu", "power_watts"), ("node/host", "cpu_percent"), ("node/host", "memory_percent")))
+    busy = replace(heat(2, 1), values=np.array([[100.0], [99.9]], np.float32))
+    told = {power: heat(4), processors: busy, memory: replace(busy, values=np.array([[40.0], [60.0]], np.float32))}
+
+    def first(*found: Metric) -> Metric:
+        return found[usual(found, lambda metric: told[metric].flat)]
+
+    assert first(memory, processors, power) == power
+    assert first(processors, memory) == memory
+    assert first(processors) == processors
+    told[power] = replace(heat(4), values=np.full((4, 8), np.nan, np.float32))
+    assert first(power, processors, memory) == memory, "nor is what nobody has told"
 
 
 def test_a_pause_breaks_the_line_and_marks_say_what_happened():
