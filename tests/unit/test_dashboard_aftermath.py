@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from dashboard.figures.colours import LIGHT
 from dashboard.incident import drawing, telling
 from dashboard.incident.drawing import Eye
 from dashboard.incident.stages import stages
 from dashboard.pages import incidents as page
-from dashboard.pages.actions import bills
+from dashboard.pages.actions import bills, table
 from dashboard.queries import actions, cluster, incident, incidents
+from dashboard.reading import Reader
 from dashboard.sources import Sources
+from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
 from eagle_eye.ledger import Ledger
@@ -119,3 +122,13 @@ def test_a_job_that_helped_itself_before_it_was_found_out_is_said_to_have(source
     signal, _, planned, *_ = stages(incident.story(sources, "one"))
     assert (signal.time, planned.time) == (901.62, 901.29)
     assert planned.text == "the job itself, before it was found: restart the workers"
+
+
+def test_a_throughput_says_of_what(sources: Sources, ledger: Ledger) -> None:
+    opened(ledger, "one", IncidentState.HEALED)
+    plan = a_plan("p", incident="one", made=905.0)
+    ledger.save_plan(plan)
+    ledger.save_outcome(Outcome(plan="p", incident="one", action=plan.action, state="done", time=920.0, predicted={"throughput_per_s": 9770.0}, actual={"throughput_per_s": 9500.0}))
+    text = table(actions.done(sources, since=0.0), Reader(Person(name="eve", role=Role.VIEWER), "", UTC, LIGHT), NOW)
+    assert "9.5\u202fk\u202ftokens/s" in text
+    assert "expected 9.77\u202fk\u202ftokens/s" in text
