@@ -87,7 +87,7 @@ def deed(story: Story, eye: Eye) -> Safe:
     """What is proposed or was done, why, and what was said of it."""
     told = telling.deed(story)
     line = story.waiting or story.last
-    rows = list(foretold.rows(line.predicted, line.actual)) if line is not None else []
+    rows = list(foretold.rows(line.predicted, line.actual, story.work)) if line is not None else []
     waits = line is not None and line.state == "waiting"
     says = [
         tagged("div", joined(markup.badge(told.lead, told.tone), *([markup.muted(_whose(line))] if line is not None else [])), "ee-deed-lead"),
@@ -209,13 +209,13 @@ def similar(lines: Iterable[IncidentLine], eye: Eye) -> Safe:
     return markup.table(columns, rows, caption="similar incidents")
 
 
-def plan(line: PlanLine, eye: Eye) -> Safe:
+def plan(line: PlanLine, eye: Eye, work: str) -> Safe:
     """One plan: what came of it, what lost against it, and what the guards said."""
     lead, tone = telling.OUTCOMES.get(line.state, (line.state, "quiet"))
     parts: list[object] = [tagged("div", joined(tagged("b", telling.action(line.plan)), markup.badge(lead, tone), markup.muted(eye.told(line.plan.made))), "ee-plan-head")]
     if line.plan.reason:
         parts.append(tagged("div", words.capital(line.plan.reason), "ee-second"))
-    if rows := list(foretold.rows(line.predicted, line.actual)):
+    if rows := list(foretold.rows(line.predicted, line.actual, work)):
         parts.append(_foretold(rows))
     if line.plan.alternatives:
         parts.append(markup.table((Column("Instead of"), Column("Why it lost", grows=True)), [(words.spoken(each.action), each.why) for each in line.plan.alternatives], caption="alternatives"))

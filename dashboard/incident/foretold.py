@@ -16,8 +16,8 @@ NAMES: Mapping[str, tuple[str, str]] = {
 BOUNDS = "_high"
 
 
-def rows(predicted: Mapping[str, float], actual: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
-    """(what, predicted, actual), in the order of NAMES; what only bounds another number stands beside it.
+def rows(predicted: Mapping[str, float], actual: Mapping[str, float], work: str = "tokens/s") -> Iterator[tuple[str, str, str]]:
+    """(what, predicted, actual), in the order of NAMES; what only bounds another number stands beside it. work: unit of the throughput.
 
     >>> list(rows({"loss": 2.0, "loss_high": 2.2}, {"loss": 2.05, "bill_gpu_hours": 0.5}))
     [('Loss', '2 (at most 2.2)', '2.05'), ('Bill', '–', '0.500\\u202fGPU-hours')]
@@ -27,6 +27,7 @@ def rows(predicted: Mapping[str, float], actual: Mapping[str, float]) -> Iterato
         if name.endswith(BOUNDS) or (name not in predicted and name not in actual):
             continue
         said, unit = NAMES.get(name, (words.capital(words.spoken(name)), ""))
+        unit = work if name == "throughput_per_s" else unit
         high = predicted.get(f"{name}{BOUNDS}")
         most = f" (at most {_told(high, unit)})" if high is not None else ""
         yield said, _told(predicted.get(name), unit) + most, _told(actual.get(name), unit)

@@ -101,7 +101,7 @@ def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
         markup.stacked(words.spoken(line.action), markup.link(line.cause or line.incident, "incident", incident=line.incident)),
         markup.badge(state_of(line), TONES.get(state_of(line), "quiet")),
         _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
-        _beside(words.number(line.predicted.get(THROUGHPUT), "tokens/s"), words.number(line.actual.get(THROUGHPUT), "tokens/s")),
+        _beside(words.number(line.predicted.get(THROUGHPUT), line.work), words.number(line.actual.get(THROUGHPUT), line.work)),
         words.gpu_hours(line.actual.get(BILL), "GPU-h"),
         markup.stacked(markup.pointed(line.detail or words.NOTHING), line.targets),
     )

@@ -114,7 +114,7 @@ def _beside(story: Story, eye: Eye, who: Reader) -> None:
     repairs = [line for line in story.plans if line.plan.action not in ASIDE]
     if repairs:
         st.html(markup.section("Plans", "what was said, and what came of it"))
-        st.html(markup.joined(*(drawing.plan(line, eye) for line in repairs)))
+        st.html(markup.joined(*(drawing.plan(line, eye, story.work) for line in repairs)))
     if story.notes or story.silences:
         st.html(markup.section("People"))
         st.html(drawing.people(story, eye))

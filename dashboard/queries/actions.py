@@ -9,6 +9,7 @@ from dashboard.sources import Sources
 from eagle_eye.plan_words import target_words
 from eagle_eye.types import Allow, Breaker, Hold, Silence, Window
 
+from .aftermath import TOKENS, work, work_of
 from .cluster import NOT_OVER
 
 MOST = 500
@@ -38,6 +39,8 @@ class ActionLine:
     transition_s: float | None
     sub_healthy_s: float | None
     detail: str
+    work: str = TOKENS
+    """Unit of its throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ def standing(sources: Sources) -> Standing:
 def _done(sources: Sources, since: float) -> Iterator[ActionLine]:
     ledger = sources.ledger
     causes: dict[str, tuple[str, str]] = {}
+    units = work(ledger)
     for outcome in ledger.outcomes(since=since, limit=MOST):
         plan = ledger.plan(outcome.plan)
         if outcome.incident not in causes:
@@ -99,7 +103,7 @@ def _done(sources: Sources, since: float) -> Iterator[ActionLine]:
             time=outcome.time, plan=outcome.plan, incident=outcome.incident, cause=cause, job=job, action=outcome.action, state=outcome.state,
             own=plan.own if plan else False, targets="; ".join(target_words(target) for target in plan.targets) if plan else "",
             predicted=dict(outcome.predicted), actual=dict(outcome.actual), detection_s=outcome.detection_s, transition_s=outcome.transition_s,
-            sub_healthy_s=outcome.sub_healthy_s, detail=outcome.detail,
+            sub_healthy_s=outcome.sub_healthy_s, detail=outcome.detail, work=work_of(units, job),
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Incident, IncidentState, Outcome
 
+TOKENS = "tokens/s"
 BILL = "bill_gpu_hours"
 MOST_OUTCOMES = 5000
 CAME_BACK = re.compile(r"it came back as incident ([^\s;]+)")
@@ -51,6 +52,16 @@ def aftermath_of(ledger: Ledger, incident: str) -> Aftermath:
         found += own
         incident = of_outcomes(own).successors.get(incident, "")
     return of_outcomes(found)
+
+
+def work(ledger: Ledger) -> dict[str, str]:
+    """tenant/name of a job → the unit of its throughput: steps, where it tells no tokens or its size changes (remediation/jobs.py). Others count tokens."""
+    return {each.job: "steps/s" for each in ledger.throughputs() if each.tokens_per_s is None and each.steps_per_s is not None}
+
+
+def work_of(units: Mapping[str, str], job: str) -> str:
+    """Unit of the throughput of a run."""
+    return units.get("/".join(job.split("/")[:2]), TOKENS)
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Aftermath:

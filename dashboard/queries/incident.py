@@ -11,7 +11,7 @@ from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, KeptVerdict, Ledger, Moment
 from eagle_eye.types import Evidence, Finding, Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
 
-from .aftermath import aftermath, aftermath_of
+from .aftermath import aftermath, aftermath_of, work, work_of
 from .evidence import Plot, plots_of
 from .incidents import IncidentLine, line_of, waits
 from .job import ASIDE
@@ -92,6 +92,8 @@ class Story:
     """As it is listed: queries/aftermath.py."""
     superseded_by: str
     """Id of the incident as which a failed one came back; '' if there is none."""
+    work: str
+    """Unit of the job's throughput."""
     job_over: bool
     """The job of the incident has ended."""
     similar: tuple[IncidentLine, ...]
@@ -130,7 +132,7 @@ def _story(sources: Sources, name: str) -> Story:
         log_lines=tuple(dict.fromkeys(line.text.removeprefix(LAST_WORDS) for line in evidence if line.text.startswith(LAST_WORDS))),
         stacks=tuple(_stacks(plans)), notes=ledger.notes(incident.id),
         silences=tuple(each for each in ledger.silences(at=now) if each.covers(incident.job, nodes, incident.cause)),
-        bill_gpu_hours=later.bill(incident), superseded_by=later.superseded_by(record), job_over=bool(incident.job) and incident.job not in ledger.jobs(),
+        bill_gpu_hours=later.bill(incident), superseded_by=later.superseded_by(record), work=work_of(work(ledger), incident.job), job_over=bool(incident.job) and incident.job not in ledger.jobs(),
         similar=tuple(_similar(ledger, record)), nodes=nodes,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from dashboard.sources import Sources
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
-from eagle_eye.ledger import Ledger
+from eagle_eye.ledger import Ledger, Throughput
 from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Outcome, Plan
 from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
 
@@ -132,3 +132,13 @@ def test_a_throughput_says_of_what(sources: Sources, ledger: Ledger) -> None:
     text = table(actions.done(sources, since=0.0), Reader(Person(name="eve", role=Role.VIEWER), "", UTC, LIGHT), NOW)
     assert "9.5\u202fk\u202ftokens/s" in text
     assert "expected 9.77\u202fk\u202ftokens/s" in text
+    told = incident.story(sources, "one")
+    assert "9.5\u202fk\u202ftokens/s" in drawing.plan(told.plans[0], EYE, told.work)
+
+
+def test_a_job_whose_size_changes_counts_steps(sources: Sources, ledger: Ledger) -> None:
+    opened(ledger, "one", IncidentState.HEALED)
+    acted(ledger, "one", "done", bill=0.1)
+    ledger.save_throughputs((Throughput(job="tenant/gpt", workers=2, steps_per_s=5.0, time=1.0),))
+    assert [line.work for line in actions.done(sources, since=0.0)] == ["steps/s"]
+    assert incident.story(sources, "one").work == "steps/s"
