@@ -14,6 +14,7 @@ from eagle_eye.app.addresses import free_port
 from eagle_eye.app.showing import Dashboard
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
+from eagle_eye.ledger import IncidentRecord, Ledger
 
 CHROMIUM = "/usr/bin/chromium"
 DESK, PHONE = (1280, 800), (390, 844)
@@ -34,6 +35,12 @@ def served(config: Config, log: Path) -> Iterator[str]:
         yield made.url
     finally:
         made.stop()
+
+
+def bill(ledger: Ledger, kept: IncidentRecord) -> str:
+    """What an incident costs as any page should tell it: the highest word of diagnosis or of what was measured after its actions."""
+    measured = [outcome.actual.get("bill_gpu_hours", 0.0) for outcome in ledger.outcomes(incident=kept.incident.id)]
+    return plain(words.gpu_hours(max([kept.incident.bill_gpu_hours, *measured])))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dashboard.sources import Sources
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
 from fakes.night import CROWD, HUNG, JOB, KILLED, KILLED_AGAIN, NODES, SLOW_NODE, WAITING
-from servers.pages import DESK, plain, tile, told
+from servers.pages import DESK, bill, plain, tile, told
 
 Open = Callable[..., Page]
 Go = Callable[[str, str], Page]
@@ -45,7 +45,7 @@ def test_the_link_of_an_alert_shows_all_that_counts_without_scrolling_even_as_th
         page.locator(".ee-tile", has_text="Cause").get_by_text("Slow node"),
         page.locator(".ee-tile", has_text="Culprit").get_by_text(SLOW_NODE),
         page.locator(".ee-tile", has_text="Where").get_by_text(JOB),
-        page.locator(".ee-tile", has_text="Costs so far").get_by_text(words.gpu_hours(kept.incident.bill_gpu_hours)),
+        page.locator(".ee-tile", has_text="Costs so far").get_by_text(bill(ledger, kept)),
         page.locator(".ee-deed-what", has_text=f"Restart without {SLOW_NODE}"),
         page.locator(".ee-terms", has_text=plan.digest),
         page.get_by_role("button", name="Approve…"),
@@ -82,7 +82,7 @@ def test_the_list_has_what_waits_first_and_leads_to_each_incident(opened: Open, 
     text = told(page)
     for kept in ledger.incidents():
         assert words.capital(kept.incident.cause) in text
-        assert words.gpu_hours(kept.incident.bill_gpu_hours).replace(words.SPACE, " ") in text
+        assert bill(ledger, kept) in plain(text)
     page.get_by_text("Not over").click()
     expect(rows).to_have_count(1)
     rows.first.get_by_role("link", name="Slow node").click()
@@ -121,7 +121,7 @@ def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened: 
     assert f"{CROWD + len(facts.layout.nodes):,}" in text
     assert SLOW_NODE in text
     assert job in text
-    assert words.gpu_hours(kept.incident.bill_gpu_hours).replace(words.SPACE, " ") in text
+    assert bill(ledger, kept) in plain(text)
     expect(page.locator(".ee-call", has_text=words.capital(kept.incident.cause))).to_contain_text(SLOW_NODE)
     expect(page.locator(".ee-table", has_text="Workers").locator("tbody tr")).to_contain_text(str(len(facts.layout.places)))
 

@@ -9,8 +9,8 @@ from dashboard import words
 from dashboard.queries.incidents import NOT_OVER
 from dashboard.sources import Sources
 from eagle_eye.config import Config
-from eagle_eye.ledger import Ledger
-from servers.pages import BERLIN, DRAWN, plain, tile, told
+from eagle_eye.ledger import IncidentRecord, Ledger
+from servers.pages import BERLIN, DRAWN, bill, plain, tile, told
 
 Go = Callable[[str, str], Page]
 
@@ -36,6 +36,16 @@ def job_of(ledger: Ledger) -> str:
     return job
 
 
+def superseded(ledger: Ledger) -> list[IncidentRecord]:
+    """Those that came back as another one."""
+    return [kept for kept in ledger.incidents() if any("it came back as" in outcome.detail for outcome in ledger.outcomes(incident=kept.incident.id))]
+
+
+def present(ledger: Ledger) -> list[IncidentRecord]:
+    """Those that somebody should look at."""
+    return [kept for kept in ledger.incidents() if kept.state in NOT_OVER and kept not in superseded(ledger)]
+
+
 def newest(demo: Config, question: str, table: str) -> float:
     """One number out of the history."""
     sources = Sources(demo)
@@ -49,23 +59,24 @@ def newest(demo: Config, question: str, table: str) -> float:
 def test_the_cluster(go: Go, demo: Config, demo_ledger: Ledger) -> None:
     page = go("", "Cluster")
     page.locator(DRAWN).first.wait_for()
-    open_ones = [kept for kept in demo_ledger.incidents() if kept.state in NOT_OVER]
-    assert open_ones
+    open_ones = present(demo_ledger)
+    if not open_ones:
+        assert "No open incident" in told(page)
     for kept in open_ones:
         call = plain(page.locator(".ee-call", has=page.locator(f"a[href*='{kept.incident.id}']")).inner_text())
         assert words.capital(kept.incident.cause) in call
-        assert plain(words.gpu_hours(kept.incident.bill_gpu_hours)) in call
+        assert bill(demo_ledger, kept) in call
         assert ("not healed: needs a person" if str(kept.state) == "failed" else str(kept.state)) in call
     row = plain(page.locator(".ee-table", has_text="Goodput").locator("tbody tr").inner_text())
     assert row.startswith(job_of(demo_ledger))
     assert f"{newest(demo, 'max(step)', 'steps'):,.0f}" in row
-    assert row.endswith(str(len(open_ones)))
+    assert row.endswith(str(len(open_ones) or words.NOTHING))
 
 
 def test_the_job(go: Go, demo: Config, demo_ledger: Ledger) -> None:
     page = go(f"job?job={job_of(demo_ledger)}", job_of(demo_ledger))
     page.locator(DRAWN).nth(1).wait_for()
-    open_ones = [kept for kept in demo_ledger.incidents() if kept.state in NOT_OVER]
+    open_ones = present(demo_ledger)
     assert f"Open incidents {len(open_ones)}" in tile(page, "Open incidents")
     assert f"{newest(demo, 'max(step)', 'steps'):,.0f} epoch {newest(demo, 'max(epoch)', 'steps'):.0f}" in tile(page, "Step")
     marks = plain(page.locator(".ee-table", has=page.get_by_text("What happened to the job")).inner_text())
@@ -78,9 +89,10 @@ def test_the_incidents(go: Go, demo_ledger: Ledger) -> None:
     page = go("incidents", "Incidents")
     assert len(demo_ledger.incidents()) >= 10
     for kept in demo_ledger.incidents():
-        row = plain(page.locator("tbody tr", has=page.locator(f"a[href*='{kept.incident.id}']")).inner_text())
+        row = plain(page.locator("tbody tr", has=page.locator(f"td > a[href*='{kept.incident.id}']")).inner_text())
         assert words.capital(kept.incident.cause) in row
-        assert plain(words.gpu_hours(kept.incident.bill_gpu_hours)) in row
+        assert bill(demo_ledger, kept) in row
+        assert ("Superseded" in row) == (kept in superseded(demo_ledger))
         assert plain(words.clock_time(kept.incident.since, BERLIN)) in row
 
 
@@ -93,7 +105,7 @@ def test_an_incident_of_each_action(go: Go, demo_ledger: Ledger) -> None:
         kept = demo_ledger.incident_record(outcome.incident)
         assert kept is not None
         assert words.capital(kept.incident.cause) in tile(page, "Cause")
-        assert plain(words.gpu_hours(max(kept.incident.bill_gpu_hours, outcome.actual["bill_gpu_hours"]))) in tile(page, "Costs so far")
+        assert bill(demo_ledger, kept) in tile(page, "Costs so far")
         assert kept.incident.id in told(page)
         assert plain(outcome.detail) in told(page)
 
