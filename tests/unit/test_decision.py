@@ -108,9 +108,9 @@ def makespan_ratio(case: Case, *, balanced: bool) -> float:
     return min(1.0, healthy / enough)
 
 
-def done(time: float, speed: float, fill: int, total: int) -> int:
+def done(time: float, speed: float, fill: int, total: int) -> float:
     """Micro-batches within the time; a pipeline that gets none at all rules the time out."""
-    return max((count for count in range(1, total + 1) if (count + fill) / speed <= time * (1 + 1e-12)), default=-total * 10)
+    return max((count for count in range(1, total + 1) if (count + fill) / speed <= time * (1 + 1e-12)), default=-math.inf)
 
 
 CASES = st.builds(
