@@ -55,6 +55,7 @@ def stage() -> Iterator[Stage]:
         )  # fmt: skip
         try:
             made.start()
+            wait(made, "a leader", lambda: term_of(made) > 0)  # else the one meant to stand by may be the first to lead
             for name, role in (("standby", "lead"), ("detect-1", "detect"), ("detect-2", "detect")):
                 made.cluster.start_further(name, "--role", role)
             wait(made, "steps", lambda: made.record.trace.highest() > 20)
