@@ -28,7 +28,8 @@
     held = true;
     live.click();
   }, true);
-  document.addEventListener("mouseup", () => setTimeout(() => {
+  // A slow browser draws late: it is looked at more than once.
+  document.addEventListener("mouseup", () => [350, 1000, 3000].forEach((wait) => setTimeout(() => {
     const live = document.querySelector(".st-key-live input");
     if (!live) { held = false; return; }
     const zoomed = [...document.querySelectorAll(".js-plotly-plot")].some((plot) => plot._fullLayout?.xaxis?.autorange === false);
@@ -36,7 +37,7 @@
       held = zoomed;
       live.click();
     }
-  }, 350), true);
+  }, wait)), true);
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable], [role=combobox]");
     if (typing || event.metaKey || event.ctrlKey || event.altKey) return;

@@ -15,14 +15,27 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.config import AccessConfig, Config
 from eagle_eye.ledger import Ledger
 from fakes.night import JOB, KILLED, SLOW_NODE, WAITING
-from servers.pages import BERLIN, DESK, DRAWN, PHONE, QUIET, choose, enlarge, plain, served, show_all, sideways, told
+from servers.pages import (
+    AXIS,
+    BERLIN,
+    DESK,
+    DRAWN,
+    PHONE,
+    QUIET,
+    choose,
+    enlarge,
+    plain,
+    served,
+    show_all,
+    sideways,
+    told,
+)
 
 Open = Callable[..., Page]
 Go = Callable[[str, str], Page]
 PAGES = {"1": "Cluster", "2": "Incidents", "3": JOB, "4": "Actions", "5": "Eagle Eye"}
 """Key → heading of the page that it leads to."""
 ADDRESSES = {"": "Cluster", "incidents": "Incidents", f"job?job={JOB}": JOB, "actions": "Actions", "eagle_eye": "Eagle Eye"}
-AXIS = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis"
 OUTLINE = "(() => { const style = getComputedStyle(document.activeElement); return style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth); })()"
 
 pytestmark = pytest.mark.timeout(300)

@@ -18,7 +18,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import IncidentState, Plan
-from servers.pages import DRAWN, QUIET, choose, enlarge, plain, served, show_all, tile, tile_of
+from servers.pages import AXIS, DRAWN, QUIET, choose, enlarge, plain, served, show_all, tile, tile_of
 
 LOOP = Path(__file__).parents[1] / "scenario" / "loop.py"
 PATIENCE_S = 120.0
@@ -40,7 +40,6 @@ relapse_s = 5.0
 nodes = 10
 """
 JOB = "test/loop"
-AXIS = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis"
 DATA = "document.querySelector('.js-plotly-plot').data"
 WATCHED = "window.away = 0; let away = 0; (function look() { away = document.querySelectorAll('.js-plotly-plot .main-svg').length < %d ? away + 1 : 0; window.away = Math.max(window.away, away); requestAnimationFrame(look); })()"
 """Counts how many pictures in a row are painted while a figure is not there."""
