@@ -3,6 +3,8 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 ROOMS := eagle_eye collectors detectors remediation dashboard
 ARGS ?=
+# a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check unit scenarios services bench soak stubs screenshots clean help
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from eagle_eye.app.addresses import own_listen
 from eagle_eye.app.parts import log_to_stderr, make_directories
 from eagle_eye.app.running import noted, sweep_after_the_dead
@@ -30,6 +32,7 @@ def launcher_settings(
     min_workers: int = 1,
     weight: float = 1.0,
     respawns: int = -1,
+    preload: str = "",
     node: str = "",
     nnodes: str = "1",
     rdzv: str = "",
@@ -39,7 +42,7 @@ def launcher_settings(
 ) -> LauncherSettings:
     """Settings of one launcher; the keywords are the options of `eagle-eye launch`. Raises ConfigError, LaunchError."""
     make_directories(config)
-    return LauncherSettings(
+    usual = LauncherSettings(
         job=job_name(job, run_id, command),
         node=node or socket.gethostname(),
         command=tuple(command),
@@ -61,6 +64,7 @@ def launcher_settings(
         insecure=config.server.insecure,
         lease_s=config.server.lease_s,
     )
+    return msgspec.structs.replace(usual, preload=modules_of(preload, usual.preload))
 
 
 def launch(settings: LauncherSettings) -> int:
@@ -98,6 +102,18 @@ def job_name(job: str, run: str, command: Sequence[str]) -> str:
     if len(parts) == 3 and all(parts):
         return job
     raise ConfigError(f"--job {job!r} is not understood: write tenant/name, or tenant/name/run")
+
+
+def modules_of(text: str, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """What is imported before the workers are forked: the usual modules and those named, or none.
+
+    >>> modules_of("transformers, my.model", ("torch",))
+    ('torch', 'transformers', 'my.model')
+    >>> modules_of("none", ("torch",))
+    ()
+    """
+    named = tuple(name for part in text.split(",") if (name := part.strip()))
+    return () if named == ("none",) else (*usual, *named)
 
 
 def node_range(text: str) -> tuple[int, int]:

@@ -102,13 +102,15 @@ class LocalCluster:
         return ""
 
     def stop(self, grace: float = 10.0) -> None:
-        """End everything: the launchers together, so that none looks lost to the others, then agents, then the servers."""
+        """End everything: the launchers together, so that none looks lost to the others, then the agents, then the servers."""
         launchers = [*(node.launcher for node in self.nodes.values()), *self.launchers.values()]
-        for process in launchers:
-            _signal(process, signal.SIGTERM)
         agents = [node.agent for node in self.nodes.values()]
-        for process in [*launchers, *agents, *self.further.values(), *([self.server] if self.server else [])]:
-            end(process, grace)
+        servers = [*self.further.values(), *([self.server] if self.server else [])]
+        for together in (launchers, agents, servers):
+            for process in together:
+                _signal(process, signal.SIGTERM)
+            for process in together:
+                _outlive(process, grace)
 
     def _start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "eagle_eye.app.cli", *arguments[:1]]
@@ -129,6 +131,10 @@ def _die_with_parent() -> None:
 def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
     """SIGTERM, and SIGKILL when that does not help in time."""
     _signal(process, signal.SIGTERM)
+    _outlive(process, grace)
+
+
+def _outlive(process: subprocess.Popen[bytes], grace: float) -> None:
     try:
         process.wait(grace)
     except subprocess.TimeoutExpired:

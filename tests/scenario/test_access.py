@@ -69,8 +69,9 @@ def stage(pager: Pager) -> Iterator[Stage]:
         values = {"http": str(free_port()), "certs": str(home / "certs"), "pager": pager.url}
         config = re.sub(r"\{(http|certs|pager)\}", lambda found: values[found[1]], CONFIG)
         made = Stage(
-            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none", clock=SystemClock()
-        )
+            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none",
+            launch=("--preload", "none"), clock=SystemClock(),
+        )  # fmt: skip
         try:
             yield made
         finally:

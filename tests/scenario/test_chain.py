@@ -48,7 +48,7 @@ nodes = 10
 def running() -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="chain") as folder:  # short: paths of unix sockets are limited
         command = (sys.executable, str(LOOP))
-        made = Stage(folder=Path(folder), config=CONFIG, command=command, job="test/loop", clock=SystemClock())
+        made = Stage(folder=Path(folder), config=CONFIG, command=command, job="test/loop", launch=("--preload", "none"), clock=SystemClock())
         try:
             made.start()
             yield made

@@ -55,7 +55,9 @@ def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("EAGLE_EYE_WEBHOOK_SECRET", SECRET)
     with tempfile.TemporaryDirectory(prefix="nohelp") as folder:  # short: paths of unix sockets are limited
         config = f'{CONFIG}"{pager.url}"\n'
-        made = Stage(folder=Path(folder), config=config, command=(sys.executable, str(LOOP)), job="test/loop", clock=SystemClock())
+        made = Stage(
+            folder=Path(folder), config=config, command=(sys.executable, str(LOOP)), job="test/loop", launch=("--preload", "none"), clock=SystemClock()
+        )
         try:
             made.start()
             yield made

@@ -41,6 +41,10 @@ relapse_s = 0.5
 
 [guards.blast_radius]
 nodes = 10
+
+[guards.cooldown]
+node_s = 1.0
+job_s = 1.0
 """
 
 
@@ -51,7 +55,7 @@ def stage() -> Iterator[Stage]:
             assert stream.partitions(OBSERVATIONS) == PARTITIONS
         made = Stage(
             folder=Path(folder), config=CONFIG, command=(sys.executable, str(LOOP)), job="test/roles", heal="none",
-            server=("--role", "lead"), clock=SystemClock(),
+            server=("--role", "lead"), launch=("--preload", "none"), clock=SystemClock(),
         )  # fmt: skip
         try:
             made.start()

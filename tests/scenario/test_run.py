@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -104,8 +104,12 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def run(*command: str) -> tuple[str, ...]:
-    return ("run", "--nproc-per-node", "2", "--state-dir", "state", "--", sys.executable, *command)
+def run(*command: str, options: Sequence[str] = ()) -> tuple[str, ...]:
+    return ("run", "--nproc-per-node", "2", "--state-dir", "state", *options, "--", sys.executable, *command)
+
+
+NO_TORCH = ("--preload", "none")
+"""Beside one run with the defaults: nobody waits for the import of what no worker needs."""
 
 
 def test_a_script_that_finishes_ends_with_zero_and_leaves_nothing(start: Start) -> None:
@@ -118,7 +122,7 @@ def test_a_script_that_finishes_ends_with_zero_and_leaves_nothing(start: Start) 
 
 
 def test_a_script_that_dies_at_import_ends_with_one_and_says_why(start: Start) -> None:
-    command = start(*run("train.py"), script="import no_such_module\n")
+    command = start(*run("train.py", options=NO_TORCH), script="import no_such_module\n")
     assert command.end() == 1, command.said
     assert "ModuleNotFoundError: No module named 'no_such_module'" in command.said
     assert not command.left_behind()
@@ -133,7 +137,7 @@ def test_a_script_that_does_not_exist_is_named_in_one_line(start: Start) -> None
 
 
 def test_ctrl_c_ends_a_run_and_every_process_of_it(start: Start) -> None:
-    command = start(*run(str(LOOP)))
+    command = start(*run(str(LOOP), options=NO_TORCH))
     command.until("workers", lambda: command.trains("t/eagle-eye-run-*/run/*"))
     assert len(command.processes()) >= 6, "command, server, agent, zygote and two workers"
     (command.home / "drill.toml").write_text(f'run_dir = "{command.home}/other"\n')
@@ -146,7 +150,7 @@ def test_ctrl_c_ends_a_run_and_every_process_of_it(start: Start) -> None:
 
 
 def test_what_a_run_that_was_killed_left_is_taken_away_by_the_next_launcher(start: Start) -> None:
-    command = start(*run(str(LOOP)))
+    command = start(*run(str(LOOP), options=NO_TORCH))
     command.until("workers", lambda: command.trains("t/eagle-eye-run-*/run/*"))
     command.process.kill()
     command.end()
@@ -154,7 +158,7 @@ def test_what_a_run_that_was_killed_left_is_taken_away_by_the_next_launcher(star
     left = [*command.rings, *command.home.rglob("running/*.json"), *command.home.rglob("*-launcher.sock")]
     assert len(left) == 4
     assert all(path.exists() for path in left)
-    words = ["launch", "--no-server", "--state-dir", "state", "--run-dir", "run", "--", sys.executable, str(LOOP), "2"]
+    words = ["launch", "--no-server", "--state-dir", "state", "--run-dir", "run", *NO_TORCH, "--", sys.executable, str(LOOP), "2"]
     subprocess.run([sys.executable, "-m", "eagle_eye.app.cli", *words], cwd=command.home, check=True, capture_output=True, timeout=DEADLINE_S)
     assert not [path for path in left if path.exists()]
     assert not [*command.home.rglob("*-*.sock"), *command.home.rglob("running/*.json")]

@@ -57,7 +57,10 @@ def http() -> str:
 @pytest.fixture(scope="module")
 def stage(http: str) -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="live") as folder:  # short: paths of unix sockets are limited
-        made = Stage(folder=Path(folder), config=CONFIG.replace("{http}", http), command=(sys.executable, str(LOOP)), job=JOB, clock=SystemClock())
+        made = Stage(
+            folder=Path(folder), config=CONFIG.replace("{http}", http), command=(sys.executable, str(LOOP)), job=JOB,
+            launch=("--preload", "none"), clock=SystemClock(),
+        )  # fmt: skip
         try:
             made.start()
             yield made

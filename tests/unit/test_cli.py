@@ -12,8 +12,10 @@ from click.testing import CliRunner, Result
 
 from eagle_eye import __version__, config
 from eagle_eye.app.cli import main
+from eagle_eye.app.launching import launcher_settings
 from eagle_eye.app.running import FOLDER, Note, noted, run_dirs, sweep_after_the_dead
 from eagle_eye.clock import FakeClock
+from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
 from eagle_eye.training.ring import start_time_of
 from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Outcome, Severity
@@ -340,3 +342,15 @@ def test_a_launch_that_cannot_be_names_the_option(cli: Cli, options: tuple[str, 
     result = cli("launch", "--no-server", "--state-dir", "state", "--run-dir", "run", *options, "--", "python", "train.py")
     assert result.exit_code == 1
     assert named in result.output
+
+
+def test_beside_torch_what_was_named_is_imported_before_the_workers_and_nothing_if_told_so(tmp_path: Path) -> None:
+    given = Config(state_dir=str(tmp_path / "state"), run_dir=str(tmp_path / "run"))
+
+    def preloaded(words: str) -> tuple[str, ...]:
+        settings = launcher_settings(given, ["train.py"], job="team/gpt", run_id="1", nproc_per_node=1, heal="", checkpoint_dir="", preload=words)
+        return settings.preload
+
+    assert "torch" in preloaded("")
+    assert preloaded("transformers, my.model") == (*preloaded(""), "transformers", "my.model")
+    assert preloaded("none") == ()

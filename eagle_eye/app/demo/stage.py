@@ -28,6 +28,8 @@ class Stage:
     heal: str = "restart:100"
     server: Sequence[str] = ()
     """Further arguments of the server."""
+    launch: Sequence[str] = ()
+    """Further options of each launcher."""
     served: bool = True
     """False: launchers and agents alone, without a server."""
     clock: Clock
@@ -59,7 +61,7 @@ class Stage:
             [
                 "--listen", self._meeting if first else "127.0.0.1:0", "--rdzv", self._meeting, "--job", self.job, "--run-id", "run-1",
                 "--nnodes", f"1:{len(self.nodes)}", "--nproc-per-node", str(self.workers_per_node), "--heal", self.heal,
-                *([] if self.served else ["--no-server"]), "--", *self.command,
+                *([] if self.served else ["--no-server"]), *self.launch, "--", *self.command,
             ],
         )  # fmt: skip
 
