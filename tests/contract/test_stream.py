@@ -4,12 +4,13 @@ EAGLE_EYE_KAFKA=host:port runs the tests of Kafka against that broker instead of
 """
 
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
+import runpy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,8 @@ def test_keys_spread_over_all_partitions_and_offsets_rise(stream: Stream) -> Non
 @between_processes
 def test_a_key_goes_to_the_same_partition_in_another_process(stream: Stream, name: str, tmp_path: Path) -> None:
     mine = [stream.partition_of(TOPIC, f"job-{i}") for i in range(50)]
-    assert json.loads(finish(start_child("partitions", name, tmp_path / "stream"))) == mine
+    finish(start_child("partitions", name, tmp_path / "stream"))
+    assert json.loads((tmp_path / "partitions").read_text()) == mine
 
 
 def test_topics_do_not_mix(stream: Stream) -> None:
@@ -375,27 +377,31 @@ def test_an_existing_topic_keeps_its_number_of_partitions(tmp_path: Path) -> Non
 
 # --- other processes: this file, run as a program ---------------------------------------------------------------
 
-
-def start_child(command: str, name: str, directory: Path, *arguments: object) -> "subprocess.Popen[str]":
-    line = [sys.executable, __file__, command, name, str(directory), *map(str, arguments)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
-
-
-def finish(child: "subprocess.Popen[str]") -> str:
-    output, _ = child.communicate(timeout=60)
-    assert child.returncode == 0
-    return output
+FORKS = multiprocessing.get_context("forkserver")  # a process that was never ours, and the imports of all that it forks only once
+FORKS.set_forkserver_preload(["pytest", "eagle_eye.stream.embedded", "eagle_eye.stream.fake", "eagle_eye.stream.kafka"])
+AS_CHILD = "child"
 
 
-def _as_child(command: str, name: str, directory: str, *arguments: str) -> None:
-    with closing(FACTORIES[name](Path(directory))()) as stream:
+def start_child(command: str, name: str, directory: Path, *arguments: int) -> BaseProcess:
+    child = FORKS.Process(target=runpy.run_path, args=(__file__, {"TOLD": (command, name, directory, *arguments)}, AS_CHILD), daemon=True)
+    child.start()
+    return child
+
+
+def finish(child: BaseProcess) -> None:
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def _as_child(command: str, name: str, directory: Path, *arguments: int) -> None:
+    with closing(FACTORIES[name](directory)()) as stream:
         if command == "partitions":
-            sys.stdout.write(json.dumps([stream.partition_of(TOPIC, f"job-{i}") for i in range(50)]))
+            directory.with_name("partitions").write_text(json.dumps([stream.partition_of(TOPIC, f"job-{i}") for i in range(50)]))
         else:
-            writer, count = map(int, arguments)
+            writer, count = arguments
             for i in range(count):
                 stream.append(TOPIC, [(f"{writer}:0", b"%d:%d" % (writer, i))])
 
 
-if __name__ == "__main__":
-    _as_child(*sys.argv[1:])
+if __name__ == AS_CHILD:
+    _as_child(*globals()["TOLD"])
