@@ -7,7 +7,8 @@ things when they are first asked for and again after a failure, so that a page m
 import os
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -31,6 +32,7 @@ from eagle_eye.rpc.unary import Question, call
 
 from .errors import BrokenHistory, NewerLedger, NoHistory, NoLedger, NothingToDecide, OlderLedger
 from .remembering import Memory
+from .summaries import Summaries
 
 VARIABLE = "EAGLE_EYE_DASHBOARD"
 """JSON of the whole configuration, as the process that started this one had loaded it."""
@@ -83,6 +85,7 @@ class Sources:
         self._lock = threading.Lock()
         self._ledger: Ledger | None = None
         self._history = open_history(config)
+        self._summaries = Summaries(self._history)
         self._memory = Memory(SystemClock())
 
     @classmethod
@@ -135,15 +138,18 @@ class Sources:
 
         needs: metrics of the question; those that the rows do not have are null. Raises NoHistory, BrokenHistory.
         """
-        nulls = ", ".join(f"NULL::FLOAT AS {quoted(name)}" for name in needs)
-        rows = f"(SELECT {nulls} WHERE false UNION ALL BY NAME SELECT * FROM {{rows}})" if needs else "{rows}"  # noqa: S608 -- names of our own
-        try:
-            found = self.history.ask(table, question.replace("{rows}", rows), dict(given or {}), since=since, until=until)
-        except HistoryError as error:
-            raise BrokenHistory(f"{error}. Look at the disk, and at `history.place` in the configuration.") from error
-        if found is None or not found.num_rows:
-            return None
-        return {name: found[name].to_numpy() for name in found.column_names}
+        with _readable():
+            found = self.history.ask(table, question.replace("{rows}", _with(needs)), dict(given or {}), since=since, until=until)
+        return _columns(found)
+
+    def ask_summed(
+        self, table: str, of_a_file: str, question: str, given: Mapping[str, Any], *, needs: Sequence[str] = (), since: float, until: float
+    ) -> dict[str, Any] | None:
+        """As `ask`, in two steps: SQL over the {rows} of one file, which is asked once a file, and SQL over the {rows} that the files of that time answered."""
+        history = self.history
+        with _readable():
+            rows = self._summaries.of(table, of_a_file.replace("{rows}", _with(needs)), since=since, until=until)
+            return None if rows is None else _columns(history.ask_rows(rows, question, dict(given)))
 
     # --- the server ------------------------------------------------------------------------------------------------
 
@@ -169,14 +175,41 @@ class Sources:
         """What was made for that key within the last `seconds`, else made now: once, however many ask at the same time."""
         return self._memory.recall(key, make, seconds)
 
+    def ahead(self, *questions: Callable[[], object]) -> None:
+        """Begin with what will be asked in a moment and is remembered: whoever asks waits for that answer, and is told what is wrong with it."""
+        for question in questions:
+            threading.Thread(target=_tried, args=(question,), name="ahead", daemon=True).start()
+
     def _metrics(self) -> dict[str, tuple[str, ...]]:
         found: dict[str, list[str]] = {}
-        try:
+        with _readable():
             for metric in self.history.metrics():
                 found.setdefault(metric.table, []).append(metric.name)
-        except HistoryError as error:
-            raise BrokenHistory(f"{error}. Look at the disk, and at `history.place` in the configuration.") from error
         return {name: tuple(names) for name, names in found.items()}
+
+
+def _tried(question: Callable[[], object]) -> None:
+    with suppress(Exception):  # boundary: whoever asks for it raises it again, and tells the reader
+        question()
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except HistoryError as error:
+        raise BrokenHistory(f"{error}. Look at the disk, and at `history.place` in the configuration.") from error
+
+
+def _with(needs: Sequence[str]) -> str:
+    """The rows of a question, with these columns in any case."""
+    nulls = ", ".join(f"NULL::FLOAT AS {quoted(name)}" for name in needs)
+    return f"(SELECT {nulls} WHERE false UNION ALL BY NAME SELECT * FROM {{rows}})" if needs else "{rows}"  # noqa: S608 -- names of our own
+
+
+def _columns(found: Any | None) -> dict[str, Any] | None:
+    """Of an Arrow table, as numpy arrays; None without a row."""
+    return {name: found[name].to_numpy() for name in found.column_names} if found is not None and found.num_rows else None
 
 
 def _opened(config: Config) -> Ledger:

@@ -3,6 +3,7 @@
 python -m dashboard.entry run dashboard/entry/app.py [flags of `streamlit run`]
 """
 
+import gc
 import sys
 import threading
 from importlib import import_module
@@ -28,6 +29,8 @@ def _load() -> None:
     from dashboard.figures import style
     from dashboard.figures.colours import LIGHT
 
+    gc.collect()
+    gc.freeze()  # what was imported stays: without this every page waits while the collector looks through it
     style.blank(LIGHT, 100).add_traces([{"type": "heatmap"}, {"type": "scatter"}]).to_json()
 
 

@@ -42,6 +42,7 @@ def show() -> None:
     known, reader = reading.sources(), reading.reader()
     span = heading_with_span(known, "Cluster")
     known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
+    known.ahead(lambda: usual(cluster.metrics(known), lambda metric: _flat(known, metric)))
     every = reading.every(known)
     boundary.live(lambda: _first(known, reader, span), every=every)
     left, right = st.columns([3, 2], gap="medium")

@@ -38,6 +38,7 @@ def show() -> None:
     if not who.person.sees(told.incident.job):
         st.html(markup.empty("This incident is of another tenant", f"Your token shows the jobs of {who.person.tenant}."))
         return
+    known.ahead(lambda: queries.plots(known, told))
     every = None if known.recorded is not None else FAST_S if told.state not in OVER else reading.EVERY_S
     boundary.live(lambda: _first_screen(known, who, name), every=every)
     boundary.live(lambda: _below(known, who, name), every=None if every is None else reading.EVERY_S)

@@ -32,6 +32,8 @@ def show() -> None:
     known, reader = reading.sources(), reading.reader()
     asked = st.query_params.get("job", "")
     since, until = reading.window(known, st.query_params.get("since", reading.usual_span(known, "1h")))
+    if asked:
+        _ahead(known, asked, st.query_params.get("since", ""))
     lines = [line for line in cluster.overview(known, since=since, until=until).jobs if reader.person.sees(line.job)]
     names = [line.job for line in lines]
     if not names and not asked:
@@ -49,6 +51,18 @@ def show() -> None:
     boundary.live(lambda: _course(known, reader, chosen, span), every=every)
     if chosen in names:
         boundary.live(lambda: _workers(known, reader, chosen, span), every=every)
+
+
+def _ahead(known: Sources, chosen: str, span: str) -> None:
+    """While the first part is made, the others begin."""
+    import streamlit as st
+
+    since, until = reading.written_window(known, span or reading.usual_span(known, "1h"))
+    metric = st.session_state.get("of") or _metric_of(st.query_params.get("of", ""))
+    known.ahead(
+        lambda: job.workers(known, chosen, since=since, until=until, metric=metric),
+        lambda: job.course(known, chosen, since=since, until=until),
+    )
 
 
 def _other(names: Sequence[str], chosen: str) -> None:
@@ -140,8 +154,17 @@ def _workers(known: Sources, reader: Reader, chosen: str, span: str) -> None:
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
         st.html(markup.section("Workers beside each other", "blue is faster than the others at that time, orange slower"), width="content")
-        metric = st.selectbox("Metric", WORKER_METRICS, key="of", format_func=lambda name: words.spoken(name.removesuffix("_s")), bind="query-params", label_visibility="collapsed", width=220)
+        metric = st.selectbox("Metric", WORKER_METRICS, key="of", format_func=_spoken, bind="query-params", label_visibility="collapsed", width=220)
     boundary.shown(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]))
+
+
+def _spoken(metric: str) -> str:
+    """As it stands in the list, and in the address."""
+    return words.spoken(metric.removesuffix("_s"))
+
+
+def _metric_of(spoken: str) -> str:
+    return next((metric for metric in WORKER_METRICS if _spoken(metric) == spoken), WORKER_METRICS[0])
 
 
 def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) -> None:

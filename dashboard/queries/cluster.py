@@ -1,7 +1,7 @@
 """The cluster: jobs, nodes with their health, and any metric of any node as a heat map."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from dashboard.errors import NoHistory
 from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts, Ledger
-from eagle_eye.types import Floats, IncidentState, Layout
+from eagle_eye.types import Floats, IncidentState, Kind, Layout
 
 from . import steps
 from .aftermath import aftermath
@@ -151,10 +151,11 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
     kept = _present(ledger)
     heard = _heard(sources, since, until)
     blamed = _blamed(kept, facts)
-    lines = tuple(sorted(_nodes(facts, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
+    seats = {job: each.layout.nodes for job, each in facts.items()}
+    lines = tuple(sorted(_nodes(seats, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
     counted = Counter(line.health for line in lines)
     return Overview(
-        jobs=tuple(_jobs(sources, facts, blamed, heard, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
+        jobs=tuple(_jobs(sources, facts, seats, blamed, heard, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
         newest=max((time for _, time in heard.values()), default=float("nan")),
     )  # fmt: skip
 
@@ -185,7 +186,8 @@ def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str,
 
 
 def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobFacts]) -> _Blamed:
-    gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.places if place.gpu}
+    accused = {culprit.entity.kind for record in kept for culprit in record.incident.culprits}
+    gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.places if place.gpu} if Kind.GPU in accused else {}
     blamed = _Blamed()
     for record in kept:
         incident = record.incident
@@ -200,9 +202,9 @@ def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobFacts]) -> _B
     return blamed
 
 
-def _nodes(facts: Mapping[str, JobFacts], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeLine]:
+def _nodes(seats: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeLine]:
     out = {cordon.node: cordon for cordon in cordons}
-    taking_part = {node: job for job, each in facts.items() for node in each.layout.nodes}
+    taking_part = {node: job for job, nodes in seats.items() for node in nodes}
     newest = max((time for _, time in heard.values()), default=float("nan"))
     for node in dict.fromkeys((*taking_part, *heard, *out, *blamed.found)):
         told, time = heard.get(node, ("", float("-inf")))
@@ -222,7 +224,6 @@ def _nodes(facts: Mapping[str, JobFacts], cordons: Iterable[Cordon], heard: Mapp
 # --- jobs --------------------------------------------------------------------------------------------------------------
 
 _JOBS = """
-WITH {committed}
 SELECT job, max(step) AS step, max(epoch) AS epoch, arg_max(workers, done) AS workers, median(seconds) AS step_s,
        sum(tokens) FILTER (first_time) AS tokens, sum(productive) AS productive, min(done - coalesce(seconds, 0)) AS began, max(done) AS last_step
 FROM committed GROUP BY job ORDER BY job
@@ -230,7 +231,7 @@ FROM committed GROUP BY job ORDER BY job
 
 
 def _jobs(
-    sources: Sources, facts: Mapping[str, JobFacts], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
+    sources: Sources, facts: Mapping[str, JobFacts], seats: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
 ) -> Iterator[JobLine]:
     nodes = Counter(job for job, _ in heard.values())
     told = _stepped(sources, since, until)
@@ -240,7 +241,7 @@ def _jobs(
         last = numbers.get("last_step", float("nan"))
         span = until - max(since, numbers.get("began", since))
         yield JobLine(
-            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(layout.nodes) if layout else nodes[job],
+            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(seats[job]) if layout else nodes[job],
             workers=len(layout.places) if layout else int(numbers.get("workers", 0)),
             epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),
             tokens_per_s=numbers.get("tokens", float("nan")) / span if span > 0 else float("nan"),
@@ -251,7 +252,7 @@ def _jobs(
 def _stepped(sources: Sources, since: float, until: float) -> dict[str, dict[str, float]]:
     if not sources.config.history.enabled:
         return {}
-    found = sources.ask("steps", _JOBS.format(committed=steps.committed(of_job=False)), needs=steps.NEEDS, since=since, until=until)
+    found = steps.ask(sources, _JOBS, since=since, until=until)
     if found is None:
         return {}
     jobs = found.pop("job")

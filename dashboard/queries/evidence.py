@@ -61,12 +61,11 @@ def plots_of(sources: Sources, incident: Incident, nodes: Sequence[str]) -> tupl
 
 # --- the job -----------------------------------------------------------------------------------------------------------
 
-_OF_JOB = "WITH {committed} SELECT max(done) AS time, avg(loss) AS loss, max(seconds) AS step_s FROM committed GROUP BY floor((done - $begin) / $every) ORDER BY 1"
+_OF_JOB = "SELECT max(done) AS time, avg(loss) AS loss, max(seconds) AS step_s FROM committed GROUP BY floor((done - $since) / $every) ORDER BY 1"
 
 
 def _of_job(sources: Sources, incident: Incident, since: float, until: float) -> Iterator[Plot]:
-    given = {"job": incident.job, "every": (until - since) / POINTS, "begin": since}
-    found = sources.ask("steps", _OF_JOB.format(committed=steps.committed(of_job=True, more=steps.LOSS)), given, needs=steps.NEEDS, since=since, until=until)
+    found = steps.ask(sources, _OF_JOB, {"every": (until - since) / POINTS}, job=incident.job, since=since, until=until)
     if found is None:
         return
     columns = with_gaps({name: np.asarray(column, float) for name, column in found.items()})

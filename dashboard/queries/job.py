@@ -15,7 +15,6 @@ from . import steps
 from .pauses import GAP, Pause, breaks, pauses
 from .units import unit_of
 
-PHASES = ("data_s", "forward_s", "backward_s", "communication_s", "optimizer_s", "evaluation_s", "checkpoint_s", "other_s")
 GOODPUT_S = 60.0
 """Goodput at a moment is that of so many seconds before it, or of a twentieth of the span if that is longer."""
 WORKER_COLUMNS = 240
@@ -23,7 +22,7 @@ MOST_WORKERS = 256
 """Rows that a heat map can show; of a larger job FEW_WORKERS are, the slowest."""
 FEW_WORKERS = 28
 """So many have a line each that can be seen, and a name beside it."""
-PEERS = 1000
+PEERS = 250
 """Of a job with more workers, the median is that of about so many of them."""
 COMPUTE = "compute_s"
 """Not logged itself: the time of a step less what the worker waited for others. In a step time all workers look alike, as they wait for the slowest."""
@@ -101,20 +100,17 @@ def workers(sources: Sources, job: str, *, since: float, until: float, metric: s
 # --- course ------------------------------------------------------------------------------------------------------------
 
 _COURSE = """
-WITH {committed}
-SELECT floor((done - $begin) / $every)::INTEGER AS bucket, max(done) AS time, avg(loss) AS loss, avg(seconds) AS step_s,
+SELECT floor((done - $since) / $every)::INTEGER AS bucket, max(done) AS time, avg(loss) AS loss, avg(seconds) AS step_s,
        sum(tokens) / nullif(sum(seconds), 0) AS tokens_per_s, sum(productive) AS productive, max(epoch) AS epoch, max(step) AS step{phases}
 FROM committed GROUP BY bucket ORDER BY bucket
 """
 
 
 def _course(sources: Sources, job: str, since: float, until: float, points: int) -> Course:
-    known = {name for names in sources.metrics("steps").values() for name in names}
-    phases = [name for name in PHASES if name in known]
-    more = "".join(f", avg({name}) AS {name}" for name in phases)
+    phases = steps.phases(sources)
     every = (until - since) / points
-    question = _COURSE.format(committed=steps.committed(of_job=True, more=steps.LOSS + more), phases=more)
-    found = sources.ask("steps", question, {"job": job, "every": every, "begin": since}, needs=(*steps.NEEDS, *phases), since=since, until=until)
+    question = _COURSE.format(phases="".join(f", avg({name}) AS {name}" for name in phases))
+    found = steps.ask(sources, question, {"every": every}, job=job, since=since, until=until)
     marks = _marks(sources, job, since, until)
     if found is None:
         _check_known(sources, job)

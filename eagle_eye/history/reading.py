@@ -108,6 +108,31 @@ class History:
             return None
         return self._ask(table, question.replace("{rows}", f"(SELECT * FROM {ROWS} WHERE {_where('', ())})"), given or {}, since, until)  # noqa: S608 -- the condition is ours
 
+    def files(self, table: str, *, since: float, until: float) -> tuple[HistoryFile, ...]:
+        """That hold rows of that time, of one table or of all of a kind; what is in a file never changes, but it may become a part of another."""
+        return tuple(self._files(table, since, until))
+
+    def ask_file(self, file: HistoryFile, question: str) -> Any | None:
+        """As `ask`, of all that one file holds; None if it is gone since it was listed."""
+        import duckdb
+
+        try:
+            return self._run(question.replace("{rows}", f"(SELECT * FROM {ROWS})"), [file], {})  # noqa: S608 -- a constant
+        except (duckdb.Error, FileNotFoundError) as error:
+            if file not in self._files(file.table, file.earliest, file.latest + 1):
+                return None
+            raise HistoryError(f"{file.path} cannot be read: {error}") from error
+
+    def ask_rows(self, rows: Any, question: str, given: dict[str, Any] | None = None) -> Any:
+        """As `ask`, of the rows of an Arrow table."""
+        import duckdb
+
+        with self._cursor() as cursor:
+            try:
+                return cursor.register("given_rows", rows).sql(question.replace("{rows}", "given_rows"), params=given or {}).to_arrow_table()
+            except duckdb.Error as error:
+                raise HistoryError(f"a question to {rows.num_rows} rows has no answer: {error}") from error
+
     # --- DuckDB ----------------------------------------------------------------------------------------------------
 
     def _ask(self, table: str, question: str, given: dict[str, Any], since: float, until: float) -> Any:
@@ -170,7 +195,7 @@ class History:
                 return tuple(pq.read_schema(opened).names)
         except FileNotFoundError:
             return ()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # Arrow's error of a torn file is a ValueError
             raise HistoryError(f"{file.path} cannot be read: {error}") from error
 
     def _check(self, table: str, names: Sequence[str], since: float, until: float) -> set[str]:

@@ -5,8 +5,8 @@ from typing import Literal
 from .foundation import Doubles, Entity, Floats, Integers, Kind, Noun
 
 
-class Place(Noun, frozen=True, kw_only=True):
-    """One worker's place in a layout."""
+class Place(Noun, frozen=True, kw_only=True, gc=False):
+    """One worker's place in a layout; the garbage collector need not look into it, as there are a hundred thousand."""
 
     worker: str
     node: str
