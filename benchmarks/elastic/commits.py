@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = "EAGLE_EYE_BENCHMARK_COMMITS"
+LOOK_S = 0.02
+BEGAN = ".began"
 
 
 class Commit(NamedTuple):
@@ -63,6 +65,21 @@ class Commits:
         whole = text[: text.rfind(b"\n") + 1]
         self._read[path] = self._read.get(path, 0) + len(whole)
         return [Commit(**json.loads(line)) for line in whole.splitlines()]
+
+
+def be_late(steps: int) -> None:
+    """A worker that is to join waits until so many steps were done without it, and notes when it goes on."""
+    folder, since = Path(os.environ[FOLDER]), time.monotonic()
+    commits = Commits(folder)
+    while len({commit.step for commit in commits.look() if commit.at > since}) < steps:
+        time.sleep(LOOK_S)
+    (folder / f"{os.getpid()}{BEGAN}").write_text(repr(time.monotonic()))
+
+
+def began(folder: Path, pid: int) -> float | None:
+    """When a worker that was late went on."""
+    path = folder / f"{pid}{BEGAN}"
+    return float(path.read_text()) if path.exists() else None
 
 
 def hang_when_told() -> None:

@@ -15,24 +15,24 @@ from torch import Tensor
 
 import eagle_eye
 from benchmarks.elastic.byte_gpt import MICRO_BATCHES, SIZES, batch_of, layers_of, loss_of, optimizer_of, parameters_of
-from benchmarks.elastic.commits import Written, hang_when_told
+from benchmarks.elastic.commits import Written, be_late, hang_when_told
 from benchmarks.elastic.reference import flip_one_bit
 
 
 class Counted:
-    """Batches, and which of them this worker has computed since it committed a step."""
+    """Batches, and which of a step's this worker has computed."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self.computed: list[int] = []
+        self.computed: list[tuple[int, int]] = []
 
     def __call__(self, step: int, micro_batch: int) -> tuple[Tensor, Tensor]:
-        self.computed.append(micro_batch)
+        self.computed.append((step, micro_batch))
         return self._batch(step, micro_batch)
 
-    def taken(self) -> list[int]:
-        """And begin anew."""
-        taken, self.computed = self.computed, []
+    def taken(self, step: int) -> list[int]:
+        """Of the step that was committed; begin anew. What was computed of another one was a rehearsal."""
+        taken, self.computed = [micro_batch for of, micro_batch in self.computed if of == step], []
         return taken
 
 
@@ -63,7 +63,10 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--reduction", choices=("exact", "fast"), default="exact")
     parser.add_argument("--flip", metavar="STEP:MICRO-BATCH", help="flip one bit of this gradient")
+    parser.add_argument("--late", type=int, default=0, metavar="STEPS", help="a replacement begins after so many steps without it")
     options = parser.parse_args()
+    if options.late and os.environ.get("EAGLE_EYE_JOINING") == "1":
+        be_late(options.late)
     torch.set_num_threads(1)
     hang_when_told()
     layers, batch = layers_of(SIZES[options.size]), partial(batch_of, SIZES[options.size])
@@ -82,7 +85,7 @@ def main() -> None:
         result = step.result
         if result.micro_batches:  # else the others did it while we were left behind
             written.add(
-                step.number, loss, epoch=result.epoch, micro_batches=result.micro_batches, computed=counted.taken(),
+                step.number, loss, epoch=result.epoch, micro_batches=result.micro_batches, computed=counted.taken(step.number),
                 sha256=sha256,
             )  # fmt: skip
 

@@ -1,11 +1,12 @@
 """How fast a fresh worker gets a replica's state on the same node, beside what copying and gloo reach.
 
-    python -m benchmarks.elastic.state_rate [--mib 256 --mib 1024] [--rounds 7] [--huge-pages] [--json]
+    python -m benchmarks.elastic.state_rate [--mib 256 --mib 1024] [--rounds 7] [--small-pages] [--json]
 
 Two processes; the one that gives holds a model and AdamW's state of it, 12 layers. A transfer is all of it: both say
-what they have, the bytes arrive, are digested on both sides and compared. Beside it in the same rounds: a copy of as
-many bytes within one process with one and with two threads, which is the limit of this machine; one gloo message of
-as many bytes, which verifies nothing; and the other two ways of ours.
+what they have, the bytes arrive, are digested on both sides and compared. Both do before what elastic workers do: the
+giver's state lies on huge pages, and the taker has made room. Beside it in the same rounds: a copy of as many bytes
+within one process with one and with two threads, which is the limit of this machine; one gloo message of as many
+bytes, which verifies nothing; and the other two ways of ours.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.report import Row, report
-from eagle_eye.training.elastic import ways
+from eagle_eye.training.elastic import huge_pages, ways
 from eagle_eye.training.elastic.inventory import Inventory
 from eagle_eye.training.elastic.transfer import give_and_take
 
@@ -51,17 +52,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, action="append", help="size of the state; default 256 and 1024")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--huge-pages", action="store_true", help="torch's tensors on pages of 2 MiB: the kernel pins fewer")
+    parser.add_argument("--small-pages", action="store_true", help="as on a machine without huge pages, and without room made before")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", THP_MEM_ALLOC_ENABLE=str(int(options.huge_pages)))
-    found = [row for mib in options.mib or [256, 1024] for row in rows(mib, options.rounds)]
+    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    found = [row for mib in options.mib or [256, 1024] for row in rows(mib, options.rounds, ready=not options.small_pages)]
     return report(found, options.json, "state from a replica on the same node")
 
 
-def rows(mib: int, rounds: int) -> list[Row]:
+def rows(mib: int, rounds: int, *, ready: bool) -> list[Row]:
     """The figures of one size."""
-    times = measure(mib * MIB, rounds)
+    times = measure(mib * MIB, rounds, ready=ready)
     rate = {name: mib * MIB / statistics.median(seconds) / 1e9 for name, seconds in times.items()}
     limit = max(rate["copy 1"], rate["copy 2"])
     share = rate["memory"] / limit
@@ -69,18 +70,18 @@ def rows(mib: int, rounds: int) -> list[Row]:
     first = times["memory, first"][0]
     return [
         Row(f"{mib} MiB, read from the replica's memory", f"{rate['memory']:.1f} GB/s", f"≥ {GOAL:.0%} of the copy limit", share >= GOAL, beside, f"{share:.0%}"),
-        Row(f"{mib} MiB, the first time: pages have to be made", f"{mib * MIB / first / 1e9:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f} (pages there)", f"{first * 1e3:.0f} ms"),
+        Row(f"{mib} MiB, the first time{'' if ready else ': pages have to be made'}", f"{mib * MIB / first / 1e9:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f} (pages there)", f"{first * 1e3:.0f} ms"),
         Row(f"{mib} MiB, through shared memory", f"{rate['segment']:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f}", f"{rate['segment'] / rate['gloo']:.1f} ×"),
         Row(f"{mib} MiB, over the group", f"{rate['group']:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f}", f"{rate['group'] / rate['gloo']:.1f} ×"),
     ]
 
 
-def measure(size: int, rounds: int) -> dict[str, list[float]]:
+def measure(size: int, rounds: int, *, ready: bool) -> dict[str, list[float]]:
     """Seconds of each round, by what was done, as the taker sees it."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = context.Pipe()
-        workers = [context.Process(target=work, args=(rank, size, rounds, str(Path(folder) / "store"), theirs)) for rank in (0, 1)]
+        workers = [context.Process(target=work, args=(rank, size, rounds, ready, str(Path(folder) / "store"), theirs)) for rank in (0, 1)]
         for worker in workers:
             worker.start()
         theirs.close()
@@ -91,10 +92,13 @@ def measure(size: int, rounds: int) -> dict[str, list[float]]:
                 worker.join(_PATIENCE.total_seconds())
 
 
-def work(rank: int, size: int, rounds: int, store: str, result: Connection) -> None:
+def work(rank: int, size: int, rounds: int, ready: bool, store: str, result: Connection) -> None:
     """One of the two processes: 0 gives, 1 takes."""
     torch.set_num_threads(1)
     pair = Pair(rank, size, store)
+    if ready:
+        room = pair.inventory.foresee() if rank == 1 else []
+        huge_pages.gather([*(entry.tensor for layer in pair.inventory.layers for entry in layer.entries), *room])
     acts = pair.acts()
     times: dict[str, list[float]] = {"memory, first": [pair.timed(acts["memory"])]}
     for name in acts:

@@ -76,6 +76,37 @@ def test_a_fresh_worker_that_took_over_the_state_trains_on_as_the_giver_does(mak
     assert taker.inventory.step == 6
 
 
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_room_that_was_made_before_is_what_the_state_comes_into(make: Make) -> None:
+    giver, taker = Worker(make).train(2), Worker(make, seed=1)
+    fresh = taker.inventory.digest()
+    room = {each.data_ptr() for each in taker.inventory.foresee()}
+    assert (taker.inventory.digest(), len(taker.optimizer.state)) == (fresh, 0)  # it is no state yet
+    hand_over(giver.inventory, taker.inventory)
+    taken = {each.data_ptr() for state in taker.optimizer.state.values() for each in state.values() if isinstance(each, Tensor)}
+    assert room <= taken
+    giver.train(2, seed=50), taker.train(2, seed=50)
+    assert taker.inventory.digest() == giver.inventory.digest()
+
+
+def test_room_is_foreseen_for_all_moments_and_given_back_where_nobody_needs_it() -> None:
+    worker = Worker()
+    room = worker.inventory.foresee()
+    assert sorted(each.numel() for each in room) == sorted(2 * [each.numel() for each in worker.parameters])
+    worker.inventory.forget()
+    worker.train(2)
+    assert worker.inventory.digest() == Worker().train(2).inventory.digest()
+
+
+def test_nothing_is_foreseen_of_a_strangers_optimizer() -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            steps.append(self)  # it may do anything
+
+    steps: list[Any] = []
+    assert (Worker(lambda these: Own(these, lr=0.1)).inventory.foresee(), steps) == ([], [])
+
+
 def test_a_worker_that_is_behind_keeps_its_tensors_and_forgets_state_that_the_giver_has_not() -> None:
     giver, taker = Worker(), Worker(seed=1).train()
     hand_over(giver.inventory, taker.inventory)

@@ -1,8 +1,10 @@
 """Digests, other processes' memory, shared memory."""
 
 import ctypes
+import mmap
 import os
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_eye.training.elastic import digest, layout, remote_memory
+from eagle_eye.training.elastic import digest, huge_pages, layout, remote_memory
 from eagle_eye.training.elastic.shared_memory import SLOTS, Segment
 
 
@@ -118,3 +120,40 @@ def test_nothing_of_a_segment_is_left_open() -> None:
         segment.close(), found.close(), found.close()
         del held
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.fixture
+def small_pages() -> Tensor:
+    """8 MiB that the kernel has given in pages of 4 KiB."""
+    area = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(area, dtype=torch.uint8).copy_(noise(8 << 20))
+
+
+def huge_bytes(address: int) -> int:
+    """Of the mapping that this address lies in, or those next to it that the kernel made of it."""
+    text = Path("/proc/self/smaps").read_text()
+    found = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) .*?AnonHugePages: +(\d+) kB", text, re.MULTILINE | re.DOTALL)
+    return sum(int(kilobytes) << 10 for first, last, kilobytes in found if int(first, 16) < address + (8 << 20) and int(last, 16) > address)
+
+
+def test_state_is_gathered_on_huge_pages_where_it_lies(small_pages: Tensor) -> None:
+    content, address = small_pages.clone(), small_pages.data_ptr()
+    assert huge_bytes(address) == 0
+    pieces = [*small_pages.split(1 << 20), torch.zeros(3)]  # each smaller than a page
+    huge_pages.gather(pieces)
+    assert torch.equal(small_pages, content)
+    assert huge_bytes(address) >= (4 << 20 if collapses() else 0)
+
+
+def test_a_page_that_is_filled_by_less_than_half_stays_small(small_pages: Tensor) -> None:
+    address = small_pages.data_ptr()
+    start = -address % huge_pages.PAGE
+    huge_pages.gather([small_pages[start : start + (1 << 20) - 1]])
+    assert huge_bytes(address) == 0
+
+
+def collapses() -> bool:
+    """Whether this kernel can put pages together when it is asked to."""
+    major, minor = map(int, re.findall(r"\d+", os.uname().release)[:2])
+    return huge_pages.is_possible() and (major, minor) >= (6, 1)

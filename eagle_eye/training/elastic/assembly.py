@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training import probe
+from eagle_eye.training import priority, probe
 
 from .alone import Alone
 from .arithmetic import arithmetic
+from .entrance import make_ready
 from .faults import Faults
 from .inventory import Inventory
 from .model import Batch, Loss, Trained
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SOCKET = "EAGLE_EYE_ELASTIC_SOCKET"
 """Where the launcher listens for elastic workers."""
+JOINING = "EAGLE_EYE_JOINING"
+"""1: the others of the job train already."""
 
 
 def elastic(
@@ -81,11 +84,17 @@ def assemble(
     """The worker of whatever is trained; the arguments are those of `elastic`."""
     gradients, reducing = arithmetic(reduction, trained.parameters, micro_batches)
     inventory = Inventory(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
+
+    def ready() -> None:
+        if os.environ.get(JOINING) == "1":
+            make_ready(trained, gradients, inventory)
+            priority.step_forward()
+
     return Elastic(
         trained, gradients, reducing, session, inventory=inventory, monitor=monitor,
         saving=Saving(save_every, Path(checkpoints) if checkpoints is not None else None),
         faults=Faults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
-        skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")),
+        skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), make_ready=ready,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """A digest of state that keeps up with copying it: a chunk is digested while it is still in the cache.
 
-The bytes are taken as rows of 1 KiB, a row's 128 words of 64 bits are added up modulo 2^64, and the sums go through
+The bytes are taken as rows of 4 KiB, a row's 512 words of 64 bits are added up modulo 2^64, and the sums go through
 SHA-256; what is no whole row goes there as it is. So a change of one word, thus any flipped bit, is seen for certain
 (its row's sum changes), and so are rows, pages or chunks that stand in each other's place unless their rows have the
 same sums; several changes in one row cancel each other with a probability of 2^-64 if they are random. It does not see
@@ -17,7 +17,7 @@ from . import raw
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROW_BYTES = 1024
+ROW_BYTES = 4096
 _WORD_BYTES = 8
 SIZE = 16
 """Bytes of a digest."""

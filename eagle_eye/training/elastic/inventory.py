@@ -18,6 +18,7 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.training import tree
 
 from . import raw
+from .foresight import foreseen
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,6 +79,7 @@ class Inventory:
         self._masters = masters or {}
         self._parameters = _parameters_of(self._layers)
         self._buffers = _buffers_of(self._layers)
+        self._foreseen: dict[tuple[Tensor, str], Tensor] = {}
         self._check()
 
     @property
@@ -119,6 +121,24 @@ class Inventory:
         if ours != theirs:
             raise ConfigError(_difference(index, ours, theirs))
         return layer
+
+    def foresee(self) -> "list[Tensor]":
+        """Take memory for the optimizer state that `make_room` will be asked for, as far as that is known; returns it.
+
+        It is no state yet: the optimizer has none before and after. What is not needed goes with `forget`.
+        """
+        import torch
+
+        for parameter, state in foreseen(self._optimizer).items():
+            tensors, _ = _taken_apart(state, "the optimizer's state")
+            for place, tensor in tensors.items():
+                if tensor.device.type == "meta":
+                    self._foreseen[parameter, place.removeprefix(_AT)] = torch.empty_like(tensor, device=parameter.device)
+        return list(self._foreseen.values())
+
+    def forget(self) -> None:
+        """Give back what was taken by `foresee` and is not used."""
+        self._foreseen.clear()
 
     def rest(self) -> dict[str, Any]:
         """What belongs to no layer, as a JSON value."""
@@ -210,7 +230,8 @@ class Inventory:
         prefix = f"{name}:"
         places = {each.removeprefix(prefix): sort for each, sort in wanted.items() if each.startswith(prefix)}
         key = self._key(parameter)
-        made = {_AT + place: _room(held.get(prefix + place), key, *sort) for place, sort in places.items()}
+        ready = {place: self._foreseen.pop((key, place), None) for place in places}
+        made = {_AT + place: _room(held.get(prefix + place, ready[place]), key, *sort) for place, sort in places.items()}
         self._optimizer.state[key] = tree.put_together(made, rest)
 
     def _key(self, parameter: "Tensor") -> "Tensor":

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateTorn
 from eagle_eye.training.probe import Monitor
 
+from . import huge_pages
 from .arithmetic import Reduction
+from .background import background
 from .commit import commit
 from .completion import complete
 from .epochs import Holding, Regroup
@@ -45,12 +47,14 @@ class Elastic:
         self, trained: Trainable, gradients: Gradients, reduction: Reduction, session: "Session | Alone", *,
         inventory: Inventory, saving: Saving, monitor: Monitor, faults: Faults, backend: str = "gloo",
         skipped: frozenset[int] = frozenset(), clock: Callable[[], float] = time.monotonic,
+        make_ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
+        """`make_ready` is called once, before the worker asks to be taken in."""
         self.trained = trained
         self.inventory = inventory
         self._gradients, self._reduction, self._session = gradients, reduction, session
         self._saving, self._monitor, self._faults = saving, monitor, faults
-        self._backend, self._skipped, self._clock = backend, skipped, clock
+        self._backend, self._skipped, self._clock, self._make_ready = backend, skipped, clock, make_ready
         self._group: Group | None = None
         self._orders: Regroup | None = None
         self._seen = 0
@@ -74,6 +78,8 @@ class Elastic:
         self._resumed = True
         self._unsaved = False
         """The last checkpoint could not be written so far."""
+        self._gathered = False
+        """The state was put where another worker reads it fastest."""
         session.holding = self._holding
 
     # --- what the user's loop calls ---------------------------------------------------------------------------------
@@ -85,6 +91,7 @@ class Elastic:
         that cannot go on saves what it has, says why on stderr and exits (SystemExit).
         """
         try:
+            self._make_ready()
             self._begin()
             while self.step < until:
                 number = self.step
@@ -206,6 +213,14 @@ class Elastic:
             self._forget_step()
             if self._orders is not None and self._orders.step < self.step:  # else they are about the step after this one
                 self._orders = self._orders.onward()
+        self._gather()
+
+    def _gather(self) -> None:
+        """Once the optimizer has made its state. In the background: it takes as long as to copy it."""
+        if not self._gathered:
+            self._gathered = True
+            tensors = [entry.tensor for layer in self.inventory.layers for entry in layer.entries]
+            background().run(lambda: huge_pages.gather(tensors))
 
     def _credited(self) -> list[int]:
         """Micro-batches of the step that we did last whose tokens we tell; those of workers that are gone by now tells rank 0."""
@@ -338,6 +353,7 @@ class Elastic:
             self._timings["bytes"] = moved.bytes
         if self._fresh:
             self.trained.refresh()
+            self.inventory.forget()
             with self._session.lock:
                 self._fresh = False
                 self._forget_step()
