@@ -1,16 +1,7 @@
 // Links between our pages keep the session, and keys reach the pages: 1 to 5, and / for the first field of a page.
-// What draws figures is fetched while the server still counts, and made ready where figures come first.
 (() => {
   if (window.eagleEyeLinks) return;
   window.eagleEyeLinks = true;
-  const own = document.querySelector('script[type="module"][src]');
-  if (own && "FIGURES") {
-    const early = document.createElement("link");
-    early.rel = "modulepreload";
-    early.href = new URL("FIGURES", own.src).href;
-    document.head.append(early);
-    if (/\/(cluster|job)?$/.test(location.pathname)) import(early.href).catch(() => {});
-  }
   document.addEventListener("click", (event) => {
     const link = event.target.closest && event.target.closest("a.ee-link");
     if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || link.origin !== location.origin) return;

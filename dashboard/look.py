@@ -1,6 +1,5 @@
 """How the pages look beyond what Streamlit's theme can say, and links and keys that it does not know."""
 
-from functools import cache
 from pathlib import Path
 
 from dashboard.figures.colours import Palette, clear
@@ -13,18 +12,9 @@ def apply(palette: Palette) -> None:
     import streamlit as st
 
     st.html(f"<style>{variables(palette)}{(HERE / 'look.css').read_text(encoding='utf-8')}</style>")
-    script = (HERE / "links.js").read_text(encoding="utf-8").replace("FIGURES", _figures())
+    script = (HERE / "links.js").read_text(encoding="utf-8")
     with st.container(key="ee-script", height=1, border=False):
         st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
-
-
-@cache
-def _figures() -> str:
-    """The file in which Streamlit keeps plotly for the browser; '' where this version has none of that name."""
-    import streamlit as st
-
-    found = sorted((Path(st.__file__).parent / "static" / "static" / "js").glob("PlotlyChart.*.js"))
-    return found[0].name if found else ""
 
 
 def variables(palette: Palette) -> str:

@@ -1,7 +1,15 @@
-"""What Streamlit is given to run. It stands in a folder of its own: beside a folder `pages` Streamlit takes those files for scripts until it
-has seen our navigation once, so that in a fresh process the link of an alert would show an empty page.
-"""
+"""What Streamlit is given to run: the pages' script, and the document of each page."""
 
-from dashboard.app import main
+from pathlib import Path
 
-main()
+import streamlit as st
+
+from dashboard.app import PAGES
+from dashboard.entry.document import routes
+
+FIGURES_FIRST = ("", "cluster", "job")
+
+app = st.App(
+    Path(__file__).with_name("page.py"),
+    routes=routes(Path(st.__file__).parent / "static", {f"/{name}": name in FIGURES_FIRST for name in ("", *(name for name, _, _ in PAGES))}),
+)
