@@ -18,6 +18,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import IncidentState, Plan
+from eagle_eye.types.healing import Refuse
 from servers.pages import AXIS, DRAWN, QUIET, choose, enlarge, plain, served, show_all, tile, tile_of
 
 LOOP = Path(__file__).parents[1] / "scenario" / "loop.py"
@@ -101,6 +102,12 @@ def waiting(stage: Stage, since: float) -> tuple[IncidentRecord, Plan] | None:
     return None
 
 
+def refused(stage: Stage, plan: Plan) -> bool:
+    """Whether the ledger holds a person's no."""
+    with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        return any(isinstance(each.verdict, Refuse) for each in ledger.verdicts(plan=plan.id))
+
+
 def epoch(stage: Stage) -> int:
     layout = stage.record.trace.layout
     assert layout is not None
@@ -168,18 +175,24 @@ def figures(sources: Sources, name: str) -> float:
     return sum(told[name].values())
 
 
+def asked(stage: Stage, opened: Callable[[str], Page], struck: drills.Struck) -> tuple[IncidentRecord, Plan, Page]:
+    """The incident, the plan that waits for a word, and the page that asks for it."""
+    come(stage, "a plan that waits", lambda: waiting(stage, struck.truth.time))
+    found = waiting(stage, struck.truth.time)
+    assert found is not None
+    kept, plan = found
+    page = opened(f"incident?incident={kept.incident.id}")
+    page.set_default_timeout(PATIENCE_S * 1000)
+    expect(page.get_by_role("heading", name=words.capital(kept.incident.cause)).first).to_be_visible()
+    expect(page.locator(".ee-terms", has_text=plan.digest)).to_be_visible()
+    return kept, plan, page
+
+
 def test_a_click_on_approve_heals_the_job(stage: Stage, opened: Callable[[str], Page]) -> None:
     before = epoch(stage)
     struck = drills.slow("node-b", stage.cluster.run_dir("node-b"), stage.clock)
     try:
-        come(stage, "a plan that waits", lambda: waiting(stage, struck.truth.time))
-        found = waiting(stage, struck.truth.time)
-        assert found is not None
-        kept, plan = found
-        page = opened(f"incident?incident={kept.incident.id}")
-        page.set_default_timeout(PATIENCE_S * 1000)
-        expect(page.get_by_role("heading", name=words.capital(kept.incident.cause)).first).to_be_visible()
-        expect(page.locator(".ee-terms", has_text=plan.digest)).to_be_visible()
+        kept, _, page = asked(stage, opened, struck)
         page.get_by_role("button", name="Approve…").click()
         page.get_by_label("Your name").fill("ada")
         page.get_by_role("button", name="Approve now").click()
@@ -197,5 +210,26 @@ def test_a_click_on_approve_heals_the_job(stage: Stage, opened: Callable[[str], 
         page.get_by_role("textbox", name="Why").fill("until the fan is there")
         page.get_by_test_id("stForm").get_by_role("button", name="Silence").click()
         expect(page.locator(".ee-note", has_text="until the fan is there")).to_contain_text("Silence by ada")
+    finally:
+        struck.end()
+
+
+def test_a_click_on_refuse_leaves_the_job_as_it_is_and_tells_everybody_why(stage: Stage, opened: Callable[[str], Page]) -> None:
+    before = epoch(stage)
+    struck = drills.slow("node-a", stage.cluster.run_dir("node-a"), stage.clock)
+    try:
+        kept, plan, page = asked(stage, opened, struck)
+        page.get_by_role("button", name="Refuse…").click()
+        page.get_by_label("Your name").fill("bob")
+        page.get_by_label("Why").fill("a checkpoint is being written")
+        page.get_by_role("button", name="Refuse now").click()
+        expect(page.locator(".ee-banner", has_text="bob")).to_be_visible()
+        come(stage, "the refusal in the ledger", lambda: refused(stage, plan))
+        expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
+        expect(page.locator(".ee-plan", has_text="Refused").first).to_contain_text(f"bob refused {plan.digest}")
+        expect(page.locator(".ee-note", has_text="a checkpoint is being written")).to_contain_text("bob")
+        assert stage.wait_steps(10, PATIENCE_S), "the job goes on, slowly"
+        assert epoch(stage) == before
+        assert state_of(stage, kept.incident.id) not in ("healed", "healing")
     finally:
         struck.end()
