@@ -12,7 +12,9 @@ from pathlib import Path
 
 NICE = 10
 """A tenth of the weight of the others: they lose little, and on processors that are all busy it takes ten times as long."""
-LONGEST_S = 10.0
+LONGEST_S = 5.0
+STANDS_BACK = "EAGLE_EYE_STAND_BACK_S"
+"""Variable: another limit, 0 for not at all."""
 _BEFORE = "EAGLE_EYE_NICE_BEFORE"
 """Variable that is set while this process stands back: the nice value to come back to, "" where it was left as it was."""
 _AUTOGROUP = Path("/proc/self/autogroup")
@@ -21,11 +23,14 @@ _AGAIN_S = 0.11
 """Weights of sessions are changed at most ten times a second on the whole machine."""
 
 
-def step_back(longest_s: float = LONGEST_S) -> None:
+def step_back() -> None:
     """From now on this process, which leads its session, and all that it starts yield to the others of the machine.
 
     Until `step_forward`, and for so many seconds at the longest: nobody is to wait for ever for a worker that yields.
     """
+    longest_s = _seconds(os.environ.get(STANDS_BACK, ""))
+    if longest_s <= 0:
+        return
     before = os.getpriority(os.PRIO_PROCESS, 0)
     _weigh_session(NICE)
     back = _may_return(before)
@@ -45,6 +50,13 @@ def step_forward() -> None:
     if before:
         os.setpriority(os.PRIO_PGRP, 0, int(before))
     _weigh_session(0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text) if text else LONGEST_S
+    except ValueError:
+        return LONGEST_S
 
 
 def _weigh_session(nice: int) -> None:

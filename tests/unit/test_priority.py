@@ -27,7 +27,11 @@ said = [weights()]
 for act in (priority.step_back, priority.step_forward, priority.step_forward):
     act()
     said.append(weights())
-priority.step_back(0.0)
+os.environ[priority.STANDS_BACK] = "0"
+priority.step_back()
+assert weights() == said[0]
+os.environ[priority.STANDS_BACK] = "0.01"
+priority.step_back()
 while weights() != said[0]:
     threading.Event().wait(0.01)
 print(json.dumps(said))
