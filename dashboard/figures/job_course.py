@@ -22,6 +22,7 @@ DAY_S = 50_000
 """Of a longer span the days are named, too."""
 WHOLE = "y6"
 """Axis over the whole height."""
+NAMES = {"incident": ("▼", "incident"), "heal": ("●", "healed"), "epoch": ("┊", "epoch begins")}
 SYMBOLS = {"incident": "triangle-down", "heal": "circle", "epoch": "line-ns-open"}
 
 
@@ -84,8 +85,22 @@ def _rows(palette: Palette, course: Course) -> dict[str, Any]:
         high = top - (row - 1) * height
         layout[f"yaxis{row if row > 1 else ''}"] = {"domain": [high - height + 0.012, high - GROUND], "anchor": "x", "nticks": 4, "rangemode": "tozero", "fixedrange": True, **own[row - 1]}
         text = f"{title}  <span style='color:{palette.muted}'>{UNITS[row - 1]}</span>" + (_named(course, palette) if row == STEPS else "")
-        names.append({"text": text, "x": 0, "y": high - GROUND, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13, "color": palette.text}})
+        names.append({"text": text, "x": 0, "y": high - GROUND, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", **_plain(palette)})
+    if course.marks:
+        names.append({"text": _marks_named(course, palette), "x": 1, "y": top - GROUND, "xref": "paper", "yref": "paper", "xanchor": "right", "yanchor": "bottom", **_plain(palette)})
     return {**layout, "annotations": names}
+
+
+def _plain(palette: Palette) -> dict[str, Any]:
+    """Words that the lines of the marks do not cross."""
+    return {"showarrow": False, "font": {"size": 13, "color": palette.text}, "bgcolor": palette.background, "borderpad": 0}
+
+
+def _marks_named(course: Course, palette: Palette) -> str:
+    """What the signs at the top mean."""
+    there = {mark.what for mark in course.marks}
+    each = (f"<span style='color:{colour_of(what, palette)}'>{sign}</span> {word}" for what, (sign, word) in NAMES.items() if what in there)
+    return f"<span style='color:{palette.muted};font-size:12px'>{'  '.join(each)}</span>"
 
 
 def _named(course: Course, palette: Palette) -> str:
