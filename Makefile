@@ -5,6 +5,8 @@ ROOMS := eagle_eye collectors detectors remediation dashboard
 ARGS ?=
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
+# whole files, in the order of tests/conftest.py
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check unit scenarios services bench soak stubs screenshots clean help
 
@@ -33,10 +35,10 @@ unit: .venv/.ready  ## unit and contract tests: no network, a fake clock
 	@.venv/bin/pytest -q -n auto tests/unit tests/contract
 
 scenarios: .venv/.ready  ## real processes, killed for real
-	@.venv/bin/pytest -q -n 2 --dist loadfile tests/scenario
+	@.venv/bin/pytest -q $(BY_FILE) tests/scenario
 
 services: .venv/.servers  ## real servers and streams
-	@.venv/bin/pytest -q -n 2 --dist loadfile tests/services
+	@.venv/bin/pytest -q $(BY_FILE) tests/services
 
 bench: .venv/.ready  ## every benchmark; writes benchmarks/RESULTS.md
 	@$(RUN) -m benchmarks $(ARGS)

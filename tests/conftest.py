@@ -1,11 +1,19 @@
-"""For all tests: nothing is left out where everything is claimed (EAGLE_EYE_REQUIRE_ALL), and what was imported is not looked through again."""
+"""For all tests: nothing is left out where everything is claimed (EAGLE_EYE_REQUIRE_ALL), long files come first, what was imported is not looked through again, and the tables of a
+ledger are made once."""
 
 import gc
 import os
+from pathlib import Path
 
 import pytest
 
 pytest.register_assert_rewrite("contract.ledger_cases")
+
+LONGEST = (
+    "test_elastic_chaos", "test_elastic_chaos_beyond", "test_chain", "test_elastic_last_resort", "test_run", "test_roles", "test_no_help",
+    "test_dashboard_live", "test_dashboard_habits", "test_kafka", "test_dashboard_browser", "test_network_partition",
+)  # fmt: skip
+"""Files of half a minute and more: `make scenarios` and `make services` hand out whole files, in this order."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -17,7 +25,31 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """The longest first, whatever order was drawn: else one process works on one of them while the others have nothing left."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 def pytest_collection_finish():
     """What was imported and collected stays to the end: without this the garbage collector looks through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def empty_ledger(tmp_path_factory) -> Path:
+    """Made once, since the migration takes most of a test's time."""
+    from eagle_eye.ledger import Ledger
+
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    Ledger.open(path).close()
+    return path
+
+
+@pytest.fixture
+def ledger_path(empty_ledger: Path, tmp_path: Path) -> Path:
+    """Of a ledger with nothing in it."""
+    copy = tmp_path / "ledger.sqlite"
+    copy.write_bytes(empty_ledger.read_bytes())
+    return copy

@@ -12,6 +12,7 @@ import pytest
 
 from detectors.learning import learners
 from detectors.synthetic import JOB, Draft, Fault, FrozenWorker, SilentNode, SlowWorker, job_frames, layout_of, shuffled
+from detectors.window import Window
 from eagle_eye import plugins
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
@@ -54,8 +55,29 @@ def claims(detector: Detector, frames: Iterable[Frame]) -> list[Claim]:
     return [claim for frame in frames for claim in detector.update(replace(frame, baselines=baselines()))]
 
 
-def steady(ticks: int = TICKS, seed: int = 1, nodes: int = 4) -> Iterator[Frame]:
-    return job_frames(nodes, 2, ticks, np.random.default_rng(seed), gpus=True)
+def steady(ticks: int = TICKS, seed: int = 1) -> Iterator[Frame]:
+    return seen_anew(_steady(seed)[:ticks])
+
+
+@cache
+def _steady(seed: int) -> tuple[Frame, ...]:
+    return fixed(job_frames(4, 2, TICKS, np.random.default_rng(seed), gpus=True))
+
+
+def fixed(frames: Iterator[Frame]) -> tuple[Frame, ...]:
+    """Drawn once for all detectors, none of which may change them."""
+    kept = tuple(frames)
+    for frame in kept:
+        for values in frame.metrics.values():
+            for array in values.values():
+                array.flags.writeable = False
+    return kept
+
+
+def seen_anew(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """With a `past` of their own."""
+    window = Window()
+    return (window.remember(frame) for frame in frames)
 
 
 # --- a run in which everything goes wrong ------------------------------------------------------------------------
@@ -101,6 +123,11 @@ def strange_node(draft: Draft) -> None:
 
 
 def everything_goes_wrong() -> Iterator[Frame]:
+    return seen_anew(_everything_goes_wrong())
+
+
+@cache
+def _everything_goes_wrong() -> tuple[Frame, ...]:
     faults: list[Fault] = [
         deaths,
         bad_loss,
@@ -109,7 +136,7 @@ def everything_goes_wrong() -> Iterator[Frame]:
         SilentNode("node-3", 70),
         strange_node,
     ]
-    return job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True)
+    return fixed(job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True))
 
 
 # --- the contract ------------------------------------------------------------------------------------------------

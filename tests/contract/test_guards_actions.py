@@ -135,8 +135,8 @@ def commander():
 
 
 @pytest.fixture
-def services(tmp_path, commander):
-    ledger = Ledger.open(tmp_path / "ledger.sqlite")
+def services(ledger_path, commander):
+    ledger = Ledger.open(ledger_path)
     ledger.save_incident(INCIDENT, IncidentState.OPEN)
     yield {"commander": commander, "clock": FakeClock(NOW), "ledger": ledger}
     ledger.close()

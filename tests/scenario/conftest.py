@@ -1,4 +1,4 @@
-"""A zygote of its own for each test that wants one, and one that has imported torch, for all of them; launchers and their leader."""
+"""A zygote of its own for each test that wants one, and one that has imported torch, for all of them; launchers and their leader; the end of an undisturbed run."""
 
 import os
 import socket
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.elastic.chaos import STEPS
+from benchmarks.elastic.invariants import Expected, reference
 from eagle_eye.training import messages, zygote
 from fakes.launchers import FakeLeader, Stage
 
@@ -90,6 +92,12 @@ def torch_launcher() -> Iterator[Launcher]:
         made = Launcher(Path(folder), zygote.PREIMPORTED)
         yield made
         made.end()
+
+
+@pytest.fixture(scope="session")
+def expected() -> Expected:
+    """What fault schedules have to end with."""
+    return reference(STEPS)
 
 
 @pytest.fixture

@@ -1,40 +1,20 @@
-"""Twenty fault schedules on real processes: every one ends with the bits of a sequential run that uses nothing of ours.
-
-The hundred are `make soak`; what is drawn, played and looked at is the same.
-"""
-
-from collections import Counter
-from collections.abc import Iterator
+"""Fault schedules on real processes that strike in a step: all end with the bits of a sequential run that uses nothing of ours."""
 
 import pytest
 
-from benchmarks.elastic.chaos import KINDS, STEPS
 from benchmarks.elastic.commits import Commit
-from benchmarks.elastic.invariants import Expected, reference, wrong_samples
-from benchmarks.elastic.schedules import Verdict, flipped, verdicts
-
-COUNT = 20
-FIRST_SEED = 1000
-"""Others than those of `make soak`."""
+from benchmarks.elastic.invariants import Expected, wrong_samples
+from benchmarks.elastic.schedules import flipped
+from fakes.schedules import IN_A_STEP, missing, played
 
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module")
-def expected() -> Expected:
-    return reference(STEPS)
-
-
-def played(kind: str, count: int, expected: Expected) -> Iterator[Verdict]:
-    return verdicts([kind] * count, FIRST_SEED, expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", IN_A_STEP)
 def test_a_run_that_was_struck_ends_with_the_bits_of_one_that_was_not(kind: str, expected: Expected) -> None:
-    share = Counter(KINDS[number % len(KINDS)] for number in range(COUNT))[kind]
-    found = list(played(kind, share, expected))
+    found = played(kind, expected)
     assert [str(verdict) for verdict in found if verdict.wrong] == []
-    assert sum(verdict.counts for verdict in found) == share, f"the record never proved where the fault landed: {[str(each) for each in found]}"
+    assert not missing(kind, found), f"the record never proved where the fault landed: {[str(each) for each in found]}"
 
 
 def test_one_flipped_bit_of_one_gradient_is_seen(expected: Expected) -> None:

@@ -96,22 +96,6 @@ def collector(tmp_path: Path, clock: FakeClock) -> TrainingCollector:
     return TrainingCollector(run_dir=tmp_path, node="n1", clock=clock)
 
 
-@pytest.fixture(scope="session")
-def empty_ledger(tmp_path_factory) -> Path:
-    """Made once, since the migration takes most of a test's time."""
-    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
-    Ledger.open(path).close()
-    return path
-
-
-@pytest.fixture
-def ledger_path(empty_ledger: Path, tmp_path: Path) -> Path:
-    """Of a ledger with nothing in it."""
-    copy = tmp_path / "ledger.sqlite"
-    copy.write_bytes(empty_ledger.read_bytes())
-    return copy
-
-
 @pytest.fixture
 def ledger(ledger_path: Path) -> Iterator[Ledger]:
     ledger = Ledger.open(ledger_path)
