@@ -69,9 +69,8 @@ def stage(pager: Pager) -> Iterator[Stage]:
         values = {"http": str(free_port()), "certs": str(home / "certs"), "pager": pager.url}
         config = re.sub(r"\{(http|certs|pager)\}", lambda found: values[found[1]], CONFIG)
         made = Stage(
-            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none",
-            launch=("--preload", "none"), clock=SystemClock(),
-        )  # fmt: skip
+            folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none", clock=SystemClock()
+        )
         try:
             yield made
         finally:
@@ -97,6 +96,7 @@ def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(stage
     viewer, operator = (add_person(path, name, role, now=now) for name, role in (("eve", Role.VIEWER), ("ada", Role.OPERATOR)))
     stage.start()
     wait(stage, "a healthy job under TLS", stage.full)
+    wait(stage, "a leader, without which this job ends with its worker", lambda: "leading in term" in stage.cluster.tail("server"))
     drills.ON_WORKER["kill"](stage.workers()[0], stage.clock)
     links = lambda: [body["approval_link"] for body in pager.bodies if body["approval_link"]]  # noqa: E731
     wait(stage, "the alert with its link", lambda: bool(links()))
