@@ -224,8 +224,7 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
     recorded.write()
     sources = Sources(Config(state_dir=str(tmp_path)), clock=FakeClock(T0 + 60))
     stage.callback(sources.close)
-    question = f"WITH {steps.committed(of_job=False, more=steps.LOSS)} SELECT step, workers, tokens, loss FROM committed ORDER BY step"
-    found = sources.ask("steps", question, {}, needs=steps.NEEDS, since=T0, until=T0 + 60)
+    found = steps.ask(sources, "SELECT step, workers, tokens, loss FROM committed ORDER BY step", since=T0, until=T0 + 60)
     assert found is not None
     assert found["workers"].tolist() == [4, 4, 3, 3, 2, 2]
     assert found["tokens"].tolist() == [MICRO_BATCHES * 4 * 8] * STEPS
