@@ -30,7 +30,7 @@ from eagle_eye.types import (
     Severity,
     Target,
 )
-from eagle_eye.types.healing import Allow, Hold
+from eagle_eye.types.healing import Allow, Alternative, Hold
 
 GPUS = 8
 WINDOW_S = 30
@@ -163,7 +163,12 @@ class LargeCluster:
         ledger.save_findings([finding])
         ledger.save_incident(incident, IncidentState.OPEN)
         target = Target(job=incident.job, epoch=1, basis="b", exclude=("node-00017",))
-        plan = Plan(id=f"plan-{number}", incident=incident.id, action="isolate", targets=(target,), made=time + 5, expires=self.end + 1e6, severity=Severity.SEV2, reason="slow worker")
+        gpus = self.nodes // 2 * GPUS
+        plan = Plan(
+            id=f"plan-{number}", incident=incident.id, action="restart_without_node", targets=(target,), made=time + 5, expires=self.end + 1800.0, severity=Severity.SEV2,
+            reason=f"slow worker: 95 s of standstill, then {GPUS} of {gpus:,} GPUs fewer", cost=95.0 * gpus, benefit=0.3 * 3600.0 * gpus,
+            alternatives=(Alternative(action="nothing", why="runs at 70% of its throughput", cost=0.3 * 3600.0 * gpus),),
+        )  # fmt: skip
         ledger.save_plan(plan)
         ledger.save_verdict(plan, Allow(guard="cooldown"), time + 5)
         if number:

@@ -1,11 +1,11 @@
 """The pages in a real browser on 10,000 nodes × 8 GPUs × 10 minutes: first paint, interactions, and ten viewers at once.
 
-python -m benchmarks.dashboard.pages [--nodes 10000] [--keep DIR] [--viewers 10] [--json]
+python -m benchmarks.dashboard.pages [--nodes 10000] [--keep DIR] [--viewers 10] [--picture FILE] [--json]
 
-`eagle-eye dashboard` over data of benchmarks/dashboard/large_cluster.py; Chromium without a window, its cache empty. A page counts as
-painted when what it is for can be seen: the cause and the plan of an incident, the heat map of the cluster; it is complete when
-Streamlit has stopped running and the browser has drawn everything and rests. An interaction lasts from the click on a complete page until
-it is complete again.
+`eagle-eye dashboard` over data of benchmarks/dashboard/large_cluster.py; Chromium without a window, its cache empty, three visits of each
+page after the server's first, of which the median counts. A page counts as painted when what it is for can be seen: the cause and the plan
+of an incident, the heat map of the cluster; it is complete when Streamlit has stopped running and the browser has drawn everything and
+rests. An interaction lasts from the click on a complete page until it is complete again.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -37,6 +38,13 @@ BEGIN_MS = 2_000
 FLAGS = ["--no-sandbox", "--no-proxy-server", "--disable-dev-shm-usage"]
 RUNNING = "[data-testid='stApp'][data-test-script-state='running'], [data-testid='stStatusWidget']"
 
+VISITS = 3
+WIDTH, HEIGHT = 1280, 800
+FIRST_SCREEN = {
+    "cause": ".ee-incident-head h1", "proof": ".ee-incident-proof", "culprit": ".ee-incident-facts >> text=Culprit", "cost": ".ee-incident-facts >> text=Costs so far",
+    "plan": ".ee-deed-what", "why": ".ee-deed-why", "terms": ".ee-terms", "approve": "button:has-text('Approve…')", "how far it is": ".ee-track",
+}  # fmt: skip
+"""Of the page of an incident that waits for a person."""
 RESTS = "new Promise(done => requestIdleCallback(() => requestIdleCallback(done)))"
 """A browser that has something to draw calls nobody idle."""
 
@@ -53,7 +61,7 @@ class Opened:
 PAGES = (
     Opened("cluster", "?since=10m", ".js-plotly-plot"),
     Opened("incidents", "incidents?since=10m", "text=Slow worker"),
-    Opened("incident", "incident?incident=incident-000", "text=Isolate"),
+    Opened("incident", "incident?incident=incident-000", ".ee-deed-what"),
     Opened("job", "job?job=lab/large/run&since=10m", ".js-plotly-plot"),
     Opened("actions", "actions?since=10m", "h1"),
     Opened("Eagle Eye itself", "eagle_eye", "h1"),
@@ -104,17 +112,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--nodes", type=int, default=10_000, help="how many (10000)")
     parser.add_argument("--viewers", type=int, default=10, help="how many look at once (10)")
     parser.add_argument("--keep", type=Path, help="folder of the data; used again if it is there")
+    parser.add_argument("--picture", type=Path, help="where the first screen of the incident that waits is kept")
     options = parser.parse_args(arguments)
     made = LargeCluster(nodes=options.nodes)
     with tempfile.TemporaryDirectory(prefix="eagle-eye-dashboard-") as folder:
         state = options.keep or Path(folder)
         prepare(made, state)
         recording.mark(state, began=made.begin, ended=made.end, seed=0, command="python -m benchmarks.dashboard.pages")
-        rows = measure(state, Path(folder), options.viewers, SystemClock())
+        rows = measure(state, Path(folder), options.viewers, SystemClock(), options.picture or Path(folder) / "incident.png")
     return report(rows, json=options.json, title=f"The dashboard's pages at {options.nodes:,} nodes")
 
 
-def measure(state: Path, folder: Path, viewers: int, clock: Clock) -> list[Row]:
+def measure(state: Path, folder: Path, viewers: int, clock: Clock, picture: Path) -> list[Row]:
     """Everything, against one dashboard."""
     from playwright.sync_api import sync_playwright
 
@@ -126,7 +135,7 @@ def measure(state: Path, folder: Path, viewers: int, clock: Clock) -> list[Row]:
         with sync_playwright() as playwright, Console(stderr=True).status("looking at pages"):
             browser = playwright.chromium.launch(executable_path=str(CHROMIUM) if CHROMIUM.exists() else None, args=FLAGS)
             rows = [*_paints(browser, dashboard, clock), *_interactions(browser, dashboard, clock)]
-            rows.append(_crowd(browser, dashboard, viewers, clock))
+            rows += [_at_three(browser, dashboard, clock, picture), _crowd(browser, dashboard, viewers, clock)]
             browser.close()
     finally:
         dashboard.stop()
@@ -136,14 +145,20 @@ def measure(state: Path, folder: Path, viewers: int, clock: Clock) -> list[Row]:
 def _paints(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]:
     rows = []
     for opened in PAGES:
-        visit = _visit(browser, dashboard, clock)
-        first, _ = visit.paint(opened)
-        visit.page.context.close()
-        again = _visit(browser, dashboard, clock)
-        second, complete = again.paint(opened)
-        again.page.context.close()
-        rows.append(Row(f"first paint: {opened.name}", f"{second:.2f} s (complete: {complete:.2f} s; the first of the server: {first:.2f} s)", f"≤ {PAINT_S:g} s", second <= PAINT_S))
+        first, *others = [_first_visit(browser, dashboard, clock, opened) for _ in range(1 + VISITS)]
+        painted, complete, again = (median(times) for times in zip(*others, strict=True))
+        more = f"complete: {complete:.2f} s; in a browser that was there before: {again:.2f} s; the first of the server: {first[0]:.2f} s"
+        rows.append(Row(f"first paint: {opened.name}", f"{painted:.2f} s ({more})", f"≤ {PAINT_S:g} s", painted <= PAINT_S))
     return rows
+
+
+def _first_visit(browser: Any, dashboard: Dashboard, clock: Clock, opened: Opened) -> tuple[float, float, float]:
+    """Seconds until painted and until complete for a browser that has never been there, and until painted when it comes again."""
+    visit = _visit(browser, dashboard, clock)
+    painted, complete = visit.paint(opened)
+    again, _ = visit.paint(opened)
+    visit.page.context.close()
+    return painted, complete, again
 
 
 def _interactions(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]:
@@ -197,6 +212,18 @@ INTERACTIONS: tuple[tuple[Opened, tuple[tuple[str, Callable[[Any], None]], ...]]
 )
 
 
+def _at_three(browser: Any, dashboard: Dashboard, clock: Clock, picture: Path) -> Row:
+    """What whoever is woken sees without scrolling: each of it lies within the window."""
+    visit = _visit(browser, dashboard, clock)
+    visit.paint(PAGES[2])
+    boxes = {what: visit.page.locator(where).first.bounding_box() for what, where in FIRST_SCREEN.items()}
+    missing = [what for what, box in boxes.items() if box is None or box["x"] + box["width"] > WIDTH or box["y"] + box["height"] > HEIGHT]
+    visit.page.screenshot(path=picture)
+    visit.page.context.close()
+    told = f"all seen: {', '.join(FIRST_SCREEN)}" if not missing else f"not seen: {', '.join(missing)}"
+    return Row(f"from an alert's link, {WIDTH} × {HEIGHT}, without scrolling", told, "cause, culprit, plan", not missing)
+
+
 def _crowd(browser: Any, dashboard: Dashboard, viewers: int, clock: Clock) -> Row:
     """Everybody looks at a page of their own; memory of the server and whatever it started."""
     visits = [_visit(browser, dashboard, clock) for _ in range(viewers)]
@@ -209,7 +236,7 @@ def _crowd(browser: Any, dashboard: Dashboard, viewers: int, clock: Clock) -> Ro
 
 
 def _visit(browser: Any, dashboard: Dashboard, clock: Clock) -> Visit:
-    page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+    page = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}).new_page()
     page.set_default_timeout(PATIENCE_MS)
     return Visit(page, dashboard.url, clock)
 

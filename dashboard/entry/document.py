@@ -13,7 +13,8 @@ from starlette.routing import Route
 
 FIGURES = "PlotlyChart.*.js"
 """Of Streamlit's files; where a version has none of that name, nothing is fetched early."""
-EARLY = '<script type="module">import("./static/js/{name}").catch(() => {{}})</script>'
+EARLY = '<script>import("./static/js/{name}").catch(() => {{}})</script>'
+"""A plain script, not a module: it runs while the document is read, a module waits for all others."""
 LATER = '<link rel="modulepreload" crossorigin href="./static/js/{name}">'
 
 
