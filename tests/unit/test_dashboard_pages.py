@@ -16,7 +16,7 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.types import Breaker, Culprit, Entity, Incident, IncidentState, Kind, Severity
 from fakes.pages import page, seek_components_once, shown
 
-ENTRY = str(Path(__file__).parents[2] / "dashboard" / "entry" / "app.py")
+ENTRY = str(Path(__file__).parents[2] / "dashboard" / "entry" / "page.py")
 NOW = 1_900_000_000.0
 PAGES = ["cluster", "incidents", "incident", "job", "actions", "eagle_eye"]
 
