@@ -15,7 +15,6 @@ from pathlib import Path
 
 from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.trials import LOOK_S, GaveUp
-from eagle_eye.training.priority import STANDS_BACK
 from eagle_eye.types import Event
 
 STEPS = 32
@@ -137,8 +136,7 @@ def victim_of(struck: Fault) -> str:
 def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played:
     """Run the job to its end. The caller looks at what it left."""
     words = ("--steps", str(STEPS), "--size", "small", *script)
-    at_once = {STANDS_BACK: "0"}  # a replacement is to come in before the job is over
-    job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=schedule.faults, lease_s=1.0, environment=at_once))
+    job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=schedule.faults, lease_s=1.0))
     killed = set[str]()
     known, deadline = 0, time.monotonic() + START_S
     try:

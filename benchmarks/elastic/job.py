@@ -17,7 +17,6 @@ import eagle_eye
 from benchmarks.elastic.byte_gpt import MICRO_BATCHES, SIZES, batch_of, layers_of, loss_of, optimizer_of, parameters_of
 from benchmarks.elastic.commits import Written, be_late, hang_when_told
 from benchmarks.elastic.reference import flip_one_bit
-from eagle_eye.training import priority
 
 
 class Counted:
@@ -68,8 +67,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.late and os.environ.get("EAGLE_EYE_JOINING") == "1":
         be_late(options.late)
-        os.environ.pop(priority.STANDS_BACK, None)
-        priority.step_back()  # as if it were forked now
     torch.set_num_threads(1)
     hang_when_told()
     layers, batch = layers_of(SIZES[options.size]), partial(batch_of, SIZES[options.size])

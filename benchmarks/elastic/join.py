@@ -24,7 +24,6 @@ from benchmarks.elastic.commits import Commit, began
 from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.trials import Trial, series, undisturbed
 from benchmarks.report import Row, report
-from eagle_eye.training.priority import STANDS_BACK
 from eagle_eye.types import Event
 
 GOAL_S = 0.050
@@ -91,8 +90,7 @@ def ends(commits: Sequence[Commit], epoch: int, without: str) -> dict[int, float
 def measure(workers: int, trials: int) -> list[Joined]:
     """One job, a worker killed again and again."""
     with tempfile.TemporaryDirectory(prefix="ee-", ignore_cleanup_errors=True) as folder:
-        order = Order(nodes={"n0": workers}, script=("--late", str(LATE_STEPS)), environment={STANDS_BACK: "0"})  # it waits: nobody is in its way
-        job = OurJob(Path(folder), order)
+        job = OurJob(Path(folder), Order(nodes={"n0": workers}, script=("--late", str(LATE_STEPS))))
         try:
             struck = [trial for trial in series(job, ["kill"] * trials, random.Random(5), PATIENCE_S) if trial.cost_s is not None]
             undisturbed(job)

@@ -40,8 +40,6 @@ class Order:
     """What the workers do to themselves: see eagle_eye/training/elastic/faults.py."""
     leader: str = ""
     """host:port of a server; empty: none."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """More variables of the workers."""
     lease_s: float = 2.0
 
 
@@ -60,7 +58,7 @@ class OurJob:
 
     def _launch(self, node: str) -> subprocess.Popen[bytes]:
         order = self.order
-        environment = {**os.environ, **order.environment} | {FOLDER: str(self.commits.folder), FAULTS: json.dumps(order.faults), "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {FOLDER: str(self.commits.folder), FAULTS: json.dumps(order.faults), "PYTHONPATH": str(ROOT)}
         if not order.faults:
             del environment[FAULTS]
         settings = LauncherSettings(

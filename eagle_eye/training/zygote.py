@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import messages, priority, probe, script
+from . import messages, probe, script
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -306,8 +306,6 @@ def _work(message: Mapping[str, Any], forkable: bool) -> int:
         os.chdir(message["cwd"])
     if not (forkable and message.get("python", True) and script.is_ours(argv)):
         return _execute(argv)
-    if os.environ.get("EAGLE_EYE_JOINING") == "1":
-        priority.step_back()  # others train: they are not to notice how this one makes itself ready
     _freshen()
     probe.monitor()
     return script.run(argv)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training import priority, probe
+from eagle_eye.training import probe
 
 from .alone import Alone
 from .arithmetic import arithmetic
@@ -88,7 +88,6 @@ def assemble(
     def ready() -> None:
         if os.environ.get(JOINING) == "1":
             make_ready(trained, gradients, inventory)
-            priority.step_forward()
 
     return Elastic(
         trained, gradients, reducing, session, inventory=inventory, monitor=monitor,
