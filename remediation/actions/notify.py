@@ -4,16 +4,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from eagle_eye.clock import Clock
+from eagle_eye.ledger import AlertRecord
 from eagle_eye.types import Plan, Progress
+from remediation.alerts.alert import told_of
 from remediation.alerts.receiver import Receiver
 from remediation.orders import done, told
+
+LONGEST = 1000
+"""Characters: of news that no letter has said by then only the last is kept."""
 
 
 class Letters(Protocol):
     """The ledger's part that letters need."""
 
     def tell(self, incident: str, news: str) -> None: ...
+
+    def alert(self, name: str) -> AlertRecord | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,5 +61,20 @@ class Notify:
             return
         step = f"notify {plan.incident}"
         yield told(step, plan.reason, self.clock)
-        self.ledger.tell(plan.incident, plan.reason)
+        self.ledger.tell(plan.incident, self._with_unsaid(plan.incident, plan.reason))
         yield done(step, "written down", self.clock)
+
+    def _with_unsaid(self, incident: str, news: str) -> str:
+        """With what no letter has said yet: two pieces of news within `update_s` go out in one letter, and none is lost."""
+        kept = self.ledger.alert(incident)
+        if kept is None or not kept.news or len(kept.news) > LONGEST or _said(kept):
+            return news
+        return kept.news if kept.news.endswith(news) else f"{kept.news}; {news}"
+
+
+def _said(kept: AlertRecord) -> bool:
+    """Whether the last letter has its news; one that cannot be read is taken to have it."""
+    try:
+        return bool(kept.body) and told_of(kept.body).alert.news == kept.news
+    except msgspec.MsgspecError:
+        return True

@@ -3,9 +3,13 @@
 import pytest
 
 from eagle_eye.errors import ConfigError, PluginError
+from eagle_eye.ledger import AlertRecord
 from eagle_eye.plugins import build, configure, load
-from fakes.nouns import a_plan
+from eagle_eye.types import IncidentState
+from fakes.nouns import a_plan, an_incident
 from remediation.actions.notify import Notify
+from remediation.alerts.alert import Told, encode
+from remediation.alerts.content import Subject, alert_about
 from remediation.alerts.receiver import Receiver, addresses_of
 from remediation.synthetic import SyntheticJob, incident
 
@@ -22,6 +26,22 @@ def test_the_news_is_on_disk_when_the_step_is_done(ledger, clock):
     assert ledger.alert("i1") is None
     assert [step.state for step in steps] == ["done"]
     assert ledger.alert("i1").news == "a plan waits"
+
+
+def test_news_that_no_letter_has_said_yet_is_not_lost_to_the_next(ledger, clock):
+    action = notify(ledger, clock, url="http://127.0.0.1:9/")
+    for reason in ("its breaker is open", "undone: node-b takes part again", "undone: node-b takes part again"):
+        list(action.run(a_plan(incident="i1", reason=reason)))
+    assert ledger.alert("i1").news == "its breaker is open; undone: node-b takes part again", "a step that is done again says nothing twice"
+
+
+def test_news_that_a_letter_has_said_is_not_said_again(ledger, clock):
+    action = notify(ledger, clock, url="http://127.0.0.1:9/")
+    list(action.run(a_plan(incident="i1", reason="its breaker is open")))
+    alert = alert_about(Subject(incident=an_incident(id="i1"), state=IncidentState.OPEN, opened=clock.now()), news="its breaker is open", link="", approval_link="", now=clock.now())
+    ledger.say(AlertRecord(id="i1", number=1, body=encode(Told(alert=alert, receivers=()))), [], clock.now())
+    list(action.run(a_plan(incident="i1", reason="undone")))
+    assert ledger.alert("i1").news == "undone"
 
 
 def test_without_receivers_nothing_is_written(ledger, clock):
