@@ -12,23 +12,29 @@
   });
   // A figure that is drawn anew forgets its zoom: while one is enlarged the page stands still, and a double click sets it going again.
   // It stands still from the press of the button on, so that what was asked for before does not come over what is enlarged.
-  let held = false;
+  let held = "";  // the page that stands still because of us
+  let looks = [];
+  const live = () => document.querySelector(".st-key-live input");
+  const enlarged = () => [...document.querySelectorAll(".js-plotly-plot")].some((plot) => plot._fullLayout?.xaxis?.autorange === false);
+  const look = () => {
+    if (!live()) return;
+    if (live().checked || held !== location.pathname) held = "";
+    if (!(enlarged() ? live().checked : held)) return;
+    held = live().checked ? location.pathname : "";
+    live().click();
+  };
   document.addEventListener("mousedown", (event) => {
-    const live = document.querySelector(".st-key-live input");
-    if (event.button || !live?.checked || !event.target.closest?.(".js-plotly-plot .draglayer")) return;
-    held = true;
-    live.click();
+    if (event.button || !live()?.checked || !event.target.closest?.(".js-plotly-plot .draglayer")) return;
+    held = location.pathname;
+    live().click();
   }, true);
-  // A slow browser draws late: it is looked at more than once.
-  document.addEventListener("mouseup", () => [350, 1000, 3000].forEach((wait) => setTimeout(() => {
-    const live = document.querySelector(".st-key-live input");
-    if (!live) { held = false; return; }
-    const zoomed = [...document.querySelectorAll(".js-plotly-plot")].some((plot) => plot._fullLayout?.xaxis?.autorange === false);
-    if (zoomed === live.checked && (zoomed || held)) {
-      held = zoomed;
-      live.click();
-    }
-  }, wait)), true);
+  // A slow browser draws late: it is looked at more than once. Whoever takes the switch in hand has the last word.
+  document.addEventListener("mouseup", (event) => {
+    looks.forEach(clearTimeout);
+    const byHand = event.target.closest?.(".st-key-live");
+    if (byHand) held = "";
+    looks = byHand ? [] : [350, 1000, 3000].map((wait) => setTimeout(look, wait));
+  }, true);
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable], [role=combobox]");
     if (typing || event.metaKey || event.ctrlKey || event.altKey) return;

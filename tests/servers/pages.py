@@ -25,8 +25,9 @@ PATIENCE_MS = 30_000
 QUIET = "!document.querySelector(\"[data-testid='stApp'][data-test-script-state='running']\")"
 """No script of the page runs."""
 DRAWN = ".js-plotly-plot .main-svg"
-AXIS = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis"
-"""Of the first figure."""
+AXIS = "document.querySelector('.js-plotly-plot')?._fullLayout?.xaxis"
+"""Of the first figure; undefined while it is exchanged."""
+ENLARGED, WHOLE = f"{AXIS}?.autorange === false", f"{AXIS}?.autorange === true"
 CLICKS, CLICK_MS = 5, 3000
 
 
@@ -173,10 +174,10 @@ def choose(page: Page, option: str) -> None:
 
 def show_all(page: Page) -> None:
     """A double click in the middle of the first figure; again where a slow browser took it for two single ones."""
-    box = page.locator(".js-plotly-plot").first.bounding_box()
-    assert box is not None
+    figure = page.locator(".js-plotly-plot").first
     for _ in range(CLICKS):
-        page.mouse.dblclick(box["x"] + box["width"] * 0.5, box["y"] + box["height"] / 2)
+        figure.dblclick()
         with contextlib.suppress(Late):
-            page.wait_for_function(f"{AXIS}.autorange !== false", timeout=CLICK_MS)
+            page.wait_for_function(WHOLE, timeout=CLICK_MS)
             return
+    raise AssertionError(f"a part of the figure is still enlarged after {CLICKS} double clicks")

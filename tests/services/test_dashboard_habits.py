@@ -16,10 +16,10 @@ from eagle_eye.config import AccessConfig, Config
 from eagle_eye.ledger import Ledger
 from fakes.night import JOB, KILLED, SLOW_NODE, WAITING
 from servers.pages import (
-    AXIS,
     BERLIN,
     DESK,
     DRAWN,
+    ENLARGED,
     PHONE,
     QUIET,
     choose,
@@ -182,9 +182,8 @@ def test_times_are_the_readers_own_and_relative(opened: Open, night: Path, ledge
 def test_an_enlarged_figure_shows_only_what_was_chosen_until_a_double_click(opened: Open) -> None:
     page = opened(f"job?job={JOB}")
     enlarge(page)
-    page.wait_for_function(f"{AXIS}.autorange === false")
+    page.wait_for_function(ENLARGED)
     show_all(page)
-    page.wait_for_function(f"{AXIS}.autorange !== false")
 
 
 # --- who reads -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from eagle_eye.config import Config, HistoryConfig, ServerConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import IncidentState, Plan
 from eagle_eye.types.healing import Refuse
-from servers.pages import AXIS, DRAWN, QUIET, choose, enlarge, plain, served, show_all, tile, tile_of
+from servers.pages import AXIS, DRAWN, ENLARGED, QUIET, WHOLE, choose, enlarge, plain, served, show_all, tile, tile_of
 
 LOOP = Path(__file__).parents[1] / "scenario" / "loop.py"
 PATIENCE_S = 120.0
@@ -41,7 +41,8 @@ relapse_s = 5.0
 nodes = 10
 """
 JOB = "test/loop"
-DATA = "document.querySelector('.js-plotly-plot').data"
+LOSSES = "document.querySelector('.js-plotly-plot')?.data?.find(trace => trace.name === 'Loss')?.x.length"
+"""How many of them the figure shows; undefined while it is exchanged."""
 WATCHED = "window.away = 0; let away = 0; (function look() { away = document.querySelectorAll('.js-plotly-plot .main-svg').length < %d ? away + 1 : 0; window.away = Math.max(window.away, away); requestAnimationFrame(look); })()"
 """Counts how many pictures in a row are painted while a figure is not there."""
 SEEN = 3
@@ -132,11 +133,11 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     live(page, on=True)
     there = page.locator(DRAWN).count()
     page.evaluate(WATCHED % there)
-    many = page.evaluate(f"{DATA}.find(trace => trace.name === 'Loss').x.length")
-    page.wait_for_function(f"{DATA}.find(trace => trace.name === 'Loss').x.length > {many}", timeout=PATIENCE_S * 1000)
+    many = page.wait_for_function(LOSSES).json_value()
+    page.wait_for_function(f"{LOSSES} > {many}", timeout=PATIENCE_S * 1000)
     assert page.evaluate("window.away") <= SEEN, "new numbers come without flicker"
     enlarge(page, pressed=lambda: live(page, on=False))
-    page.wait_for_function(f"{AXIS}.autorange === false")
+    page.wait_for_function(ENLARGED)
     live(page, on=False)
     chosen, step = page.evaluate(f"{AXIS}.range"), tile(page, "Step")
     assert stage.wait_steps(20, PATIENCE_S), "the job goes on"
@@ -145,8 +146,12 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     assert tile(page, "Step") == step
     show_all(page)
     live(page, on=True)
-    page.wait_for_function(f"{AXIS}.autorange !== false")
     come(stage, "a newer step on the page", lambda: tile(page, "Step") != step)
+    enlarge(page, pressed=lambda: live(page, on=False))
+    page.wait_for_function(ENLARGED)
+    page.locator(".st-key-live label").first.click()
+    page.wait_for_function(WHOLE, timeout=PATIENCE_S * 1000)
+    live(page, on=True)
 
 
 def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(stage: Stage, opened: Callable[[str], Page], config: Config) -> None:
