@@ -229,11 +229,32 @@ def test_a_gradient_that_is_given_twice_in_one_backward_is_told_not_lost():
 
 def test_a_user_who_replaces_gradients_is_told():
     worker = Worker(RECIPES["plain"])
-    worker.gradients.begin(0)
-    loss, tokens = worker.trained.run(0, 0)
+    worker.compute(0, [0])
+    worker.gradients.begin(1)
+    loss, tokens = worker.trained.run(0, 1)
     worker.trained.optimizer.zero_grad()
     with pytest.raises(ValueError, match="leave gradients to the elastic worker"):
-        worker.gradients.finish(0, loss, tokens)
+        worker.gradients.finish(1, loss, tokens)
+    assert worker.gradients.done == set(), "what the sum holds is not known any more"
+
+
+@pytest.mark.parametrize("name", ["plain", "bf16"])
+def test_a_step_begins_with_nothing_of_the_last_one(name):
+    recipe = RECIPES[name]  # in some micro-batches one parameter takes no part
+    for first in range(recipe.micro_batches):
+        worker = Worker(recipe)
+        worker.gradients.sum.fill_(7.0)
+        order = [first, *(each for each in range(recipe.micro_batches) if each != first)]
+        worker.compute(0, order)
+        assert worker.gradients.sum.allclose(sum_of(recipe, order), rtol=1e-4, atol=1e-5)
+
+
+def test_a_worker_without_a_micro_batch_brings_in_zeros():
+    worker = Worker(RECIPES["plain"])
+    worker.compute(0, [0])
+    worker.gradients.clear()
+    worker.gradients.require([])
+    assert not worker.gradients.sum.any()
 
 
 def test_there_are_two_reductions():

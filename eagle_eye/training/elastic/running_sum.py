@@ -12,7 +12,9 @@ from .vector import SEGMENT_BYTES
 class RunningSum(Gradients):
     """One vector, and `.grad` of fp32 parameters is a view into it: autograd itself adds a micro-batch to the sum.
 
-    Gradients of parameters of a lower precision are added to it as soon as autograd has them.
+    The first micro-batch of a step is written over what the last step has left, parameter by parameter as autograd
+    has done with it: to fill the vector with zeros and add would move three times as many bytes. So are, or are added,
+    all gradients of parameters of a lower precision.
 
     A micro-batch that was begun and not finished leaves the sum as it was if it failed before its backward had added
     anything. Else the sum is torn, and with it go all of the step's finished micro-batches of this worker.
@@ -24,11 +26,13 @@ class RunningSum(Gradients):
         """Of the finished micro-batches, flat; not to be written to."""
         self._views = self.vector.views(self.sum)
         self._direct = all(parameter.dtype == torch.float32 for parameter in parameters)
-        self._stale = False
+        self._stale = True
+        """Nothing in the sum counts."""
+        self._old: set[int] = set()
+        """Parameters whose part of the sum is to be written over by the micro-batch that was begun."""
         self._version = 0
-        if not self._direct:
-            for parameter, view in zip(parameters, self._views, strict=True):
-                parameter.register_post_accumulate_grad_hook(_adder(view))
+        for number, parameter in enumerate(parameters):
+            parameter.register_post_accumulate_grad_hook(self._arrived(number))
 
     @property
     def copies(self) -> int:
@@ -36,22 +40,49 @@ class RunningSum(Gradients):
 
     def require(self, micro_batches: Sequence[int]) -> None:
         super().require(micro_batches)
-        self._refresh()
+        if self._stale:
+            self.sum.zero_()
+            self._stale = False
 
     def _attach(self) -> None:
-        self._refresh()
         self._version = self.sum._version
-        if not self._direct:
-            detach(self.parameters)
-            return
-        for parameter, view in zip(self.parameters, self._views, strict=True):
-            parameter.grad = view
+        self._old = set(range(len(self._views))) if self._stale else set()
+        detach(self.parameters)
+        if self._adds_by_itself:
+            for parameter, view in zip(self.parameters, self._views, strict=True):
+                parameter.grad = view
+
+    def _arrived(self, number: int) -> Callable[[Tensor], None]:
+        """What to call when autograd has a gradient; where it has added it to the sum by itself, nothing is left to do."""
+        view = self._views[number]
+
+        def arrived(parameter: Tensor) -> None:
+            if parameter.grad is view:
+                return
+            if number in self._old:
+                self._old.discard(number)
+                view.copy_(parameter.grad)
+            else:
+                view.add_(parameter.grad)
+            parameter.grad = None
+
+        return arrived
 
     def _keep(self, micro_batch: int, loss: float, tokens: int) -> None:
-        if self._direct and any(parameter.grad is not view for parameter, view in zip(self.parameters, self._views, strict=True)):
+        expected: Sequence[Tensor | None] = self._views if self._adds_by_itself else [None] * len(self._views)
+        if any(parameter.grad is not wanted for parameter, wanted in zip(self.parameters, expected, strict=True)):
             self._lose()
             raise ValueError("a parameter's .grad was replaced during a micro-batch: leave gradients to the elastic worker")
+        if self._stale:
+            self.sum[: self.vector.head].zero_()
+            for number in self._old:  # the micro-batch had no use for them
+                self._views[number].zero_()
+            self._stale = False
         self.vector.enter(self.sum, micro_batch, loss, tokens)
+
+    @property
+    def _adds_by_itself(self) -> bool:
+        return self._direct and not self._stale
 
     def _forget_begun(self) -> None:
         if self.sum._version != self._version:
@@ -62,16 +93,3 @@ class RunningSum(Gradients):
 
     def _lose(self) -> None:
         self.done, self._stale = frozenset(), True
-
-    def _refresh(self) -> None:
-        if self._stale:
-            self.sum.zero_()
-            self._stale = False
-
-
-def _adder(view: Tensor) -> Callable[[Tensor], None]:
-    def add(parameter: Tensor) -> None:
-        view.add_(parameter.grad)
-        parameter.grad = None
-
-    return add
