@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+from benchmarks.machine import neighbours
 from benchmarks.report import Row, report
 from eagle_eye.app.addresses import free_port
 from eagle_eye.app.demo import recording
@@ -127,7 +128,7 @@ def measure(state: Path, folder: Path, viewers: int, clock: Clock, picture: Path
     """Everything, against one dashboard."""
     from playwright.sync_api import sync_playwright
 
-    config = Config(state_dir=str(state), server=ServerConfig(http=""))
+    config, taken = Config(state_dir=str(state), server=ServerConfig(http="")), neighbours()
     dashboard = Dashboard(config, f"127.0.0.1:{free_port()}", clock, log=folder / "dashboard.log")
     try:
         dashboard.start()
@@ -139,7 +140,7 @@ def measure(state: Path, folder: Path, viewers: int, clock: Clock, picture: Path
             browser.close()
     finally:
         dashboard.stop()
-    return rows
+    return [*rows, taken()]
 
 
 def _paints(browser: Any, dashboard: Dashboard, clock: Clock) -> list[Row]:
