@@ -128,7 +128,8 @@ def measure(state: Path, folder: Path, viewers: int, clock: Clock, picture: Path
     """Everything, against one dashboard."""
     from playwright.sync_api import sync_playwright
 
-    config, taken = Config(state_dir=str(state), server=ServerConfig(http="")), neighbours()
+    taken = neighbours()
+    config = Config(state_dir=str(state), server=ServerConfig(http=""))
     dashboard = Dashboard(config, f"127.0.0.1:{free_port()}", clock, log=folder / "dashboard.log")
     try:
         dashboard.start()

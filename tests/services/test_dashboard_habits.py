@@ -22,6 +22,7 @@ from servers.pages import (
     ENLARGED,
     PHONE,
     QUIET,
+    WHOLE,
     choose,
     enlarge,
     plain,
@@ -184,6 +185,7 @@ def test_an_enlarged_figure_shows_only_what_was_chosen_until_a_double_click(open
     enlarge(page)
     page.wait_for_function(ENLARGED)
     show_all(page)
+    page.wait_for_function(WHOLE)
 
 
 # --- who reads -------------------------------------------------------------------------------------------------------

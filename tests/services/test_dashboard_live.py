@@ -146,6 +146,7 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     assert tile(page, "Step") == step
     show_all(page)
     live(page, on=True)
+    page.wait_for_function(WHOLE)
     come(stage, "a newer step on the page", lambda: tile(page, "Step") != step)
     enlarge(page, pressed=lambda: live(page, on=False))
     page.wait_for_function(ENLARGED)

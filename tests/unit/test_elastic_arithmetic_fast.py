@@ -227,14 +227,15 @@ def test_a_gradient_that_is_given_twice_in_one_backward_is_told_not_lost():
         reduction.reduce(group, gradients, [[0]], [None])
 
 
-def test_a_user_who_replaces_gradients_is_told():
+@pytest.mark.parametrize("before", [[], [1]])
+def test_a_user_who_replaces_gradients_is_told(before):
     worker = Worker(RECIPES["plain"])
-    worker.compute(0, [0])
-    worker.gradients.begin(1)
-    loss, tokens = worker.trained.run(0, 1)
+    worker.compute(0, before)
+    worker.gradients.begin(0)
+    loss, tokens = worker.trained.run(0, 0)
     worker.trained.optimizer.zero_grad()
     with pytest.raises(ValueError, match="leave gradients to the elastic worker"):
-        worker.gradients.finish(1, loss, tokens)
+        worker.gradients.finish(0, loss, tokens)
     assert worker.gradients.done == set(), "what the sum holds is not known any more"
 
 

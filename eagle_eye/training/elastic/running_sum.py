@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .gradients import Gradients, detach
+from .gradients import Gradients
 from .vector import SEGMENT_BYTES
 
 
@@ -47,30 +47,31 @@ class RunningSum(Gradients):
     def _attach(self) -> None:
         self._version = self.sum._version
         self._old = set(range(len(self._views))) if self._stale else set()
-        detach(self.parameters)
-        if self._adds_by_itself:
-            for parameter, view in zip(self.parameters, self._views, strict=True):
-                parameter.grad = view
+        for number, parameter in enumerate(self.parameters):
+            parameter.grad = self._wanted(number)
+
+    def _wanted(self, number: int) -> Tensor | None:
+        """What a parameter's `.grad` is as long as nobody but autograd touches it."""
+        return self._views[number] if self._direct and number not in self._old else None
 
     def _arrived(self, number: int) -> Callable[[Tensor], None]:
         """What to call when autograd has a gradient; where it has added it to the sum by itself, nothing is left to do."""
         view = self._views[number]
 
         def arrived(parameter: Tensor) -> None:
-            if parameter.grad is view:
-                return
             if number in self._old:
                 self._old.discard(number)
                 view.copy_(parameter.grad)
+            elif self._direct:
+                return
             else:
                 view.add_(parameter.grad)
-            parameter.grad = None
+            parameter.grad = self._wanted(number)
 
         return arrived
 
     def _keep(self, micro_batch: int, loss: float, tokens: int) -> None:
-        expected: Sequence[Tensor | None] = self._views if self._adds_by_itself else [None] * len(self._views)
-        if any(parameter.grad is not wanted for parameter, wanted in zip(self.parameters, expected, strict=True)):
+        if any(parameter.grad is not self._wanted(number) for number, parameter in enumerate(self.parameters)):
             self._lose()
             raise ValueError("a parameter's .grad was replaced during a micro-batch: leave gradients to the elastic worker")
         if self._stale:
@@ -79,10 +80,6 @@ class RunningSum(Gradients):
                 self._views[number].zero_()
             self._stale = False
         self.vector.enter(self.sum, micro_batch, loss, tokens)
-
-    @property
-    def _adds_by_itself(self) -> bool:
-        return self._direct and not self._stale
 
     def _forget_begun(self) -> None:
         if self.sum._version != self._version:
