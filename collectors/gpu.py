@@ -18,7 +18,7 @@ import numpy as np
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.types import Event, Kind, Reading
 
-from .events import unsigned
+from .agent.unsigned_event import unsigned
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import ClassVar, NamedTuple
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.types import Event, Kind
 
-from .events import unsigned
-from .jobs import JobDirectory
-from .procfs import DEAD, Process
+from .agent.job_directory import JobDirectory
+from .agent.unsigned_event import unsigned
+from .worker.procfs import DEAD, Process
 
 
 class _Owner(NamedTuple):

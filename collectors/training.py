@@ -15,15 +15,15 @@ import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import RingError
-from eagle_eye.steps import LOGGED_NAN
+from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.training.ring import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
-from .events import unsigned
-from .jobs import Job, JobDirectory
-from .progress import Limits
-from .sweep import sweep
-from .watched_worker import NAMES, WatchedWorker
+from .agent.garbage_collector import sweep
+from .agent.job_directory import Job, JobDirectory
+from .agent.unsigned_event import unsigned
+from .worker.stall_limits import Limits
+from .worker.watched_worker import NAMES, WatchedWorker
 
 log = logging.getLogger(__name__)
 

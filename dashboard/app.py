@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import boundary, login, look, markup, reading
+from dashboard import error_boundary, html, login, page_style, viewer
 from dashboard.sources import Sources
 from eagle_eye.access import Person
 
@@ -24,12 +24,12 @@ PAGES = (
 def main() -> None:
     """One run of the script: of one reader's page."""
     st.set_page_config(page_title="Eagle Eye", page_icon="🦅", layout="wide", initial_sidebar_state="collapsed")
-    look.apply(reading.colours())
-    boundary.shown(_let_in_and_show)
+    page_style.apply(viewer.colours())
+    error_boundary.shown(_let_in_and_show)
 
 
 def _let_in_and_show() -> None:
-    known = reading.sources()
+    known = viewer.sources()
     name, title, _ = PAGES[0]
     pages = [_page(name, title, True, first=True), *(_page(*each) for each in PAGES[1:]), _page(name, title, False)]
     who = login.person(known)
@@ -44,7 +44,7 @@ def _let_in_and_show() -> None:
 
 def _page(name: str, title: str, seen: bool, *, first: bool = False) -> Any:
     def show() -> None:
-        boundary.shown(_shown_by(name))
+        error_boundary.shown(_shown_by(name))
 
     return st.Page(show, title=title, url_path="first" if first else name, default=first, visibility="visible" if seen else "hidden")
 
@@ -61,17 +61,17 @@ def _shown_by(name: str) -> Callable[[], None]:
 def _told(known: Sources) -> None:
     """What whoever looks must know before anything else."""
     if known.recorded is not None:
-        st.html(markup.banner(markup.joined("A recorded run. Times are as they were; nobody is there to be told. ", markup.tagged("code", known.recorded.command)), "accent"))
+        st.html(html.banner(html.joined("A recorded run. Times are as they were; nobody is there to be told. ", html.tagged("code", known.recorded.command)), "accent"))
 
 
 def _signed(known: Sources, who: Person) -> None:
     """Who reads, at the foot of the page."""
     if not known.tokens.configured:
-        st.html(markup.tagged("p", markup.joined("No tokens are set up: everybody who reaches this address is an administrator. ", markup.tagged("code", "eagle-eye token add NAME"), " changes that."), "ee-foot"))
+        st.html(html.tagged("p", html.joined("No tokens are set up: everybody who reaches this address is an administrator. ", html.tagged("code", "eagle-eye token add NAME"), " changes that."), "ee-foot"))
         return
     of = f" of {who.tenant}" if who.tenant else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ee-foot"):
-        st.html(markup.tagged("p", f"Signed in as {who.name}, {who.role}{of}.", "ee-foot"), width="content")
+        st.html(html.tagged("p", f"Signed in as {who.name}, {who.role}{of}.", "ee-foot"), width="content")
         st.button("Sign out", type="tertiary", on_click=login.sign_out)
 
 

@@ -8,9 +8,9 @@ import secrets
 import threading
 from dataclasses import dataclass, field
 
-from dashboard import markup, words
-from dashboard.reading import PERSON, TOKEN
+from dashboard import formatting, html
 from dashboard.sources import Sources
+from dashboard.viewer import PERSON, TOKEN
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import NotAuthenticated
@@ -99,15 +99,15 @@ def _asked(known: Sources, complaint: str) -> Person | None:
 
     _, middle, _ = st.columns([1, 1, 1])
     with middle:
-        st.html(markup.tagged("div", markup.joined(markup.tagged("h1", "Eagle Eye"), markup.muted("Your token lets you in.")), "ee-login"))
+        st.html(html.tagged("div", html.joined(html.tagged("h1", "Eagle Eye"), html.muted("Your token lets you in.")), "ee-login"))
         with st.form("login", border=False, enter_to_submit=True):
             given = st.text_input("Token", type="password", placeholder="eet_…", autocomplete="current-password").strip()
             sent = st.form_submit_button("Sign in", type="primary", width="stretch")
         if sent:
             complaint = _tried(known, given)
         if complaint:
-            st.html(markup.banner(words.capital(complaint), "alarm"))
-        st.html(markup.tagged("p", markup.joined("No token? Whoever runs the server makes one: ", markup.tagged("code", "eagle-eye token add NAME")), "ee-second"))
+            st.html(html.banner(formatting.capital(complaint), "alarm"))
+        st.html(html.tagged("p", html.joined("No token? Whoever runs the server makes one: ", html.tagged("code", "eagle-eye token add NAME")), "ee-second"))
     return None
 
 

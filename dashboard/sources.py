@@ -17,22 +17,22 @@ import msgspec
 
 from eagle_eye import config as configuration
 from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.listening import is_loopback
+from eagle_eye.access.listen_address import is_loopback
 from eagle_eye.access.tokens import Tokens
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError, HistoryError, LedgerError, LedgerVersion
-from eagle_eye.history.opening import open_history
-from eagle_eye.history.reading import History
+from eagle_eye.history.factory import open_history
+from eagle_eye.history.queries import History
 from eagle_eye.ledger import Ledger
-from eagle_eye.ledger.opening import open_ledger
-from eagle_eye.rpc.addresses import addresses_of
-from eagle_eye.rpc.messages import Body
-from eagle_eye.rpc.unary import Question, call
+from eagle_eye.ledger.factory import open_ledger
+from eagle_eye.rpc.control_messages import Body
+from eagle_eye.rpc.operator_client import Question, call
+from eagle_eye.rpc.server_addresses import addresses_of
 
+from .cache import Memory
 from .errors import BrokenHistory, NewerLedger, NoHistory, NoLedger, NothingToDecide, OlderLedger
-from .remembering import Memory
-from .summaries import Summaries
+from .file_summaries import Summaries
 
 VARIABLE = "EAGLE_EYE_DASHBOARD"
 """JSON of the whole configuration, as the process that started this one had loaded it."""

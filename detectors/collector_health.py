@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
-from .standing import Standing
+from .features.active_claims import Standing
 
 
 @dataclass

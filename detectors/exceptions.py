@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .standing import Standing, ends_epoch, whole_number
-from .statuses import classify
+from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.error_statuses import classify
 
 
 @dataclass

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .standing import Standing, ends_epoch, whole_number
-from .statuses import BY_NAME, Status, classify
+from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.error_statuses import BY_NAME, Status, classify
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""

@@ -8,8 +8,8 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
 
-from .standing import Standing, ends_epoch, whole_number
-from .statuses import xid
+from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.error_statuses import xid
 
 _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.INFO: 0.3}
 

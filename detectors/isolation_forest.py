@@ -16,7 +16,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
 
-from .standing import Standing
+from .features.active_claims import Standing
 
 NAME = "isolation_forest"
 """Name of the baseline."""

@@ -9,8 +9,8 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .standing import Standing, ends_epoch, epoch_over
-from .step_time import iteration_time
+from .features.active_claims import Standing, ends_epoch, epoch_over
+from .features.step_time import iteration_time
 
 _NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution / its median absolute deviation."""

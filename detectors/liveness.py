@@ -14,8 +14,8 @@ from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
-from .standing import Standing
-from .statuses import classify
+from .features.active_claims import Standing
+from .features.error_statuses import classify
 
 ROLES = ("agent", "launcher")
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.frames import Frame
-from eagle_eye.steps import LOGGED_NAN
+from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .standing import Standing, ends_epoch, epoch_over
+from .features.active_claims import Standing, ends_epoch, epoch_over
 
 Truths = NDArray[np.bool_]
 

@@ -8,7 +8,7 @@ resolved when first used.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .training.elastic.assembly import elastic as elastic
+    from .training.elastic.api import elastic as elastic
     from .training.elastic.worker import Elastic as Elastic
     from .training.probe import Monitor as Monitor
     from .training.probe import monitor as monitor
@@ -23,9 +23,9 @@ def __getattr__(name: str) -> object:
 
         return getattr(probe, name)
     if name == "elastic":
-        from .training.elastic import assembly
+        from .training.elastic import api
 
-        return assembly.elastic
+        return api.elastic
     if name == "Elastic":
         from .training.elastic import worker
 

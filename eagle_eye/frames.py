@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .columns import Columns, Rows
+from .deduplication import Writers
 from .errors import WireError
-from .identity import Writers
-from .steps import EPOCHS_KEPT, StepAssembly
+from .frame_columns import Columns, Rows
+from .step_assembly import EPOCHS_KEPT, StepAssembly
 from .topology import with_layout
 from .types import Baseline, Event, Floats, Integers, Kind, Layout, Mark, SchemaRecord, Step, Topology
 from .wire import BatchHeader, Schemas, Sealed, SealedBatch, Shape, schema_for, step_arrays

@@ -65,7 +65,7 @@ def load(room: str, name: str) -> type:
     if ":" in name:
         return _from_elsewhere(name, verb)
     package = _ours(room)
-    if name not in {module.name for module in pkgutil.iter_modules(package.__path__)}:
+    if name not in {module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg}:
         known = ", ".join(available(room)) or "none"
         raise PluginError(f'no plugin {name!r} in {room}; there are: {known}; your own is named "pkg.mod:Name"')
     found = list(_candidates(_module(f"{room}.{name}"), verb))

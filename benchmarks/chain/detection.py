@@ -27,9 +27,9 @@ from pathlib import Path
 from benchmarks.chain.ledger_watch import Accusation, LedgerWatch
 from benchmarks.report import Row, report
 from eagle_eye.app import drills
+from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_settings import script
 from eagle_eye.app.demo.faults import FAULTS
-from eagle_eye.app.demo.settings import script
-from eagle_eye.app.demo.stage import Stage
 from eagle_eye.clock import SystemClock
 from eagle_eye.stream.embedded import EmbeddedStream
 

@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.report import Row, report
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.demo.settings import script
-from eagle_eye.app.demo.stage import Stage
+from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_settings import script
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 
 STEPS = 160

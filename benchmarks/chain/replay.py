@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.chain.detection import field, say
 from benchmarks.report import Row, report
 from detectors.diagnosis import Diagnosis
-from detectors.replay import Replayed, recorded
-from detectors.replay import replay as replayed
+from detectors.runtime.replay import Replayed, recorded
+from detectors.runtime.replay import replay as replayed
 from eagle_eye import config as configuration
 from eagle_eye import wire
-from eagle_eye.app import parts
+from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.stream import OBSERVATIONS, Message
@@ -108,7 +108,7 @@ def duration_s(messages: list[Message]) -> float:
 def run(config: Config, messages: list[Message]) -> tuple[Replayed, float]:
     """(what was found again, seconds it took)"""
     clock = SystemClock()
-    found, began = parts.detectors(config), clock.monotonic()
+    found, began = plugin_wiring.detectors(config), clock.monotonic()
     again = replayed(messages, found, Diagnosis(), from_start=True)
     return again, clock.monotonic() - began
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from benchmarks.chain.detection import say
 from benchmarks.chain.stalling_gpt import ALL_AT, ONE_AT, STALL_S
 from benchmarks.report import Row, report
-from eagle_eye.app.demo.stage import Stage
-from eagle_eye.app.demo.trace import Committed
+from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.step_trace import Committed
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Incident, Outcome

@@ -34,10 +34,10 @@ from benchmarks.report import Row, report
 from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import HistoryConfig
-from eagle_eye.history.place import Place
-from eagle_eye.history.reading import History
-from eagle_eye.history.tending import GRACE_S, Tender
-from eagle_eye.history.writing import PartitionWriter
+from eagle_eye.history.compaction import GRACE_S, Tender
+from eagle_eye.history.object_store import Place
+from eagle_eye.history.partition_writer import PartitionWriter
+from eagle_eye.history.queries import History
 from eagle_eye.stream import OBSERVATIONS, Message
 from eagle_eye.types import Batch, Block, Kind, Reading
 

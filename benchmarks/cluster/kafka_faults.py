@@ -22,13 +22,13 @@ from typing import NamedTuple
 from benchmarks.cluster.brokers import Proxy, Tansu
 from benchmarks.report import Row, report
 from detectors.diagnosis import Diagnosis
-from detectors.runner import Runner
-from eagle_eye.app import parts
+from detectors.runtime.runner import Runner
+from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config, KafkaConfig, StreamConfig
 from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.stream.opening import confirmed_by, open_under
+from eagle_eye.stream.factory import confirmed_by, open_under
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Entity, Event, Incident, Kind, Notice
 from eagle_eye.wire import encode
@@ -172,7 +172,7 @@ def _node(index: int, directory: Path, settings: StreamConfig, seen: Seen, clock
 def _runner(partition: int, directory: Path, settings: StreamConfig, seen: Seen, clock: Clock) -> Iterator[Held]:
     stream = open_under(directory, settings, clock)
     runner = Runner(
-        stream, partition, parts.detectors(Config()), Diagnosis(), clock=clock, generation=1,
+        stream, partition, plugin_wiring.detectors(Config()), Diagnosis(), clock=clock, generation=1,
         on_frame=seen.frame, on_incidents=seen.told, on_notice=seen.notices.append,
     )  # fmt: skip
     held = Held(runner)

@@ -23,8 +23,8 @@ from benchmarks.cluster.brokers import Tansu
 from benchmarks.report import Row, report
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import KafkaConfig
-from eagle_eye.stream.following import Follower
 from eagle_eye.stream.kafka import KafkaStream
+from eagle_eye.stream.tailer import Follower
 from eagle_eye.types import Batch, Block, Kind, Reading
 from eagle_eye.wire import encode
 

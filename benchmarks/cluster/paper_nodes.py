@@ -16,14 +16,14 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read when gRPC is imported: its 
 
 import numpy as np
 
-from detectors.synthetic import GPU_NORMALS
 from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, StreamAway
-from eagle_eye.rpc.client import ControlClient
-from eagle_eye.rpc.messages import Body, Command, Connection, Peer
+from eagle_eye.rpc.control_client import ControlClient
+from eagle_eye.rpc.control_messages import Body, Command, Connection, Peer
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.types import Batch, Block, Entity, Event, Kind, Layout, Place, Reading, StepReading
+from tests.fakes.synthetic_frames import GPU_NORMALS
 
 GPUS, METRICS = 8, 30
 NAMES = (*GPU_NORMALS, *(f"site_metric_{index}" for index in range(METRICS - len(GPU_NORMALS))))

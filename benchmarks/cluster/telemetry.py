@@ -21,15 +21,15 @@ from rich.progress import Progress
 
 from benchmarks.cluster.brokers import Tansu
 from benchmarks.report import Row, report
-from detectors.synthetic import GPU_NORMALS
 from eagle_eye import wire
-from eagle_eye.app.addresses import free_port
 from eagle_eye.app.local_cluster import LocalCluster
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
 from eagle_eye.stream import OBSERVATIONS, WATCHERS, Stream
-from eagle_eye.stream.opening import open_stream
+from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Batch, Block, Floats, Kind, Layout, Place, Reading, SchemaRecord
+from tests.fakes.synthetic_frames import GPU_NORMALS
 
 GPUS, METRICS = 8, 30
 NAMES = (*GPU_NORMALS, *(f"site_metric_{index}" for index in range(METRICS - len(GPU_NORMALS))))
@@ -197,7 +197,7 @@ def write(brokers: str, jobs: tuple[str, ...], nodes: int, seconds: int, told: "
     """One record per node and second, by plain kafka-python, spread over each second."""
     from kafka import KafkaProducer
 
-    from eagle_eye.stream.placing import partition_of
+    from eagle_eye.stream.partitioner import partition_of
 
     clock = SystemClock()
     producer = KafkaProducer(bootstrap_servers=brokers, compression_type="lz4", linger_ms=20, batch_size=256 << 10)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from eagle_eye.history.files import HistoryFile
-from eagle_eye.history.place import Place as HistoryPlace
-from eagle_eye.history.tables import ROW_GROUP, STEP_KEYS, writer_of
+from eagle_eye.history.file_names import HistoryFile
+from eagle_eye.history.object_store import Place as HistoryPlace
+from eagle_eye.history.parquet_tables import ROW_GROUP, STEP_KEYS, writer_of
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import (
     Culprit,
@@ -153,7 +153,7 @@ class LargeCluster:
         worker = Entity(kind=Kind.WORKER, name=SLOW if number == 0 else f"run/node-{number:05}/0")
         proof = Evidence(text="its compute takes 1.49 times that of its peers", metric="compute_ratio", value=1.49, threshold=1.3)
         finding = Finding(
-            id=f"finding-{number}", revision=1, detector="slow_worker", digest="d", job="lab/large/run", entity=worker, kind="worker.slow", score=0.9,
+            id=f"finding-{number}", revision=1, detector="straggler", digest="d", job="lab/large/run", entity=worker, kind="worker.slow", score=0.9,
             since=time, time=time + 3, evidence=(proof,), active=number == 0,
         )  # fmt: skip
         incident = Incident(

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from benchmarks.machine import neighbours
 from benchmarks.report import Row, report
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.demo import recording
-from eagle_eye.app.showing import Dashboard
+from eagle_eye.app.dashboard_process import Dashboard
+from eagle_eye.app.demo import run_archive
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config, ServerConfig
 
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="eagle-eye-dashboard-") as folder:
         state = options.keep or Path(folder)
         prepare(made, state)
-        recording.mark(state, began=made.begin, ended=made.end, seed=0, command="python -m benchmarks.dashboard.pages")
+        run_archive.mark(state, began=made.begin, ended=made.end, seed=0, command="python -m benchmarks.dashboard.pages")
         rows = measure(state, Path(folder), options.viewers, SystemClock(), options.picture or Path(folder) / "incident.png")
     return report(rows, json=options.json, title=f"The dashboard's pages at {options.nodes:,} nodes")
 

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.report import Row, report
-from dashboard.queries import actions, cluster, incident, incidents, itself, job
+from dashboard.queries import actions, cluster, incident, incidents, job, self_monitoring
 from dashboard.sources import Sources, StandingClock
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, ServerConfig
@@ -82,7 +82,7 @@ def questions(made: LargeCluster) -> dict[str, Callable[[Sources], object]]:
         "story of an incident": lambda sources: incident.story(sources, "incident-000"),
         "evidence of an incident": lambda sources: incident.plots(sources, incident.story(sources, "incident-000")),
         "actions and guards": lambda sources: (actions.done(sources, since=since), actions.guards(sources, since=since)),
-        "Eagle Eye itself": itself.status,
+        "Eagle Eye itself": self_monitoring.status,
     }
 
 

@@ -1,6 +1,6 @@
 """Fault schedules: drawn from a seed, played on a small job, and counted only if the record proves that the fault landed.
 
-A fault is aimed at a point of a step (eagle_eye/training/elastic/faults.py), but whether the others were where it wanted
+A fault is aimed at a point of a step (eagle_eye/training/elastic/fault_injection.py), but whether the others were where it wanted
 them is a matter of milliseconds. So the job's own record of the transition is asked afterwards.
 """
 

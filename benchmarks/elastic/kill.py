@@ -22,8 +22,8 @@ from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.peers.__main__ import peers_of
 from benchmarks.elastic.trials import Trial, series, told
 from benchmarks.report import Row, report
-from eagle_eye.app.addresses import free_port
 from eagle_eye.app.local_cluster import LocalCluster
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.types import Event
 

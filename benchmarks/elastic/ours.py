@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.elastic.commits import FOLDER, Commits
 from eagle_eye import wire
-from eagle_eye.app.addresses import free_port
+from eagle_eye.app.ports import free_port
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Event
@@ -37,7 +37,7 @@ class Order:
     """Node → workers."""
     heal: str = "in-place:50"
     faults: tuple[Mapping[str, object], ...] = ()
-    """What the workers do to themselves: see eagle_eye/training/elastic/faults.py."""
+    """What the workers do to themselves: see eagle_eye/training/elastic/fault_injection.py."""
     leader: str = ""
     """host:port of a server; empty: none."""
     lease_s: float = 2.0

@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.report import Row, report
-from eagle_eye.training.elastic import huge_pages, ways
-from eagle_eye.training.elastic.inventory import Inventory
-from eagle_eye.training.elastic.transfer import give_and_take
+from eagle_eye.training.elastic.train_state import huge_pages
+from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.transfer import transports
+from eagle_eye.training.elastic.transfer.state_transfer import give_and_take
 
 LAYERS = 12
 MIB = 1 << 20
@@ -118,7 +119,7 @@ class Pair:
     def __init__(self, rank: int, size: int, store: str) -> None:
         from torch.distributed import FileStore, ProcessGroupGloo
 
-        from eagle_eye.training.elastic.torch_group import TorchGroup
+        from eagle_eye.training.elastic.process_group.torch_group import TorchGroup
 
         class Group(TorchGroup):
             def _complete(self, issued: Any) -> None:
@@ -166,7 +167,7 @@ class Pair:
         moves = [[0, 1, layer] for layer in range(LAYERS)]
         moved = give_and_take(self.group, Quiet(), self.inventory, moves, self.rank, allowed=[way])
         if moved.bytes and moved.sources.keys() != {way}:
-            raise SystemExit(f"{way} is not possible here, of {ways.NAMES} it was {[*moved.sources]}")
+            raise SystemExit(f"{way} is not possible here, of {transports.NAMES} it was {[*moved.sources]}")
 
 
 def state(size: int, *, filled: bool) -> Inventory:

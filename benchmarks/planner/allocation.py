@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
-from remediation.planner.allocation import Allocation, solve
-from remediation.planner.events import next_events, situation_after
-from remediation.planner.forecast import Forecast
-from remediation.planner.objective import forced, gains
-from remediation.planner.standby import Standby
-from remediation.planner.workload import Cluster, Situation, Task
+from remediation.planner.allocation.allocation import Allocation, solve
+from remediation.planner.allocation.forecast import Forecast
+from remediation.planner.allocation.next_events import next_events, situation_after
+from remediation.planner.allocation.objective import forced, gains
+from remediation.planner.allocation.standby_table import Standby
+from remediation.planner.allocation.tasks import Cluster, Situation, Task
 
 KINDS = ("smooth", "rough", "steps")
 SEED = 20

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.batches import Pace, distribute
-from remediation.planner.instantiation import instantiate
+from remediation.planner.pipelines.batches import Pace, distribute
+from remediation.planner.pipelines.instantiation import instantiate
 
 REPEATS = 7
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.calibration import Timed, calibrate, predict
-from remediation.planner.coefficients import UNITS, Coefficients
-from remediation.planner.hardware import Hardware, known
-from remediation.planner.layout import Layout, Layouts, Recompute
-from remediation.planner.layout_search import search
-from remediation.planner.memory import fits
-from remediation.planner.model_shape import ModelShape
-from remediation.planner.training_run import TrainingRun
+from remediation.planner.performance.calibration import Timed, calibrate, predict
+from remediation.planner.performance.coefficients import UNITS, Coefficients
+from remediation.planner.performance.gpu_memory import fits
+from remediation.planner.performance.hardware import Hardware, known
+from remediation.planner.performance.layout import Layout, Layouts, Recompute
+from remediation.planner.performance.layout_search import search
+from remediation.planner.performance.model_shape import ModelShape
+from remediation.planner.performance.training_run import TrainingRun
 
 FILE = Path("throughput") / "vtrain_megatron_a100_multi.csv"
 CALCULON = {"3.6": (14.0, 0.0), "18.4": (12.0, 4.5), "39.1": (12.0, 0.0), "175": (4.8, 0.6)}

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, report
-from remediation.planner.batches import Pace, distribute
-from remediation.planner.floor import Pipelines, oobleck
-from remediation.planner.layers import parse_layers
-from remediation.planner.pipeline import Stage, Template, template
-from remediation.planner.reconfiguration import Reconfigured, Situation, Stopped, reconfigure
+from remediation.planner.pipelines.batches import Pace, distribute
+from remediation.planner.pipelines.layers import parse_layers
+from remediation.planner.pipelines.oobleck_rules import Pipelines, oobleck
+from remediation.planner.pipelines.pipeline_template import Stage, Template, template
+from remediation.planner.pipelines.reconfiguration import Reconfigured, Situation, Stopped, reconfigure
 
 SAME = 1e-9
 TOTALS = (128, 512, 2048)

@@ -22,10 +22,10 @@ import numpy as np
 
 from benchmarks.planner import artifact_quirks as quirks
 from benchmarks.report import Row, report
-from remediation.simulator import policy
+from remediation.simulator import recovery_policy
+from remediation.simulator.fault_trace import read_trace
+from remediation.simulator.job_mix import Job
 from remediation.simulator.simulation import Scenario, simulate
-from remediation.simulator.trace import read_trace
-from remediation.simulator.workload import Job
 
 GOAL, CORNER_GOAL = 0.03, 0.05
 CLAIM = 13.9
@@ -190,7 +190,7 @@ def own(data: Data, case: Mapping[str, Any]) -> float:
         stall = data.constant(data.constants["varuna_blocking_checkpoint_s"], model)
         every = data.constants["varuna_checkpoint_every_iters"] * job.iteration_s
         constants |= {"checkpoint_stall_s": stall, "checkpoint_interval_s": every, "reconfigure_s": seconds - stall}
-    result = simulate(Scenario(jobs=[job], gpus_per_node=1, start=start), policy.load(system).but(**constants), trace)
+    result = simulate(Scenario(jobs=[job], gpus_per_node=1, start=start), recovery_policy.load(system).but(**constants), trace)
     return result.mean_waf
 
 

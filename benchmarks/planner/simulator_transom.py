@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.simulator import policy
-from remediation.simulator.generators import DAY_S, HOUR_S
-from remediation.simulator.policy import Policy
+from remediation.simulator import recovery_policy
+from remediation.simulator.fault_trace import Happening, Kind, Shows, Trace
+from remediation.simulator.job_mix import Job
+from remediation.simulator.recovery_policy import Policy
 from remediation.simulator.simulation import Result, Scenario, simulate
-from remediation.simulator.trace import Happening, Kind, Shows, Trace
-from remediation.simulator.workload import Job
+from remediation.simulator.trace_generators import DAY_S, HOUR_S
 
 BASELINE_DAYS, TRANSOM_DAYS, GOAL_DAYS = 118.0, 85.0, 1.0
 NODES, GPUS_PER_NODE, REPLICA = 128, 8, 8
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
         Row("effective share of TRANSOM's time", f"{found.ideal_days / transom:.1%}", "", None, "paper: above 90 %"),
         *sweep(bench, found),
     ]
-    ours = bench.finished(found, policy.load("ours"))
+    ours = bench.finished(found, recovery_policy.load("ours"))
     rows.append(Row("ours in the same setting: the job shrinks and grows instead of waiting", f"{ours:.1f} days", "", None, f"TRANSOM {transom:.1f} days"))
     return report(rows, json=options.json, title="Simulator: TRANSOM's 28 %")
 
@@ -130,12 +130,12 @@ class Bench:
 def megatron(setting: Setting) -> Policy:
     """The classic restart on file storage; people find the node."""
     interval_s = setting.interval_h * HOUR_S
-    return policy.load("megatron").but(checkpoint_stall_s=setting.blocking_s, checkpoint_interval_s=interval_s, drain_s=setting.manual_h * HOUR_S)
+    return recovery_policy.load("megatron").but(checkpoint_stall_s=setting.blocking_s, checkpoint_interval_s=interval_s, drain_s=setting.manual_h * HOUR_S)
 
 
 def transom(setting: Setting) -> Policy:
     """TRANSOM at the same interval."""
-    return policy.load("transom").but(checkpoint_stall_s=setting.memory_s, checkpoint_interval_s=setting.interval_h * HOUR_S)
+    return recovery_policy.load("transom").but(checkpoint_stall_s=setting.memory_s, checkpoint_interval_s=setting.interval_h * HOUR_S)
 
 
 def _scenario() -> Scenario:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.report import Row, report
-from remediation.simulator import policy, workload
-from remediation.simulator.generators import generate
+from remediation.simulator import job_mix, recovery_policy
 from remediation.simulator.simulation import Result, Scenario, simulate
+from remediation.simulator.trace_generators import generate
 
 NODES, GPUS_PER_NODE, UNIT, SPARES = 10_000, 8, 16, 208
 """Spares: for the policies that wait; about as many as are out for repair at a time, and half as many again."""
@@ -30,10 +30,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the same rows as JSON")
     options = parser.parse_args(arguments)
     began, wall = time.process_time(), time.perf_counter()
-    results = [(run(name, options.days, UNIT)) for name in policy.names()]
+    results = [(run(name, options.days, UNIT)) for name in recovery_policy.names()]
     core_s, wall_s = time.process_time() - began, time.perf_counter() - wall
     rows = [total(results, core_s, wall_s, options.days), *(row(result, seconds) for result, seconds in results)]
-    rows += [month(name) for name in policy.names() if policy.load(name).costs.capacity == "share"]
+    rows += [month(name) for name in recovery_policy.names() if recovery_policy.load(name).costs.capacity == "share"]
     return report(rows, json=options.json, title="Simulator: a year of 10,000 nodes")
 
 
@@ -41,8 +41,8 @@ def run(name: str, days: float, unit: int) -> tuple[Result, float]:
     """With the seconds of the core, the making of trace and jobs included."""
     began = time.process_time()
     trace = generate(TRACE, 1, NODES, days, GPUS_PER_NODE)
-    scenario = Scenario(jobs=workload.read(TASKS, NODES, GPUS_PER_NODE), gpus_per_node=GPUS_PER_NODE, unit=unit, spares=SPARES)
-    result = simulate(scenario, policy.load(name), trace)
+    scenario = Scenario(jobs=job_mix.read(TASKS, NODES, GPUS_PER_NODE), gpus_per_node=GPUS_PER_NODE, unit=unit, spares=SPARES)
+    result = simulate(scenario, recovery_policy.load(name), trace)
     return result, time.process_time() - began
 
 

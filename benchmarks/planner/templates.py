@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.layers import Layer, Layers, parse_layers
-from remediation.planner.node_stages import one_stage_per_node
-from remediation.planner.packing import any_order, halves, pack
-from remediation.planner.pipeline import four_per_stage, iteration_time
-from remediation.planner.templates import Cluster, make_templates
+from remediation.planner.pipelines.layers import Layer, Layers, parse_layers
+from remediation.planner.pipelines.node_stages import one_stage_per_node
+from remediation.planner.pipelines.packing import any_order, halves, pack
+from remediation.planner.pipelines.pipeline_template import four_per_stage, iteration_time
+from remediation.planner.pipelines.templates import Cluster, make_templates
 
 EQUAL = 1e-9
 GAP = 1e-3

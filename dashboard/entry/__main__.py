@@ -26,12 +26,12 @@ def _load() -> None:
             import_module(name)
         except ImportError:
             continue
-    from dashboard.figures import style
+    from dashboard.figures import figure_style
     from dashboard.figures.colours import LIGHT
 
     gc.collect()
     gc.freeze()  # what was imported stays: without this every page waits while the collector looks through it
-    style.blank(LIGHT, 100).add_traces([{"type": "heatmap"}, {"type": "scatter"}]).to_json()
+    figure_style.blank(LIGHT, 100).add_traces([{"type": "heatmap"}, {"type": "scatter"}]).to_json()
 
 
 if __name__ == "__main__":

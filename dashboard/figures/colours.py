@@ -2,7 +2,7 @@
 
 The series come from those of Okabe and Ito ("Color Universal Design", 2008), darkened on white and lightened on black until
 each has a contrast of at least 3:1 with its background (WCAG 2.2, 1.4.11), and moved apart until any two differ for everybody
-(tests/unit/test_dashboard_colours.py looks at them as whoever lacks a cone does).
+(tests/unit/dashboard/test_colours.py looks at them as whoever lacks a cone does).
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dashboard import words
-from dashboard.figures import style
+from dashboard import formatting
+from dashboard.figures import figure_style
 from dashboard.figures.colours import Palette
 from dashboard.queries.cluster import Heat
 from eagle_eye.types import Floats
@@ -50,10 +50,10 @@ def heat_map(heat: Heat, palette: Palette) -> Any:
     low, high = limits(heat.values)
     across, down = _across_axis(grid, heat), _down_axis(grid, heat)
     top = 28 if across["showticklabels"] else 8
-    figure = style.blank(palette, _height(grid, heat), left=style.room(down["ticktext"]), right=style.SCALE, top=top, bottom=8, xaxis=across, yaxis=down)
+    figure = figure_style.blank(palette, _height(grid, heat), left=figure_style.room(down["ticktext"]), right=figure_style.SCALE, top=top, bottom=8, xaxis=across, yaxis=down)
     figure.add_trace(
         go.Heatmap(
-            z=grid.values, customdata=grid.said, hovertemplate=f"%{{customdata}}<br><b>%{{z:{style.digits(high)}}}{words.SPACE}{heat.unit}</b><extra></extra>", hoverongaps=False, zmin=low, zmax=high,
+            z=grid.values, customdata=grid.said, hovertemplate=f"%{{customdata}}<br><b>%{{z:{figure_style.digits(high)}}}{formatting.SPACE}{heat.unit}</b><extra></extra>", hoverongaps=False, zmin=low, zmax=high,
             colorscale=[list(stop) for stop in palette.against_peers], xgap=2 if grid.slots else 0, ygap=2 if grid.values.shape[0] <= 60 else 0,
             colorbar={"thickness": 10, "outlinewidth": 0, "title": {"text": heat.unit, "side": "top"}, "len": 1, "lenmode": "fraction", "y": 0.5, "x": 1.01, "tickfont": {"size": 12}, **_scale(heat.values, few=_height(grid, heat) < 250)},
         )
@@ -87,7 +87,7 @@ def _scale(values: Floats, *, few: bool) -> dict[str, Any]:
     low, high = limits(values)
     least = float(np.nanmin(values)) if np.isfinite(values).any() else 0.0
     each = [place for place in np.linspace(low, high, 3 if few else 5).tolist() if place >= min(0.0, least)]
-    return {"tickmode": "array", "tickvals": each, "ticktext": [words.number(place) for place in each]}
+    return {"tickmode": "array", "tickvals": each, "ticktext": [formatting.number(place) for place in each]}
 
 
 def in_rows(heat: Heat) -> Grid:
@@ -128,7 +128,7 @@ def _height(grid: Grid, heat: Heat) -> int:
 def _down_axis(grid: Grid, heat: Heat) -> dict[str, Any]:
     rows = len(grid.names)
     every = max(1, math.ceil(rows / ROWS))
-    return {"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, rows, every)), "ticktext": [words.short(name, 22) for name in grid.names[::every]], "fixedrange": not heat.nodes}
+    return {"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, rows, every)), "ticktext": [formatting.short(name, 22) for name in grid.names[::every]], "fixedrange": not heat.nodes}
 
 
 def _across_axis(grid: Grid, heat: Heat) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dashboard import words
-from dashboard.figures import style
+from dashboard import formatting
+from dashboard.figures import figure_style
 from dashboard.figures.colours import Palette
 from dashboard.queries.job import WorkerHeat
 from eagle_eye.types import Floats
@@ -33,16 +33,16 @@ def worker_map(heat: WorkerHeat, palette: Palette, zone: tzinfo) -> Any:
     every = max(1, -(-len(heat.workers) // NAMED))
     names = named_all(heat.workers)
     span = float(heat.times[-1] - heat.times[0]) if len(heat.times) else 0.0
-    ticks = [words.short(name, 20) for name in names[::every]]
-    figure = style.blank(
-        palette, int(min(MOST, max(120, ROW * len(names) + 60))), left=style.room(ticks), right=style.SCALE,
+    ticks = [formatting.short(name, 20) for name in names[::every]]
+    figure = figure_style.blank(
+        palette, int(min(MOST, max(120, ROW * len(names) + 60))), left=figure_style.room(ticks), right=figure_style.SCALE,
         xaxis={"type": "date", "tickformat": "%H:%M:%S" if span < 900 else "%H:%M", "nticks": 6},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, len(names), every)), "ticktext": ticks, "fixedrange": True},
     )  # fmt: skip
     largest = float(np.nanmax(heat.values)) if np.isfinite(heat.values).any() else 0.0
     figure.add_trace(go.Heatmap(
-        x=style.moments(heat.times, zone), y=names, z=shares, customdata=heat.values, hoverongaps=False, zmin=LOW, zmax=HIGH,
-        hovertemplate=f"%{{y}}<br><b>%{{customdata:{style.digits(largest)}}}{words.SPACE}{heat.unit}</b> · %{{z:.3~r}} × peers<extra></extra>",
+        x=figure_style.moments(heat.times, zone), y=names, z=shares, customdata=heat.values, hoverongaps=False, zmin=LOW, zmax=HIGH,
+        hovertemplate=f"%{{y}}<br><b>%{{customdata:{figure_style.digits(largest)}}}{formatting.SPACE}{heat.unit}</b> · %{{z:.3~r}} × peers<extra></extra>",
         colorscale=[list(stop) for stop in palette.against_peers], ygap=1 if len(names) <= NAMED else 0,
         colorbar={"thickness": 10, "outlinewidth": 0, "len": 1, "y": 0.5, "x": 1.01, "tickvals": [0.5, 1, 1.5], "ticktext": ["½ ×", "1 ×", "1½ ×"], "tickfont": {"size": 12}},
     ))  # fmt: skip

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from dashboard import words
+from dashboard import formatting
 from dashboard.queries.incident import PlanLine, Story
 
-from .telling import action
+from .summary import action
 
 OVER = ("healed", "closed")
 ENDED = ("done", "failed", "stale")
@@ -31,7 +31,7 @@ def stages(story: Story) -> tuple[Stage, ...]:
 
 def _signal(story: Story) -> Stage:
     first = min(story.incident.parts, key=lambda finding: finding.time, default=None)
-    text = f"{words.spoken(first.kind).replace('.', ' ')} seen by {words.spoken(first.detector)}" if first else "the first finding"
+    text = f"{formatting.spoken(first.kind).replace('.', ' ')} seen by {formatting.spoken(first.detector)}" if first else "the first finding"
     return Stage(name="Signal", time=_seen(story), text=text, state="reached")
 
 
@@ -42,7 +42,7 @@ def _seen(story: Story) -> float:
 
 def _cause(story: Story) -> Stage:
     incident = story.incident
-    sure = f", {words.percent(round(max(each.confidence for each in incident.culprits), 2))}" if incident.culprits else ""
+    sure = f", {formatting.percent(round(max(each.confidence for each in incident.culprits), 2))}" if incident.culprits else ""
     return Stage(name="Cause", time=story.opened, text=f"{incident.cause}{sure}", state="reached")
 
 
@@ -67,16 +67,16 @@ def _transition(story: Story, line: PlanLine | None) -> Stage:
     last = steps[-1]
     took = last.time - steps[0].time
     if last.state == "failed":
-        return Stage(name="Transition", time=last.time, text=f"failed: {words.short(last.detail, 60)}", state="failed")
+        return Stage(name="Transition", time=last.time, text=f"failed: {formatting.short(last.detail, 60)}", state="failed")
     if last.state == "intended":
         return Stage(name="Transition", time=last.time, text=f"{last.step.partition(' ')[0]} under way", state="now")
-    return Stage(name="Transition", time=last.time, text=f"ordered in {words.duration(took)}" if took >= 0.001 else "ordered", state="reached")
+    return Stage(name="Transition", time=last.time, text=f"ordered in {formatting.duration(took)}" if took >= 0.001 else "ordered", state="reached")
 
 
 def _result(story: Story, line: PlanLine | None) -> Stage:
     outcome = line.outcome if line is not None else None
     if outcome is not None and outcome.state in ENDED:
-        text = words.short(outcome.detail or outcome.state, 70)
+        text = formatting.short(outcome.detail or outcome.state, 70)
         return Stage(name="Result", time=outcome.time, text=text, state="failed" if outcome.state == "failed" else "reached")
     if story.state in (*OVER, "failed"):
         return Stage(name="Result", time=story.changed, text=story.state, state="failed" if story.state == "failed" else "reached")

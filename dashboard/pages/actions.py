@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dashboard import boundary, markup, reading, words
-from dashboard.figures import style
-from dashboard.figures.books import Entry, books
-from dashboard.heading import heading_with_span
-from dashboard.markup import Column, Safe, Tile
+from dashboard import error_boundary, formatting, html, viewer
+from dashboard.figures import figure_style
+from dashboard.figures.predicted_actual_figure import Entry, books
+from dashboard.html import Column, Safe, Tile
+from dashboard.page_header import heading_with_span
 from dashboard.queries import actions
 from dashboard.queries.actions import ActionLine, GuardLine, Standing
-from dashboard.reading import Reader
 from dashboard.sources import Sources
+from dashboard.viewer import Reader
 
 MOST = 100
-TONES: dict[str, markup.Tone] = {"helped": "good", "failed": "warning", "under way": "accent"}
+TONES: dict[str, html.Tone] = {"helped": "good", "failed": "warning", "under way": "accent"}
 DOWNTIME = "downtime_s"
 THROUGHPUT = "throughput_per_s"
 BILL = "bill_gpu_hours"
@@ -21,13 +21,13 @@ BILL = "bill_gpu_hours"
 
 def show() -> None:
     """Draw the page."""
-    known, reader = reading.sources(), reading.reader()
+    known, reader = viewer.sources(), viewer.reader()
     span = heading_with_span(known, "Actions", usual="24h")
     known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
-    every = reading.every(known)
-    boundary.live(lambda: _done(known, reader, span), every=every)
-    boundary.live(lambda: _standing(known, reader), every=every)
-    boundary.live(lambda: _guards(known, reader, span), every=every)
+    every = viewer.every(known)
+    error_boundary.live(lambda: _done(known, reader, span), every=every)
+    error_boundary.live(lambda: _standing(known, reader), every=every)
+    error_boundary.live(lambda: _guards(known, reader, span), every=every)
 
 
 # --- the books -------------------------------------------------------------------------------------------------------
@@ -36,17 +36,17 @@ def show() -> None:
 def _done(known: Sources, reader: Reader, span: str) -> None:
     import streamlit as st
 
-    since, now = reading.window(known, span)
+    since, now = viewer.window(known, span)
     lines = [line for line in actions.done(known, since=since) if reader.person.sees(line.job)]
     if not lines:
-        st.html(markup.empty(f"Nothing was done in the last {span}", "That is good news, or the mode is observe: then plans are only written down. A drill shows what would happen.", command="eagle-eye drill --help"))
+        st.html(html.empty(f"Nothing was done in the last {span}", "That is good news, or the mode is observe: then plans are only written down. A drill shows what would happen.", command="eagle-eye drill --help"))
         return
-    st.html(markup.tiles(tiles(lines)))
-    st.html(markup.joined(markup.section("What was done", "below each number: what was expected of it"), table(lines, reader, now)))
+    st.html(html.tiles(tiles(lines)))
+    st.html(html.joined(html.section("What was done", "below each number: what was expected of it"), table(lines, reader, now)))
     entries = list(downtimes(lines))
     if len(entries) > 1:
-        st.html(markup.section("Downtime in the books", "a ring is what was expected, a dot what it was"))
-        st.plotly_chart(books(entries, reader.palette, "s"), theme=None, key="books", config=style.SETTINGS, alt="predicted and actual downtime of each action")
+        st.html(html.section("Downtime in the books", "a ring is what was expected, a dot what it was"))
+        st.plotly_chart(books(entries, reader.palette, "s"), theme=None, key="books", config=figure_style.SETTINGS, alt="predicted and actual downtime of each action")
 
 
 def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
@@ -58,9 +58,9 @@ def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
     return (
         Tile("Actions", f"{len(lines):,}", f"{sum(line.own for line in lines):,} by the jobs themselves"),
         Tile("Helped", f"{len(judged) - failed} of {len(judged)}", f"{failed} failed" if failed else "none failed"),
-        Tile("Downtime", words.duration(sum(down)), f"median {words.duration(sorted(down)[len(down) // 2])}" if down else ""),
-        Tile("Bill", words.gpu_hours(sum(bills(lines).values())), "of the faults that were acted on"),
-        Tile("Predictions", words.percent(sorted(off)[len(off) // 2]) if off else words.NOTHING, "median error of downtime"),
+        Tile("Downtime", formatting.duration(sum(down)), f"median {formatting.duration(sorted(down)[len(down) // 2])}" if down else ""),
+        Tile("Bill", formatting.gpu_hours(sum(bills(lines).values())), "of the faults that were acted on"),
+        Tile("Predictions", formatting.percent(sorted(off)[len(off) // 2]) if off else formatting.NOTHING, "median error of downtime"),
     )
 
 
@@ -82,7 +82,7 @@ def downtimes(lines: Sequence[ActionLine]) -> Iterator[Entry]:
     """Of actions whose downtime was both predicted and measured."""
     for line in lines:
         if DOWNTIME in line.predicted and DOWNTIME in line.actual:
-            yield Entry(f"{words.spoken(line.action)} · {line.cause}", line.predicted[DOWNTIME], line.actual[DOWNTIME])
+            yield Entry(f"{formatting.spoken(line.action)} · {line.cause}", line.predicted[DOWNTIME], line.actual[DOWNTIME])
 
 
 def table(lines: Sequence[ActionLine], reader: Reader, now: float) -> Safe:
@@ -91,27 +91,27 @@ def table(lines: Sequence[ActionLine], reader: Reader, now: float) -> Safe:
         Column("When"), Column("Action"), Column("Result"), Column("Downtime", number=True, wide_only=True), Column("Throughput", number=True, wide_only=True),
         Column("Bill", number=True, wide_only=True), Column("What came of it", grows=True),
     )  # fmt: skip
-    more = markup.tagged("div", f"and {len(lines) - MOST:,} older ones", "ee-second") if len(lines) > MOST else ""
-    return markup.joined(markup.table(columns, (_row(line, reader, now) for line in lines[:MOST]), caption="Actions"), more)
+    more = html.tagged("div", f"and {len(lines) - MOST:,} older ones", "ee-second") if len(lines) > MOST else ""
+    return html.joined(html.table(columns, (_row(line, reader, now) for line in lines[:MOST]), caption="Actions"), more)
 
 
 def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
     return (
-        markup.stacked(words.date_time(line.time, reader.zone, now), words.relative(line.time, now)),
-        markup.stacked(words.spoken(line.action), markup.link(line.cause or line.incident, "incident", incident=line.incident)),
-        markup.badge(state_of(line), TONES.get(state_of(line), "quiet")),
-        _beside(words.duration(line.predicted.get(DOWNTIME)), words.duration(line.actual.get(DOWNTIME, line.transition_s))),
-        _beside(words.number(line.predicted.get(THROUGHPUT), line.work), words.number(line.actual.get(THROUGHPUT), line.work)),
-        words.gpu_hours(line.actual.get(BILL), "GPU-h"),
-        markup.stacked(markup.pointed(line.detail or words.NOTHING), line.targets),
+        html.stacked(formatting.date_time(line.time, reader.zone, now), formatting.relative(line.time, now)),
+        html.stacked(formatting.spoken(line.action), html.link(line.cause or line.incident, "incident", incident=line.incident)),
+        html.badge(state_of(line), TONES.get(state_of(line), "quiet")),
+        _beside(formatting.duration(line.predicted.get(DOWNTIME)), formatting.duration(line.actual.get(DOWNTIME, line.transition_s))),
+        _beside(formatting.number(line.predicted.get(THROUGHPUT), line.work), formatting.number(line.actual.get(THROUGHPUT), line.work)),
+        formatting.gpu_hours(line.actual.get(BILL), "GPU-h"),
+        html.stacked(html.pointed(line.detail or formatting.NOTHING), line.targets),
     )
 
 
 def _beside(predicted: str, actual: str) -> Safe:
     """Two numbers; the expected one is quieter."""
-    if predicted == actual == words.NOTHING:
-        return markup.text(words.NOTHING)
-    return markup.stacked(actual, f"expected {predicted}")
+    if predicted == actual == formatting.NOTHING:
+        return html.text(formatting.NOTHING)
+    return html.stacked(actual, f"expected {predicted}")
 
 
 # --- what stands in the way ------------------------------------------------------------------------------------------
@@ -121,45 +121,45 @@ def _standing(known: Sources, reader: Reader) -> None:
     import streamlit as st
 
     rows = list(standing_rows(actions.standing(known), reader, known.now()))
-    head = markup.section("What stands in the way now", "breakers, silences, maintenance")
+    head = html.section("What stands in the way now", "breakers, silences, maintenance")
     if not rows:
-        st.html(markup.joined(head, markup.banner(markup.joined(markup.badge("Nothing", "good"), " ", markup.muted("no breaker is open, nobody has silenced anything")), "quiet")))
+        st.html(html.joined(head, html.banner(html.joined(html.badge("Nothing", "good"), " ", html.muted("no breaker is open, nobody has silenced anything")), "quiet")))
         return
-    st.html(markup.joined(head, markup.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
+    st.html(html.joined(head, html.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
 
 
 def standing_rows(standing: Standing, reader: Reader, now: float) -> Iterator[Sequence[object]]:
     """Breakers first: only a person closes them."""
     for breaker in standing.breakers:
         if reader.person.sees(breaker.job):
-            why = markup.stacked(breaker.reason, markup.link("the incident", "incident", incident=breaker.incident))
-            yield markup.badge("breaker open", "alarm"), markup.stacked(words.spoken(breaker.action), breaker.job), words.relative(breaker.since, now), why, markup.tagged("code", f"eagle-eye breaker close {breaker.id}")
+            why = html.stacked(breaker.reason, html.link("the incident", "incident", incident=breaker.incident))
+            yield html.badge("breaker open", "alarm"), html.stacked(formatting.spoken(breaker.action), breaker.job), formatting.relative(breaker.since, now), why, html.tagged("code", f"eagle-eye breaker close {breaker.id}")
     for silence in standing.silences:
         of = " · ".join(f"{kind} {pattern}" for kind, pattern in (("job", silence.job), ("node", silence.node), ("cause", silence.cause)) if pattern != "*") or "everything"
-        yield markup.badge("silence", "warning"), of, words.relative(silence.since, now), markup.stacked(silence.reason, silence.person), f"ends {words.relative(silence.until, now)}"
+        yield html.badge("silence", "warning"), of, formatting.relative(silence.since, now), html.stacked(silence.reason, silence.person), f"ends {formatting.relative(silence.until, now)}"
     for window in standing.windows:
-        of = words.listed((*window.nodes, *window.jobs), nothing="everything")
-        yield markup.badge("maintenance", "quiet"), of, words.relative(window.since, now), markup.stacked(window.reason, window.person), f"ends {words.relative(window.until, now)}"
+        of = formatting.listed((*window.nodes, *window.jobs), nothing="everything")
+        yield html.badge("maintenance", "quiet"), of, formatting.relative(window.since, now), html.stacked(window.reason, window.person), f"ends {formatting.relative(window.until, now)}"
 
 
 def _guards(known: Sources, reader: Reader, span: str) -> None:
     import streamlit as st
 
-    since, now = reading.window(known, span)
+    since, now = viewer.window(known, span)
     lines = actions.guards(known, since=since)
-    head = markup.section("Guards", "what each said about plans, and its last “no”")
+    head = html.section("Guards", "what each said about plans, and its last “no”")
     if not lines:
-        st.html(markup.joined(head, markup.empty("No guard was asked", f"No plan was made in the last {span} that reaches beyond its own job.")))
+        st.html(html.joined(head, html.empty("No guard was asked", f"No plan was made in the last {span} that reaches beyond its own job.")))
         return
     columns = (Column("Guard"), Column("Allowed", number=True), Column("Held", number=True), Column("Refused", number=True), Column("Last “no”", grows=True), Column("When", wide_only=True))
     said_no = [line for line in lines if line.held or line.refused]
-    others = [words.spoken(line.guard) for line in lines if line not in said_no]
-    table = markup.table(columns, (_guard(line, now, hidden=bool(reader.person.tenant)) for line in said_no), caption="Guards") if said_no else ""
-    rest = markup.tagged("p", f"Only allowed: {', '.join(others)}.", "ee-second") if others else ""
-    st.html(markup.joined(head, table, rest))
+    others = [formatting.spoken(line.guard) for line in lines if line not in said_no]
+    table = html.table(columns, (_guard(line, now, hidden=bool(reader.person.tenant)) for line in said_no), caption="Guards") if said_no else ""
+    rest = html.tagged("p", f"Only allowed: {', '.join(others)}.", "ee-second") if others else ""
+    st.html(html.joined(head, table, rest))
 
 
 def _guard(line: GuardLine, now: float, *, hidden: bool) -> Sequence[object]:
     """`hidden`: reasons name jobs, perhaps of other tenants."""
-    reason = words.NOTHING if not line.last_reason else "of a job" if hidden else markup.link(line.last_reason, "incident", incident=line.last_incident)
-    return words.spoken(line.guard), line.allowed, line.held or words.NOTHING, line.refused or words.NOTHING, reason, words.relative(line.last_time, now)
+    reason = formatting.NOTHING if not line.last_reason else "of a job" if hidden else html.link(line.last_reason, "incident", incident=line.last_incident)
+    return formatting.spoken(line.guard), line.allowed, line.held or formatting.NOTHING, line.refused or formatting.NOTHING, reason, formatting.relative(line.last_time, now)

@@ -5,17 +5,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from dashboard import boundary, markup, reading, words
+from dashboard import error_boundary, formatting, html, viewer
 from dashboard.errors import NoHistory
-from dashboard.figures import style
+from dashboard.figures import figure_style
 from dashboard.figures.heat_map import ROWS, heat_map
-from dashboard.heading import heading_with_span
-from dashboard.markup import Column, Safe
+from dashboard.html import Column, Safe
+from dashboard.page_header import heading_with_span
 from dashboard.queries import cluster, incidents
 from dashboard.queries.cluster import Heat, JobLine, Metric, NodeLine, Overview
 from dashboard.queries.incidents import IncidentLine
-from dashboard.reading import Reader
 from dashboard.sources import Sources
+from dashboard.viewer import Reader
 
 MOST_CALLS = 4
 MOST_JOBS = 50
@@ -27,10 +27,10 @@ MOST_TRIED = 6
 FIRST_CHOICE = "metric-first"
 CALLED = {"failed": "not healed: needs a person"}
 """State of an incident → what it means for whoever reads."""
-STATES: dict[str, tuple[str, markup.Tone]] = {
+STATES: dict[str, tuple[str, html.Tone]] = {
     "running": ("running", "good"), "healing": ("healing", "accent"), "standing": ("stands still", "alarm"), "over": ("over", "quiet"),
 }  # fmt: skip
-HEALTH: dict[str, tuple[str, markup.Tone]] = {
+HEALTH: dict[str, tuple[str, html.Tone]] = {
     "healthy": ("healthy", "good"), "suspect": ("suspect", "warning"), "healing": ("healing", "accent"), "cordoned": ("cordoned", "quiet"), "silent": ("silent", "alarm"),
 }  # fmt: skip
 
@@ -39,46 +39,46 @@ def show() -> None:
     """Draw the page."""
     import streamlit as st
 
-    known, reader = reading.sources(), reading.reader()
+    known, reader = viewer.sources(), viewer.reader()
     span = heading_with_span(known, "Cluster")
     known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     known.ahead(lambda: usual(cluster.metrics(known), lambda metric: _flat(known, metric)))
-    every = reading.every(known)
-    boundary.live(lambda: _first(known, reader, span), every=every)
+    every = viewer.every(known)
+    error_boundary.live(lambda: _first(known, reader, span), every=every)
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        boundary.live(lambda: _numbers(known, reader), every=every)
+        error_boundary.live(lambda: _numbers(known, reader), every=every)
     with right:
-        boundary.live(lambda: _nodes(known, reader, span), every=every)
+        error_boundary.live(lambda: _nodes(known, reader, span), every=every)
 
 
 def _first(known: Sources, reader: Reader, span: str) -> None:
     import streamlit as st
 
-    since, until = reading.window(known, span)
+    since, until = viewer.window(known, span)
     seen = seen_by(reader, cluster.overview(known, since=since, until=until))
     open_ones = [line for line in incidents.listed(known, open_only=True, limit=200) if reader.person.sees(line.job)]
     if not (seen.jobs or seen.nodes or open_ones):
-        st.html(markup.empty("No job and no node yet", "Start an agent on a node, or run a training script: both appear here within seconds.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
+        st.html(html.empty("No job and no node yet", "Start an agent on a node, or run a training script: both appear here within seconds.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
         return
     if warning := stale(known, seen):
         st.html(warning)
     st.html(calls(open_ones, now=known.now()))
-    st.html(markup.joined(markup.section("Jobs", f"over the last {span}" if known.recorded is None else "over the whole run"), jobs_table(seen)))
+    st.html(html.joined(html.section("Jobs", f"over the last {span}" if known.recorded is None else "over the whole run"), jobs_table(seen)))
 
 
 def stale(known: Sources, seen: Overview) -> Safe | None:
     """Said where jobs should run, but nobody has written a number lately: nothing below is of now."""
     if known.recorded is not None or not known.config.history.enabled or math.isfinite(seen.newest) or all(line.state == "over" for line in seen.jobs):
         return None
-    told = markup.muted("step times and the health of nodes below are not of now, and nothing may be watching. Look whether it runs: ")
-    return markup.banner(markup.joined(markup.badge(f"No number was written in the last {cluster.heard_s(known):.0f} s", "alarm"), " ", told, markup.tagged("code", "eagle-eye server")), "alarm")
+    told = html.muted("step times and the health of nodes below are not of now, and nothing may be watching. Look whether it runs: ")
+    return html.banner(html.joined(html.badge(f"No number was written in the last {cluster.heard_s(known):.0f} s", "alarm"), " ", told, html.tagged("code", "eagle-eye server")), "alarm")
 
 
 def _nodes(known: Sources, reader: Reader, span: str) -> None:
     import streamlit as st
 
-    since, until = reading.window(known, span)
+    since, until = viewer.window(known, span)
     seen = seen_by(reader, cluster.overview(known, since=since, until=until))
     if seen.nodes:
         st.html(nodes_part(seen, reader))
@@ -99,19 +99,19 @@ def seen_by(reader: Reader, all_of_it: Overview) -> Overview:
 def calls(lines: Sequence[IncidentLine], *, now: float) -> Safe:
     """One line for each open incident: those that wait for a person first."""
     if not lines:
-        return markup.banner(markup.joined(markup.badge("No open incident", "good"), " ", markup.muted("nothing needs you")), "quiet")
+        return html.banner(html.joined(html.badge("No open incident", "good"), " ", html.muted("nothing needs you")), "quiet")
     ordered = sorted(lines, key=lambda line: (not line.waiting_plan, line.state != "failed", -line.opened))
-    more = markup.tagged("div", markup.link(f"{len(lines) - MOST_CALLS} more open incidents", "incidents"), "ee-second") if len(lines) > MOST_CALLS else ""
-    return markup.joined(*(_call(line, now) for line in ordered[:MOST_CALLS]), more)
+    more = html.tagged("div", html.link(f"{len(lines) - MOST_CALLS} more open incidents", "incidents"), "ee-second") if len(lines) > MOST_CALLS else ""
+    return html.joined(*(_call(line, now) for line in ordered[:MOST_CALLS]), more)
 
 
 def _call(line: IncidentLine, now: float) -> Safe:
-    tone: markup.Tone = "alarm" if line.waiting_plan or line.state == "failed" else "accent" if line.state in ("healing", "contained") else "warning"
-    what = markup.tagged("span", markup.link(words.capital(line.cause), "incident", incident=line.id), "ee-what")
-    where = markup.tagged("span", words.listed(words.accused(line.culprits), nothing="nobody named"))
-    about = markup.muted(f"{line.job} · {words.relative(line.opened, now)} · {words.gpu_hours(line.bill_gpu_hours)}")
-    word = f"waits for you: {words.spoken(line.waiting_action)}" if line.waiting_plan else CALLED.get(line.state, line.state)
-    return markup.tagged("div", markup.joined(what, where, about, markup.tagged("span", markup.badge(word, tone), "ee-next")), f"ee-call ee-{tone}")
+    tone: html.Tone = "alarm" if line.waiting_plan or line.state == "failed" else "accent" if line.state in ("healing", "contained") else "warning"
+    what = html.tagged("span", html.link(formatting.capital(line.cause), "incident", incident=line.id), "ee-what")
+    where = html.tagged("span", formatting.listed(formatting.accused(line.culprits), nothing="nobody named"))
+    about = html.muted(f"{line.job} · {formatting.relative(line.opened, now)} · {formatting.gpu_hours(line.bill_gpu_hours)}")
+    word = f"waits for you: {formatting.spoken(line.waiting_action)}" if line.waiting_plan else CALLED.get(line.state, line.state)
+    return html.tagged("div", html.joined(what, where, about, html.tagged("span", html.badge(word, tone), "ee-next")), f"ee-call ee-{tone}")
 
 
 # --- jobs and nodes --------------------------------------------------------------------------------------------------
@@ -128,23 +128,23 @@ def jobs_table(seen: Overview) -> Safe:
     for node in seen.nodes:
         where[node.job].append(node.node)
     if not lines:
-        return markup.empty("No job runs", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py")
+        return html.empty("No job runs", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py")
     ordered = sorted(lines, key=lambda line: (list(STATES)[::-1].index(line.state) == 0, -line.open_incidents, line.job))
     left = f"and {len(lines) - MOST_JOBS} more" if len(lines) > MOST_JOBS else ""
-    return markup.joined(markup.table(JOBS, (_job(line, where[line.job]) for line in ordered[:MOST_JOBS]), caption="Jobs", low=True), markup.muted(left))
+    return html.joined(html.table(JOBS, (_job(line, where[line.job]) for line in ordered[:MOST_JOBS]), caption="Jobs", low=True), html.muted(left))
 
 
 def _job(line: JobLine, nodes: Iterable[str]) -> Sequence[object]:
-    name = markup.link(line.job, "job", job=line.job)
+    name = html.link(line.job, "job", job=line.job)
     return (
-        markup.stacked(name, f"on {words.listed(sorted(nodes))}") if line.state != "over" else name, markup.badge(*STATES[line.state]), _many(line.nodes), _many(line.workers),
-        f"{line.step:,}" if line.step >= 0 else words.NOTHING, words.duration(line.step_s), words.number(line.tokens_per_s, "tokens/s"), words.percent(line.goodput),
+        html.stacked(name, f"on {formatting.listed(sorted(nodes))}") if line.state != "over" else name, html.badge(*STATES[line.state]), _many(line.nodes), _many(line.workers),
+        f"{line.step:,}" if line.step >= 0 else formatting.NOTHING, formatting.duration(line.step_s), formatting.number(line.tokens_per_s, "tokens/s"), formatting.percent(line.goodput),
         _many(line.open_incidents),
     )  # fmt: skip
 
 
 def _many(number: int) -> str:
-    return f"{number:,}" if number else words.NOTHING
+    return f"{number:,}" if number else formatting.NOTHING
 
 
 def nodes_part(seen: Overview, reader: Reader) -> Safe:
@@ -152,23 +152,23 @@ def nodes_part(seen: Overview, reader: Reader) -> Safe:
     total = sum(seen.counts.values())
     told = [(health, many) for health, many in seen.counts.items() if many or health == "healthy"][::-1]
     bar = "".join(f'<span style="flex:{many};background:{_health_colour(health, reader)}" title="{many} {health}"></span>' for health, many in told if many)
-    legend = "".join(str(markup.tagged("span", markup.joined(markup.badge(f"{many:,} {HEALTH[health][0]}", HEALTH[health][1])))) for health, many in told)
-    head = markup.section("Nodes", words.count(total, "node"))
+    legend = "".join(str(html.tagged("span", html.joined(html.badge(f"{many:,} {HEALTH[health][0]}", HEALTH[health][1])))) for health, many in told)
+    head = html.section("Nodes", formatting.count(total, "node"))
     shares = Safe(f'<div class="ee-shares" role="img" aria-label="shares of health">{bar}</div><div class="ee-legend">{legend}</div>')
     unwell = [line for line in seen.nodes if line.health != "healthy"]
-    return markup.joined(head, shares, Safe("<div style='height:.6rem'></div>") if unwell else "", _unwell(unwell))
+    return html.joined(head, shares, Safe("<div style='height:.6rem'></div>") if unwell else "", _unwell(unwell))
 
 
 def _unwell(lines: Sequence[NodeLine]) -> Safe:
     if not lines:
         return Safe("")
-    more = markup.tagged("div", f"and {len(lines) - MOST_NODES:,} more", "ee-second") if len(lines) > MOST_NODES else ""
-    return markup.joined(markup.table((Column("Node"), Column("Health"), Column("Why", grows=True)), map(_node, lines[:MOST_NODES]), caption="Nodes that are not well"), more)
+    more = html.tagged("div", f"and {len(lines) - MOST_NODES:,} more", "ee-second") if len(lines) > MOST_NODES else ""
+    return html.joined(html.table((Column("Node"), Column("Health"), Column("Why", grows=True)), map(_node, lines[:MOST_NODES]), caption="Nodes that are not well"), more)
 
 
 def _node(line: NodeLine) -> Sequence[object]:
-    why = markup.link(line.why, "incident", incident=line.incident) if line.incident else line.why
-    return line.node, markup.badge(*HEALTH[line.health]), markup.stacked(why, markup.link(line.job, "job", job=line.job) if line.job else "in no job")
+    why = html.link(line.why, "incident", incident=line.incident) if line.incident else line.why
+    return line.node, html.badge(*HEALTH[line.health]), html.stacked(why, html.link(line.job, "job", job=line.job) if line.job else "in no job")
 
 
 def _health_colour(health: str, reader: Reader) -> str:
@@ -185,29 +185,29 @@ def _numbers(known: Sources, reader: Reader) -> None:
     found = cluster.metrics(known)
     keys = [_key(metric) for metric in found]
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
-        st.html(markup.section("Numbers", "orange above the others, blue below"), width="content")
+        st.html(html.section("Numbers", "orange above the others, blue below"), width="content")
         chosen = st.selectbox("Metric", keys, index=_first_choice(known, found), key="metric", format_func=_title, bind="query-params", label_visibility="collapsed", width=260)
     metric = next((each for each in found if _key(each) == chosen), found[0])
-    boundary.shown(lambda: _heat(known, reader, metric))
+    error_boundary.shown(lambda: _heat(known, reader, metric))
 
 
 def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
     import streamlit as st
 
-    _, now = reading.written_window(known, "10m")
+    _, now = viewer.written_window(known, "10m")
     heat = _of_now(known, metric)
     if reader.person.tenant:
         heat = only(heat, [line.node for line in seen_by(reader, cluster.overview(known, since=now - HEAT_KEEP_S, until=now)).nodes])
     if not heat.nodes:
         raise NoHistory("no node of yours has told this number in the last minute")
-    figure = reading.drawn("heat", (metric, reader.person.tenant), lambda: heat_map(heat, reader.palette))
-    st.plotly_chart(figure, theme=None, key="heat", config=style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
+    figure = viewer.drawn("heat", (metric, reader.person.tenant), lambda: heat_map(heat, reader.palette))
+    st.plotly_chart(figure, theme=None, key="heat", config=figure_style.SETTINGS, alt=f"{metric.name} of {len(heat.nodes)} nodes")
     if len(heat.nodes) > ROWS:
-        st.html(markup.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))
+        st.html(html.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))
 
 
 def _of_now(known: Sources, metric: Metric) -> Heat:
-    _, now = reading.written_window(known, "10m")
+    _, now = viewer.written_window(known, "10m")
     return cluster.heat(known, metric=metric.name, table=metric.table, since=now - max(HEAT_KEEP_S, 2 * known.config.history.file_s), until=now)
 
 
@@ -250,4 +250,4 @@ def usual(found: Sequence[Metric], flat: Callable[[Metric], bool]) -> int:
 
 def _title(key: str) -> str:
     table, _, name = key.rpartition("/")
-    return f"{table.partition('/')[0]} · {words.spoken(name)}"
+    return f"{table.partition('/')[0]} · {formatting.spoken(name)}"

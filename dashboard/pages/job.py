@@ -2,24 +2,24 @@
 
 from collections.abc import Sequence
 
-from dashboard import boundary, markup, reading, words
-from dashboard.figures import style
-from dashboard.figures.job_course import job_course
+from dashboard import error_boundary, formatting, html, viewer
+from dashboard.figures import figure_style
+from dashboard.figures.job_timeline import job_course
 from dashboard.figures.worker_map import LATELY_S, named, slowest, worker_map
-from dashboard.heading import heading, heading_with_span
-from dashboard.markup import Column, Safe, Tile
+from dashboard.html import Column, Safe, Tile
+from dashboard.page_header import heading, heading_with_span
 from dashboard.pages.cluster import STATES
 from dashboard.queries import cluster, job
 from dashboard.queries.cluster import JobLine
 from dashboard.queries.job import WORKER_METRICS, Mark, WorkerHeat
 from dashboard.queries.pauses import Pause
-from dashboard.reading import Reader
 from dashboard.sources import Sources
+from dashboard.viewer import Reader
 from eagle_eye.errors import AccessDenied
 
 STRAGGLES = 1.1
 """Times its peers: from here on a worker is named (Unicron, section 4.1: 1.1 times the mean is slow)."""
-MARKS: dict[str, tuple[str, markup.Tone]] = {"incident": ("incident", "warning"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
+MARKS: dict[str, tuple[str, html.Tone]] = {"incident": ("incident", "warning"), "heal": ("healed", "accent"), "epoch": ("epoch", "quiet")}
 MOST_MARKS = 30
 MOST_PAUSES = 3
 """That are told in words."""
@@ -29,16 +29,16 @@ def show() -> None:
     """Draw the page."""
     import streamlit as st
 
-    known, reader = reading.sources(), reading.reader()
+    known, reader = viewer.sources(), viewer.reader()
     asked = st.query_params.get("job", "")
-    since, until = reading.window(known, st.query_params.get("since", reading.usual_span(known, "1h")))
+    since, until = viewer.window(known, st.query_params.get("since", viewer.usual_span(known, "1h")))
     if asked:
         _ahead(known, asked, st.query_params.get("since", ""))
     lines = [line for line in cluster.overview(known, since=since, until=until).jobs if reader.person.sees(line.job)]
     names = [line.job for line in lines]
     if not names and not asked:
         heading("Jobs")
-        st.html(markup.empty("No job yet", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
+        st.html(html.empty("No job yet", "Start one; it appears here with its first step.", command="eagle-eye run --nproc-per-node 8 -- python train.py"))
         return
     chosen = asked or max(lines, key=lambda line: (line.state != "over", line.open_incidents, line.last_step)).job
     if not reader.person.sees(chosen):
@@ -46,18 +46,18 @@ def show() -> None:
     span = heading_with_span(known, chosen)
     if len(names) > 1 or chosen not in names:
         _other(names, chosen)
-    every = reading.every(known)
-    boundary.live(lambda: _top(known, chosen, span), every=every)
-    boundary.live(lambda: _course(known, reader, chosen, span), every=every)
+    every = viewer.every(known)
+    error_boundary.live(lambda: _top(known, chosen, span), every=every)
+    error_boundary.live(lambda: _course(known, reader, chosen, span), every=every)
     if chosen in names:
-        boundary.live(lambda: _workers(known, reader, chosen, span), every=every)
+        error_boundary.live(lambda: _workers(known, reader, chosen, span), every=every)
 
 
 def _ahead(known: Sources, chosen: str, span: str) -> None:
     """While the first part is made, the others begin."""
     import streamlit as st
 
-    since, until = reading.written_window(known, span or reading.usual_span(known, "1h"))
+    since, until = viewer.written_window(known, span or viewer.usual_span(known, "1h"))
     metric = st.session_state.get("of") or _metric_of(st.query_params.get("of", ""))
     known.ahead(
         lambda: job.workers(known, chosen, since=since, until=until, metric=metric),
@@ -79,22 +79,22 @@ def _other(names: Sequence[str], chosen: str) -> None:
 def _top(known: Sources, chosen: str, span: str) -> None:
     import streamlit as st
 
-    since, until = reading.window(known, span)
+    since, until = viewer.window(known, span)
     line = next((each for each in cluster.overview(known, since=since, until=until).jobs if each.job == chosen), None)
     if line is not None:
-        st.html(markup.tiles(tiles(line, until)))
+        st.html(html.tiles(tiles(line, until)))
 
 
 def tiles(line: JobLine, now: float) -> Sequence[Tile]:
     """What is read first."""
     word, tone = STATES[line.state]
     return (
-        Tile("State", markup.badge(word, tone), f"last step {words.relative(line.last_step, now)}", "alarm" if tone == "alarm" else "quiet"),
-        Tile("Step", f"{line.step:,}" if line.step >= 0 else words.NOTHING, f"epoch {line.epoch}"),
-        Tile("Step time", words.duration(line.step_s), "median"),
-        Tile("Throughput", words.number(line.tokens_per_s, "tokens/s"), f"{words.count(line.workers, 'worker')} on {words.count(line.nodes, 'node')}"),
-        Tile("Goodput", words.percent(line.goodput), "share of the time in new steps"),
-        Tile("Open incidents", markup.link(str(line.open_incidents), "incidents", job=line.job) if line.open_incidents else "0", "", "alarm" if line.open_incidents else "quiet"),
+        Tile("State", html.badge(word, tone), f"last step {formatting.relative(line.last_step, now)}", "alarm" if tone == "alarm" else "quiet"),
+        Tile("Step", f"{line.step:,}" if line.step >= 0 else formatting.NOTHING, f"epoch {line.epoch}"),
+        Tile("Step time", formatting.duration(line.step_s), "median"),
+        Tile("Throughput", formatting.number(line.tokens_per_s, "tokens/s"), f"{formatting.count(line.workers, 'worker')} on {formatting.count(line.nodes, 'node')}"),
+        Tile("Goodput", formatting.percent(line.goodput), "share of the time in new steps"),
+        Tile("Open incidents", html.link(str(line.open_incidents), "incidents", job=line.job) if line.open_incidents else "0", "", "alarm" if line.open_incidents else "quiet"),
     )  # fmt: skip
 
 
@@ -104,29 +104,29 @@ def tiles(line: JobLine, now: float) -> Sequence[Tile]:
 def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
     import streamlit as st
 
-    since, until = reading.written_window(known, span)
+    since, until = viewer.written_window(known, span)
     course = job.course(known, chosen, since=since, until=until)
     if course.empty:
-        st.html(markup.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
+        st.html(html.empty(f"No step in the last {span}", "Choose a longer time above. Steps are written once the script tells them: two lines in its loop.", command="monitor = eagle_eye.monitor()"))
         return
     begins = max(since, float(course.times[0]))
-    figure = reading.drawn("course", (chosen, span), lambda: job_course(course, reader.palette, reader.zone, since=begins, until=until))
-    st.plotly_chart(figure, theme=None, key="course", config=style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
+    figure = viewer.drawn("course", (chosen, span), lambda: job_course(course, reader.palette, reader.zone, since=begins, until=until))
+    st.plotly_chart(figure, theme=None, key="course", config=figure_style.SETTINGS, alt=f"loss, step time, throughput and goodput of {chosen}")
     if course.pauses:
         st.html(paused(course.pauses, reader, until))
     if course.marks:
-        st.html(markup.joined(markup.section("What happened", words.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
+        st.html(html.joined(html.section("What happened", formatting.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
 
 
 def paused(pauses: Sequence[Pause], reader: Reader, now: float) -> Safe:
     """Why the lines break, the longest pauses by name."""
     rest = len(pauses) - MOST_PAUSES
-    more = f" And {words.count(rest, 'shorter one')}." if rest > 0 else ""
-    return markup.tagged("p", " ".join(_pause(each, reader, now) for each in pauses[:MOST_PAUSES]) + more, "ee-second ee-pauses")
+    more = f" And {formatting.count(rest, 'shorter one')}." if rest > 0 else ""
+    return html.tagged("p", " ".join(_pause(each, reader, now) for each in pauses[:MOST_PAUSES]) + more, "ee-second ee-pauses")
 
 
 def _pause(pause: Pause, reader: Reader, now: float) -> str:
-    lasted = f"for {words.duration(pause.seconds)}, {words.date_time(pause.begin, reader.zone, now)} to {words.clock_time(pause.end, reader.zone)}"
+    lasted = f"for {formatting.duration(pause.seconds)}, {formatting.date_time(pause.begin, reader.zone, now)} to {formatting.clock_time(pause.end, reader.zone)}"
     if pause.heard:
         return f"No step {lasted}: the job stood still, its nodes were heard."
     return f"No number {lasted}: nothing was written, so what the job did is not known; the server or the stream was away."
@@ -135,15 +135,15 @@ def _pause(pause: Pause, reader: Reader, now: float) -> str:
 def marks_table(marks: Sequence[Mark], reader: Reader, now: float) -> Safe:
     """Newest first."""
     newest = sorted(marks, key=lambda mark: -mark.time)[:MOST_MARKS]
-    return markup.table((Column("Time"), Column("What"), Column("", grows=True)), (_mark(mark, reader, now) for mark in newest), caption="What happened to the job")
+    return html.table((Column("Time"), Column("What"), Column("", grows=True)), (_mark(mark, reader, now) for mark in newest), caption="What happened to the job")
 
 
 def _mark(mark: Mark, reader: Reader, now: float) -> Sequence[object]:
     action, of, cause = mark.text.partition(" for ")
-    text = words.capital(words.spoken(action) + of + cause if mark.what == "heal" else mark.text)
-    told = markup.link(text, "incident", incident=mark.incident) if mark.incident else text
-    when = markup.joined(words.date_time(mark.time, reader.zone, now), Safe("&ensp;"), markup.muted(words.relative(mark.time, now)))
-    return when, markup.badge(*MARKS[mark.what]), told
+    text = formatting.capital(formatting.spoken(action) + of + cause if mark.what == "heal" else mark.text)
+    told = html.link(text, "incident", incident=mark.incident) if mark.incident else text
+    when = html.joined(formatting.date_time(mark.time, reader.zone, now), Safe("&ensp;"), html.muted(formatting.relative(mark.time, now)))
+    return when, html.badge(*MARKS[mark.what]), told
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
@@ -153,14 +153,14 @@ def _workers(known: Sources, reader: Reader, chosen: str, span: str) -> None:
     import streamlit as st
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
-        st.html(markup.section("Workers beside each other", "blue is faster than the others at that time, orange slower"), width="content")
+        st.html(html.section("Workers beside each other", "blue is faster than the others at that time, orange slower"), width="content")
         metric = st.selectbox("Metric", WORKER_METRICS, key="of", format_func=_spoken, bind="query-params", label_visibility="collapsed", width=220)
-    boundary.shown(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]))
+    error_boundary.shown(lambda: _map(known, reader, chosen, span, metric or WORKER_METRICS[0]))
 
 
 def _spoken(metric: str) -> str:
     """As it stands in the list, and in the address."""
-    return words.spoken(metric.removesuffix("_s"))
+    return formatting.spoken(metric.removesuffix("_s"))
 
 
 def _metric_of(spoken: str) -> str:
@@ -170,26 +170,26 @@ def _metric_of(spoken: str) -> str:
 def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) -> None:
     import streamlit as st
 
-    since, until = reading.written_window(known, span)
+    since, until = viewer.written_window(known, span)
     heat = job.workers(known, chosen, since=since, until=until, metric=metric)
     if not heat.workers:
-        st.html(markup.empty("No worker has told this number", "Choose another one, or a longer time."))
+        st.html(html.empty("No worker has told this number", "Choose another one, or a longer time."))
         return
     st.html(straggler(_lately(known, chosen, metric, heat, until)))
-    figure = reading.drawn("workers", (chosen, span, metric), lambda: worker_map(heat, reader.palette, reader.zone))
-    st.plotly_chart(figure, theme=None, key="workers", config=style.SETTINGS, alt=f"{metric} of {len(heat.workers)} workers of {chosen}")
+    figure = viewer.drawn("workers", (chosen, span, metric), lambda: worker_map(heat, reader.palette, reader.zone))
+    st.plotly_chart(figure, theme=None, key="workers", config=figure_style.SETTINGS, alt=f"{metric} of {len(heat.workers)} workers of {chosen}")
     if heat.total > len(heat.workers):
-        st.html(markup.tagged("p", f"The slowest {len(heat.workers)} of {heat.total:,} workers.", "ee-second"))
+        st.html(html.tagged("p", f"The slowest {len(heat.workers)} of {heat.total:,} workers.", "ee-second"))
 
 
 def _lately(known: Sources, chosen: str, metric: str, heat: WorkerHeat, until: float) -> WorkerHeat:
     """Fine enough to see who is slow now: a column of a long span is many minutes."""
-    return heat if heat.every <= LATELY_S else job.workers(known, chosen, since=until - reading.SPANS["10m"], until=until, metric=metric)
+    return heat if heat.every <= LATELY_S else job.workers(known, chosen, since=until - viewer.SPANS["10m"], until=until, metric=metric)
 
 
 def straggler(heat: WorkerHeat) -> Safe:
     """Who is slow now, in words."""
     found = slowest(heat)
     if found is None or found[1] < STRAGGLES:
-        return markup.banner(markup.joined(markup.badge("No straggler", "good"), " ", markup.muted("all workers take about as long as their peers")), "quiet")
-    return markup.banner(markup.joined(markup.badge(f"{named(found[0])} is slow", "warning"), " ", markup.muted(f"{words.number(found[1])} times its peers lately")), "warning")
+        return html.banner(html.joined(html.badge("No straggler", "good"), " ", html.muted("all workers take about as long as their peers")), "quiet")
+    return html.banner(html.joined(html.badge(f"{named(found[0])} is slow", "warning"), " ", html.muted(f"{formatting.number(found[1])} times its peers lately")), "warning")

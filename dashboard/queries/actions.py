@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dashboard.sources import Sources
-from eagle_eye.plan_words import target_words
+from eagle_eye.plan_text import target_words
 from eagle_eye.types import Allow, Breaker, Hold, Silence, Window
 
-from .aftermath import TOKENS, work, work_of
 from .cluster import NOT_OVER
+from .incident_cost import TOKENS, work, work_of
 
 MOST = 500
 MOST_INCIDENTS = 300

@@ -13,8 +13,8 @@ from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts, Ledger
 from eagle_eye.types import Floats, IncidentState, Kind, Layout
 
 from . import steps
-from .aftermath import aftermath
-from .nodes import node_of
+from .incident_cost import aftermath
+from .node_of import node_of
 from .units import unit_of
 
 Health = Literal["healthy", "suspect", "healing", "cordoned", "silent"]

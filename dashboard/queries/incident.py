@@ -11,11 +11,11 @@ from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, KeptVerdict, Ledger, Moment
 from eagle_eye.types import Evidence, Finding, Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
 
-from .aftermath import aftermath, aftermath_of, work, work_of
 from .evidence import Plot, plots_of
+from .incident_cost import aftermath, aftermath_of, work, work_of
 from .incidents import IncidentLine, line_of, waits
 from .job import ASIDE
-from .nodes import node_of
+from .node_of import node_of
 
 SIMILAR = 8
 LOOKED_AT = 1000

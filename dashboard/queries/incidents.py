@@ -7,8 +7,8 @@ from dashboard.sources import Sources
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Hold, Plan, Refuse
 
-from .aftermath import Aftermath, aftermath
 from .cluster import NOT_OVER
+from .incident_cost import Aftermath, aftermath
 
 APPROVAL = "approval"
 """The guard that holds a plan until a person has decided."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dashboard import words
+from dashboard import formatting
 from dashboard.errors import NotThere
 from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
@@ -173,7 +173,7 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ma
     for record in sources.ledger.incidents(job=job, limit=MOST_INCIDENTS):
         incident = record.incident
         if since <= record.opened < until:
-            culprits = words.listed(words.accused(str(culprit.entity) for culprit in incident.culprits), nothing="nobody named")
+            culprits = formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), nothing="nobody named")
             yield Mark(time=record.opened, what="incident", text=f"{incident.cause}: {culprits}", incident=incident.id)
         if record.changed < since:
             continue

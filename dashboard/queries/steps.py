@@ -32,7 +32,7 @@ WITH reported AS (
         FROM ordered)
 """
 """A step counts as productive when it is done for the first time, with its own duration, never with more than has passed since the
-step before (as eagle_eye/metrics/jobs.py counts). A step that some workers of its epoch have not completed is left out."""
+step before (as eagle_eye/metrics/job_metrics.py counts). A step that some workers of its epoch have not completed is left out."""
 
 
 def phases(sources: Sources) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Cause:
     """Kind of the finding that shows it."""
     severity: Severity
     statuses: tuple[str, ...] = ()
-    """Only with one of these statuses (detectors/statuses.py); () = with any."""
+    """Only with one of these statuses (detectors/features/error_statuses.py); () = with any."""
     follows: tuple[Follows, ...] = ()
     accuses: bool = True
     """False: whoever reports it is no culprit."""

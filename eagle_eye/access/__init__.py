@@ -3,8 +3,8 @@
 Importing this loads neither gRPC nor cryptography: those are in credentials.py and authority.py.
 """
 
-from .gate import Gate
-from .people import Person, Role
+from .authorization import Gate
+from .roles import Person, Role
 from .tokens import Tokens
 
 __all__ = ["Gate", "Person", "Role", "Tokens"]

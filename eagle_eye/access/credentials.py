@@ -16,7 +16,7 @@ from eagle_eye.config import AccessConfig
 from eagle_eye.errors import ConfigError
 
 from .certificates import Facts, belongs_to, facts_of, read_public, signed_by
-from .peers import objection
+from .peer_identity import objection
 from .secret_files import read_private
 
 log = logging.getLogger(__name__)

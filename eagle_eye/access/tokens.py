@@ -28,7 +28,7 @@ from eagle_eye.config import AccessConfig, Config
 from eagle_eye.errors import ConfigError, NotAuthenticated
 from eagle_eye.secret import secret_of
 
-from .people import Person, Role
+from .roles import Person, Role
 from .secret_files import read_private, write_private
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import msgspec
 
 from eagle_eye import plugins
 from eagle_eye.config import Config, Section
-from remediation.policy import Policy
+from remediation.policy.settings import Policy
 
-from .parts import TABLES
+from .plugin_wiring import TABLES
 
 HANDED_IN = {"node", "run_dir", "reading_s"}
 """Fields of collectors that the agent fills in: nobody needs to configure them."""

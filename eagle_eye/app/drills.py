@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from collectors.jobs import JobDirectory
-from collectors.procfs import alive
+from collectors.agent.job_directory import JobDirectory
+from collectors.worker.procfs import alive
 from eagle_eye.clock import Clock
 from eagle_eye.errors import LaunchError
 from eagle_eye.stream.embedded import EmbeddedStream

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training import whole_file
+from eagle_eye.training import atomic_file
 from eagle_eye.training.ring import start_time_of
 
 
@@ -16,7 +16,7 @@ def held(path: Path) -> Iterator[None]:
     other = living(path)
     if other is not None:
         raise ConfigError(f"process {other} runs here already, says {path}: end it first, or choose another --run-dir")
-    whole_file.replace(path, f"{os.getpid()} {start_time_of(os.getpid())}\n".encode(), lasting=False)
+    atomic_file.replace(path, f"{os.getpid()} {start_time_of(os.getpid())}\n".encode(), lasting=False)
     try:
         yield
     finally:

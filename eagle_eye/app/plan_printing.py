@@ -9,9 +9,9 @@ import msgspec
 from rich.console import Console
 
 from eagle_eye.app.printing import plain_table
-from remediation.planner.decision import Alternative, Decision
-from remediation.planner.prospect import JobPlan, Prospect
-from remediation.planner.sharing import described
+from remediation.planner.decision.cluster_plan import described
+from remediation.planner.decision.decision import Alternative, Decision
+from remediation.planner.files.plan_report import JobPlan, Prospect
 
 
 def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:

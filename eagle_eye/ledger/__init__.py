@@ -6,20 +6,17 @@ writes may be gone, never half there.
 """
 
 from .alerts import Alerts
+from .approval_links import Invitations
 from .cordons import Cordons
 from .epochs import Epochs
-from .figures import Figures
 from .findings import Findings
 from .incidents import Incidents
-from .invitations import Invitations
 from .leases import Leases
 from .live_planning import LivePlanning
+from .metric_queries import Figures
 from .outbox import Outbox
 from .plans import Plans
-from .retention import Retention
-from .throughputs import Throughputs
-from .timeline import Timeline
-from .values import (
+from .records import (
     AlertRecord,
     Cordon,
     Holder,
@@ -34,6 +31,9 @@ from .values import (
     Throughput,
     TransitionCost,
 )
+from .retention import Retention
+from .throughputs import Throughputs
+from .timeline import Timeline
 
 __all__ = [
     "AlertRecord",

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from sqlalchemy import Row, and_, or_, select
 
+from .database import Store, patient, put
 from .outbox import put_letter
-from .store import Store, patient, put
+from .records import AlertRecord
 from .tables import alerts
-from .values import AlertRecord
 
 
 class Alerts(Store):

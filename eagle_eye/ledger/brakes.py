@@ -7,7 +7,7 @@ from sqlalchemy import insert, or_, select
 
 from eagle_eye.types import Breaker, Note, Silence, Window
 
-from .store import Store, put, words
+from .database import Store, put, words
 from .tables import brakes, notes
 
 Brake = TypeVar("Brake", Silence, Window, Breaker)

@@ -3,9 +3,9 @@
 import msgspec
 from sqlalchemy import insert, select, update
 
-from .store import Store, patient, words
+from .database import Store, patient, words
+from .records import Cordon
 from .tables import cordons
-from .values import Cordon
 
 
 class Cordons(Store):

@@ -1,50 +1,212 @@
-"""What the ledger needs of a database, whichever it is."""
+"""The database under the ledger: opened, brought up to date, read and written in transactions."""
 
-from typing import Protocol
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+import msgspec
+from sqlalchemy import Connection, Table, insert, inspect, select, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import LedgerAway, LedgerError, LedgerVersion, Stale
+
+from . import tables
+from .dialect import Database
+from .sqlite import SqliteFile
+
+RETRY_S = 0.2
+"""Between two attempts to reach a database that has gone away."""
+log = logging.getLogger(__name__)
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Opened = TypeVar("Opened", bound="Store")
 
 
-class Database(Protocol):
-    """One database, reached. Its methods raise SQLAlchemy's errors."""
+class Store:
+    """One ledger, opened. Subclasses add what is kept in it."""
 
-    name: str
-    """How errors call it: no secrets in it."""
-    engine: Engine
+    def __init__(self, database: Database, *, writable: bool, patience_s: float = 0.0, clock: Clock | None = None) -> None:
+        self._database = database
+        self._writable = writable
+        self._patience_s = patience_s
+        self._clock = clock or SystemClock()
+        self._fence: tuple[str, int] | None = None
 
-    def prepare(self) -> None:
-        """Make what must be there before the first connection. Raises LedgerError."""
-        ...
+    @classmethod
+    def open(
+        cls, place: str | Path, *, read_only: bool = False, password: str = "", patience_s: float = 0.0, clock: Clock | None = None
+    ) -> Self:
+        """Open a path or a URL, and bring the tables up to date; read-only, they must be so already.
 
-    def reading(self) -> Connection:
-        """A connection whose transaction sees one state of the ledger."""
-        ...
+        patience_s: how long every call waits for a database that has gone away (leases excepted). LedgerError if it is
+        no ledger, of a newer version, or cannot be read or written.
+        """
+        clock = clock or SystemClock()
+        store = cls(_database(place, read_only, password, clock), writable=not read_only, patience_s=patience_s, clock=clock)
+        try:
+            store._database.prepare()
+            store._bring_up_to_date()
+        except LedgerError:
+            store.close()
+            raise
+        return store
 
-    def writing(self) -> Connection:
-        """A connection whose transaction is the only one that writes."""
-        ...
+    def close(self) -> None:
+        """Release the connections."""
+        self._database.engine.dispose()
 
-    def alone(self, connection: Connection) -> None:
-        """Called first in each writing transaction: wait until no other writes."""
-        ...
+    def write_as(self, lease: str, term: int) -> None:
+        """From now on write only while this term of the lease is the last one; Stale otherwise."""
+        self._fence = (lease, term)
 
-    def now(self, connection: Connection, told: float) -> float:
-        """The time by which leases run out: of the caller, or of the database where the callers' clocks differ."""
-        ...
+    def write_freely(self) -> None:
+        """No longer as the holder of a lease."""
+        self._fence = None
 
-    def mark(self, connection: Connection) -> str:
-        """Something by which this transaction is known again."""
-        ...
+    @property
+    def _name(self) -> str:
+        return self._database.name
 
-    def kept(self, mark: str) -> bool:
-        """Whether the transaction of that mark was kept although its commit was not answered."""
-        ...
+    # --- transactions --------------------------------------------------------------------------------------------
 
-    def lost(self, error: DBAPIError) -> bool:
-        """True where the database has gone away and may come back: nothing was kept, and trying again may help."""
-        ...
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """A consistent view."""
+        with self._told(), self._database.reading() as connection, connection.begin():
+            yield connection
 
-    def words(self, error: BaseException | None) -> str:
-        """The error and its remedy."""
-        ...
+    @contextmanager
+    def _writing(self, *, fenced: bool = True) -> Iterator[Connection]:
+        """One transaction: all of it, or nothing if the block raises. No other writes meanwhile."""
+        if not self._writable:
+            raise LedgerError(f"{self._name} was opened for reading only")
+        with self._told(), self._database.writing() as connection:
+            transaction = connection.begin()
+            try:
+                self._database.alone(connection)
+                if fenced and self._fence is not None:
+                    self._check_fence(connection, *self._fence)
+                yield connection
+                mark = self._database.mark(connection)
+            except BaseException:
+                transaction.rollback()
+                raise
+            self._commit(transaction.commit, mark)
+
+    def _commit(self, commit: Callable[[], None], mark: str) -> None:
+        """A commit whose answer was lost may have been kept: the database tells."""
+        try:
+            commit()
+        except DBAPIError as error:
+            if not (self._database.lost(error) and self._database.kept(mark)):
+                raise
+
+    def _check_fence(self, connection: Connection, lease: str, term: int) -> None:
+        last = connection.execute(select(tables.leases.c.term).where(tables.leases.c.name == lease)).scalar()
+        if last != term:
+            raise Stale(f"term {term} of {lease!r} is over: term {last} writes the ledger now; this process must stop")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn the database's errors into ours."""
+        try:
+            yield
+        except DBAPIError as error:
+            kind = LedgerAway if self._database.lost(error) else LedgerError
+            raise kind(self._database.words(error.orig)) from error
+        except SQLAlchemyError as error:
+            raise LedgerError(f"{self._name}: {error}") from error
+        except msgspec.MsgspecError as error:
+            raise LedgerError(
+                f"{self._name} holds a row that this version cannot read ({error}): use the version that wrote it"
+            ) from error
+
+    # --- versions ------------------------------------------------------------------------------------------------
+
+    def _bring_up_to_date(self) -> None:
+        with self._reading() as connection:
+            version = _version(connection)
+        if version == tables.VERSION:
+            return
+        if not self._writable:
+            newer = (version or "") > tables.VERSION
+            remedy = "" if newer else "start `eagle-eye server` once to bring it up to date, or "
+            raise LedgerVersion(f"{self._name} is of version {version or 'none'}, this program reads {tables.VERSION}: {remedy}use the version that wrote it", newer=newer)
+        from .migration import upgrade
+
+        with self._writing() as connection:
+            if _version(connection) != tables.VERSION:  # another process may have been faster
+                upgrade(connection, self._name, _version(connection))
+
+
+def patient(
+    method: Callable[Concatenate[Opened, Arguments], Answer],
+) -> Callable[Concatenate[Opened, Arguments], Answer]:
+    """A call that waits for a database which has gone away, as long as the ledger's patience goes.
+
+    Nothing was kept when LedgerAway is raised, so that doing all of it again does it once.
+    """
+
+    @functools.wraps(method)
+    def until_answered(self: Opened, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        deadline: float | None = None
+        while True:
+            try:
+                answer = method(self, *args, **kwargs)
+            except LedgerAway as error:
+                now = self._clock.monotonic()
+                if deadline is None:
+                    deadline = now + self._patience_s
+                    log.warning("the ledger is away: %s", error)
+                if now >= deadline:
+                    raise
+                self._clock.sleep(RETRY_S)
+            else:
+                if deadline is not None:
+                    log.warning("the ledger answers again")
+                return answer
+
+    return until_answered
+
+
+def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
+    """Update the row of that key, or insert it."""
+    where = [table.c[name] == value for name, value in key.items()]
+    if connection.execute(update(table).where(*where).values(**values)).rowcount == 0:
+        connection.execute(insert(table).values(**key, **values))
+
+
+def words(noun: Any) -> str:
+    """A noun as it is kept."""
+    return msgspec.json.encode(noun).decode()
+
+
+def _database(place: str | Path, read_only: bool, password: str, clock: Clock) -> Database:
+    if isinstance(place, Path) or "://" not in place:
+        return SqliteFile(Path(place), read_only=read_only)
+    try:
+        url = make_url(place)
+    except ArgumentError:
+        raise LedgerError(f"{place!r} is no URL of a ledger: give a path, or postgresql://user@host/database") from None
+    backend = url.get_backend_name()
+    if backend == "sqlite" and url.database:
+        return SqliteFile(Path(url.database), read_only=read_only)
+    if backend in ("postgresql", "postgres") and url.database:
+        from .postgresql import PostgreSql
+
+        return PostgreSql(url, password, clock=clock)
+    raise LedgerError(f"a ledger cannot be kept in {backend}: give a path, or postgresql://user@host/database")
+
+
+def _version(connection: Connection) -> str | None:
+    """The revision that the ledger says it has; None for an empty one."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    version: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return version

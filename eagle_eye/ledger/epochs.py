@@ -5,9 +5,9 @@ from sqlalchemy import func, insert, select
 
 from eagle_eye.types import Demand, Layout, digest_of
 
-from .store import Store, patient, put, words
+from .database import Store, patient, put, words
+from .records import JobFacts
 from .tables import epochs, jobs
-from .values import JobFacts
 
 
 class Epochs(Store):

@@ -8,7 +8,7 @@ from sqlalchemy import delete, insert, select
 
 from eagle_eye.types import Finding, Notice
 
-from .store import Store, patient, words
+from .database import Store, patient, words
 from .tables import findings, notices
 
 

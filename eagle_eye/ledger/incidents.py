@@ -6,9 +6,9 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Incident, IncidentState
 
-from .store import Store, patient, words
+from .database import Store, patient, words
+from .records import IncidentRecord, StateChange
 from .tables import incident_revisions, incident_states, incidents
-from .values import IncidentRecord, StateChange
 
 _STATE = IncidentState
 EDGES: dict[IncidentState | None, frozenset[IncidentState]] = {

@@ -4,9 +4,9 @@ from collections.abc import Collection
 
 from sqlalchemy import Row, delete, select, update
 
-from .store import Store, put
+from .database import Store, put
+from .records import Holder, Lease
 from .tables import leases
-from .values import Holder, Lease
 
 
 class Leases(Store):

@@ -5,9 +5,9 @@ from sqlalchemy import delete, insert, select
 
 from eagle_eye.types import StandingPlan
 
-from .store import Store, patient, put, words
+from .database import Store, patient, put, words
+from .records import TransitionCost
 from .tables import standing_plans, transition_costs
-from .values import TransitionCost
 
 
 class LivePlanning(Store):

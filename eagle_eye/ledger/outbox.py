@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from .store import Store, patient
+from .database import Store, patient
+from .records import Letter
 from .tables import outbox
-from .values import Letter
 
 
 class Outbox(Store):

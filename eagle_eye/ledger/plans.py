@@ -8,9 +8,9 @@ from sqlalchemy import Connection, Select, Table, func, insert, select
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
 
-from .store import Store, patient, put, words
+from .database import Store, patient, put, words
+from .records import KeptVerdict
 from .tables import approvals, outcomes, plans, progress, verdicts
-from .values import KeptVerdict
 
 Kept = TypeVar("Kept")
 

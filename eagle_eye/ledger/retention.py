@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, Table, delete, select
 
 from . import tables
+from .database import Store, patient
 from .incidents import UNDER_WAY
-from .store import Store, patient
 
 AT_ONCE = 500
 """Rows of one transaction: nobody waits long for its turn."""

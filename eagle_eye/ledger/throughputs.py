@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from sqlalchemy import select
 
-from .store import Store, patient, put
+from .database import Store, patient, put
+from .records import Throughput
 from .tables import throughputs
-from .values import Throughput
 
 
 class Throughputs(Store):

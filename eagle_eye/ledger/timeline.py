@@ -9,7 +9,7 @@ from .brakes import Brakes
 from .findings import Findings
 from .incidents import Incidents
 from .plans import Plans
-from .values import KeptVerdict, Moment
+from .records import KeptVerdict, Moment
 
 
 class Timeline(Incidents, Findings, Plans, Brakes):

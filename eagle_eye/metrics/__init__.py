@@ -19,12 +19,12 @@ from prometheus_client.exposition import choose_encoder
 from eagle_eye import __version__
 from eagle_eye.clock import Clock
 from eagle_eye.types import Event
-from eagle_eye.types.pulse import Pulse
+from eagle_eye.types.job_snapshot import Pulse
 
-from .events import EventFigures
-from .healing import HealingFigures, LedgerView
-from .jobs import JobFigures
-from .process import PartitionFigures, ProcessFigures, families_of
+from .event_metrics import EventFigures
+from .healing_metrics import HealingFigures, LedgerView
+from .job_metrics import JobFigures
+from .process_metrics import PartitionFigures, ProcessFigures, families_of
 
 __all__ = ["LedgerView", "Metrics", "PartitionFigures", "ProcessFigures"]
 

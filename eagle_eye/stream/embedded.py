@@ -16,9 +16,9 @@ from pathlib import Path
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import StreamError
 from eagle_eye.stream import Message, Place
-from eagle_eye.stream.groups import Groups
+from eagle_eye.stream.committed_offsets import Groups
 from eagle_eye.stream.partition import Limits, Partition
-from eagle_eye.stream.placing import check_size, check_topic, partition_of
+from eagle_eye.stream.partitioner import check_size, check_topic, partition_of
 
 POLL_S = 0.002
 """How often a waiting reader looks: 8 µs each time."""

@@ -15,10 +15,10 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import StreamAway, StreamError
 from eagle_eye.stream import Message, Place
-from eagle_eye.stream.placing import MAX_RECORD_BYTES, check_size, check_topic, partition_of
+from eagle_eye.stream.partitioner import MAX_RECORD_BYTES, check_size, check_topic, partition_of
 
+from .kafka_connection import EARLIEST, LATEST, Link, Links
 from .kafka_errors import TopicGone
-from .kafka_link import EARLIEST, LATEST, Link, Links
 from .kafka_producer import Producer, Sent
 from .kafka_settings import client_options
 

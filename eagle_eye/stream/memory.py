@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import StreamAway, StreamError
 from eagle_eye.stream import Message, Place
-from eagle_eye.stream.placing import check_size, check_topic, partition_of
+from eagle_eye.stream.partitioner import check_size, check_topic, partition_of
 
 
 class MemoryLog:

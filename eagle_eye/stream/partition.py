@@ -11,7 +11,8 @@ from typing import NamedTuple
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamAway, StreamError, StreamFull
 from eagle_eye.stream import Message
-from eagle_eye.stream.database import (
+from eagle_eye.stream.partition_files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, checksum
+from eagle_eye.stream.sqlite_files import (
     WAL_BYTES,
     Torn,
     begin_writing,
@@ -21,7 +22,6 @@ from eagle_eye.stream.database import (
     translated,
     writing,
 )
-from eagle_eye.stream.files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, checksum
 
 TRIM_RECORDS = 128
 """Records removed under one hold of the write lock: 1 to 2 ms."""

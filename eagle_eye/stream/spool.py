@@ -20,7 +20,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamRefused
 from eagle_eye.stream import Stream
 from eagle_eye.stream.spool_file import SpooledRecord, SpoolFile, size_of
-from eagle_eye.stream.unconfirmed import Unconfirmed
+from eagle_eye.stream.unacknowledged import Unconfirmed
 from eagle_eye.types import Notice
 
 BATCH_RECORDS = 1_024

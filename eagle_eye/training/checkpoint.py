@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import messages, tree, whole_file
+from . import atomic_file, messages, state_tree
 
 VERSION = 1
 KEPT = 2
@@ -64,14 +64,14 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
 
     home = directory_of(directory)
     home.mkdir(parents=True, exist_ok=True)
-    tensors, rest = tree.take_apart(state, lambda value: isinstance(value, torch.Tensor))
+    tensors, rest = state_tree.take_apart(state, lambda value: isinstance(value, torch.Tensor))
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     finite = all(bool(torch.isfinite(copy).all()) for copy in copies.values() if copy.is_floating_point())
     data = safetensors.torch.save(copies)
     epoch = int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
     # a name of its own for each attempt: a worker of an older epoch that wakes up late cannot tear a newer one's
     name = f"{_stem(step)}-{epoch}-{os.getpid()}-{time.monotonic_ns()}.safetensors"
-    whole_file.replace(home / name, data)
+    atomic_file.replace(home / name, data)
     manifest = {
         "version": VERSION,
         "step": step,
@@ -85,7 +85,7 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
     }
     path = home / f"{_stem(step)}.json"
     try:
-        whole_file.replace(path, json.dumps(manifest).encode())
+        atomic_file.replace(path, json.dumps(manifest).encode())
     except OSError:
         (home / name).unlink(missing_ok=True)  # nobody would ever name it, and there is no room
         raise
@@ -112,7 +112,7 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
         try:
             data = _whole(entry)
             rest = json.loads(entry.path.read_text())["rest"]
-            return tree.put_together(safetensors.torch.load(data), rest), entry.step
+            return state_tree.put_together(safetensors.torch.load(data), rest), entry.step
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("checkpoint %s cannot be used, an older one is tried: %s", entry.path, error)
     return None
@@ -177,8 +177,8 @@ def _prune(home: Path) -> None:
     for path in home.glob("step-*.safetensors"):
         if path.name not in named:
             path.unlink(missing_ok=True)
-    for path in home.glob(f".step-*{whole_file.UNFINISHED}"):
-        if whole_file.is_abandoned(path):
+    for path in home.glob(f".step-*{atomic_file.UNFINISHED}"):
+        if atomic_file.is_abandoned(path):
             path.unlink(missing_ok=True)
 
 

@@ -24,7 +24,7 @@ launcher ↔ zygote, inherited socket pair
     import(modules) → ready(pid, modules, missing, unsafe, seconds)   first of all: what to import before any fork
 
 worker ↔ launcher, unix socket EAGLE_EYE_ELASTIC_SOCKET: one connection for the life of an elastic worker. Every
-message of the worker names it (`worker`); `epoch` rises with each new group. eagle_eye/training/elastic/epochs.py
+message of the worker names it (`worker`); `epoch` rises with each new group. eagle_eye/training/elastic/epoch_protocol.py
 explains the fields of holding and regroup.
     enter(pid, epoch, step, micro_batches, segments, layers, fresh)
                                                     first, and again after `fenced`: I am elastic. step: the first one

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from . import endpoint, flight_recorder, messages, report
-from .device import Late
+from . import exception_reporter, flight_recorder, messages, probe_socket
+from .device_numbers import Late
 from .ring import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
 
 Item = TypeVar("Item")
@@ -307,10 +307,10 @@ def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
     worker = environment.get("EAGLE_EYE_WORKER", "")
     epoch = int(environment.get("EAGLE_EYE_EPOCH", "0") or 0)
     if launcher or made.watched:
-        report.install(report.Reporter(made, launcher, worker, epoch))
+        exception_reporter.install(exception_reporter.Reporter(made, launcher, worker, epoch))
     path = environment.get("EAGLE_EYE_PROBE_SOCKET", "")
     if path:
         flight_recorder.serve(flight_recorder.path_beside(path))
-        endpoint.serve(path, made, messages.TokenGate(environment.get("EAGLE_EYE_TOKEN", "")))
+        probe_socket.serve(path, made, messages.TokenGate(environment.get("EAGLE_EYE_TOKEN", "")))
     if launcher:
         messages.send(launcher, messages.encode("hello", worker=worker, pid=os.getpid(), epoch=epoch))

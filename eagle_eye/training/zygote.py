@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import messages, probe, script
+from . import messages, probe, script_runner
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -304,11 +304,11 @@ def _work(message: Mapping[str, Any], forkable: bool) -> int:
     argv = [str(word) for word in message["argv"]]
     if message.get("cwd"):
         os.chdir(message["cwd"])
-    if not (forkable and message.get("python", True) and script.is_ours(argv)):
+    if not (forkable and message.get("python", True) and script_runner.is_ours(argv)):
         return _execute(argv)
     _freshen()
     probe.monitor()
-    return script.run(argv)
+    return script_runner.run(argv)
 
 
 def _redirect(log: str | None) -> None:

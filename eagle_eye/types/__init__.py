@@ -16,7 +16,7 @@ from .brakes import (
     matches_job,
 )
 from .demand import Demand
-from .foundation import (
+from .entity import (
     SCHEMA,
     Doubles,
     Entity,
@@ -42,6 +42,7 @@ from .healing import (
     Verdict,
     WorkerPhase,
 )
+from .job_snapshot import ANSWERED, Pulse, PulseStep
 from .judgements import (
     Claim,
     Culprit,
@@ -69,8 +70,7 @@ from .observations import (
     StepReading,
     Topology,
 )
-from .pulse import ANSWERED, Pulse, PulseStep
-from .standing import StandingPlan
+from .precomputed_plan import StandingPlan
 
 __all__ = [
     "ANSWERED",

@@ -2,7 +2,7 @@
 
 from fnmatch import fnmatchcase
 
-from .foundation import Noun
+from .entity import Noun
 
 
 class Silence(Noun, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What an elastic job asks of the cluster it shares with others."""
 
-from .foundation import Noun
+from .entity import Noun
 
 
 class Demand(Noun, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from eagle_eye.digests import digest_of
 
 from .brakes import Breaker, Silence, Telemetry, Window
 from .demand import Demand
-from .foundation import Noun
+from .entity import Noun
 from .judgements import Incident, Severity
 from .observations import Layout, Topology
 

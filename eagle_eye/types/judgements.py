@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from .foundation import Entity, Noun
+from .entity import Entity, Noun
 
 
 class Evidence(Noun, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class Evidence(Noun, frozen=True, kw_only=True):
     value: float | None = None
     threshold: float | None = None
     status: str = ""
-    """What the table of statuses calls it (detectors/statuses.py), if it is in the table."""
+    """What the table of statuses calls it (detectors/features/error_statuses.py), if it is in the table."""
 
 
 class Claim(Noun, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from .foundation import Doubles, Entity, Floats, Integers, Kind, Noun
+from .entity import Doubles, Entity, Floats, Integers, Kind, Noun
 
 
 class Place(Noun, frozen=True, kw_only=True, gc=False):

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .server import Answer, Door
+from .http_server import Answer, Door
 
 STALE_S = 10.0
 """The owner of a partition ticks each second; so long without one, something is stuck."""

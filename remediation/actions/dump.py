@@ -8,8 +8,8 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.commander import Commander
-from remediation.orders import done, told
+from remediation.job_commands.action_commands import done, told
+from remediation.job_commands.commander import Commander
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

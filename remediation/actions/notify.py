@@ -11,7 +11,7 @@ from eagle_eye.ledger import AlertRecord
 from eagle_eye.types import Plan, Progress
 from remediation.alerts.alert import told_of
 from remediation.alerts.receiver import Receiver
-from remediation.orders import done, told
+from remediation.job_commands.action_commands import done, told
 
 LONGEST = 1000
 """Characters: of news that no letter has said by then only the last is kept."""

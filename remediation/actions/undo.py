@@ -5,8 +5,16 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.commander import Commander
-from remediation.orders import RESIZE_TIMEOUT_S, RESTART_TIMEOUT_S, Cordons, done, rebalance, resize, told
+from remediation.job_commands.action_commands import (
+    RESIZE_TIMEOUT_S,
+    RESTART_TIMEOUT_S,
+    Cordons,
+    done,
+    rebalance,
+    resize,
+    told,
+)
+from remediation.job_commands.commander import Commander
 
 WHO = "eagle-eye"
 """Who lets the node in again, in the place of a person."""

@@ -7,7 +7,7 @@ torchrun       any other script: all of it restarts, with whole nodes
 
 from eagle_eye.errors import ConfigError
 
-from .elastic import ElasticWorkers
+from .elastic_worker import ElasticWorkers
 from .torchrun import Torchrun
 from .transformers import Transformers
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Outcome, Transition
-from remediation.commander import Commander
-from remediation.orders import RESTART_TIMEOUT_S
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S
+from remediation.job_commands.commander import Commander
 
-from .driving import Way, carry_out
+from .coordinator_driver import Way, carry_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Outcome, Transition
 
-from .elastic import ElasticWorkers
+from .elastic_worker import ElasticWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Plan, Refuse, Situation, Verdict
-from remediation.reach import isolated, touched
+from remediation.policy.affected_nodes import isolated, touched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

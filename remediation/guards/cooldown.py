@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Hold, Outcome, Plan, Situation, Verdict
-from remediation.reach import LOOKING_ON, touched
+from remediation.policy.affected_nodes import LOOKING_ON, touched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

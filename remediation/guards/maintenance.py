@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Hold, Plan, Situation, Verdict, Window
-from remediation.reach import isolated
+from remediation.policy.affected_nodes import isolated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Hold, Plan, Silence, Situation, Verdict
-from remediation.reach import concerned
+from remediation.policy.affected_nodes import concerned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Hold, Plan, Situation, Telemetry, Verdict
-from remediation.reach import isolated
+from remediation.policy.affected_nodes import isolated
 
 WAIT_S = 2.0
 """When to look again."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from eagle_eye.topology import node_of
 from eagle_eye.types import Allow, Hold, Incident, Plan, Refuse, Situation, Verdict
-from remediation.reach import isolated
+from remediation.policy.affected_nodes import isolated
 
 BLAMELESS = frozenset({"resize"})
 """Actions that change who does the work, whoever is to blame: what is lost is lost."""

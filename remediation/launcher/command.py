@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.errors import LaunchError
-from eagle_eye.training import script
+from eagle_eye.training import script_runner
 
 ASK_S = 10.0
 
@@ -29,7 +29,7 @@ def parse_command(words: tuple[str, ...], cwd: Path, path: str | None = None) ->
         raise LaunchError("no training command was given: put it after --, e.g. eagle-eye launch -- python train.py")
     argv = (sys.executable, *words) if words[0].endswith(".py") else words
     program = shutil.which(str(cwd / argv[0]) if "/" in argv[0] else argv[0], path=path)
-    interpreter = script.interpreter_of(argv)
+    interpreter = script_runner.interpreter_of(argv)
     if program is None and interpreter is None:
         raise LaunchError(f"the command {argv[0]!r} does not exist or is not executable: check its path ({cwd})")
     _check_script(argv, cwd)

@@ -16,10 +16,10 @@ from .effects import Answer, Dismiss, End, Tell
 from .elastic import Death, Elastic
 from .epochs import Effects
 from .eviction import OUT
-from .healing import Budget
+from .heal_budget import Budget
+from .job_declaration import Phase, Rules, Wish
 from .membership import Member, tally, voters
-from .roster import Entrant
-from .rules import Phase, Rules, Wish
+from .worker_registry import Entrant
 
 __all__ = ["Coordinator", "Effects", "Phase", "Rules"]
 

@@ -7,9 +7,9 @@ from eagle_eye.types import Layout
 from .effects import Dismiss, Tell
 from .epochs import Effects
 from .eviction import Evicting
+from .job_declaration import Phase, Wish
 from .membership import Member
-from .roster import Entrant
-from .rules import Phase, Wish
+from .worker_registry import Entrant
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):

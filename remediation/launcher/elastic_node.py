@@ -9,20 +9,20 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, Stale
-from eagle_eye.rpc.messages import Body
+from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
 
-from .deaths import glimpse
-from .dump import dump_workers
-from .elastic_sessions import ElasticSessions, Fenced
-from .environment import Store
-from .journal import Journal
-from .presence import Presence
+from .death_watch import glimpse
+from .event_log import Journal
+from .job_file import Presence
+from .rendezvous_store import Ask, ask_patiently
 from .settings import LauncherSettings
-from .stalls import Quiet, Sight
-from .store import Ask, ask_patiently
-from .terms import TermsFile
+from .stall_detector import Quiet, Sight
+from .vote_log import TermsFile
+from .worker_dump import dump_workers
+from .worker_environment import Store
+from .worker_sessions import ElasticSessions, Fenced
 from .workers import Worker, Workers
 
 log = logging.getLogger(__name__)

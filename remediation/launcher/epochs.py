@@ -9,9 +9,9 @@ from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, Place
 
 from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
-from .healing import Budget
+from .heal_budget import Budget
+from .job_declaration import Phase, Rules, Wish
 from .membership import Member, places, succession, tally, voters
-from .rules import Phase, Rules, Wish
 
 Effects = list[Effect]
 

@@ -8,9 +8,9 @@ from eagle_eye.types import Layout, Transition
 
 from .effects import Dismiss, Regroup
 from .epochs import Effects
-from .roster import Entrant
-from .rules import Phase, Wish
+from .job_declaration import Phase, Wish
 from .sharing import Sharing
+from .worker_registry import Entrant
 
 OUT = "its node is left out of the job"
 

@@ -14,34 +14,34 @@ from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError, TemporaryError
-from eagle_eye.rpc.client import ControlClient
-from eagle_eye.rpc.fence import Fence
-from eagle_eye.rpc.messages import Body, Command, Connection, Peer
-from eagle_eye.rpc.server import ControlServer
-from eagle_eye.stream.opening import confirmed_by, open_under
+from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.control_client import ControlClient
+from eagle_eye.rpc.control_messages import Body, Command, Connection, Peer
+from eagle_eye.rpc.control_server import ControlServer
+from eagle_eye.stream.factory import confirmed_by, open_under
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 
+from .cleanup import sweep
 from .command import parse_command
 from .console import Console
-from .coordination import Coordination
 from .coordinator import Coordinator, Rules
+from .coordinator_election import StandStill, Succession
+from .effect_executor import Coordination
+from .elastic_effect_executor import TOLD
 from .elastic_node import ElasticNode
-from .environment import Store
-from .following import ASK_LEADER_S, Following
-from .healing import parse_heal
-from .in_place import TOLD
+from .event_log import Journal, Write
+from .follower import ASK_LEADER_S, Following
+from .heal_budget import parse_heal
 from .inbox import Inbox
-from .journal import Journal, Write
-from .leftovers import sweep
+from .job_file import Presence
+from .job_member import Participant
 from .membership import voters
-from .participant import Participant
-from .presence import Presence
 from .settings import LauncherSettings
-from .succession import StandStill, Succession
-from .terms import TermsFile
+from .vote_log import TermsFile
+from .worker_environment import Store
 from .workers import Worker, Workers
-from .zygote_link import ZygoteLink
+from .zygote_client import ZygoteLink
 
 log = logging.getLogger(__name__)
 

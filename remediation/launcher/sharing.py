@@ -6,8 +6,8 @@ from eagle_eye.types import StandingPlan
 
 from .effects import Answer
 from .epochs import Effects
-from .regrouping import Regrouping
-from .rules import Phase, Wish
+from .job_declaration import Phase, Wish
+from .reconfiguration import Regrouping
 
 
 class Sharing(Regrouping):

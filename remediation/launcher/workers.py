@@ -19,11 +19,11 @@ from eagle_eye.training.ring import Now, RingReader
 from eagle_eye.types import Layout, Place
 
 from .command import Command
-from .deaths import DeathWatch, glimpse
-from .environment import Paths, Store, worker_environment
-from .interface import facing_the_others
+from .death_watch import DeathWatch, glimpse
+from .network_interface import facing_the_others
 from .settings import LauncherSettings
-from .zygote_link import ZygoteLink, kill_group
+from .worker_environment import Paths, Store, worker_environment
+from .zygote_client import ZygoteLink, kill_group
 
 STATUS_S = 0.05
 """How long an exit status is waited for where the kernel does not show it at once."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eagle_eye.types import Alternative
-from remediation.planner.alternatives import Alternative as Option
-from remediation.planner.case import Case
-from remediation.planner.decision import Costs, Decision, Kind, decide
+from remediation.planner.decision.alternatives import Alternative as Option
+from remediation.planner.decision.decision import Costs, Decision, Kind, decide
+from remediation.planner.decision.incident_case import Case
 
-from .cluster import LiveCluster, LiveJob
-from .foresight import best as best_counts
-from .seats import Exchange, exchange
+from .event_table import best as best_counts
+from .live_cluster import LiveCluster, LiveJob
+from .worker_placement import Exchange, exchange
 
 ACTIONS: Mapping[Kind, str] = {
     Kind.NOTHING: "nothing",

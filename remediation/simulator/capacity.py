@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from .job_run import JobRun, Phase
-from .plans import Plans
+from .plan_cache import Plans
+from .simulated_job import JobRun, Phase
 
 
 class Pool:

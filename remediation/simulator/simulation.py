@@ -12,16 +12,16 @@ from typing import Any
 import simpy
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.decision import Kind as Choice
+from remediation.planner.decision.decision import Kind as Choice
 
-from .books import Account, Books
 from .capacity import Capacity, Pool, Share, Shrink, Wait
-from .choice import LEFT_OUT, about_slow
-from .job_run import JobRun, Phase, Source
-from .plans import Plans
-from .policy import REPAIRS, Policy, Repair
-from .trace import Happening, Kind, Shows, Trace
-from .workload import Job
+from .fault_trace import Happening, Kind, Shows, Trace
+from .job_mix import Job
+from .plan_cache import Plans
+from .recovery_policy import REPAIRS, Policy, Repair
+from .simulated_job import JobRun, Phase, Source
+from .slow_node_choice import LEFT_OUT, about_slow
+from .time_accounting import Account, Books
 
 Process = Generator[Any, None, None]
 INSTANT_S = 1e-6

@@ -1,5 +1,5 @@
 """From what the living workers of an elastic job hold to what each of them does next. Pure: no I/O, no clock, no chance."""
 
-from .planning import plan_transition
+from .transition_plan import plan_transition
 
 __all__ = ["plan_transition"]

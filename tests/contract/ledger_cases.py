@@ -14,7 +14,7 @@ from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import AlertRecord, Holder, Ledger, Throughput
 from eagle_eye.ledger.incidents import EDGES
 from eagle_eye.types import Allow, Approval, Finding, IncidentState, Notice, Outcome, Refuse
-from fakes.nouns import JOB, a_finding, a_layout, a_plan, a_step, an_incident
+from fakes.sample_values import JOB, a_finding, a_layout, a_plan, a_step, an_incident
 
 # --- what was seen -------------------------------------------------------------------------------------------------
 

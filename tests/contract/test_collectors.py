@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.agent import Agent, build_collectors
-from collectors.known_jobs import KnownJobs
-from collectors.schedule import Schedule, Watched
+from collectors.agent.agent import Agent, build_collectors
+from collectors.agent.job_registry import KnownJobs
+from collectors.agent.schedule import Schedule, Watched
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config

@@ -10,16 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.learning import learners
-from detectors.synthetic import JOB, Draft, Fault, FrozenWorker, SilentNode, SlowWorker, job_frames, layout_of, shuffled
-from detectors.window import Window
+from detectors.runtime.baseline_learner import learners
+from detectors.runtime.hot_window import Window
 from eagle_eye import plugins
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
 from eagle_eye.types import Baseline, Claim, Entity, Kind
+from fakes.synthetic_frames import (
+    JOB,
+    Draft,
+    Fault,
+    FrozenWorker,
+    SilentNode,
+    SlowWorker,
+    job_frames,
+    layout_of,
+    shuffled,
+)
 
 NAMES = plugins.available("detectors")
-UNIT_TESTS = Path(__file__).parents[1] / "unit"
+UNIT_TESTS = Path(__file__).parents[1] / "unit" / "detectors"
 TICKS = 150
 
 

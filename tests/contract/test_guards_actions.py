@@ -33,8 +33,8 @@ from eagle_eye.types import (
     Topology,
     Window,
 )
-from remediation.commander import FakeCommander
 from remediation.guards import POLICY
+from remediation.job_commands.commander import FakeCommander
 
 NOW = 1_700_000_000.0
 JOB = "tenant/gpt/run1"

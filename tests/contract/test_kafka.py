@@ -11,11 +11,11 @@ import pytest
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import ConfigError, StreamAway, StreamError, StreamFull, StreamRefused
-from eagle_eye.stream.fake import FakeBroker
-from eagle_eye.stream.following import Follower
 from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.kafka_settings import PASSWORD_VARIABLE, why_unreachable
-from fakes.authority import Authority
+from eagle_eye.stream.tailer import Follower
+from fakes.certificates import Authority
+from fakes.kafka_broker import FakeBroker
 
 TOPIC = "observations"
 Open = Callable[..., KafkaStream]

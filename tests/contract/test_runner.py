@@ -9,15 +9,15 @@ import pytest
 
 from detectors.diagnosis import Diagnosis
 from detectors.exits import Exits
-from detectors.replay import recorded, replay
-from detectors.runner import Runner
-from detectors.synthetic import layout_of
+from detectors.runtime.replay import recorded, replay
+from detectors.runtime.runner import Runner
 from eagle_eye import wire
 from eagle_eye.clock import SystemClock
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.memory import MemoryStream
 from eagle_eye.types import Entity, Event, Incident, Kind
+from fakes.synthetic_frames import layout_of
 
 FACTORIES: dict[str, Callable[[Path], Stream]] = {
     "embedded": lambda directory: EmbeddedStream(directory, partitions=3),

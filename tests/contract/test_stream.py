@@ -20,11 +20,11 @@ from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import StreamAway, StreamError, StreamRefused
 from eagle_eye.stream import Message, Place, Stream
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.stream.fake import FakeBroker
 from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.stream.placing import MAX_RECORD_BYTES
+from eagle_eye.stream.partitioner import MAX_RECORD_BYTES
 from eagle_eye.types import digest_of
+from fakes.kafka_broker import FakeBroker
 
 TOPIC = "observations"
 Open = Callable[[], Stream]
@@ -378,7 +378,7 @@ def test_an_existing_topic_keeps_its_number_of_partitions(tmp_path: Path) -> Non
 # --- other processes: this file, run as a program ---------------------------------------------------------------
 
 FORKS = multiprocessing.get_context("forkserver")  # a process that was never ours, and the imports of all that it forks only once
-FORKS.set_forkserver_preload(["pytest", "eagle_eye.stream.embedded", "eagle_eye.stream.fake", "eagle_eye.stream.kafka"])
+FORKS.set_forkserver_preload(["pytest", "eagle_eye.stream.embedded", "fakes.kafka_broker", "eagle_eye.stream.kafka"])
 AS_CHILD = "child"
 
 

@@ -5,9 +5,9 @@ from eagle_eye.types import Holding, Layout
 from remediation.launcher.coordinator import Coordinator, Effects, Rules
 from remediation.launcher.effects import Prepare, Regroup
 from remediation.launcher.elastic import Death
-from remediation.launcher.healing import parse_heal
+from remediation.launcher.heal_budget import parse_heal
 from remediation.launcher.membership import Member
-from remediation.launcher.roster import Entrant
+from remediation.launcher.worker_registry import Entrant
 
 MICRO_BATCHES = 8
 

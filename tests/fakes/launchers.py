@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle_eye import wire
-from eagle_eye.rpc.messages import Body, Command, Peer
-from eagle_eye.rpc.server import ControlServer
+from eagle_eye.rpc.control_messages import Body, Command, Peer
+from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Event, Layout

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eagle_eye.training.elastic.nccl import Border
+from eagle_eye.training.elastic.process_group.nccl import Border
 
 PATIENCE_S = 30.0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import eagle_eye
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, LauncherLost
-from eagle_eye.training.elastic.session import Holding, Regroup, Session
+from eagle_eye.training.elastic.launcher_session import Holding, Regroup, Session
 
 MICRO_BATCHES = 8
 COMPUTE_S = 0.005

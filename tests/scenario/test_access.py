@@ -15,11 +15,11 @@ from eagle_eye.access import Role
 from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.tokens import VARIABLE, add_person
 from eagle_eye.app import drills
-from eagle_eye.app.addresses import free_port
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.stage import Stage
+from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
-from fakes.tls import office
+from fakes.tls_credentials import office
 from servers.pager import SECRET, Pager
 
 LOOP = Path(__file__).with_name("loop.py")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.agent import run_agent
-from collectors.watched_worker import NAMES
+from collectors.agent.agent import run_agent
+from collectors.worker.watched_worker import NAMES
 from eagle_eye.config import AgentConfig, Config, ServerConfig
 from eagle_eye.errors import WireError
 from eagle_eye.stream import OBSERVATIONS

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from eagle_eye.app import drills
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.record import OVER
-from eagle_eye.app.demo.stage import Stage
+from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.deployment_reader import OVER
 from eagle_eye.app.drills import Worker
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock

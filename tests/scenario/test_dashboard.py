@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.demo.pages import Pages
+from eagle_eye.app.demo.demo_dashboard import Pages
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
 

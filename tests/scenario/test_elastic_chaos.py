@@ -5,7 +5,7 @@ import pytest
 from benchmarks.elastic.commits import Commit
 from benchmarks.elastic.invariants import Expected, wrong_samples
 from benchmarks.elastic.schedules import flipped
-from fakes.schedules import IN_A_STEP, missing, played
+from fakes.fault_schedules import IN_A_STEP, missing, played
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.elastic.invariants import Expected
-from fakes.schedules import BEYOND, missing, played
+from fakes.fault_schedules import BEYOND, missing, played
 
 pytestmark = pytest.mark.timeout(900)
 

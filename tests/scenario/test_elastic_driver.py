@@ -8,10 +8,10 @@ import msgspec
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.types import Holding, Layout
-from fakes.commands import LeaderCommands
+from fakes.elastic_processes import TORCH
 from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the stage writes SCRIPT
 from fakes.launchers import FakeLeader, Stage, wait_until
-from fakes.rehearsed import TORCH
+from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import ElasticWorkers
 from remediation.transition import plan_transition
 

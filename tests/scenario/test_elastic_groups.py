@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_eye.training.elastic.rehearsal import Rehearsal
+from fakes.launcher_sessions import Rehearsal
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.training import checkpoint
+from fakes.elastic_processes import TORCH
 from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the stage writes SCRIPT
 from fakes.launchers import FakeLeader, Stage, living, wait_until
-from fakes.rehearsed import TORCH
 
 STEPS = 60
 SAVE_EVERY = 5

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training.elastic import ways
-from fakes.handing_over import LAYERS, inventory, worker
-from fakes.rehearsed import Job, Worker
+from eagle_eye.training.elastic.transfer import transports
+from fakes.elastic_processes import Job, Worker
+from fakes.transfer_processes import LAYERS, inventory, worker
 
 PATIENCE_S = 60.0
 TO_RANK_2 = [[layer % 2, 2, layer] for layer in range(LAYERS)]
@@ -93,7 +93,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers
     made.end()
 
 
-@pytest.mark.parametrize("way", ways.NAMES)
+@pytest.mark.parametrize("way", transports.NAMES)
 def test_a_fresh_process_gets_the_state_of_two_others(workers: Workers, way: str) -> None:
     expected = inventory(0, 2, 1200)
     workers.start(3, TO_RANK_2, [way], width=1200)
@@ -104,7 +104,7 @@ def test_a_fresh_process_gets_the_state_of_two_others(workers: Workers, way: str
     assert heard[0] == heard[1] == ("moved", 0, {}, expected.digest(), True, 0)
 
 
-@pytest.mark.parametrize("way", ways.NAMES)
+@pytest.mark.parametrize("way", transports.NAMES)
 def test_a_taker_whose_giver_is_killed_in_the_middle_is_fresh(workers: Workers, way: str) -> None:
     workers.start(2, TO_RANK_1, [way], ask={1: 2})
     assert workers.hear(1)[0] == "in the middle"
@@ -115,7 +115,7 @@ def test_a_taker_whose_giver_is_killed_in_the_middle_is_fresh(workers: Workers, 
     assert (kind, error, whole, still_open) == ("failed", "Broken", False, 0)
 
 
-@pytest.mark.parametrize("way", ways.NAMES)
+@pytest.mark.parametrize("way", transports.NAMES)
 def test_a_giver_whose_taker_is_killed_in_the_middle_keeps_its_state_and_nothing_else(workers: Workers, way: str) -> None:
     workers.start(2, TO_RANK_1, [way], ask={1: 2})
     assert workers.hear(1)[0] == "in the middle"

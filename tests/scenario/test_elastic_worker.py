@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import eagle_eye
-from eagle_eye.training.elastic.rehearsal import Rehearsal
 from eagle_eye.training.ring import RingReader, StepRecord
 from eagle_eye.types import StepReading
-from fakes.rehearsed import FORKS, plan
+from fakes.elastic_processes import FORKS, plan
+from fakes.launcher_sessions import Rehearsal
 
 MICRO_BATCHES = 8
 STEPS = 6
@@ -204,7 +204,7 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
     from dashboard.sources import Sources
     from eagle_eye.clock import FakeClock
     from eagle_eye.config import Config
-    from fakes.recorded import T0, RecordedJob
+    from fakes.small_deployment import T0, RecordedJob
 
     job = play(tmp_path, stage)
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "kill"}] if slot == 1 else [{"step": 4, "phase": "computing", "act": "stop"}] if slot == 0 else None) for slot in range(4)]

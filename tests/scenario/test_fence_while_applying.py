@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.elastic_processes import Job, Worker
 from fakes.launchers import wait_until
-from fakes.rehearsed import Job, Worker
 
 SCRIPT = """
 import json, os, time

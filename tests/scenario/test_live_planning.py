@@ -19,9 +19,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from eagle_eye.app.addresses import free_port
 from eagle_eye.app.cli import main
 from eagle_eye.app.local_cluster import LocalCluster
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Ledger

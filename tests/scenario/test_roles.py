@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from eagle_eye.app import drills
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.stage import Stage
+from eagle_eye.app.demo.demo_job import Stage
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Holder, IncidentRecord, Ledger
-from eagle_eye.rpc.client import call
+from eagle_eye.rpc.control_client import call
 from eagle_eye.stream import INCIDENTS, OBSERVATIONS, PULSES
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Incident, Pulse

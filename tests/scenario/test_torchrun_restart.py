@@ -12,8 +12,8 @@ import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.types import Holding, Layout
-from fakes.commands import LeaderCommands
 from fakes.launchers import FakeLeader, Stage, wait_until
+from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import Torchrun
 from remediation.transition import plan_transition
 

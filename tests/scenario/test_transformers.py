@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.elastic_processes import FORKS, TORCH, Job, Worker, said_in
 from fakes.launchers import Stage, wait_until
-from fakes.rehearsed import FORKS, TORCH, Job, Worker, said_in
 
 STEPS = 16
 SCRIPT = """

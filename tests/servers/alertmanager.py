@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from eagle_eye.app.addresses import free_port
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 
 BINARY = "prometheus-alertmanager"

@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
             return 200, []
         if self.kind == "plain":
             return (200, []) if self._signed(body) else (401, ["not signed"])
-        from fakes.pagers import refusals
+        from fakes.receiver_rules import refusals
 
         problems = refusals(self.kind, body)
         return (400, problems) if problems else ({"pagerduty": 202}.get(self.kind, 200), [])

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as Late
 
-from dashboard import words
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.showing import Dashboard
+from dashboard import formatting
+from eagle_eye.app.dashboard_process import Dashboard
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import IncidentRecord, Ledger
@@ -46,7 +46,7 @@ def served(config: Config, log: Path) -> Iterator[str]:
 def bill(ledger: Ledger, kept: IncidentRecord) -> str:
     """What an incident costs as any page should tell it: the highest word of diagnosis or of what was measured after its actions."""
     measured = [outcome.actual.get("bill_gpu_hours", 0.0) for outcome in ledger.outcomes(incident=kept.incident.id)]
-    return plain(words.gpu_hours(max([kept.incident.bill_gpu_hours, *measured])))
+    return plain(formatting.gpu_hours(max([kept.incident.bill_gpu_hours, *measured])))
 
 
 @contextmanager
@@ -122,7 +122,7 @@ class Tour:
 
 def plain(text: str) -> str:
     """A narrow space is a space, and many are one."""
-    return re.sub(r"\s+", " ", text.replace(words.SPACE, " "))
+    return re.sub(r"\s+", " ", text.replace(formatting.SPACE, " "))
 
 
 def told(page: Page) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle_eye.app.demo import recording
+from eagle_eye.app.demo import run_archive
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
-from fakes.night import Night, blind_spots, crowd, led, recorded
+from fakes.sample_cluster import Night, blind_spots, crowd, led, recorded
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def night_url(night: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """What `make demo` has written: the recorded run that the product ships."""
-    return recording.unpack(tmp_path_factory.mktemp("recorded"))
+    return run_archive.unpack(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")

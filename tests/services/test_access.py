@@ -11,17 +11,26 @@ from eagle_eye.access import Gate, Role, Tokens
 from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.access.tokens import VARIABLE, add_person, remove_person
-from eagle_eye.app.asking import ask
+from eagle_eye.app.server_client import ask
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, ServerConfig
 from eagle_eye.errors import AccessDenied, ControlError
 from eagle_eye.rpc import control_pb2 as pb
 from eagle_eye.rpc import control_pb2_grpc as stubs
-from eagle_eye.rpc.client import ControlClient, call
-from eagle_eye.rpc.messages import Command, Connection, Decision, NoteOrder, Peer, Release, SilenceOrder, Waiting
-from fakes.office import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
-from fakes.tls import Office as Authority
-from fakes.tls import office
+from eagle_eye.rpc.control_client import ControlClient, call
+from eagle_eye.rpc.control_messages import (
+    Command,
+    Connection,
+    Decision,
+    NoteOrder,
+    Peer,
+    Release,
+    SilenceOrder,
+    Waiting,
+)
+from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
+from fakes.tls_credentials import Office as Authority
+from fakes.tls_credentials import office
 
 SERVER, NODE, CLIENT = CertificateKind.SERVER, CertificateKind.NODE, CertificateKind.CLIENT
 AGENT = Peer(role="agent", node="node-a", boot="first")

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from eagle_eye.app.addresses import free_port
 from eagle_eye.app.cli import main
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import IncidentState, Severity
-from fakes.letters import Newsroom
+from fakes.notifications import Newsroom
 from remediation.actions.notify import Notify
+from remediation.alerts.alert_service import Alerts
 from remediation.alerts.receiver import Receiver
-from remediation.alerts.service import Alerts
-from remediation.cases import Phase
+from remediation.engine.incident_state import Phase
 from servers.alertmanager import BINARY, Alertmanager
 from servers.pager import SECRET, Pager
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import ControlError, PermanentError, Stale, TemporaryError
-from eagle_eye.rpc.client import ControlClient, call
-from eagle_eye.rpc.fence import Fence
-from eagle_eye.rpc.messages import (
+from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.control_client import ControlClient, call
+from eagle_eye.rpc.control_messages import (
     BreakerOrder,
     Command,
     Decision,
@@ -20,8 +20,8 @@ from eagle_eye.rpc.messages import (
     Release,
     SilenceOrder,
 )
-from eagle_eye.rpc.server import REQUESTS_PER_SESSION
-from fakes.office import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
+from eagle_eye.rpc.control_server import REQUESTS_PER_SESSION
+from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
 
 
 def test_requests_are_answered_and_failures_keep_their_kind() -> None:

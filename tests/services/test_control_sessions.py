@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from eagle_eye.app.addresses import free_port
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
-from eagle_eye.rpc.client import ControlClient, call
-from eagle_eye.rpc.fence import Fence
-from eagle_eye.rpc.messages import Peer
-from eagle_eye.rpc.server import ControlServer
-from fakes.office import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
+from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.control_client import ControlClient, call
+from eagle_eye.rpc.control_messages import Peer
+from eagle_eye.rpc.control_server import ControlServer
+from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
 
 CHILD = """
 import asyncio, os, sys

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard import words
+from dashboard import formatting
 from dashboard.sources import Sources
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
-from fakes.night import CROWD, HUNG, JOB, KILLED, KILLED_AGAIN, NODES, SLOW_NODE, WAITING
+from fakes.sample_cluster import CROWD, HUNG, JOB, KILLED, KILLED_AGAIN, NODES, SLOW_NODE, WAITING
 from servers.pages import DESK, bill, plain, tile, told
 
 Open = Callable[..., Page]
@@ -65,7 +65,7 @@ def test_a_healed_incident_shows_what_was_said_beside_what_came_of_it_its_stacks
     outcome = next(each for each in ledger.outcomes(incident=HUNG) if each.predicted)
     assert "Python hang: worker 0 on node-b" in text
     for name in ("downtime_s", "verify_s"):
-        assert words.duration(outcome.actual[name]).replace(words.SPACE, " ") in text
+        assert formatting.duration(outcome.actual[name]).replace(formatting.SPACE, " ") in text
     assert outcome.detail in text
     assert "whether its marks move again" in text.lower()
     assert page.locator(".ee-stack").nth(1).inner_text().startswith("15 workers")
@@ -81,7 +81,7 @@ def test_the_list_has_what_waits_first_and_leads_to_each_incident(opened: Open, 
     expect(rows.first).to_contain_text("Slow node")
     text = told(page)
     for kept in ledger.incidents():
-        assert words.capital(kept.incident.cause) in text
+        assert formatting.capital(kept.incident.cause) in text
         assert bill(ledger, kept) in plain(text)
     page.get_by_text("Not over").click()
     expect(rows).to_have_count(1)
@@ -122,7 +122,7 @@ def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened: 
     assert SLOW_NODE in text
     assert job in text
     assert bill(ledger, kept) in plain(text)
-    expect(page.locator(".ee-call", has_text=words.capital(kept.incident.cause))).to_contain_text(SLOW_NODE)
+    expect(page.locator(".ee-call", has_text=formatting.capital(kept.incident.cause))).to_contain_text(SLOW_NODE)
     expect(page.locator(".ee-table", has_text="Workers").locator("tbody tr")).to_contain_text(str(len(facts.layout.places)))
 
 
@@ -133,7 +133,7 @@ def test_the_job_is_told_with_its_workers_and_all_that_happened_to_it(go: Go, le
     assert f"epoch {facts.layout.epoch}" in text
     assert f"{len(facts.layout.places)} workers on {len(facts.layout.nodes)} nodes" in text
     for kept in ledger.incidents():
-        expect(page.locator(f"a[href*='{kept.incident.id}']", has_text=words.capital(kept.incident.cause)).first).to_be_attached()
+        expect(page.locator(f"a[href*='{kept.incident.id}']", has_text=formatting.capital(kept.incident.cause)).first).to_be_attached()
     expect(page.locator(".ee-banner", has_text=SLOW_NODE)).to_contain_text("is slow")
 
 
@@ -144,8 +144,8 @@ def test_the_actions_are_told_with_what_was_expected_of_them_and_who_said_no(go:
     measured = [outcome for outcome in ledger.outcomes() if "downtime_s" in outcome.actual]
     assert len(measured) >= 3
     for outcome in measured:
-        assert words.duration(outcome.actual["downtime_s"]).replace(words.SPACE, " ") in text
-        assert f"expected {words.duration(outcome.predicted['downtime_s'])}".replace(words.SPACE, " ") in text
+        assert formatting.duration(outcome.actual["downtime_s"]).replace(formatting.SPACE, " ") in text
+        assert f"expected {formatting.duration(outcome.predicted['downtime_s'])}".replace(formatting.SPACE, " ") in text
         assert outcome.detail in text
     held = [each.verdict.reason for each in ledger.verdicts(incident=WAITING) if type(each.verdict).__name__ == "Hold"]
     assert held[-1] in text
@@ -157,17 +157,17 @@ def test_eagle_eye_tells_of_itself_who_leads_what_it_cannot_see_and_how_far_the_
     now, lease, owner = sources.now(), ledger.holder_of("leader"), ledger.holder_of("partition/0")
     assert lease is not None
     assert owner is not None
-    assert plain(f"{lease.holder.host} process {lease.holder.pid}, term {lease.term}, since {words.relative(lease.since, now)}") in tile(page, "Leader")
+    assert plain(f"{lease.holder.host} process {lease.holder.pid}, term {lease.term}, since {formatting.relative(lease.since, now)}") in tile(page, "Leader")
     assert f"0 process {owner.holder.pid} on {owner.holder.host} {owner.term}" in plain(page.locator(".ee-table", has_text="Partition").locator("tbody tr").inner_text())
     [failing] = [finding for finding in ledger.findings(active_only=True) if finding.kind == "collector.failing"]
     blind = page.locator("tbody tr", has_text="collector fails")
-    assert plain(f"{NODES[-1]} ▲collector fails {failing.evidence[0].text} {words.relative(failing.since, now)}") in plain(blind.inner_text())
+    assert plain(f"{NODES[-1]} ▲collector fails {failing.evidence[0].text} {formatting.relative(failing.since, now)}") in plain(blind.inner_text())
     [told_of] = [each for each in ledger.verdicts(incident=WAITING) if each.verdict.guard == "telemetry_distrust" and "clock" in each.verdict.reason]
     clock = plain(page.locator("tbody tr", has_text="clock is off").inner_text())
     assert told_of.verdict.reason == f"the clock of {SLOW_NODE} is more than 5 s behind"
     assert clock.startswith(f"{SLOW_NODE} ▲clock is off 5 s behind the server's, at least")
-    assert clock.endswith(plain(words.relative(told_of.time, now)))
+    assert clock.endswith(plain(formatting.relative(told_of.time, now)))
     found = sources.ask("gpu/gpu", "SELECT max(epoch(time)) AS newest FROM {rows}", since=now - 600.0, until=now)
     sources.close()
     assert found is not None
-    assert plain(words.relative(float(found["newest"][0]), now)) in tile(page, "Newest number")
+    assert plain(formatting.relative(float(found["newest"][0]), now)) in tile(page, "Newest number")

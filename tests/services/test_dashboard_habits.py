@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard import words
+from dashboard import formatting
 from dashboard.figures.colours import DARK, LIGHT
 from dashboard.sources import Sources
 from eagle_eye.access import Role
@@ -14,7 +14,7 @@ from eagle_eye.access.tokens import add_person
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import AccessConfig, Config
 from eagle_eye.ledger import Ledger
-from fakes.night import JOB, KILLED, SLOW_NODE, WAITING
+from fakes.sample_cluster import JOB, KILLED, SLOW_NODE, WAITING
 from servers.pages import (
     BERLIN,
     DESK,
@@ -176,8 +176,8 @@ def test_times_are_the_readers_own_and_relative(opened: Open, night: Path, ledge
     assert kept is not None
     now = Sources(Config(state_dir=str(night))).now()
     text = told(opened(f"incident?incident={WAITING}"))
-    assert plain(f"began {words.relative(kept.incident.since, now)}, {words.clock_time(kept.incident.since, BERLIN)} {words.zone_name(BERLIN, now)}") in text
-    assert plain(words.clock_time(kept.opened, BERLIN, milliseconds=True)) in text
+    assert plain(f"began {formatting.relative(kept.incident.since, now)}, {formatting.clock_time(kept.incident.since, BERLIN)} {formatting.zone_name(BERLIN, now)}") in text
+    assert plain(formatting.clock_time(kept.opened, BERLIN, milliseconds=True)) in text
 
 
 def test_an_enlarged_figure_shows_only_what_was_chosen_until_a_double_click(opened: Open) -> None:

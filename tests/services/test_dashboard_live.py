@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard import words
+from dashboard import formatting
 from dashboard.sources import Sources
 from eagle_eye.app import drills
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.demo.stage import Stage
+from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
@@ -165,11 +165,11 @@ def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(s
     row = plain(page.locator(".ee-table", has_text="Partition").locator("tbody tr").inner_text())
     assert row.startswith(f"0 process {owner.holder.pid} on {owner.holder.host} {owner.term}")
     come(stage, "a server that has read everything", lambda: figures(sources, "eagle_eye_partition_lag_seconds") == 0.0)
-    expect(tile_of(page, "Lag")).to_contain_text(words.duration(0.0))
+    expect(tile_of(page, "Lag")).to_contain_text(formatting.duration(0.0))
     assert "not known" not in tile(page, "Lag")
     lost = plain(page.locator(".ee-table", has=page.get_by_text("What was lost")).inner_text())
-    assert f"records of nodes that found no room {words.number(figures(sources, 'eagle_eye_node_dropped_records_total'))}" in lost
-    assert f"records that could not be read {words.number(figures(sources, 'eagle_eye_partition_dead_letters_total'))}" in lost
+    assert f"records of nodes that found no room {formatting.number(figures(sources, 'eagle_eye_node_dropped_records_total'))}" in lost
+    assert f"records that could not be read {formatting.number(figures(sources, 'eagle_eye_partition_dead_letters_total'))}" in lost
     assert "Clocks off 0" in tile(page, "Clocks off")
     sources.close()
 
@@ -189,7 +189,7 @@ def asked(stage: Stage, opened: Callable[[str], Page], struck: drills.Struck) ->
     kept, plan = found
     page = opened(f"incident?incident={kept.incident.id}")
     page.set_default_timeout(PATIENCE_S * 1000)
-    expect(page.get_by_role("heading", name=words.capital(kept.incident.cause)).first).to_be_visible()
+    expect(page.get_by_role("heading", name=formatting.capital(kept.incident.cause)).first).to_be_visible()
     expect(page.locator(".ee-terms", has_text=plan.digest)).to_be_visible()
     return kept, plan, page
 

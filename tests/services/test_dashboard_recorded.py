@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-from dashboard import words
+from dashboard import formatting
 from dashboard.queries.incidents import NOT_OVER
 from dashboard.sources import Sources
 from eagle_eye.config import Config
@@ -64,13 +64,13 @@ def test_the_cluster(go: Go, demo: Config, demo_ledger: Ledger) -> None:
         assert "No open incident" in told(page)
     for kept in open_ones:
         call = plain(page.locator(".ee-call", has=page.locator(f"a[href*='{kept.incident.id}']")).inner_text())
-        assert words.capital(kept.incident.cause) in call
+        assert formatting.capital(kept.incident.cause) in call
         assert bill(demo_ledger, kept) in call
         assert ("not healed: needs a person" if str(kept.state) == "failed" else str(kept.state)) in call
     row = plain(page.locator(".ee-table", has_text="Goodput").locator("tbody tr").inner_text())
     assert row.startswith(job_of(demo_ledger))
     assert f"{newest(demo, 'max(step)', 'steps'):,.0f}" in row
-    assert row.endswith(str(len(open_ones) or words.NOTHING))
+    assert row.endswith(str(len(open_ones) or formatting.NOTHING))
 
 
 def test_the_job(go: Go, demo: Config, demo_ledger: Ledger) -> None:
@@ -81,8 +81,8 @@ def test_the_job(go: Go, demo: Config, demo_ledger: Ledger) -> None:
     assert f"{newest(demo, 'max(step)', 'steps'):,.0f} epoch {newest(demo, 'max(epoch)', 'steps'):.0f}" in tile(page, "Step")
     marks = plain(page.locator(".ee-table", has=page.get_by_text("What happened to the job")).inner_text())
     for kept in demo_ledger.incidents()[:10]:
-        assert plain(words.clock_time(kept.opened, BERLIN)) in marks
-        assert words.capital(kept.incident.cause) in marks
+        assert plain(formatting.clock_time(kept.opened, BERLIN)) in marks
+        assert formatting.capital(kept.incident.cause) in marks
 
 
 def test_the_incidents(go: Go, demo_ledger: Ledger) -> None:
@@ -90,10 +90,10 @@ def test_the_incidents(go: Go, demo_ledger: Ledger) -> None:
     assert len(demo_ledger.incidents()) >= 10
     for kept in demo_ledger.incidents():
         row = plain(page.locator("tbody tr", has=page.locator(f"td > a[href*='{kept.incident.id}']")).inner_text())
-        assert words.capital(kept.incident.cause) in row
+        assert formatting.capital(kept.incident.cause) in row
         assert bill(demo_ledger, kept) in row
         assert ("Superseded" in row) == (kept in superseded(demo_ledger))
-        assert plain(words.clock_time(kept.incident.since, BERLIN)) in row
+        assert plain(formatting.clock_time(kept.incident.since, BERLIN)) in row
 
 
 def test_an_incident_of_each_action(go: Go, demo_ledger: Ledger) -> None:
@@ -104,7 +104,7 @@ def test_an_incident_of_each_action(go: Go, demo_ledger: Ledger) -> None:
         page = go(f"incident?incident={outcome.incident}", outcome.incident)
         kept = demo_ledger.incident_record(outcome.incident)
         assert kept is not None
-        assert words.capital(kept.incident.cause) in tile(page, "Cause")
+        assert formatting.capital(kept.incident.cause) in tile(page, "Cause")
         assert bill(demo_ledger, kept) in tile(page, "Costs so far")
         assert kept.incident.id in told(page)
         assert plain(outcome.detail) in told(page)
@@ -118,7 +118,7 @@ def test_the_actions(go: Go, demo_ledger: Ledger) -> None:
     for outcome in measured:
         row = page.locator("tbody tr", has=page.locator(f"a[href*='{outcome.incident}']"), has_text=outcome.detail)
         cells = [plain(text) for text in row.all_inner_texts()]
-        said = f"{plain(words.duration(outcome.actual['downtime_s']))} expected {plain(words.duration(outcome.predicted.get('downtime_s')))}"
+        said = f"{plain(formatting.duration(outcome.actual['downtime_s']))} expected {plain(formatting.duration(outcome.predicted.get('downtime_s')))}"
         assert any(said in cell for cell in cells), (said, cells)
 
 
@@ -126,12 +126,12 @@ def test_eagle_eye_itself(go: Go, demo: Config, demo_ledger: Ledger, ended: floa
     page = go("eagle_eye", "Eagle Eye")
     lease = demo_ledger.holder_of("leader")
     assert lease is not None
-    assert plain(f"process {lease.holder.pid} on {lease.holder.host}, term {lease.term}, until {words.relative(lease.until, ended)}") in tile(page, "Leader")
-    assert plain(words.relative(newest(demo, "max(epoch(time))", "node/host"), ended)) in tile(page, "Newest number")
+    assert plain(f"process {lease.holder.pid} on {lease.holder.host}, term {lease.term}, until {formatting.relative(lease.until, ended)}") in tile(page, "Leader")
+    assert plain(formatting.relative(newest(demo, "max(epoch(time))", "node/host"), ended)) in tile(page, "Newest number")
     failing = [finding for finding in demo_ledger.findings(active_only=True) if finding.kind == "collector.failing"]
     assert f"Blind spots {len(failing)}" in tile(page, "Blind spots")
     assert demo_ledger.notices()
     for notice in demo_ledger.notices():
         row = plain(page.locator("tbody tr", has_text=notice.message.replace("`", "")).inner_text())
         assert notice.name in row
-        assert plain(words.clock_time(notice.time, BERLIN)) in row
+        assert plain(formatting.clock_time(notice.time, BERLIN)) in row

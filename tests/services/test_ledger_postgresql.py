@@ -14,7 +14,7 @@ from contract.ledger_cases import *  # noqa: F403 -- the cases are the same for 
 from eagle_eye.errors import LedgerAway, LedgerError, Stale
 from eagle_eye.ledger import Holder, Ledger, tables
 from eagle_eye.types import IncidentState
-from fakes.nouns import an_incident
+from fakes.sample_values import an_incident
 from servers.postgresql import PASSWORD, Postgres
 
 ADA = Holder(host="machine-a", pid=101, boot="ada")

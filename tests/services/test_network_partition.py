@@ -57,7 +57,7 @@ with (home / "digests").open("a") as out:
 os._exit(0)
 """
 COMMAND = (sys.executable, "train.py")
-PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "eagle_eye.training.elastic.assembly")
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "eagle_eye.training.elastic.api")
 
 
 def steps(home: Path, node: str) -> list[dict[str, Any]]:

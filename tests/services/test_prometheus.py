@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from eagle_eye.app.addresses import free_port
 from eagle_eye.app.local_cluster import LocalCluster, end
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import FakeClock, SystemClock
-from eagle_eye.history.figures import HistoryFigures, HistoryMetrics
+from eagle_eye.history.history_metrics import HistoryFigures, HistoryMetrics
 from eagle_eye.ledger import Ledger
 from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.types import Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
-from eagle_eye.types.pulse import Pulse, PulseStep
-from fakes.nouns import JOB, a_layout, a_plan, an_incident
+from eagle_eye.types.job_snapshot import Pulse, PulseStep
+from fakes.sample_values import JOB, a_layout, a_plan, an_incident
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DEADLINE_S = 30.0

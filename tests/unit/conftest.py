@@ -13,12 +13,12 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.types import Entity, Incident, IncidentState, Mode, Outcome
-from remediation.commander import FakeCommander
-from remediation.engine import Engine
-from remediation.execution import at_once
+from fakes.synthetic_job import SyntheticJob, incident
+from remediation.engine.engine import Engine
+from remediation.engine.execution import at_once
 from remediation.guards import POLICY
-from remediation.policy import Policy
-from remediation.synthetic import SyntheticJob, incident
+from remediation.job_commands.commander import FakeCommander
+from remediation.policy.settings import Policy
 
 
 @dataclass

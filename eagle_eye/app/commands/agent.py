@@ -3,7 +3,7 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.node_agent import serve
+from eagle_eye.app.agent_process import serve
 from eagle_eye.config import Config
 
 

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from eagle_eye.app import options, parts
+from eagle_eye.app import options, plugin_wiring
 from eagle_eye.app.printing import plain_table, print_json
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
@@ -43,7 +43,7 @@ def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
       eagle-eye alerts test pagerduty --config /etc/eagle-eye/config.toml
     """
     from eagle_eye.clock import SystemClock
-    from remediation.alerts.trying import try_each
+    from remediation.alerts.receiver_test import try_each
 
     failed = False
     for tried in try_each(_addresses(config, names), SystemClock(), socket.gethostname()):
@@ -70,7 +70,7 @@ def waiting(config: Config, json_lines: bool) -> None:
       eagle-eye alerts waiting
       eagle-eye alerts waiting --json
     """
-    from eagle_eye.ledger.opening import open_ledger
+    from eagle_eye.ledger.factory import open_ledger
 
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
         found = ledger.addressees()
@@ -90,7 +90,7 @@ def waiting(config: Config, json_lines: bool) -> None:
 def _addresses(config: Config, names: tuple[str, ...]) -> "list[Address]":
     from remediation.alerts.receiver import addresses_of
 
-    found = {address.name: address for address in addresses_of(parts.receivers(config))}
+    found = {address.name: address for address in addresses_of(plugin_wiring.receivers(config))}
     if not found:
         raise ConfigError("nobody is told of incidents: add [[actions.notify.receivers]] to the configuration; docs/alerts.md has examples")
     for name in names:

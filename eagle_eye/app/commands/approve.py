@@ -1,5 +1,5 @@
 """`eagle-eye approve`."""
 
-from eagle_eye.app.deciding import deciding
+from eagle_eye.app.approval_prompt import deciding
 
 command = deciding("approve", approved=True)

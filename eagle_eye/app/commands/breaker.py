@@ -3,10 +3,10 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.asking import ask
-from eagle_eye.app.standing import show, standing
+from eagle_eye.app.brake_printing import show, standing
+from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.messages import BreakerOrder
+from eagle_eye.rpc.control_messages import BreakerOrder
 from eagle_eye.types import Breaker
 
 CELLS = {"id": "id", "job": "job", "action": "action", "since": "since", "incident": "incident", "why": "reason"}

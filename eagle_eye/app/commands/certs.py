@@ -40,7 +40,7 @@ def init(config: Config, folder: str) -> None:
       eagle-eye certs init
       eagle-eye certs init --dir /root/eagle-eye-ca
     """
-    from eagle_eye.access.authority import Authority
+    from eagle_eye.access.certificate_authority import Authority
 
     authority = Authority(_folder(config, folder))
     authority.make(SystemClock().now())
@@ -67,7 +67,7 @@ def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], days: fl
       eagle-eye certs issue node-7 --kind node --host 10.0.0.7
       eagle-eye certs issue ada --kind client --days 90
     """
-    from eagle_eye.access.authority import Authority
+    from eagle_eye.access.certificate_authority import Authority
 
     authority = Authority(_folder(config, folder))
     identity = Identity(kind=CertificateKind(kind), name=name)

@@ -32,8 +32,8 @@ def check(path: str) -> None:
     Example:
       eagle-eye config check eagle-eye.toml
     """
-    from eagle_eye.app import parts
+    from eagle_eye.app import plugin_wiring
 
     config = configuration.load(path)
-    parts.check(config, path)
-    click.echo(f"{path} is fine (digest {config.digest}, mode {parts.policy(config).mode})")
+    plugin_wiring.check(config, path)
+    click.echo(f"{path} is fine (digest {config.digest}, mode {plugin_wiring.policy(config).mode})")

@@ -9,7 +9,7 @@ from types import FrameType
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.showing import LISTEN, Dashboard
+from eagle_eye.app.dashboard_process import LISTEN, Dashboard
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
@@ -32,7 +32,7 @@ def command(config: Config, listen: str, demo: bool) -> None:
     """
     with ExitStack() as stack:
         if demo:
-            from eagle_eye.app.demo.recording import unpack
+            from eagle_eye.app.demo.run_archive import unpack
 
             config = unpack(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eagle-eye-recorded-"))))
         _serve(Dashboard(config, listen, SystemClock()))

@@ -15,9 +15,9 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 
 if TYPE_CHECKING:
-    from eagle_eye.app.demo.judge import Row
-    from eagle_eye.app.demo.pages import Pages
-    from eagle_eye.app.demo.run import Demo
+    from eagle_eye.app.demo.demo import Demo
+    from eagle_eye.app.demo.demo_dashboard import Pages
+    from eagle_eye.app.demo.verdict import Row
 
 PLAIN_WIDTH = 170
 """Characters of a line where the output is no terminal."""
@@ -42,9 +42,9 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
       eagle-eye demo --seed 7 --only kill --only node
       eagle-eye demo --keep
     """
+    from eagle_eye.app.demo.demo import Demo
+    from eagle_eye.app.demo.demo_dashboard import Pages
     from eagle_eye.app.demo.faults import FAULTS
-    from eagle_eye.app.demo.pages import Pages
-    from eagle_eye.app.demo.run import Demo
 
     kinds = dict.fromkeys(fault.kind for fault in FAULTS)
     if unknown := [kind for kind in only if kind not in kinds]:
@@ -77,18 +77,18 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
 
 def _finish(demo: "Demo", rows: "list[Row]", *, json_lines: bool, record: str) -> None:
     """Tell what came of it, and mark the run as over."""
-    from eagle_eye.app.demo import recording, view
+    from eagle_eye.app.demo import live_view, run_archive
 
     if json_lines:
         for row in rows:
-            print_json(view.plain(row))
-    demo.console.print(view.table(rows))
-    (demo.folder / "table.md").write_text(view.markdown(rows) + "\n")
-    recording.mark(demo.state_dir, began=demo.began, ended=demo.ended, seed=demo.seed, command=f"eagle-eye demo --seed {demo.seed}")
+            print_json(live_view.plain(row))
+    demo.console.print(live_view.table(rows))
+    (demo.folder / "table.md").write_text(live_view.markdown(rows) + "\n")
+    run_archive.mark(demo.state_dir, began=demo.began, ended=demo.ended, seed=demo.seed, command=f"eagle-eye demo --seed {demo.seed}")
     healed = sum(not row.wrongs for row in rows)
     demo.console.print(f"{healed} of {len(rows)} healed. Look again: eagle-eye incidents --state-dir {demo.state_dir}")
     if record:
-        size = recording.pack(demo.state_dir, Path(record))
+        size = run_archive.pack(demo.state_dir, Path(record))
         demo.console.print(f"recorded in {record}, {size / 1000:.0f} kB")
 
 

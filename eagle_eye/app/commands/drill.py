@@ -7,12 +7,12 @@ import threading
 import click
 
 from eagle_eye.app import drills, options, pid_file
-from eagle_eye.app.node_agent import PID_FILE
-from eagle_eye.app.running import run_dirs
+from eagle_eye.app.agent_process import PID_FILE
+from eagle_eye.app.running_launchers import run_dirs
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.stream.opening import open_embedded
+from eagle_eye.stream.factory import open_embedded
 
 DONE = "done; the launcher's log says what the job does about it, and `eagle-eye incidents` what its server makes of it, if it has one"
 

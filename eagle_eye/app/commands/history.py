@@ -114,7 +114,7 @@ def export(
 
 
 def _history(config: Config) -> Any:
-    from eagle_eye.history.opening import open_history
+    from eagle_eye.history.factory import open_history
 
     return open_history(config)
 

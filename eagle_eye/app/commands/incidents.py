@@ -6,9 +6,9 @@ import click
 from rich.console import Console
 
 from eagle_eye.app import options
-from eagle_eye.app.reading import print_incident, print_incidents
+from eagle_eye.app.incident_printing import print_incident, print_incidents
 from eagle_eye.config import Config
-from eagle_eye.ledger.opening import open_ledger
+from eagle_eye.ledger.factory import open_ledger
 
 
 @click.command(short_help="what happened, why, and what was done")

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.launching import launch, launcher_settings, new_run_id
+from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 

@@ -3,11 +3,11 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.asking import ask
+from eagle_eye.app.brake_printing import show, standing
 from eagle_eye.app.durations import duration
-from eagle_eye.app.standing import show, standing
+from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.messages import MaintenanceOrder
+from eagle_eye.rpc.control_messages import MaintenanceOrder
 from eagle_eye.types import Window
 
 CELLS = {"id": "id", "nodes": "nodes", "jobs": "jobs", "from": "since", "until": "until", "by": "person", "why": "reason"}

@@ -3,9 +3,9 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.asking import ask
+from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.messages import NoteOrder
+from eagle_eye.rpc.control_messages import NoteOrder
 
 
 @click.command(short_help="write something about an incident")

@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.live_printing import print_live
+from eagle_eye.app.live_plan_printing import print_live
 from eagle_eye.app.plan_printing import print_prospect, prospect_json
 from eagle_eye.app.printing import print_json
 from eagle_eye.config import Config
 from eagle_eye.ledger import Throughput
-from eagle_eye.ledger.opening import open_ledger
-from remediation.planner.cluster_file import ClusterFile
-from remediation.planner.prospect import foresee
+from eagle_eye.ledger.factory import open_ledger
+from remediation.planner.files.cluster_file import ClusterFile
+from remediation.planner.files.plan_report import foresee
 
 
 @click.command(short_help="who should get which nodes, and what to do if one is lost")

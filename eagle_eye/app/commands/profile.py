@@ -5,7 +5,7 @@ import json
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.profiling import print_profile, run
+from eagle_eye.app.profile_run import print_profile, run
 from eagle_eye.config import Config
 
 

@@ -3,9 +3,9 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.asking import ask
+from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.messages import Release
+from eagle_eye.rpc.control_messages import Release
 
 
 @click.command(short_help="let a node that was left take part again")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.replaying import replay
+from eagle_eye.app.replay_run import replay
 from eagle_eye.config import Config
 
 

@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from eagle_eye.app import options
-from eagle_eye.app.addresses import free_port
-from eagle_eye.app.launching import launch, launcher_settings, new_run_id
+from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
 from eagle_eye.app.local_cluster import LocalCluster, end
+from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 

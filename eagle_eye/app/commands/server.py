@@ -7,7 +7,7 @@ import msgspec
 
 from eagle_eye import config as configuration
 from eagle_eye.app import options
-from eagle_eye.app.serving.process import serve
+from eagle_eye.app.serving.server_process import serve
 from eagle_eye.config import Config
 
 

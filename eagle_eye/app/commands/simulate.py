@@ -6,7 +6,7 @@ import click
 
 from eagle_eye.app import options
 from eagle_eye.app.printing import print_json
-from eagle_eye.app.simulating import Wanted, check_page, lines, run, show, write_page
+from eagle_eye.app.simulation_run import Wanted, check_page, lines, run, show, write_page
 
 
 @click.command(short_help="years of cluster life in seconds, policy beside policy")

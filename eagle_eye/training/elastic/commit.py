@@ -7,7 +7,7 @@ import torch
 from eagle_eye.errors import Broken
 
 if TYPE_CHECKING:
-    from .groups import Group
+    from .process_group.process_group import Group
 
 
 def commit(group: "Group", step: int, soft: int) -> int:

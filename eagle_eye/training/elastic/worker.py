@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, NoReturn
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateTorn
 from eagle_eye.training.probe import Monitor
 
-from . import huge_pages
-from .arithmetic import Reduction
-from .background import background
+from .checkpointing import Saving
 from .commit import commit
-from .completion import complete
-from .epochs import Holding, Regroup
-from .faults import Faults
-from .gradients import Gradients
-from .groups import Group, form
-from .inventory import Inventory
-from .saving import Saving
+from .epoch_protocol import Holding, Regroup
+from .fault_injection import Faults
+from .process_group.process_group import Group, form
+from .reduce.gradients import Gradients
+from .reduce.reduction import Reduction
+from .reduce.resume_reduction import complete
 from .step import Result, Step
+from .train_state import huge_pages
+from .train_state.train_state import Inventory
 from .trainable import Trainable
-from .transfer import give_and_take
+from .transfer.state_transfer import give_and_take
+from .worker_threads import background
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .alone import Alone
-    from .session import Session
+    from .launcher_session import Session
+    from .local_session import Alone
 
 _log = logging.getLogger("eagle_eye.elastic")
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training.elastic.assembly import assemble, connect
+from eagle_eye.training.elastic.api import assemble, connect
 from eagle_eye.training.elastic.worker import Elastic
 
-from .drawing import Draw, Ticks
-from .trained import OfTrainer
+from .sample_order import Draw, Ticks
+from .trainer_model import OfTrainer
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ class ElasticTraining:
 
     def create_scheduler(self, *arguments: Any, **named: Any) -> Any:
         """As Trainer's, but stepped together with the optimizer, before a new worker may take its state."""
-        from .trained import Shown
+        from .trainer_model import Shown
 
         scheduler = super().create_scheduler(*arguments, **named)  # type: ignore[misc]  # of Trainer
         self.lr_scheduler = scheduler if isinstance(scheduler, Shown) else Shown(scheduler)

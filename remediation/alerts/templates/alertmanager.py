@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from eagle_eye.types import Severity
 from remediation.alerts.alert import Alert
 from remediation.alerts.receiver import Address
-
-from .severities import PAGER, rfc3339
+from remediation.alerts.severity_words import PAGER, rfc3339
 
 ALERTNAME = "EagleEyeIncident"
 WATCHDOG = "EagleEyeWatchdog"

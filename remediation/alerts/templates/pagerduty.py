@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from remediation.alerts.alert import Alert
 from remediation.alerts.receiver import Address
-
-from .severities import PAGER, cut, rfc3339
+from remediation.alerts.severity_words import PAGER, cut, rfc3339
 
 SUMMARY = 1024
 KEY = 255

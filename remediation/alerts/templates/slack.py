@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 from remediation.alerts.alert import Alert
 from remediation.alerts.receiver import Address
-
-from .severities import cut
+from remediation.alerts.severity_words import cut
 
 HEADER = 150
 TEXT = 3000

@@ -1,0 +1,150 @@
+"""Approve, refuse, silence, note: what a person says goes through the control channel, with the digest of the plan that they saw."""
+
+from collections.abc import Callable
+
+from dashboard import html
+from dashboard.errors import NotShown
+from dashboard.queries.incident import PlanLine, Story
+from dashboard.sources import Sources
+from dashboard.viewer import Reader
+from eagle_eye.access import Role
+from eagle_eye.errors import AccessDenied, EagleEyeError
+from eagle_eye.rpc.control_messages import Decision, NoteOrder, SilenceOrder
+from eagle_eye.rpc.operator_client import Question
+
+from . import summary
+
+SAID = "eagle-eye-said"
+NAME = "eagle-eye-name"
+SENT = "eagle-eye-sent"
+"""How often something was sent: what was open closes with it, so that the answer is seen."""
+SILENCES = {"30 minutes": 1800.0, "1 hour": 3600.0, "4 hours": 14_400.0, "1 day": 86_400.0}
+
+
+def offer(known: Sources, who: Reader, story: Story) -> None:
+    """The buttons under what is proposed, and what came of the last one that was pressed."""
+    import streamlit as st
+
+    _answer(story)
+    turn = st.session_state.get(SENT, 0)
+    with st.container(horizontal=True, gap="small", key="ee-words"):
+        if story.waiting is not None:
+            _decide(known, who, story, story.waiting, "approve")
+            _decide(known, who, story, story.waiting, "refuse")
+        with st.popover("Silence", icon=":material/notifications_paused:", key=f"silence-{turn}"):
+            _asked_for(who, "silence", lambda: _silence(known, who, story))
+        with st.popover("Note", icon=":material/edit_note:", key=f"note-{turn}"):
+            _asked_for(who, "write a note", lambda: _note(known, who, story))
+
+
+def _decide(known: Sources, who: Reader, story: Story, line: PlanLine, what: str) -> None:
+    """One word on one digest: a plan that has changed meanwhile has other buttons."""
+    import streamlit as st
+
+    approves = what == "approve"
+    with st.popover(f"{what.capitalize()}…", type="primary" if approves else "secondary", key=f"{what}-{line.digest}-{st.session_state.get(SENT, 0)}"):
+        _asked_for(who, what, lambda: _confirm(known, who, story, line, what))
+
+
+def _asked_for(who: Reader, what: str, form: Callable[[], None]) -> None:
+    """The form, or for a viewer who may do it."""
+    import streamlit as st
+
+    if who.person.role.includes(Role.OPERATOR):
+        form()
+    else:
+        st.html(refusal(who, what))
+
+
+def refusal(who: Reader, what: str) -> html.Safe:
+    """What a viewer reads: nothing was done, and who can do it."""
+    title = f"To {what} takes the role operator"
+    advice = f"You are signed in as {who.person.name}, a {who.person.role}: you may look at everything, and nothing was sent. Ask an operator, or sign in with an operator's token."
+    return html.joined(html.tagged("b", title), html.tagged("p", advice, "ee-second"))
+
+
+def _confirm(known: Sources, who: Reader, story: Story, line: PlanLine, what: str) -> None:
+    import streamlit as st
+
+    st.markdown(f"**{summary.action(line.plan)}?**")
+    st.caption(f"Your word counts for plan `{line.digest}` and for no other: if action or targets change, you are asked again.")
+    name = _name(who, f"{what}-{line.digest}")
+    note = st.text_input("Why (kept with the incident)", key=f"why-{what}-{line.digest}", placeholder="optional")
+    if st.button(f"{what.capitalize()} now", type="primary", key=f"do-{what}-{line.digest}", width="stretch"):
+        word = Decision(plan=line.plan.id, person=name, digest=line.digest, note=note.strip())
+        _send(known, who, story, what, word)
+
+
+def _silence(known: Sources, who: Reader, story: Story) -> None:
+    import streamlit as st
+
+    st.caption("Nothing is done by itself about what you choose. What a job does to itself goes on, and so do alerts.")
+    choices = _silenced(story)
+    with st.form(f"silence-{story.incident.id}", border=False):
+        name = _name(who, "silence")
+        about = st.radio("About", list(choices), key=f"about-{story.incident.id}")
+        length = st.selectbox("For", list(SILENCES), key=f"length-{story.incident.id}")
+        reason = st.text_input("Why", key=f"reason-{story.incident.id}", placeholder="whoever is woken at night reads it")
+        if st.form_submit_button("Silence", type="primary", width="stretch"):
+            job, node, cause = choices[about or next(iter(choices))]
+            _send(known, who, story, "silence", SilenceOrder(person=name, job=job, node=node, cause=cause, seconds=SILENCES[length or "1 hour"], reason=reason.strip()))
+
+
+def _silenced(story: Story) -> dict[str, tuple[str, str, str]]:
+    """Words → (job, node, cause); the narrowest first."""
+    incident = story.incident
+    choices = {f"{incident.cause} on {node}": ("", node, incident.cause) for node in story.nodes[:1]}
+    choices |= {f"everything on {node}": ("", node, "") for node in story.nodes[:1]}
+    return {**choices, f"{incident.cause} in {incident.job}": (incident.job, "", incident.cause), f"everything in {incident.job}": (incident.job, "", "")}
+
+
+def _note(known: Sources, who: Reader, story: Story) -> None:
+    import streamlit as st
+
+    with st.form(f"note-{story.incident.id}", border=False, clear_on_submit=True):
+        name = _name(who, "note")
+        text = st.text_area("Note", key=f"note-text-{story.incident.id}", placeholder="the cable was loose, replaced")
+        if st.form_submit_button("Keep", type="primary", width="stretch"):
+            _send(known, who, story, "note", NoteOrder(incident=story.incident.id, person=name, text=text.strip()))
+
+
+def _name(who: Reader, where: str) -> str:
+    """Who says it: whoever the token names, else whoever they say they are."""
+    import streamlit as st
+
+    if who.token:
+        return ""
+    given: str = st.text_input("Your name", value=st.session_state.get(NAME, ""), key=f"name-{where}", placeholder="kept beside what you say").strip()
+    if given:
+        st.session_state[NAME] = given
+    return given
+
+
+def _send(known: Sources, who: Reader, story: Story, what: str, message: Question) -> None:
+    import streamlit as st
+
+    st.session_state[SAID] = (story.incident.id, *sent(known, who, what, message))
+    st.session_state[SENT] = st.session_state.get(SENT, 0) + 1
+    st.rerun()
+
+
+def sent(known: Sources, who: Reader, what: str, message: Question) -> tuple[str, html.Tone]:
+    """The answer in words, and how it is shown."""
+    if not who.token and not getattr(message, "person", ""):
+        return "Say your name: it is kept beside what you decide.", "warning"
+    try:
+        return f"{known.order(what, message, who.token)['message']}.", "good"
+    except AccessDenied as error:
+        return f"Nothing was done: {error}.", "warning"
+    except NotShown as error:
+        return f"{error.title}: {error}", "accent"
+    except EagleEyeError as error:
+        return f"Nothing was done: {error}", "alarm"
+
+
+def _answer(story: Story) -> None:
+    import streamlit as st
+
+    incident, text, tone = st.session_state.get(SAID, ("", "", "quiet"))
+    if incident == story.incident.id:
+        st.html(html.banner(text, tone))

@@ -1,0 +1,242 @@
+"""The parts of an incident as HTML. Pure; incident.css says how they look. Everything that came over a wire is escaped."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import tzinfo
+
+import msgspec
+
+from dashboard import formatting, html
+from dashboard.html import Column, Safe, Tile, joined, tagged
+from dashboard.queries.incident import EvidenceLine, PlanLine, Stack, Story
+from dashboard.queries.incidents import IncidentLine
+from dashboard.queries.units import unit_of
+from eagle_eye.ledger import Moment
+from eagle_eye.types import Allow, Rival
+
+from . import predicted_actual, summary
+from .stages import Stage, stages
+
+LONGEST = 400
+"""Characters of one line of the timeline."""
+STACK_SHOWN = 4000
+ORDER_WORDS = ("exclude", "resume_step", "skip", "epoch", "workers")
+"""Of a command's arguments and answers, what a reader wants to see."""
+OVER = "over"
+SIGNS = {"reached": "●", "now": "◐", "failed": "▲", "ahead": "○"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eye:
+    """Who looks, and when."""
+
+    zone: tzinfo
+    now: float
+
+    def told(self, time: float) -> str:
+        """Time in the reader's zone."""
+        return formatting.date_time(time, self.zone, self.now)
+
+
+# --- the first screen ------------------------------------------------------------------------------------------------
+
+
+def head(story: Story, eye: Eye) -> Safe:
+    """State, cause and culprit, and the strongest line of proof."""
+    incident = story.incident
+    word, tone = summary.standing(story)
+    over = joined(
+        html.badge(word, tone),
+        *([tagged("span", joined("by ", html.link(story.superseded_by, "incident", incident=story.superseded_by)), "ee-muted")] if story.superseded_by else []),
+        tagged("span", str(incident.severity).upper(), "ee-severity", title=f"the weakest repair that can help: {summary.REPAIRS.get(incident.severity, '')}"),
+        tagged("span", joined("began ", formatting.relative(incident.since, eye.now), ", ", eye.told(incident.since), " ", formatting.zone_name(eye.zone, eye.now)), "ee-muted"),
+        tagged("code", incident.id, "ee-id"),
+    )
+    proof = next((line.text for line in story.evidence if line.supports), "")
+    lines = [tagged("div", over, "ee-incident-over"), tagged("h1", summary.title(incident))]
+    if proof:
+        lines.append(tagged("p", formatting.capital(formatting.short(proof, 220)), "ee-incident-proof"))
+    return tagged("div", joined(*lines), "ee-incident-head")
+
+
+def facts(story: Story) -> Safe:
+    """Cause, culprit, where, and what it costs."""
+    incident = story.incident
+    found = f"found {formatting.duration(max(0.0, story.opened - incident.since))} after it began"
+    tiles = (
+        Tile("Cause", formatting.capital(incident.cause), found),
+        Tile("Culprit", summary.culprits(incident), summary.sureness(incident)),
+        Tile("Where", html.link(incident.job, "job", job=incident.job), f"on {formatting.listed(story.nodes, most=2)}" if story.nodes else "no node named"),
+        Tile("Costs so far", formatting.gpu_hours(story.bill_gpu_hours), _lasted(story)),
+    )
+    return tagged("div", html.tiles(tiles), "ee-incident-facts")
+
+
+def _lasted(story: Story) -> str:
+    """How long it costs."""
+    if story.state in ("healed", "closed"):
+        return f"over after {formatting.duration(story.changed - story.incident.since)}"
+    if story.superseded_by:
+        return "until it came back"
+    if story.job_over:
+        return "until the job ended"
+    return "not healed" if story.state == "failed" else "and it goes on"
+
+
+def deed(story: Story, eye: Eye) -> Safe:
+    """What is proposed or was done, why, and what was said of it."""
+    told = summary.deed(story)
+    line = story.waiting or story.last
+    rows = list(predicted_actual.rows(line.predicted, line.actual, story.work)) if line is not None else []
+    waits = line is not None and line.state == "waiting"
+    says = [
+        tagged("div", joined(html.badge(told.lead, told.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-deed-lead"),
+        tagged("div", told.what, "ee-deed-what"),
+        tagged("div", html.pointed(told.why), "ee-deed-why"),
+    ]
+    if line is not None and waits:
+        says.append(_terms(line, eye))
+    beside = tagged("div", _foretold(rows[:4]), "ee-deed-foretold") if rows and not waits else ""
+    return tagged("div", joined(tagged("div", joined(*says)), beside), f"ee-deed ee-{told.tone}")
+
+
+def _whose(line: PlanLine) -> str:
+    return "the job allowed it itself" if line.plan.own else ""
+
+
+def _terms(line: PlanLine, eye: Eye) -> Safe:
+    """What a person decides about, exactly."""
+    plan = line.plan
+    terms = [("expected", summary.cost(plan)), ("stands", f"until {eye.told(plan.expires)}, {formatting.relative(plan.expires, eye.now)}")]
+    terms += [("job", f"{target.job}, epoch {target.epoch}") for target in plan.targets[:2]]
+    cells = [tagged("div", joined(tagged("dt", name), tagged("dd", text))) for name, text in terms if text]
+    cells.append(tagged("div", joined(tagged("dt", "digest"), tagged("dd", tagged("code", line.digest)))))
+    return tagged("dl", joined(*cells), "ee-terms")
+
+
+def _foretold(rows: Iterable[tuple[str, str, str]]) -> Safe:
+    return html.table((Column("", grows=True), Column("Predicted", number=True), Column("Actual", number=True)), rows, caption="predicted beside actual")
+
+
+def track(story: Story) -> Safe:
+    """Signal → cause → plan → transition → result."""
+    began = story.incident.since
+    return tagged("ol", joined(*(_stage(stage, began) for stage in stages(story))), "ee-track")
+
+
+def _stage(stage: Stage, began: float) -> Safe:
+    when = formatting.after(stage.time - began) if stage.time is not None else formatting.NOTHING
+    sign = Safe(f'<span class="ee-track-sign" aria-hidden="true">{SIGNS[stage.state]}</span>')
+    name = tagged("div", joined(sign, tagged("span", stage.name, "ee-track-name"), tagged("span", when, "ee-track-time")), "ee-track-head")
+    return tagged("li", joined(name, tagged("div", html.pointed(formatting.capital(stage.text)), "ee-track-text")), f"ee-stage-{stage.state}")
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def timeline(story: Story, eye: Eye) -> Safe:
+    """Everything in the order of time, with its distance from the fault."""
+    columns = (Column("After", number=True), Column("Time", wide_only=True), Column("What"), Column("", grows=True))
+    began = story.incident.since
+    rows = [(formatting.after(moment.time - began), formatting.clock_time(moment.time, eye.zone, milliseconds=True), tagged("span", moment.what, f"ee-what-{moment.what}"), said(moment)) for moment in story.timeline]
+    return html.table(columns, rows, caption="timeline of the incident")
+
+
+def said(moment: Moment) -> Safe:
+    """One line of the timeline; what is JSON becomes words, and what is long is cut."""
+    head, brace, rest = moment.text.partition("{")
+    text = f"{head}{_told(brace + rest)}".rstrip(": ") if moment.what == "step" and brace else moment.text
+    return html.text(formatting.short(text, LONGEST))
+
+
+def _told(document: str) -> str:
+    try:
+        found = msgspec.json.decode(document)
+    except msgspec.DecodeError:
+        return document
+    if not isinstance(found, dict):
+        return document
+    if "stacks" in found:
+        return formatting.count(len(found["stacks"]), "different stack")
+    kept = {name: found[name] for name in ORDER_WORDS if found.get(name) not in (None, [], -1, "")}
+    return ", ".join(f"{formatting.spoken(name)} {_value(value)}" for name, value in kept.items())
+
+
+def _value(value: object) -> str:
+    return formatting.listed(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def proofs(lines: Iterable[EvidenceLine], eye: Eye) -> Safe:
+    """Lines of evidence, what they measured beside the threshold."""
+    columns = (Column("Evidence", grows=True), Column("Measured", number=True), Column("Threshold", number=True, wide_only=True))
+    rows = [(html.stacked(formatting.capital(line.text), _source(line)) if _source(line) else formatting.capital(line.text), _measured(line.value, line.metric, eye), _measured(line.threshold, line.metric, eye)) for line in lines]
+    return html.table(columns, rows, caption="evidence")
+
+
+def _measured(value: float | None, metric: str, eye: Eye) -> str:
+    """The end of a claim is measured as a time (detectors/features/active_claims.py)."""
+    if metric == OVER:
+        return formatting.clock_time(value, eye.zone)
+    return formatting.figure(value, unit_of(metric))
+
+
+def _source(line: EvidenceLine) -> str:
+    return f"{line.finding} at {line.entity}" if line.finding else ""
+
+
+def logs(lines: Iterable[str]) -> Safe:
+    """Last words of processes."""
+    return tagged("pre", "\n".join(lines), "ee-log")
+
+
+def stack(each: Stack) -> Safe:
+    """One stack and the workers that stand there."""
+    who = formatting.listed((formatting.entity("worker", worker) for worker in each.workers), most=4, nothing="unknown workers")
+    many = formatting.count(len(each.workers), "worker")
+    summary = tagged("summary", joined(tagged("b", many), " ", html.muted(who)))
+    return Safe(f"<details class='ee-stack' open>{summary}{tagged('pre', each.text[:STACK_SHOWN], 'ee-log')}</details>")
+
+
+def rivals(each: Iterable[Rival]) -> Safe:
+    """What else it could be, and what would tell."""
+    return html.table((Column("It could also be"), Column("What would tell them apart", grows=True)), [(tagged("b", formatting.capital(rival.cause)), formatting.capital(rival.apart)) for rival in each], caption="rival explanations")
+
+
+def similar(lines: Iterable[IncidentLine], eye: Eye) -> Safe:
+    """Past incidents of the same cause."""
+    columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
+    rows = [(html.link(formatting.relative(line.opened, eye.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="nobody named"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
+    return html.table(columns, rows, caption="similar incidents")
+
+
+def plan(line: PlanLine, eye: Eye, work: str) -> Safe:
+    """One plan: what came of it, what lost against it, and what the guards said."""
+    lead, tone = summary.OUTCOMES.get(line.state, (line.state, "quiet"))
+    parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(eye.told(line.plan.made))), "ee-plan-head")]
+    if line.plan.reason:
+        parts.append(tagged("div", formatting.capital(line.plan.reason), "ee-second"))
+    if rows := list(predicted_actual.rows(line.predicted, line.actual, work)):
+        parts.append(_foretold(rows))
+    if line.plan.alternatives:
+        parts.append(html.table((Column("Instead of"), Column("Why it lost", grows=True)), [(formatting.spoken(each.action), each.why) for each in line.plan.alternatives], caption="alternatives"))
+    if line.verdicts:
+        parts.append(_guards(line))
+    return tagged("div", joined(*parts), "ee-plan")
+
+
+def _guards(line: PlanLine) -> Safe:
+    """Those that let it pass in one line, each other with its reason."""
+    passed = [formatting.spoken(kept.verdict.guard) for kept in line.verdicts if isinstance(kept.verdict, Allow)]
+    others = [kept.verdict for kept in line.verdicts if not isinstance(kept.verdict, Allow)]
+    lines = [tagged("div", joined(html.badge("Allowed", "good"), " ", html.muted(", ".join(passed))), "ee-guard")] if passed else []
+    for verdict in others:
+        held = type(verdict).__name__ == "Hold"
+        lines.append(tagged("div", joined(html.badge("Held" if held else "Refused", "accent" if held else "warning"), " ", tagged("b", formatting.spoken(verdict.guard)), " ", html.muted(verdict.reason)), "ee-guard"))
+    return joined(*lines)
+
+
+def people(story: Story, eye: Eye) -> Safe:
+    """Notes and silences."""
+    lines = [tagged("div", joined(tagged("b", note.person), " ", html.muted(formatting.relative(note.time, eye.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
+    lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {eye.told(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
+    return joined(*lines)

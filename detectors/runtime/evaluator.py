@@ -1,0 +1,232 @@
+"""One partition's records in, judgements out: the pure part of the runner, the same live and in a replay.
+
+No I/O and no clock: whatever a `Watch` says follows from the records it was given, in their order.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from eagle_eye import wire
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.frames import Frame, FrameBuilder
+from eagle_eye.protocols import Detector, Diagnoser
+from eagle_eye.topology import merged
+from eagle_eye.types import (
+    Baseline,
+    ConfigChange,
+    Event,
+    Finding,
+    Incident,
+    Layout,
+    Mark,
+    Record,
+    SchemaRecord,
+    Topology,
+)
+
+from .detector_set import Panel, Tell
+from .hot_window import Window
+
+RETIRE_TICKS = 900
+"""A job without a record for so many ticks is forgotten, and its findings are withdrawn."""
+Prototypes = Sequence[tuple[str, Detector]]
+Configure = Callable[[ConfigChange], Prototypes]
+"""Detectors of a configuration; raises an EagleEyeError to refuse it as a whole."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Judgement:
+    """What a mark led to."""
+
+    mark: Mark
+    frames: list[Frame] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """Opened, revised and withdrawn ones."""
+    incidents: list[Incident] = field(default_factory=list)
+    """New and revised ones."""
+
+
+class Job:
+    """Everything that is known about one job."""
+
+    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, tell: Tell) -> None:
+        self.name = name
+        self.builder = FrameBuilder(name, schemas, topology)
+        self.window = Window()
+        self.panel = Panel(name, detectors, tell)
+        self.events = False
+        """Events wait for the next mark."""
+        self.silent = 0
+        """Ticks since the last record."""
+
+
+class Watch:
+    """Follows one partition."""
+
+    def __init__(
+        self,
+        detectors: Prototypes,
+        diagnoser: Diagnoser,
+        *,
+        topology: Topology | None = None,
+        configure: Configure | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.incidents: dict[str, Incident] = {}
+        """The open ones."""
+        self.config: ConfigChange | None = None
+        self.schemas = wire.Schemas()
+        self.generation = 0
+        """Highest of all marks seen."""
+        self.number = 0
+        """Of the newest mark."""
+        self.muted = False
+        """While the past is seen again: detectors learn from it, but nothing is diagnosed or told."""
+        self._detectors = detectors
+        self._diagnoser = copy.deepcopy(diagnoser)
+        self._switches = topology or Topology()
+        self._configure = configure
+        self._listener = tell or _log_only
+        self._coming: ConfigChange | None = None
+        self._topology: Topology | None = None
+
+    def take(self, record: wire.Sealed) -> Judgement | None:
+        """Take the next record of the partition; a mark that counts is answered with a judgement."""
+        if isinstance(record, Mark):
+            return self._take_mark(record)
+        if isinstance(record, SchemaRecord):
+            self.schemas.add(record)
+        elif isinstance(record, ConfigChange):
+            self._coming = record
+        else:
+            self._feed(record)
+        return None
+
+    def open_findings(self) -> tuple[Finding, ...]:
+        """Of all jobs."""
+        return tuple(finding for job in self.jobs.values() for finding in job.panel.book.open)
+
+    def reopen(self, findings: Sequence[Finding], incidents: Sequence[Incident]) -> None:
+        """Stand where an earlier owner stood."""
+        by_job: dict[str, list[Finding]] = {name: [] for name in self.jobs}
+        for finding in findings:
+            by_job.setdefault(finding.job, []).append(finding)
+        for name, open_ in by_job.items():
+            self._job(name).panel.book.reopen(open_)
+        self.incidents = {incident.id: incident for incident in incidents}
+
+    def standing(self) -> list[tuple[str, Record]]:
+        """(job, record) of everything that a reader needs who begins here; '' = for all jobs."""
+        records: list[tuple[str, Record]] = [("", schema) for schema in self.schemas]
+        if self.config is not None:
+            records.append(("", self.config))
+        for job in self.jobs.values():
+            if job.builder.layout is not None:
+                records.append((job.name, job.builder.layout))
+            records += [(job.name, baseline) for baseline in job.builder.baselines.values()]
+        return records
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def _feed(self, record: wire.SealedBatch | Event | Layout | Baseline) -> None:
+        name = record.header.job if isinstance(record, wire.SealedBatch) else record.job
+        job = self._job(name)
+        if isinstance(record, Layout):
+            known = job.builder.layout
+            if known is None or known.epoch != record.epoch:
+                job.silent = 0
+            self._topology = None
+        elif isinstance(record, Event):
+            job.events = True
+            job.silent = 0
+        elif isinstance(record, wire.SealedBatch):
+            job.silent = 0
+        job.builder.feed(record)
+
+    def _job(self, name: str) -> Job:
+        job = self.jobs.get(name)
+        if job is None:
+            job = self.jobs[name] = Job(name, self.schemas, self._switches, self._detectors, self._tell)
+        return job
+
+    # --- marks ---------------------------------------------------------------------------------------------------
+
+    def _take_mark(self, mark: Mark) -> Judgement | None:
+        """None for a mark of an owner that has been superseded, or one that came twice."""
+        if mark.generation < self.generation or mark.number <= self.number:
+            return None
+        self.generation, self.number = mark.generation, mark.number
+        judgement = Judgement(mark)
+        if mark.mark == "tick":
+            self._change_config()
+            for job in list(self.jobs.values()):
+                self._tick(job, judgement)
+        else:
+            for job in self.jobs.values():
+                if job.events:
+                    self._judge(job, job.builder.cut(mark), judgement)
+        if judgement.findings and not self.muted:
+            judgement.incidents = self._diagnose(judgement.findings)
+        return judgement
+
+    def _tick(self, job: Job, judgement: Judgement) -> None:
+        job.silent += 1
+        if job.silent > RETIRE_TICKS:
+            del self.jobs[job.name]
+            self._topology = None
+            judgement.findings += job.panel.book.withdraw_all("nothing has come from this job for long", judgement.mark)
+            return
+        self._judge(job, job.window.remember(job.builder.tick(judgement.mark)), judgement)
+
+    def _judge(self, job: Job, frame: Frame, judgement: Judgement) -> None:
+        job.events = False
+        judgement.frames.append(frame)
+        judgement.findings += job.panel.judge(frame, judgement.mark)
+
+    def _change_config(self) -> None:
+        """A configuration takes effect at a tick; one that is not valid changes nothing."""
+        change, self._coming = self._coming, None
+        if change is None or (self.config is not None and change.digest == self.config.digest):
+            return
+        if self._configure is not None:
+            try:
+                self._detectors = self._configure(change)
+            except EagleEyeError as error:
+                self._tell("config.refused", f"configuration {change.digest} is not used: {error}")
+                return
+            for job in self.jobs.values():
+                job.panel.reseat(self._detectors)
+        self.config = change
+
+    def _tell(self, name: str, message: str) -> None:
+        if not self.muted:
+            self._listener(name, message)
+
+    def _diagnose(self, findings: list[Finding]) -> list[Incident]:
+        if self._topology is None:
+            switches = Topology(nodes=self._switches.nodes, gpus=self._switches.gpus)
+            self._topology = merged([switches, *(job.builder.topology for job in self.jobs.values())])
+        try:
+            incidents = list(self._diagnoser.diagnose(tuple(self.incidents.values()), findings, self._topology))
+        except Exception as error:  # noqa: BLE001 -- detection goes on: the findings are written down anyway
+            _log.exception("diagnosis failed on %d findings", len(findings))
+            self._tell("diagnosis.failing", f"{type(error).__name__}: {error}")
+            return []
+        news = []
+        for incident in incidents:
+            known = self.incidents.get(incident.id)
+            if known is None or incident.revision > known.revision:
+                news.append(incident)
+            if incident.active:
+                self.incidents[incident.id] = incident
+            else:
+                self.incidents.pop(incident.id, None)
+        return news
+
+
+def _log_only(name: str, message: str) -> None:
+    _log.warning("%s: %s", name, message)

@@ -1,0 +1,192 @@
+"""The raw records around an incident, from ten minutes before it to its end, in a file that a replay can take.
+
+    <directory>/<incident>.records    magic, then (length, msgpack of a Message) for each record, in the order read
+"""
+
+import logging
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from eagle_eye.errors import StreamError, WireError
+from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Message, Stream
+from eagle_eye.stream.start_offset import offset_before
+from eagle_eye.types import Finding, Incident, digest_of
+
+BEFORE_S = 600.0
+COPIED_AT_ONCE = 4096
+"""Records copied per incident and tick, so that judging never waits long for the disk."""
+LIMIT_BYTES = 1 << 30
+"""A file that has grown so large ends there."""
+FILES_OPEN = 32
+"""Incidents kept at the same time; further ones are not."""
+MAGIC = b"eagle-eye records 1\n"
+_LENGTH = struct.Struct("<I")
+_SAFE = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Kept:
+    """One incident's file."""
+
+    job: str
+    path: Path
+    file: BinaryIO
+    offset: int
+    """Of the next observation to copy."""
+    end: int | None = None
+    """Where the incident ended; None while it is open."""
+
+
+class RecordKeeper:
+    """Copies records out of one partition while incidents are open."""
+
+    def __init__(self, stream: Stream, partition: int, directory: Path) -> None:
+        self._stream = stream
+        self._partition = partition
+        self._directory = directory
+        self._kept: dict[str, _Kept] = {}
+
+    def resume(self, incidents: Sequence[Incident], offset: int) -> None:
+        """Go on with the files of incidents that an earlier owner left open."""
+        try:
+            for incident in incidents:
+                path = record_path(self._directory, incident.id)
+                if path.is_file():
+                    self._reopen(incident, path, offset)
+                else:
+                    self._open(incident, offset)
+        except (OSError, WireError) as error:
+            self._give_up(error)
+
+    def judged(self, incidents: Sequence[Incident], findings: Sequence[Finding], offset: int) -> None:
+        """Incidents begin and end; what was judged about a kept job is kept beside its records.
+
+        A file that cannot be written is given up and told in the log: judging goes on.
+        """
+        try:
+            for incident in incidents:
+                if incident.active and incident.id not in self._kept and len(self._kept) < FILES_OPEN:
+                    self._open(incident, offset)
+            for kept in self._kept.values():
+                judged: list[tuple[str, Incident | Finding]] = [(INCIDENTS, each) for each in incidents]
+                judged += [(FINDINGS, each) for each in findings]
+                for topic, each in judged:
+                    if each.job == kept.job:
+                        _write(kept.file, Message(topic, 0, offset, kept.job, msgspec.json.encode(each), each.time))
+        except OSError as error:
+            self._give_up(error)
+        for incident in incidents:
+            if not incident.active and incident.id in self._kept:
+                self._kept[incident.id].end = offset
+
+    def follow(self, offset: int) -> None:
+        """Copy what has been read up to `offset`, a part of it at a time."""
+        try:
+            for incident, kept in list(self._kept.items()):
+                self._copy(kept, offset if kept.end is None else kept.end)
+                if kept.end is not None and kept.offset >= kept.end:
+                    del self._kept[incident]
+                    kept.file.close()
+        except StreamError as error:
+            _log.warning("the records around incidents are copied later: %s", error)
+        except OSError as error:
+            self._give_up(error)
+
+    def begin_anew(self, offset: int) -> None:
+        """The stream has lost what it held: copying goes on where it begins now; incidents that had ended stay as they are."""
+        for incident, kept in list(self._kept.items()):
+            kept.offset = offset
+            if kept.end is not None:
+                del self._kept[incident]
+                kept.file.close()
+
+    def close(self) -> None:
+        """Release the files; what is missing in them stays missing."""
+        for kept in self._kept.values():
+            kept.file.close()
+        self._kept.clear()
+
+    def _open(self, incident: Incident, offset: int) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = record_path(self._directory, incident.id)
+        file = path.open("wb")
+        file.write(MAGIC)
+        begin = offset_before(self._stream, OBSERVATIONS, self._partition, offset, BEFORE_S)
+        self._kept[incident.id] = _Kept(incident.job, path, file, begin)
+
+    def _reopen(self, incident: Incident, path: Path, end: int) -> None:
+        """After the last whole record; a torn one is cut off."""
+        offset, length = 0, len(MAGIC)
+        for message in read_records(path):
+            length += _LENGTH.size + len(msgspec.msgpack.encode(message))
+            if message.topic == OBSERVATIONS:
+                offset = message.offset + 1
+        if not offset:
+            offset = offset_before(self._stream, OBSERVATIONS, self._partition, end, BEFORE_S)
+        file = path.open("r+b")
+        file.truncate(length)
+        file.seek(length)
+        self._kept[incident.id] = _Kept(incident.job, path, file, offset)
+
+    def _copy(self, kept: _Kept, end: int) -> None:
+        messages = self._stream.read(OBSERVATIONS, self._partition, kept.offset, COPIED_AT_ONCE)
+        for message in messages:
+            if message.offset >= end:
+                break
+            kept.offset = message.offset + 1
+            if self._belongs(message, kept.job) and kept.file.tell() < LIMIT_BYTES:
+                _write(kept.file, message)
+        else:
+            if not messages:
+                kept.offset = end
+        kept.file.flush()
+
+    def _belongs(self, message: Message, job: str) -> bool:
+        """The job's own records, and those for all jobs (marks, schemas, configuration), whose key is no job's."""
+        return message.key == job or "/" not in message.key
+
+    def _give_up(self, error: Exception) -> None:
+        _log.warning("the records around %s cannot be kept: %s", ", ".join(self._kept) or "an incident", error)
+        self.close()
+
+
+def record_path(directory: Path, incident: str) -> Path:
+    """Where the records around an incident are; an id that is no plain file name is replaced by its digest."""
+    return directory / f"{incident if _SAFE.fullmatch(incident) else digest_of(incident)}.records"
+
+
+def read_records(path: Path) -> Iterator[Message]:
+    """The messages in a file, of the topics of observations, findings and incidents. Raises WireError.
+
+    A file whose writer was killed ends with its last whole record.
+    """
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise WireError(f"{path} does not begin as a file of records does; give one of records/ or a live topic")
+        decoder = msgspec.msgpack.Decoder(Message)
+        while len(length := file.read(_LENGTH.size)) == _LENGTH.size:
+            data = file.read(_LENGTH.unpack(length)[0])
+            try:
+                yield decoder.decode(data)
+            except msgspec.MsgspecError:
+                return
+
+
+def write_records(path: Path, messages: Iterable[Message]) -> None:
+    """A file of records, as the keeper writes them."""
+    with path.open("wb") as file:
+        file.write(MAGIC)
+        for message in messages:
+            _write(file, message)
+
+
+def _write(file: BinaryIO, message: Message) -> None:
+    data = msgspec.msgpack.encode(message)
+    file.write(_LENGTH.pack(len(data)) + data)

@@ -1,0 +1,317 @@
+"""The job stands still; and if the positions of its workers tell, who they all wait for.
+
+A worker's position is its step and the marks it set since the start. Where one stands still, those that wait for it
+in communication are victims; the culprit is the one behind them all that waits for nobody. A process that was stopped
+by a signal is the culprit in whatever phase. When everybody waits at the same place, nobody is accused.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.training.messages import PHASES
+from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
+
+from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.step_time import iteration_time
+from .features.worker_positions import (
+    AGE,
+    COLUMNS,
+    COMMUNICATION,
+    DATA,
+    MARKS,
+    PAUSES,
+    PHASE,
+    RUNNING,
+    STATE,
+    STEP,
+    STOPPED,
+    Positions,
+    Truths,
+    finished_rows,
+    furthest_behind,
+    missed_by_most,
+    not_awaiting_the_finished,
+    row_of,
+    waiting_for,
+)
+
+
+@dataclass
+class Progress:
+    """Claims worker.stopped, job.stalled, worker.stalled and input.stalled; all over when the job moves again.
+
+    What the nodes' `stall` events say is judged once all workers of the layout are told of, at the latest at the
+    next tick.
+    """
+
+    stall_s: float = 2.0
+    """At a tick, without an event: a worker whose marks stood for so long stands still ..."""
+    iterations: float = 3.0
+    """... or for so many times the median iteration, whichever is more (Unicron: 3)."""
+    data_patience_s: float = 10.0
+    """Waiting for input is nobody's fault for at least so long ..."""
+    pause_patience_s: float = 5.0
+    """... nor an evaluation or a checkpoint for at least so long ..."""
+    times_longest: float = 10.0
+    """... or for so many times the longest one that the job has shown, whichever is more."""
+    unseen_patience_s: float = 600.0
+    """While the job has not shown an evaluation or a checkpoint yet, one may take so long."""
+    late_ticks: int = 3
+    """A worker's last reading holds for so many ticks when its batch is late; then its place is unknown."""
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _stepped: bool = field(default=False, init=False, repr=False)
+    _dead: bool = field(default=False, init=False, repr=False)
+    _told: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    _resumed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Worker → when it was said to move again; what was read of it before then is out of date."""
+    _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
+    _longest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Phase → its longest duration in a completed step of the job."""
+    _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _table: Doubles | None = field(default=None, init=False, repr=False)
+    _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
+    _finished: dict[str, Doubles] = field(default_factory=dict, init=False, repr=False)
+    """Worker that has finished → its last row."""
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            yield from self._hear(event)
+        if frame.tick:
+            self._look(frame)
+        yield from self._judge(frame)
+
+    # --- what is known
+
+    def _hear(self, event: Event) -> Iterator[Claim]:
+        if why := ends_epoch(event):
+            self._epoch = max(self._epoch, whole_number(event, "epoch"))
+            self._forget()
+            yield from self._standing.withdraw_all(event.time, why)
+        elif 0 <= whole_number(event, "epoch") < self._epoch:
+            return
+        elif event.name == "stall":
+            self._told[event.entity.name] = event
+            self._resumed.pop(event.entity.name, None)
+        elif event.name == "resumed":
+            self._told.pop(event.entity.name, None)
+            self._resumed[event.entity.name] = event.time
+            for kind in ("worker.stopped", "worker.stalled"):
+                yield from self._standing.withdraw(event.entity, kind, event.time, "it moves again")
+        elif event.name in ("exit", "exception"):
+            self._dead = True  # the survivors stand because of that; whoever died is told elsewhere
+
+    def _forget(self) -> None:
+        self._told.clear()
+        self._resumed.clear()
+        self._finished.clear()
+        self._iterations.clear()
+        self._stepped = self._dead = False
+        self._workers, self._table = (), None
+        self._missed = np.zeros(0, dtype=np.int64)
+
+    def _look(self, frame: Frame) -> None:
+        for step in frame.steps:
+            if step.epoch >= self._epoch:
+                if self._stepped:  # the first one compiled and filled caches
+                    self._iterations.append(iteration_time(step))
+                self._stepped = True
+            self._measure_pauses(step)
+        names = frame.entities.get(Kind.WORKER, ())
+        columns = frame.metrics.get(Kind.WORKER, {})
+        nothing = np.full(len(names), np.nan)
+        self._workers = names
+        table = np.stack([np.asarray(columns.get(name, nothing), dtype=np.float64) for name in COLUMNS], axis=1)
+        self._keep_late(table, frame.moved.get(Kind.WORKER))
+        self._end_old_stands(table, frame.time)
+        self._let_go(table)
+        if self._told:
+            self._drop_moved()
+
+    def _measure_pauses(self, step: Step) -> None:
+        for phase in PAUSES:
+            seconds = np.nan_to_num(step.values.get(f"{PHASES[int(phase)]}_s", np.zeros(1)))
+            longest = float(seconds.max(initial=0.0))
+            if longest > 0.0:
+                self._longest[PHASES[int(phase)]] = max(longest, self._longest.get(PHASES[int(phase)], 0.0))
+
+    def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
+        """Where a batch is late, what the ticks before said holds on for a while."""
+        before, missed = self._table, self._missed
+        self._table, self._missed = table, np.zeros(len(table), dtype=np.int64)
+        silent = np.isnan(table).all(axis=1)
+        if before is None or moved is None or not silent.any():
+            return
+        rows = np.flatnonzero(silent & (moved >= 0))
+        rows = rows[missed[moved[rows]] < self.late_ticks]
+        table[rows] = before[moved[rows]]
+        self._missed[rows] = missed[moved[rows]] + 1
+
+    def _end_old_stands(self, table: Doubles, now: float) -> None:
+        """A batch that was read before a worker moved again says how long it had stood until then: that is over."""
+        for row, name in enumerate(self._workers):
+            if name in self._resumed and now - table[row, AGE] < self._resumed[name]:
+                table[row, AGE] = 0.0
+
+    def _let_go(self, table: Doubles) -> None:
+        """Who has finished stands no more, in no phase; its step and marks say how far the others have to come."""
+        for index in np.flatnonzero(finished_rows(table)).tolist():
+            table[index, [AGE, PHASE]] = np.nan
+            self._finished[self._workers[index]] = table[index].copy()
+            self._told.pop(self._workers[index], None)
+
+    def _drop_moved(self) -> None:
+        """A worker whose marks moved since its `stall` event has resumed, even if nobody said so."""
+        assert self._table is not None
+        rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._told}
+        for name, row in rows.items():
+            if np.isfinite(row[MARKS]) and row[MARKS] > whole_number(self._told[name], "marks") >= 0:
+                del self._told[name]
+
+    def _positions(self, frame: Frame) -> Positions:
+        """What the last tick said, and the newer events on top."""
+        workers = frame.layout.workers if frame.layout is not None else self._workers
+        table = np.full((len(workers), len(COLUMNS)), np.nan)
+        if workers == self._workers and self._table is not None:
+            table = self._table.copy()
+        elif self._table is not None:
+            column = {name: index for index, name in enumerate(self._workers)}
+            known = [(row, column[name]) for row, name in enumerate(workers) if name in column]
+            for row, index in known:
+                table[row] = self._table[index]
+        told = np.array([name in self._told for name in workers], dtype=bool)
+        late_names = {self._workers[index] for index in np.flatnonzero(self._missed).tolist()}
+        late = np.array([name in late_names for name in workers], dtype=bool) & ~told
+        for index in np.flatnonzero(told).tolist():
+            table[index] = row_of(self._told[workers[index]], frame.time)
+        finished = np.array([name in self._finished for name in workers], dtype=bool)
+        for index in np.flatnonzero(finished).tolist():
+            table[index] = self._finished[workers[index]]
+        return Positions(workers, table, told, late & ~finished, finished)
+
+    # --- judging
+
+    def _judge(self, frame: Frame) -> Iterator[Claim]:
+        if not self._told and not (frame.tick and self._may_stand()):
+            if frame.tick or any(event.name == "resumed" for event in frame.events):
+                yield from self._standing.withdraw_all(frame.time, "the job moves again")
+            return
+        at = self._positions(frame)
+        stopped = self._stands(at) & (at.table[:, STATE] == STOPPED)
+        for index in np.flatnonzero(stopped).tolist():
+            yield from self._worker("worker.stopped", at, index, frame, 1.0)
+        if self._dead or not at.workers or not (frame.tick or (at.told | at.finished).all()):
+            return
+        known = at.told | at.finished | np.isfinite(at.table[:, AGE])
+        if at.finished.all() or not (self._stands(at, share=0.5) | at.finished | ~known).all():
+            if not self._told and not stopped.any():
+                yield from self._standing.withdraw_all(frame.time, "the job moves again")
+        elif stopped.any():
+            yield from self._job(frame, "job.stalled", at, np.flatnonzero(stopped), 1.0)
+        elif known.all():
+            if not at.late.any():  # positions of different moments cannot be compared
+                yield from self._blame(at, frame)
+        else:
+            yield from self._job(frame, "job.stalled", at, np.flatnonzero(~known), 0.5)
+
+    def _limit(self) -> float:
+        times = [time for time in self._iterations if np.isfinite(time)]
+        return max(self.stall_s, self.iterations * float(np.median(times)) if times else 0.0)
+
+    def _may_stand(self) -> bool:
+        """Without any event: some worker's marks stand longer than the limit. Before the first step none does."""
+        if self._table is None or not self._stepped or not len(self._table):
+            return False
+        return bool((self._table[:, AGE] >= self._limit()).any())
+
+    def _stands(self, at: Positions, share: float = 1.0) -> Truths:
+        old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
+        stands: Truths = at.told | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
+        return stands
+
+    def _blame(self, at: Positions, frame: Frame) -> Iterator[Claim]:
+        """All workers stand: who keeps them waiting?"""
+        table = at.table
+        left = ~at.finished
+        behind = left & (table[:, STEP] == np.min(table[:, STEP], where=left & np.isfinite(table[:, STEP]), initial=np.inf))
+        pausing = behind & np.isin(table[:, PHASE], PAUSES)
+        culprits = missed_by_most(table, behind, pausing)
+        if not culprits.any() and pausing.any() and self._patient(table[pausing]):
+            if (table[pausing, PHASE] == DATA).any():
+                yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
+            return
+        if not culprits.any():
+            culprits = self._overdue(table, pausing) if pausing.any() else furthest_behind(table, behind)
+        culprits = not_awaiting_the_finished(at, culprits)
+        yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
+        score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
+        blamed = {at.workers[index] for index in np.flatnonzero(culprits).tolist()}
+        for entity, kind in list(self._standing.claims):
+            if kind == "worker.stalled" and entity.name not in blamed:
+                yield from self._standing.withdraw(entity, kind, frame.time, "another worker is behind it")
+        for index in np.flatnonzero(culprits).tolist():
+            yield from self._worker("worker.stalled", at, index, frame, score)
+
+    def _patience(self, phase: float) -> float:
+        """For how long a pause is nobody's fault, in seconds."""
+        name = PHASES[int(phase)]
+        longest = self._longest.get(name)
+        if longest is None and phase != DATA:
+            return self.unseen_patience_s
+        return max(self.data_patience_s if phase == DATA else self.pause_patience_s, self.times_longest * (longest or 0.0))
+
+    def _patient(self, rows: Doubles) -> bool:
+        ages = np.nan_to_num(rows[:, AGE])
+        return all(age < self._patience(phase) for phase, age in zip(rows[:, PHASE], ages, strict=True))
+
+    def _overdue(self, table: Doubles, pausing: Truths) -> Truths:
+        """Those whose pause has lasted too long; nobody if everybody pauses: then it is the storage, not a worker.
+
+        With the first of them go all that have paused for nearly as long: who began a moment earlier is no more to blame.
+        """
+        shares = np.zeros(len(table))
+        for index in np.flatnonzero(pausing).tolist():
+            shares[index] = np.nan_to_num(table[index, AGE]) / self._patience(table[index, PHASE])
+        late: Truths = shares >= min(1.0, float(shares.max(initial=0.0)) / 2)
+        late &= pausing & (shares.max(initial=0.0) >= 1.0)
+        return np.zeros_like(late) if late.all() else late
+
+    # --- telling
+
+    def _worker(self, kind: str, at: Positions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
+        entity = Entity(kind=Kind.WORKER, name=at.workers[index])
+        event = self._told.get(entity.name)
+        age = float(np.nan_to_num(at.table[index, AGE]))
+        proof = Evidence(
+            text=at.line(index),
+            event=event.id if event else "",
+            metric="progress_age_s",
+            value=age,
+            threshold=self._limit(),
+            status="task hang",
+        )
+        others = waiting_for(at, index)
+        claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *others))
+        yield from self._standing.tell(claim, again=False)
+
+    def _job(
+        self, frame: Frame, kind: str, at: Positions, shown: Iterable[int], score: float
+    ) -> Iterator[Claim]:
+        ages = at.table[:, AGE]
+        age = float(np.nanmin(ages)) if np.isfinite(ages).any() else 0.0
+        lines = [Evidence(text=at.line(index)) for index in list(shown)[:4]]
+        if not lines:
+            left = np.flatnonzero(~at.finished)
+            lines = [Evidence(text=f"all {len(left)} workers wait at the same place; {at.line(int(left[0]))}")]
+        claim = Claim(
+            entity=Entity(kind=Kind.JOB, name=frame.job),
+            kind=kind,
+            score=score,
+            since=frame.time - age,
+            evidence=tuple(lines),
+        )
+        yield from self._standing.tell(claim, again=False)

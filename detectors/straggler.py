@@ -1,0 +1,231 @@
+"""A worker computes slower than its peers, told from one that waits, has more to do, or lacks a processor.
+
+Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
+out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
+same step, twice: by the clock, and less the time that it stood in the run queue because others had the processor.
+Slow by both is worker.slow. Slow by the clock alone is host.contended, which accuses nobody.
+
+Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
+second, too coarsely for the steps in it (measured: 4 workers on 2 cores with 4 to 8 others' processes; of ten
+successive steps at most 4 were slow by the clock, 6 less the run queue, while a worker that ran for 35 % of the time
+was slow in all of them by both).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle_eye.frames import Frame
+from eagle_eye.topology import node_of_worker
+from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
+
+from .features.active_claims import Standing, ends_epoch, epoch_over
+from .features.step_time import phase
+
+ROWS = 64
+"""Steps kept for the window at most; of shorter steps some are left out."""
+
+
+class _Row(NamedTuple):
+    """One step: how many times longer than the fast quartile each worker computed."""
+
+    end: float
+    clock: Floats
+    """By the clock."""
+    own: Floats
+    """Less the run queue."""
+
+
+@dataclass
+class SlowWorker:
+    """Claims worker.slow and host.contended; withdrawn when the worker keeps up again."""
+
+    ratio: float = 1.3
+    """Times the compute of the fast quartile of the same stage."""
+    share: float = 0.8
+    """In at least this share of the steps of the window."""
+    steps: int = 10
+    """The window: so many steps ..."""
+    seconds: float = 3.0
+    """... or so long, whichever is more."""
+    peers: int = 3
+    """Fewer workers in a stage cannot be compared."""
+    recovered: float = 0.3
+    """Slow in no more than this share of the window: withdrawn."""
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """Newest epoch that is over: its last steps come late and are nobody's fault any more."""
+    _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
+    _queue: Floats = field(default_factory=lambda: np.zeros(0, np.float32), init=False, repr=False)
+    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if why := ends_epoch(event):
+                self._rows.clear()
+                self._over = max(self._over, epoch_over(event))
+                yield from self._standing.withdraw_all(event.time, why)
+        if not frame.tick:
+            return
+        self._watch_queue(frame)
+        before = len(self._rows), self._rows[-1].end if self._rows else 0.0
+        for step in frame.steps:
+            if step.epoch > self._over:
+                self._remember(step, frame)
+        if self._rows and (len(self._rows), self._rows[-1].end) != before:
+            yield from self._judge(frame)
+
+    # --- measuring
+
+    def _watch_queue(self, frame: Frame) -> None:
+        """Share of the last seconds that each worker stood in the run queue, smoothed over about two ticks."""
+        read = frame.metrics.get(Kind.WORKER, {}).get("runqueue_percent")
+        moved = frame.moved.get(Kind.WORKER)
+        if read is None or moved is None:
+            return
+        share = np.clip(read / 100.0, 0.0, 1.0)
+        known = np.where(moved >= 0, self._queue[np.minimum(moved, len(self._queue) - 1)], np.nan) if len(
+            self._queue
+        ) else np.full_like(share, np.nan)
+        share = np.where(np.isnan(share), known, share)
+        self._queue = np.where(np.isnan(known), share, 0.5 * known + 0.5 * share).astype(np.float32)
+
+    def _remember(self, step: Step, frame: Frame) -> None:
+        if step.epoch != self._epoch or step.workers != self._workers:
+            first_of_epoch, self._epoch, self._workers = step.epoch != self._epoch, step.epoch, step.workers
+            self._rows.clear()
+            if first_of_epoch:  # it compiles and fills caches
+                return
+        if self._rows and step.end - self._rows[-1].end < self.seconds / ROWS:
+            return
+        busy = _compute(step)
+        if busy is None:
+            return
+        waited = self._waited(step, frame)
+        own = np.maximum(busy - waited, 0.1 * busy)
+        scale = _work(step)
+        stages = _stages(step.workers, frame.layout)
+        self._rows.append(
+            _Row(step.end, self._compared(busy / scale, stages), self._compared(own / scale, stages))
+        )
+
+    def _waited(self, step: Step, frame: Frame) -> Floats:
+        """Seconds of the step that each worker stood in the run queue."""
+        names = frame.entities.get(Kind.WORKER, ())
+        if len(self._queue) != len(names):
+            return np.zeros(len(step.workers), dtype=np.float32)
+        share = self._queue
+        if names != step.workers:
+            column = {name: index for index, name in enumerate(names)}
+            share = np.array([share[column[name]] if name in column else 0.0 for name in step.workers])
+        waited: Floats = (np.nan_to_num(share) * np.nan_to_num(step.values["step_s"])).astype(np.float32)
+        return waited
+
+    def _compared(self, times: Floats, stages: Floats) -> Floats:
+        ratios = np.full(len(times), np.nan, dtype=np.float32)
+        for stage in np.unique(stages).tolist():
+            peers = (stages == stage) & np.isfinite(times)
+            if peers.sum() >= self.peers:
+                ratios[peers] = times[peers] / max(float(np.percentile(times[peers], 25)), 1e-9)
+        return ratios
+
+    # --- judging
+
+    def _judge(self, frame: Frame) -> Iterator[Claim]:
+        rows = self._window()
+        if rows is None:
+            return
+        clock, own = np.stack([row.clock for row in rows]), np.stack([row.own for row in rows])
+        slow = (clock > self.ratio) & (own > self.ratio)
+        share = slow.mean(axis=0)
+        by_clock = (clock > self.ratio).mean(axis=0)
+        for index in np.flatnonzero(self._named(share)).tolist():
+            yield from self._slow(index, clock[:, index], own[:, index], share[index], rows)
+        contended = {
+            node_of_worker(self._workers[index]): index
+            for index in np.flatnonzero((by_clock >= self.share) & (share < self.share)).tolist()
+        }
+        for node, index in contended.items():
+            yield from self._contended(node, index, float(np.median(clock[:, index])), rows)
+        yield from self._recover(share, by_clock, frame)
+
+    def _named(self, share: Floats) -> NDArray[np.bool_]:
+        """The slow ones; beside one of them half of the share will do: what slows a node slows all of its workers."""
+        slow = share >= self.share
+        nodes = np.array([node_of_worker(worker) for worker in self._workers])
+        named: NDArray[np.bool_] = slow | (np.isin(nodes, nodes[slow]) & (share >= 0.5 * self.share))
+        return named
+
+    def _window(self) -> list[_Row] | None:
+        """The rows to judge by, None if there are not enough yet."""
+        newest = self._rows[-1].end
+        rows = [row for row in self._rows if newest - row.end <= self.seconds]
+        if len(rows) < self.steps:
+            rows = list(self._rows)[-self.steps :]
+        enough = len(rows) >= self.steps and newest - rows[0].end >= 0.8 * self.seconds
+        return rows if enough else None
+
+    def _slow(self, index: int, clock: Floats, own: Floats, share: float, rows: list[_Row]) -> Iterator[Claim]:
+        worker = Entity(kind=Kind.WORKER, name=self._workers[index])
+        ratio = float(np.median(np.minimum(clock, own)))
+        proofs = (
+            Evidence(
+                text=f"worker {worker.name} computes {ratio:.2f} times as long as its fast peers, in {share:.0%} of "
+                f"the last {len(rows)} steps; it is no wait for others, for data or for a processor",
+                metric="compute_ratio",
+                value=ratio,
+                threshold=self.ratio,
+            ),
+            Evidence(text=f"it runs at {1 / ratio:.2f} of their speed", metric="speed", value=1 / ratio),
+        )
+        claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
+        yield from self._standing.tell(claim, again=False)
+
+    def _contended(self, node: str, index: int, ratio: float, rows: list[_Row]) -> Iterator[Claim]:
+        text = (
+            f"worker {self._workers[index]} on {node} computes {ratio:.2f} times as long as its fast peers "
+            "because other processes have the processor"
+        )
+        proof = Evidence(text=text, metric="compute_ratio", value=ratio, threshold=self.ratio)
+        entity = Entity(kind=Kind.NODE, name=node)
+        claim = Claim(entity=entity, kind="host.contended", score=0.7, since=rows[0].end, evidence=(proof,))
+        yield from self._standing.tell(claim, again=False)
+
+    def _recover(self, share: Floats, by_clock: Floats, frame: Frame) -> Iterator[Claim]:
+        index_of = {name: index for index, name in enumerate(self._workers)}
+        held_up = {node_of_worker(self._workers[index]) for index in np.flatnonzero(by_clock > self.recovered).tolist()}
+        for entity, kind in list(self._standing.claims):
+            index = index_of.get(entity.name)
+            if kind == "worker.slow" and (index is None or share[index] <= self.recovered):
+                yield from self._standing.withdraw(entity, kind, frame.time, "it keeps up with its peers")
+            elif kind == "host.contended" and entity.name not in held_up:
+                yield from self._standing.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
+
+
+def _compute(step: Step) -> Floats | None:
+    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be told from it."""
+    parts = [phase(step, name) for name in ("forward_s", "backward_s", "optimizer_s")]
+    busy: Floats = np.sum(parts, axis=0)
+    return busy if np.nansum(busy) > 0 else None
+
+
+def _work(step: Step) -> Floats:
+    """How much each worker had to do: its tokens relative to the median, 1 where they were not logged."""
+    tokens = step.values.get("tokens")
+    if tokens is None or not (np.nan_to_num(tokens) > 0).all():
+        return np.ones(len(step.workers), dtype=np.float32)
+    work: Floats = (tokens / np.median(tokens)).astype(np.float32)
+    return work
+
+
+def _stages(workers: tuple[str, ...], layout: Layout | None) -> Floats:
+    """Number of each worker's pipeline stage: only those of one stage do the same."""
+    if layout is None or not any(place.pp for place in layout.places):
+        return np.zeros(len(workers), dtype=np.float32)
+    stage = {place.worker: place.pp for place in layout.places}
+    return np.array([stage.get(worker, 0) for worker in workers], dtype=np.float32)

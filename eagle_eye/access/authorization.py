@@ -1,0 +1,67 @@
+"""Who asks, and may they: the one question before everything that a person asks for, over gRPC and HTTP alike."""
+
+import logging
+from typing import Self
+
+from eagle_eye.clock import Clock
+from eagle_eye.config import Config
+from eagle_eye.errors import AccessDenied, NotAuthenticated
+
+from .listen_address import is_loopback
+from .roles import Person, Role
+from .tokens import Tokens
+
+log = logging.getLogger(__name__)
+
+
+class Gate:
+    """Asks for a token wherever any are configured.
+
+    Where none are, a name is a claim. On loopback that is believed, as whoever may log in there may do more than
+    this; elsewhere reading is all that is left.
+    """
+
+    def __init__(self, tokens: Tokens, *, believes: bool) -> None:
+        """`believes`: claims count while there are no tokens (loopback, or `server.insecure`)."""
+        self._tokens = tokens
+        self._believes = believes
+        self._said = False
+
+    @classmethod
+    def of(cls, config: Config, address: str, clock: Clock) -> Self:
+        """A deployment's gate before what listens on `address`. Raises ConfigError."""
+        return cls(Tokens.of(config, clock), believes=config.server.insecure or is_loopback(address))
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether nobody passes without a token."""
+        return self._tokens.configured
+
+    def admit(self, needed: Role, what: str, *, token: str = "", claimed: str = "") -> Person:
+        """Who it is, if they may do `what`. Raises NotAuthenticated or AccessDenied.
+
+        `claimed`: who they say they are; '' if they leave it to the token.
+        """
+        if not self._tokens.configured:
+            return self._claimed(needed, what, claimed)
+        person = self._tokens.person(token)
+        if claimed and claimed != person.name:
+            raise AccessDenied(f"the token is {person.name}'s, who cannot speak as {claimed}: leave --as out")
+        if not person.role.includes(needed):
+            raise AccessDenied(f"{person.name} has the role {person.role}: {what} needs the role {needed}")
+        return person
+
+    def _claimed(self, needed: Role, what: str, claimed: str) -> Person:
+        if not self._believes:
+            if needed is Role.VIEWER:
+                return Person(name="anyone with a certificate", role=Role.VIEWER)
+            raise NotAuthenticated(
+                f"{what} needs the role {needed}, but no tokens are configured on this server: make one there with "
+                f"`eagle-eye token add NAME --role {needed}`"
+            )
+        if needed is not Role.VIEWER and not claimed:
+            raise NotAuthenticated("who are you? No tokens are configured on this server: say your name with --as")
+        if needed is not Role.VIEWER and not self._said:
+            self._said = True
+            log.warning("no tokens are configured: whoever says that they are %s is believed (%s)", claimed, what)
+        return Person(name=claimed or "anyone here", role=Role.ADMIN)

@@ -1,0 +1,65 @@
+"""`eagle-eye approve` and `eagle-eye refuse`: show the plan, ask, and send the digest of what was shown."""
+
+import sys
+from typing import Any
+
+import click
+
+from eagle_eye.app import options
+from eagle_eye.app.server_client import ask
+from eagle_eye.clock import SystemClock
+from eagle_eye.config import Config
+from eagle_eye.errors import ControlError
+from eagle_eye.plan_text import plan_of, plan_words
+from eagle_eye.rpc.control_messages import Decision, Waiting
+
+HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only one that waits. Shows the plan and
+asks. The word counts for exactly what was shown: if action or targets change, it is asked for again.
+
+\b
+Examples:
+  eagle-eye {name}
+  eagle-eye {name} 4f1c9a02
+  eagle-eye {name} 4f1c9a02 --yes --note "talked to the team"
+"""
+
+
+def deciding(name: str, approved: bool) -> click.Command:
+    """The command of that name."""
+
+    @click.command(name, short_help=f"{name} a plan that waits for a person", help=HELP.format(verb=name.capitalize(), name=name))
+    @click.argument("plan", default="")
+    @options.person
+    @click.option("--note", default="", help="Why; kept in the ledger.")
+    @click.option("--digest", default="", help="Of the plan that you saw elsewhere; another one is not decided on.")
+    @click.option("--yes", is_flag=True, help="Do not ask.")
+    @options.server
+    @options.deployment
+    def command(config: Config, plan: str, person: str, note: str, digest: str, yes: bool, server: str) -> None:
+        shown = _waiting(config, server, plan)
+        found = plan_of(shown)
+        for what, text in plan_words(shown, SystemClock().now()):
+            click.echo(f"{what:>10}  {text}")
+        if not yes:
+            _confirm(name)
+        word = Decision(plan=found.id, person=person, digest=digest or found.digest, note=note)
+        answer = ask(config, server, "approve" if approved else "refuse", word)
+        click.echo(answer["message"])
+
+    return command
+
+
+def _waiting(config: Config, server: str, plan: str) -> dict[str, Any]:
+    plans: list[dict[str, Any]] = ask(config, server, "waiting", Waiting(plan=plan))["plans"]
+    if len(plans) == 1:
+        return plans[0]
+    if not plans:
+        raise ControlError("no plan waits for a person")
+    listed = "; ".join(f"{shown['plan']['id']} ({shown['plan']['action']} for {shown['job']})" for shown in plans)
+    raise ControlError(f"{len(plans)} plans wait, name one: {listed}")
+
+
+def _confirm(name: str) -> None:
+    if not sys.stdin.isatty():
+        raise ControlError(f"nobody is there to be asked: say --yes to {name} what is shown")
+    click.confirm(f"{name.capitalize()} this plan?", abort=True)

@@ -1,0 +1,216 @@
+"""The demo: a real job on two nodes of this machine, broken from outside again and again, and healed by Eagle Eye alone."""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from eagle_eye.app import drills
+from eagle_eye.app.drills import Struck, Truth
+from eagle_eye.app.ports import free_port
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.stream.embedded import EmbeddedStream
+
+from . import demo_settings, live_view
+from .demo_dashboard import Pages
+from .demo_job import Stage
+from .faults import FAULTS, Fault
+from .step_trace import Trace
+from .verdict import STEPS_AFTER, THROUGHPUT, Row, judge
+
+WARM_UP_STEPS = 40
+"""Steps before the first fault; their throughput is what is expected later."""
+FIRST_STEPS = 5
+"""Of those the first, which fill caches, do not count."""
+HELD_S = (3.0, 4.0)
+"""For how long the stream is stopped."""
+PATIENCE_S = 30.0
+"""How long a fault may take before the demo goes on and counts it as not healed."""
+RETURN_S = 120.0
+"""How long a repaired node may take to come back: its processes start anew, which is slow on a machine that does much else."""
+
+
+class DemoError(EagleEyeError):
+    """The demo could not be carried out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Demo:
+    """One run. `folder` keeps everything: state, logs, the truth, the table."""
+
+    folder: Path
+    seed: int
+    console: Console
+    clock: Clock
+    faults: tuple[Fault, ...] = FAULTS
+    pages: Pages | None = None
+    """The dashboard beside it; None: none."""
+    began: float = 0.0
+    """When it was started, and when the job that is broken was ended: seconds since 1970."""
+    ended: float = 0.0
+    _spans: list[tuple[Fault, float]] = field(default_factory=list)
+    """(fault, when it was over); what really happened is written to `truth` alone."""
+    _doing: str = "starting"
+    _healthy: float = 0.0
+    """Tokens per second and worker before the first fault."""
+    _hit: str = ""
+    """Worker that the last fault hit."""
+
+    @property
+    def state_dir(self) -> Path:
+        """Of the job that is broken: its ledger and stream can be looked at afterwards."""
+        return self.folder / "gpt" / "state"
+
+    def run(self) -> list[Row]:
+        """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
+        self.began = self.clock.now()
+        chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
+        stage = self._stage("gpt", demo_settings.JOB, demo_settings.NODES, demo_settings.WORKERS_PER_NODE, 1_000_000)
+        with self._live(stage):
+            stage.start()
+            if self.pages is not None:
+                self.pages.open(stage.folder / "eagle-eye.toml", self.state_dir)
+            self.console.print((stage.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False)
+            self._warm_up(stage)
+            for fault in self.faults:
+                self._break(fault, stage, chance)
+            self._doing = "ending the job"
+            stage.stop()
+            self.ended = self.clock.now()
+            trace = stage.record.trace
+        reference = self._reference(trace.highest() + 1)
+        return self._judge(stage, trace, reference)
+
+    @property
+    def truth(self) -> Path:
+        """The file of what really happened. Only the final table reads it."""
+        return self.folder / "truth.jsonl"
+
+    def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> Stage:
+        command = (sys.executable, str(demo_settings.script()), "--steps", str(steps), *demo_settings.MODEL)
+        return Stage(
+            folder=self.folder / folder, config=demo_settings.CONFIG.replace("{http}", str(free_port())), command=command, job=job, nodes=nodes, workers_per_node=workers,
+            heal=f"restart:{demo_settings.RESTARTS}", served=served, clock=self.clock,
+        )  # fmt: skip
+
+    @contextmanager
+    def _live(self, stage: Stage) -> Iterator[None]:
+        """Show what happens while it happens; end every process at the end, whatever it is."""
+        last = 0.0
+        with Live(console=self.console, transient=True, auto_refresh=False) as shown:
+
+            def refresh() -> None:
+                nonlocal last
+                now = self.clock.now()
+                if self.pages is not None:
+                    self.pages.look()
+                if self.console.is_terminal and now - last >= 0.25:
+                    last = now
+                    shown.update(live_view.live(stage.record.trace, stage.record.latest, self._doing, now, self.began), refresh=True)
+
+            stage.on_look = refresh
+            try:
+                yield
+            finally:
+                stage.stop()
+
+    def _warm_up(self, stage: Stage) -> None:
+        self._doing = f"warming up: {WARM_UP_STEPS} healthy steps"
+        if not stage.wait(lambda: stage.record.trace.highest() >= WARM_UP_STEPS, 90.0):
+            raise DemoError("the job did not get going; the last lines of its launcher:\n" + stage.cluster.tail(f"launcher-{demo_settings.NODES[0]}"))
+        self._healthy = stage.record.trace.throughput_per_worker(step for step in stage.record.trace.steps if step.number >= FIRST_STEPS)
+
+    # --- the faults ------------------------------------------------------------------------------------------------
+
+    def _break(self, fault: Fault, stage: Stage, chance: random.Random) -> None:
+        self._doing = f"healthy; next: {fault.name}"
+        stage.wait_steps(chance.randint(3, 8), PATIENCE_S)
+        self.clock.sleep(chance.uniform(0.0, 0.1))
+        struck = self._strike(fault, stage, chance)
+        with self.truth.open("ab") as file:
+            file.write(msgspec.json.encode(struck.truth) + b"\n")
+        self._doing = fault.name
+        self._say(f"{fault.name}: {struck.truth.worker or struck.truth.node or 'all writers'}")
+        if fault.kind == "stream":
+            stage.wait(lambda: False, chance.uniform(*HELD_S))
+            struck.end()
+        healed = stage.wait(lambda: self._over(fault, struck.truth, stage), PATIENCE_S)
+        self._spans.append((fault, self.clock.now()))
+        struck.end()
+        self._say("training again" if healed else f"NOT healed within {PATIENCE_S:.0f} s")
+        self._bring_back(stage)
+
+    def _strike(self, fault: Fault, stage: Stage, chance: random.Random) -> Struck:
+        if fault.kind == "stream":
+            return drills.stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=self.clock), self.clock)
+        if fault.culprit == "worker":
+            # not the same one twice running: that is a relapse, to which a stronger answer is right
+            worker = chance.choice([worker for worker in stage.workers() if worker.name != self._hit])
+            self._hit = worker.name
+            return drills.ON_WORKER[fault.kind](worker, self.clock)
+        name = self._node(fault, stage.record.trace, chance)
+        if fault.kind == "slow-node":
+            return drills.slow(name, stage.cluster.run_dir(name), self.clock)
+        return stage.kill_node(name, detail=fault.target)
+
+    @staticmethod
+    def _node(fault: Fault, trace: Trace, chance: random.Random) -> str:
+        coordinator = trace.layout.coordinator if trace.layout else demo_settings.NODES[0]
+        other = next(node for node in demo_settings.NODES if node != coordinator)
+        return {"coordinator": coordinator, "other": other}.get(fault.target) or chance.choice(demo_settings.NODES)
+
+    def _over(self, fault: Fault, truth: Truth, stage: Stage) -> bool:
+        """Enough steps beyond the fault, and the ledger has closed what it opened about it."""
+        trace = stage.record.trace
+        before = trace.highest(truth.time)
+        steps = [step for step in trace.after(truth.time, epoch=trace.layout.epoch if trace.layout else 0) if step.number > before]
+        if len(steps) <= STEPS_AFTER or trace.steady_throughput(steps, STEPS_AFTER) < THROUGHPUT * self._healthy:
+            return False
+        if fault.culprit == "nobody":
+            return True
+        left = fault.kind != "slow-node" or (trace.layout is not None and truth.node in trace.layout.excluded)
+        return left and stage.record.settled(truth.time)
+
+    def _bring_back(self, stage: Stage) -> None:
+        """Repair what is out, as a person would: release a node that was left, start one again that is dead."""
+        layout = stage.record.trace.layout
+        missing = [name for name in stage.nodes if layout is not None and name not in layout.nodes]
+        for name in missing:
+            self._doing = f"{name} was repaired and comes back"
+            if layout is not None and name in layout.excluded:
+                stage.release(name)
+            else:
+                stage.start_node(name)
+        if missing and not stage.wait(stage.full, RETURN_S):
+            self._say(f"{', '.join(missing)} was not taken back within {RETURN_S:.0f} s")
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"[{self.clock.now() - self.began:6.1f} s] {text}", highlight=False, markup=False)
+
+    # --- the reference and the verdict -----------------------------------------------------------------------------
+
+    def _reference(self, steps: int) -> dict[int, float]:
+        """Losses of an undisturbed run of the same seed, as long as the disturbed one."""
+        self._doing = f"an undisturbed run of the same {steps} steps, to compare the losses"
+        self._say(self._doing)
+        stage = self._stage("reference", "demo/reference", ("reference",), 2, steps, served=False)
+        with self._live(stage):
+            stage.start()
+            if not stage.wait(lambda: stage.record.trace.highest() >= steps - 1, 180.0):
+                raise DemoError("the undisturbed run did not finish; its launcher's last lines:\n" + stage.cluster.tail("launcher-reference"))
+            return stage.record.trace.losses()
+
+    def _judge(self, stage: Stage, trace: Trace, reference: dict[int, float]) -> list[Row]:
+        truths = [msgspec.json.decode(line, type=Truth) for line in self.truth.read_bytes().splitlines()]
+        ends = [*(truth.time for truth in truths[1:]), self.clock.now()]
+        return [
+            judge(fault, truth, stage.record.evidence(truth.time, before, until), trace, self._healthy, reference)
+            for (fault, until), truth, before in zip(self._spans, truths, ends, strict=True)
+        ]

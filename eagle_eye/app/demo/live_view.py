@@ -1,0 +1,114 @@
+"""The demo's live terminal view, and its final table."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from eagle_eye.types import Incident
+
+from .step_trace import Trace
+from .verdict import Row
+
+BARS = "▁▂▃▄▅▆▇█"
+COLUMNS = ["fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"]
+
+
+def live(trace: Trace, incidents: Sequence[Incident], doing: str, now: float, began: float) -> RenderableType:
+    """What the job does at this moment."""
+    return Panel(Group(_job(trace, now), Text(), _incidents(incidents, now)), title=f"Eagle Eye  ·  {doing}", subtitle=f"{now - began:.0f} s", title_align="left")
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The verdict, one line a fault."""
+    shown = Table(title="What was broken, what Eagle Eye made of it", header_style="bold")
+    for column in COLUMNS:
+        shown.add_column(column, overflow="fold", min_width=max(map(len, column.split())))
+    for row in rows:
+        healed = f"[red]no: {'; '.join(row.wrongs)}" if row.wrongs else "[green]yes"
+        shown.add_row(*_cells(row, _verdict), healed)
+    return shown
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same table for a README."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS)]
+    lines += [[*_cells(row, _plain_verdict), "; ".join(row.wrongs) or "yes"] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plain(row: Row) -> dict[str, object]:
+    """A row for JSON."""
+    return {
+        "fault": row.fault.kind, "target": row.fault.target, "found_s": row.found_s, "culprit": row.culprit, "culprit_right": row.culprit_right,
+        "cause": row.cause, "cause_right": row.cause_right, "actions": row.actions, "training_s": row.training_s, "steps_lost": row.steps_lost,
+        "throughput": row.throughput, "loss_off": row.loss_off, "wrongs": row.wrongs,
+    }  # fmt: skip
+
+
+def _job(trace: Trace, now: float) -> Table:
+    job = Table(box=None, show_header=False, pad_edge=False)
+    job.add_column(style="dim")
+    job.add_column()
+    layout = trace.layout
+    recent = trace.steps[-40:]
+    if layout is None or not recent:
+        job.add_row("job", f"{trace.job}: starting")
+        return job
+    last = recent[-1]
+    job.add_row("job", f"{trace.job}   epoch {layout.epoch} ({layout.reason})   coordinator {layout.coordinator}")
+    job.add_row("step", f"{last.number}   {now - last.end:.1f} s ago")
+    job.add_row("loss", f"{last.loss:.4f}   {_line([step.loss for step in recent])}")
+    job.add_row("step time", f"{last.seconds * 1000:.0f} ms   {_line([step.seconds for step in recent])}")
+    job.add_row("ranks", "   ".join(f"{place.rank}:{place.node}" for place in layout.places) + (f"   without {', '.join(layout.excluded)}" if layout.excluded else ""))
+    return job
+
+
+def _incidents(incidents: Sequence[Incident], now: float) -> Table:
+    shown = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("incident", "cause", "culprit", "severity", "age"):
+        shown.add_column(column)
+    for incident in sorted(incidents, key=lambda each: -each.time)[:6]:
+        culprit = ", ".join(str(culprit.entity) for culprit in incident.culprits) or "unknown"
+        shown.add_row(incident.id, incident.cause, culprit, incident.severity, f"{now - incident.time:.0f} s")
+    return shown
+
+
+def _line(values: Sequence[float]) -> str:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, high = min(finite), max(finite)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[int((value - low) * scale)] if math.isfinite(value) else "✗" for value in values)
+
+
+def _seconds(value: float) -> str:
+    if math.isnan(value):
+        return "never"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _cells(row: Row, verdict: Callable[[str, bool], str]) -> list[str]:
+    """All columns but the last."""
+    return [
+        row.fault.name,
+        _seconds(row.found_s),
+        verdict(row.culprit, row.culprit_right),
+        verdict(row.cause or "none", row.cause_right),
+        ", ".join(row.actions) or "none",
+        _seconds(row.training_s),
+        str(row.steps_lost),
+        "–" if math.isnan(row.loss_off) else f"{row.loss_off:.0e}",
+    ]
+
+
+def _plain_verdict(word: str, right: bool) -> str:
+    return f"{word} ({'right' if right else 'WRONG'})"
+
+
+def _verdict(word: str, right: bool) -> str:
+    return f"{word} [green]✓[/]" if right else f"[red]{word} ✗[/]"

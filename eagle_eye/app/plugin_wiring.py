@@ -1,0 +1,95 @@
+"""Builds the plugins of each process from one configuration."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle_eye import plugins
+from eagle_eye.config import Config, Options
+from eagle_eye.errors import ConfigError, PluginError
+from eagle_eye.protocols import Action, Detector, Guard
+from remediation import guards as guard_room
+from remediation.actions.notify import Notify
+from remediation.alerts.receiver import Receiver
+from remediation.policy.settings import Policy
+
+TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
+"""Table of the configuration → room of the plugins."""
+SCHEDULE = ("interval_s", "timeout_s")
+"""Options that every collector takes beside its own."""
+
+
+def make_directories(config: Config) -> None:
+    """State and run directory; new ones are for this user alone: they hold logs, stacks and the sockets of jobs."""
+    for path in (config.state, config.run):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def log_to_stderr() -> None:
+    """One line a record, with milliseconds."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # a new ledger is no news to an operator
+
+
+def chosen(config: Config, table: str) -> Iterator[tuple[str, type, Options]]:
+    """(name, class, options) of the plugins of a table that are not switched off. Raises PluginError."""
+    return plugins.chosen(TABLES[table], getattr(config, table))
+
+
+def detectors(config: Config) -> list[tuple[str, Detector]]:
+    """Every detector. Raises PluginError."""
+    return [(name, plugins.build(cls, options, {})) for name, cls, options in chosen(config, "detectors")]
+
+
+def guards(config: Config) -> list[Guard]:
+    """The guards in the order of the written-out policy, then the user's own. Raises PluginError."""
+    order = {name: position for position, name in enumerate(guard_room.POLICY)}
+    found = sorted(chosen(config, "guards"), key=lambda each: order.get(each[0], len(order)))
+    return [plugins.build(cls, options, {}) for _, cls, options in found]
+
+
+def actions(config: Config, services: Mapping[str, Any]) -> dict[str, Action]:
+    """Every action by name. Raises PluginError."""
+    return {name: plugins.build(cls, options, services) for name, cls, options in chosen(config, "actions")}
+
+
+def receivers(config: Config) -> tuple[Receiver, ...]:
+    """Who is told of incidents; nobody where the action `notify` is switched off. Raises PluginError."""
+    for name, cls, options in chosen(config, "actions"):
+        if name == "notify" and issubclass(cls, Notify):
+            notify: Notify = plugins.build(cls, options, {"ledger": None, "clock": None})  # neither is used to look at its options
+            return notify.everybody
+    return ()
+
+
+def policy(config: Config) -> Policy:
+    """What may be done, from the table [engine]. Raises PluginError naming the option that is wrong."""
+    built: Policy = plugins.build(Policy, config.engine, {})
+    return built
+
+
+def check(config: Config, name: str) -> None:
+    """Raise ConfigError with everything that is wrong with the options of the plugins; `name` is the file's."""
+    problems = [*(problem for table in TABLES for problem in _problems_of(config, table)), *_problems_of_policy(config)]
+    if problems:
+        raise ConfigError(f"{name}: {'; '.join(problems)}. `eagle-eye config init` prints every option with its meaning.")
+
+
+def _problems_of(config: Config, table: str) -> Iterator[str]:
+    try:
+        for name, cls, options in chosen(config, table):
+            own = {key: value for key, value in options.items() if table != "collectors" or key not in SCHEDULE}
+            try:
+                plugins.configure(cls, own)
+            except PluginError as error:
+                yield f"[{table}.{name}] {error}"
+    except PluginError as error:
+        yield f"[{table}] {error}"
+
+
+def _problems_of_policy(config: Config) -> Iterator[str]:
+    try:
+        policy(config)
+    except PluginError as error:
+        yield f"[engine] {error}"

@@ -1,0 +1,28 @@
+"""A person's question to the server, with this deployment's certificate and the person's token."""
+
+import getpass
+
+import msgspec
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.listen_address import is_loopback
+from eagle_eye.access.tokens import own_token
+from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
+from eagle_eye.rpc.control_client import call
+from eagle_eye.rpc.control_messages import Body
+from eagle_eye.rpc.operator_client import Question
+from eagle_eye.rpc.server_addresses import addresses_of
+
+
+def ask(config: Config, server: str, what: str, message: Question | None = None) -> Body:
+    """What the server answers; `server`: host:port, '' for the configuration's. Raises EagleEyeError.
+
+    A message that names no person is said by whom the token names, and without a token by the login.
+    """
+    address, token, credentials = server or config.server.known_at, own_token(config.access), Credentials.of(config.access)
+    if token and not (credentials or config.server.insecure or all(is_loopback(each) for each in addresses_of(address))):
+        raise ConfigError(f"your token is not sent to {address} without TLS: set access.ca_file, access.certificate_file and access.key_file")
+    if message is not None and getattr(message, "person", None) == "" and not token:
+        message = msgspec.structs.replace(message, person=getpass.getuser())
+    return call(address, what, message, credentials=credentials, token=token)

@@ -1,0 +1,72 @@
+"""The alerts of a leader: what it needs of the process around it."""
+
+import logging
+from collections.abc import Mapping
+
+from detectors.runtime.partition_ownership import PARTITION
+from detectors.runtime.runner import Runner
+from eagle_eye.clock import Clock
+from eagle_eye.config import Config
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.ledger import Ledger
+from eagle_eye.stream import OBSERVATIONS, Stream
+from remediation.actions.notify import Notify
+from remediation.alerts.alert_service import Alerts
+from remediation.engine.engine import Engine
+from remediation.operators.approval_links import Invitations
+
+log = logging.getLogger(__name__)
+
+STALLED_S = 10.0
+"""A runner that has written no mark for so long stands still, or its stream is away."""
+
+
+class Ticking:
+    """Whether every partition has an owner, and those of this process go on."""
+
+    def __init__(self, stream: Stream, ledger: Ledger, runners: Mapping[int, Runner], clock: Clock) -> None:
+        self._stream = stream
+        self._ledger = ledger
+        self._runners = runners
+        self._clock = clock
+        self._seen: dict[int, tuple[int, float]] = {}
+        """Partition → (marks that were written, when that number was first seen)."""
+
+    def __call__(self) -> bool:
+        try:
+            owned = len(self._ledger.living(PARTITION, self._clock.now()))
+            return owned >= self._stream.partitions(OBSERVATIONS) and self._go_on()
+        except EagleEyeError as error:
+            log.warning("whether all partitions are read is not known: %s", error)
+            return False
+
+    def _go_on(self) -> bool:
+        now, runners = self._clock.monotonic(), dict(self._runners)
+        for partition, runner in runners.items():
+            marks = runner.counts.marks
+            if self._seen.get(partition, (-1, 0.0))[0] != marks:
+                self._seen[partition] = (marks, now)
+        return all(now - self._seen[partition][1] < STALLED_S for partition in runners)
+
+
+def alerts_of(
+    config: Config, clock: Clock, notify: Notify, ledger: Ledger, engine: Engine, stream: Stream, runners: Mapping[int, Runner]
+) -> Alerts:
+    """Told by the engine from now on. Raises ConfigError for a receiver that is not usable as it is configured."""
+    links = Invitations(ledger, clock, url_of(config) if config.server.http else "")
+    ticking = Ticking(stream, ledger, runners, clock)
+    alerts = Alerts(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=ticking, approval_link=links.link)
+    engine.show_cases_to(alerts.look)
+    return alerts
+
+
+def page_of(config: Config) -> str:
+    """The address of an incident's page, with `{incident}` in it."""
+    base = url_of(config)
+    return f"{base}/incidents/{{incident}}" if base else ""
+
+
+def url_of(config: Config) -> str:
+    """How a browser reaches the HTTP port; '' where there is none."""
+    base = config.server.public_url or (f"http://{config.server.http}" if config.server.http else "")
+    return base.rstrip("/")

@@ -1,0 +1,35 @@
+"""The history of a deployment, as its configuration says."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from eagle_eye.clock import Clock
+from eagle_eye.config import Config
+from eagle_eye.stream import Stream
+from eagle_eye.types import Notice
+
+from .history_service import HistoryService
+
+if TYPE_CHECKING:
+    from .object_store import Place
+    from .queries import History
+
+
+def place_of(config: Config) -> "Place":
+    """Where it lies. Raises ConfigError for a place that cannot be used."""
+    from .object_store import Place
+
+    return Place.of(config.history.place or config.state / "history")
+
+
+def open_history(config: Config) -> "History":
+    """To ask. Raises ConfigError."""
+    from .queries import History
+
+    return History(place_of(config))
+
+
+def history_service(config: Config, stream: Stream, partition: int, clock: Clock, on_notice: Callable[[Notice], None]) -> HistoryService:
+    """To write one partition; a place that cannot be used is told as a notice."""
+    return HistoryService(stream, partition, partial(place_of, config), config.history, clock=clock, on_notice=on_notice)

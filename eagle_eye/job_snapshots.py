@@ -1,0 +1,95 @@
+"""Frames → pulses. No clock and no chance: the same frames give the same pulses."""
+
+import msgspec
+import numpy as np
+
+from .frames import Frame
+from .step_assembly import LOGGED_NAN
+from .types import ANSWERED, Floats, Layout, Pulse, PulseStep, Step
+from .types.job_snapshot import LATE_S
+
+NOTHING: Floats = np.zeros(0, dtype=np.float32)
+
+
+def pulse_of(frame: Frame, *, told: Layout | None = None) -> Pulse:
+    """What decisions need of a frame. `told`: the layout that an earlier pulse has carried."""
+    pulse = Pulse(
+        job=frame.job,
+        generation=frame.generation,
+        number=frame.number,
+        time=frame.time,
+        tick=frame.tick,
+        events=tuple(event for event in frame.events if event.name in ANSWERED),
+        layout=None if frame.layout is told or frame.layout == told else frame.layout,
+    )
+    return _of_tick(pulse, frame) if frame.tick else pulse
+
+
+def _of_tick(pulse: Pulse, frame: Frame) -> Pulse:
+    nodes = {place.node for place in frame.layout.places} if frame.layout is not None else set[str]()
+    ages = ((node, frame.time - frame.reporting.get(node, 0.0)) for node in sorted(nodes))
+    return msgspec.structs.replace(
+        pulse,
+        heard=min((frame.reporting.get(node, 0.0) for node in nodes), default=frame.time),
+        steps=tuple(_step(step) for step in frame.steps),
+        entities={kind.value: len(entities) for kind, entities in frame.entities.items() if entities},
+        behind_s=max(0.0, frame.time - max(frame.reporting.values(), default=frame.time)),
+        late={node: age for node, age in ages if abs(age) > LATE_S},
+    )
+
+
+class Pulses:
+    """The pulses of one partition: the layout of a job is in the first one that knows it, and in those that change it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Layout] = {}
+
+    def of(self, frame: Frame) -> Pulse | None:
+        """None where there is nothing to decide: a node without a job."""
+        pulse = pulse_of(frame, told=self._told.get(frame.job))
+        if frame.layout is None and not pulse.events and not pulse.steps:
+            return None
+        if frame.layout is not None:
+            self._told[frame.job] = frame.layout
+        return pulse
+
+    def forget(self, jobs: set[str]) -> None:
+        """Keep what was told of these jobs alone."""
+        self._told = {name: layout for name, layout in self._told.items() if name in jobs}
+
+
+def _step(step: Step) -> PulseStep:
+    tokens, seconds = (_numbers(step, name) for name in ("tokens", "step_s"))
+    return PulseStep(
+        number=step.number,
+        epoch=step.epoch,
+        end=step.end,
+        workers=len(step.workers),
+        tokens=float(tokens.sum()) if len(tokens) else None,
+        loss=_loss(step),
+        step_s=float(seconds.max()) if len(seconds) else None,
+        finite=_finite(step),
+    )
+
+
+def _loss(step: Step) -> float | None:
+    """Mean over the step's tokens where they are told, else over the workers; None if nobody tells a loss."""
+    loss, tokens = step.values.get("loss", NOTHING), step.values.get("tokens", NOTHING)
+    told = np.isfinite(loss)
+    if not told.any():
+        return None
+    weights = np.where(np.isfinite(tokens), tokens, 0.0)[told] if len(tokens) == len(loss) else np.zeros(int(told.sum()))
+    return float(np.average(loss[told], weights=weights if weights.sum() > 0 else None))
+
+
+def _numbers(step: Step, name: str) -> Floats:
+    """What the workers told under a name, as far as it is a number."""
+    values = step.values.get(name, NOTHING)
+    numbers: Floats = values[np.isfinite(values)]
+    return numbers
+
+
+def _finite(step: Step) -> bool:
+    """Whether every loss that was logged is a number; NaN alone stands for "not told"."""
+    infinite = np.isinf(step.values.get("loss", NOTHING)).any()
+    return not bool(infinite or (step.values.get(f"loss{LOGGED_NAN}", NOTHING) == 1.0).any())

@@ -1,0 +1,51 @@
+"""Invitations: links under which one plan is decided once. Only a hash of each link's token is kept."""
+
+import hashlib
+import secrets
+
+from sqlalchemy import insert, select, update
+
+from eagle_eye.types import Plan
+
+from .database import Store, patient
+from .records import Invitation
+from .tables import invitations
+
+
+class Invitations(Store):
+    """Made when a plan waits for a person, used once."""
+
+    @patient
+    def invite(self, plan: Plan, now: float) -> str:
+        """A new invitation to decide on a plan, for as long as it stands; returns the token, which is kept nowhere."""
+        token = secrets.token_urlsafe(32)
+        job = plan.targets[0].job if plan.targets else ""
+        values = {
+            "plan": plan.id, "incident": plan.incident, "job": job, "digest": plan.digest, "made": now, "expires": plan.expires
+        }  # fmt: skip
+        with self._writing() as connection:
+            connection.execute(insert(invitations).values(hash=_hash(token), **values))
+        return token
+
+    def invitation(self, token: str) -> Invitation | None:
+        """What a token invites to; None if it is none of ours."""
+        with self._reading() as connection:
+            row = connection.execute(select(invitations).where(invitations.c.hash == _hash(token))).one_or_none()
+            if row is None:
+                return None
+            return Invitation(
+                plan=row.plan, incident=row.incident, job=row.job, digest=row.digest, made=row.made, expires=row.expires,
+                used=row.used, person=row.person or "", approved=bool(row.approved),
+            )  # fmt: skip
+
+    @patient
+    def use_invitation(self, token: str, person: str, approved: bool, now: float) -> bool:
+        """Take the one answer; False if somebody was faster, it has expired, or it never was."""
+        mine = (invitations.c.hash == _hash(token), invitations.c.used.is_(None), invitations.c.expires > now)
+        with self._writing() as connection:
+            answer = update(invitations).where(*mine).values(used=now, person=person, approved=approved)
+            return connection.execute(answer).rowcount > 0
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,104 @@
+"""One live session, seen from either end: what is to be written, and which answers are awaited."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+
+from eagle_eye.errors import ControlError, TemporaryError
+
+from .control_messages import Body, Result
+
+
+class Line:
+    """Writes in order, matches answers to questions, and ends once, with a reason."""
+
+    def __init__(self, stream: Any, other: str) -> None:
+        """`stream` is gRPC's call or context: `await write(message)`. `other` names the other end in errors."""
+        self._stream = stream
+        self._other = other
+        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._awaited: dict[int, asyncio.Future[Result]] = {}
+        self._numbers = itertools.count(1)
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.done()
+
+    def send(self, message: Any) -> None:
+        """Write when it is its turn; dropped if the line has ended."""
+        if not self.ended:
+            self._outbox.put_nowait(message)
+
+    async def ask(self, what: str, timeout: float, build: Callable[[int], Any]) -> Body:
+        """Send `build(number)` and await its answer; `timeout` in seconds.
+
+        TemporaryError if none came in time or the line ended first (it may or may not have been done).
+        """
+        if self.ended:
+            raise TemporaryError(f"no session to {self._other} any more: {what!r} was not sent")
+        number = next(self._numbers)
+        message = build(number)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._awaited[number] = future
+        self.send(message)
+        try:
+            async with asyncio.timeout(timeout):
+                return (await future).unwrap()
+        except TimeoutError:
+            raise TemporaryError(f"{self._other} did not answer {what!r} within {timeout:g} s") from None
+        finally:
+            del self._awaited[number]
+
+    def settle(self, result: Result) -> None:
+        """An answer came; one that nobody awaits any more is dropped."""
+        future = self._awaited.get(result.id)
+        if future is not None and not future.done():
+            future.set_result(result)
+
+    def end(self, reason: str) -> None:
+        """End the line; whoever awaits an answer is told."""
+        if not self.ended:
+            self._ended.set_result(reason)
+        for future in self._awaited.values():
+            if not future.done():
+                future.set_exception(TemporaryError(f"the session to {self._other} ended before it answered: {reason}"))
+
+    async def live(self, reader: Coroutine[Any, Any, str]) -> str:
+        """Read and write until either breaks or somebody calls `end`; returns why."""
+        reading, writing = asyncio.create_task(reader), asyncio.create_task(self._write())
+        reason = "the connection was closed"
+        try:
+            await asyncio.wait([reading, writing, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            reason = self._ended.result() if self.ended else _reason(reading if reading.done() else writing)
+        finally:
+            reading.cancel()
+            writing.cancel()
+            self.end(reason)
+            await asyncio.gather(reading, writing, return_exceptions=True)
+        return reason
+
+    async def _write(self) -> str:
+        while True:
+            await self._stream.write(await self._outbox.get())
+
+
+def _reason(task: asyncio.Task[str]) -> str:
+    if task.cancelled():
+        return "the connection was closed"
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, ControlError):
+        return str(error)
+    return words_of(error)
+
+
+def words_of(error: BaseException) -> str:
+    """What gRPC says about a broken call, in a line."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return str(error.details()) or str(error.code().name).lower()
+    return str(error) or type(error).__name__

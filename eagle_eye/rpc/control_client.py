@@ -1,0 +1,301 @@
+"""The lower end of the control channel: a launcher's or an agent's, which finds its server again by itself."""
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.tls_errors import explain
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import ControlError, EagleEyeError, Stale, TemporaryError
+
+from . import control_pb2_grpc as stubs
+from . import protobuf_codec as wire
+from .command_fence import Fence
+from .connection import Line, words_of
+from .control_messages import Body, Command, Connection, Failure, Hello, Peer, Request, Result, Rhythm, Welcome
+from .operator_client import call
+from .server_addresses import addresses_of
+from .wakefulness import Alarm
+
+__all__ = ["ControlClient", "call"]
+
+log = logging.getLogger(__name__)
+
+BESIDE = frozenset({"dump", "status", "fence", "regroup", "fork", "exclude", "dismiss", "halt_workers"})
+"""Commands that may run beside another one of the same job: they change nothing, or carry an epoch that orders them."""
+FIRST_RETRY_S = 0.05
+LONGEST_RETRY_S = 1.0
+"""A server that was restarted is found within about this time."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the back-off of the one before
+    ("grpc.enable_http_proxy", 0),
+)
+
+OnCommand = Callable[[Command], Awaitable[Body]]
+OnState = Callable[[Connection], None]
+
+
+async def refuse_all(command: Command) -> Body:
+    """The `on_command` of a process that takes none."""
+    raise ControlError(f"this process takes no commands: {command.action!r}")
+
+
+def ignore_state(connection: Connection) -> None:
+    """The `on_state` of a process that does not care."""
+
+
+class ControlClient:
+    """Holds one session, for as long as it is started; connects again with a jittered back-off.
+
+    Commands of one job are done one at a time in their order, but for those in BESIDE. A command that is under way
+    when its session ends is done to its end, and its answer kept by the fence: the commander sends it again.
+    """
+
+    def __init__(
+        self,
+        address: str | Callable[[], str],
+        peer: Peer,
+        *,
+        on_command: OnCommand = refuse_all,
+        on_state: OnState = ignore_state,
+        fence: Fence | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+        welcome_s: float = 5.0,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`address`: host:port, or several with commas, of which the one that leads is looked for; it may be a function
+        that is asked before each try; '' means: not known now.
+
+        `fence` is shared by all clients of a launcher. `welcome_s`: how long a try may take. `credentials`: read anew
+        for each try, so that a renewed certificate counts.
+        """
+        self._address = address if callable(address) else lambda: address
+        self._peer = peer
+        self._on_command, self._on_state = on_command, on_state
+        self._fence = fence or Fence()
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.Random()  # noqa: S311  # jitter, not secrecy
+        self._welcome_s = welcome_s
+        self._credentials = credentials
+        self._explained = ("", "")
+        """What gRPC said last of a try that failed, and what it meant."""
+        self._line: Line | None = None
+        self._rhythm = Rhythm(beat_s=0.5, lease_s=3.0)
+        self._heard = 0.0
+        self._opened = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._work: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
+
+    # --- for the owner -------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return self._line is not None and not self._line.ended
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once. `connected` and `on_state` tell when it is."""
+        self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Close the session and give up what is under way."""
+        tasks = [*self._work, *([self._running] if self._running else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._running = None
+
+    def reconnect(self, reason: str) -> None:
+        """Leave the present session and connect at once to what `address` now says."""
+        self._hurry.set()
+        if self._line is not None:
+            self._line.end(reason)
+
+    async def request(self, kind: str, body: Body, timeout: float = 5.0) -> Body:
+        """Ask the server; waits for a session if there is none. `timeout` in seconds, for both together.
+
+        Raises what the server answered; TemporaryError if it did not in time, or the session ended meanwhile.
+        """
+        start = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(timeout):
+                line = await self._present()
+        except TimeoutError:
+            raise TemporaryError(
+                f"no session to {self._address() or 'the server'}: {kind!r} waited {timeout:g} s"
+            ) from None
+        left = max(timeout - (self._clock.monotonic() - start), 0.0)
+        return await line.ask(kind, left, lambda number: wire.request_up(Request(id=number, kind=kind, body=body)))
+
+    async def _present(self) -> Line:
+        while True:
+            await self._opened.wait()
+            if self._line is not None and not self._line.ended:
+                return self._line
+            self._opened.clear()  # it has just ended; the next session sets this again
+
+    # --- the session ---------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures, turn, told = 0, 0, dict[str, str]()
+        while True:
+            known = addresses_of(self._address())
+            address = known[turn % len(known)] if known else ""
+            opened, reason = await self._once(address) if address else (False, "no address is known")
+            failures, turn = 0 if opened else failures + 1, turn + 1
+            if opened or reason != told.get(address):  # a try that fails like the one before is no news
+                told[address] = reason
+                self._tell(Connection(connected=False, address=address, term=self._fence.term, reason=reason))
+            await self._rest(failures)
+
+    async def _rest(self, failures: int) -> None:
+        """Back off; `reconnect` cuts it short."""
+        longest = min(FIRST_RETRY_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
+        try:
+            async with asyncio.timeout(longest * self._chance.uniform(0.5, 1.0)):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+        self._hurry.clear()
+
+    async def _once(self, address: str) -> tuple[bool, str]:
+        """One session from beginning to end: whether it began, and why it ended."""
+        try:
+            channel = self._channel(address)
+        except EagleEyeError as error:  # our own files
+            return False, str(error)
+        try:
+            call = stubs.ControlStub(channel).Session()  # type: ignore[no-untyped-call]  # generated
+            welcome = await self._greet(call)
+            await asyncio.to_thread(self._fence.admit_term, welcome.term)
+            return True, await self._live(address, call, welcome)
+        except Stale as error:
+            log.warning("%s: %s", address, error)
+            return False, str(error)
+        except TimeoutError:
+            return False, f"{address} did not answer within {self._welcome_s:g} s"
+        except (grpc.aio.AioRpcError, EagleEyeError, asyncio.InvalidStateError) as error:
+            return False, await self._explain(address, words_of(error))
+        finally:
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials.channel(), options=OPTIONS)
+
+    async def _explain(self, address: str, words: str) -> str:
+        """Looked into once, not at every try that fails in the same way."""
+        if self._explained[0] != words:
+            self._explained = words, await asyncio.to_thread(explain, address, self._credentials, words)
+        return self._explained[1]
+
+    async def _greet(self, call: Any) -> Welcome:
+        async with asyncio.timeout(self._welcome_s):
+            await call.write(wire.hello_up(Hello(peer=self._peer, term=self._fence.term)))
+            first = await call.read()
+        if first is grpc.aio.EOF:
+            raise ControlError("the server closed the session before it began")
+        if first.WhichOneof("message") != "welcome":
+            raise ControlError("the server did not begin with a welcome: is it another program's port?")
+        return wire.welcome_of(first.welcome)
+
+    async def _live(self, address: str, call: Any, welcome: Welcome) -> str:
+        self._rhythm, self._heard = welcome.rhythm, self._clock.monotonic()
+        line = self._line = Line(call, f"the server at {address}")
+        beating = asyncio.create_task(self._beat(line))
+        self._opened.set()
+        self._tell(Connection(connected=True, address=address, term=welcome.term))
+        try:
+            return await line.live(self._read(line, call))
+        finally:
+            beating.cancel()
+            self._opened.clear()
+            self._line = None
+
+    async def _read(self, line: Line, call: Any) -> str:
+        while True:
+            down = await call.read()
+            if down is grpc.aio.EOF:
+                return "the server closed the session"
+            self._heard = self._clock.monotonic()
+            self._take(line, down)
+
+    def _take(self, line: Line, down: Any) -> None:
+        kind = down.WhichOneof("message")
+        if kind == "beat":
+            self._rhythm = wire.rhythm_of(down.beat)
+        elif kind == "reply":
+            line.settle(wire.reply_of(down.reply))
+        elif kind == "command":
+            task = asyncio.create_task(self._commanded(line, down.command))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    async def _beat(self, line: Line) -> None:
+        """Beat, and end the line when the server has been silent for longer than the lease."""
+        alarm = Alarm(self._clock)
+        while True:
+            line.send(wire.beat_up())
+            rhythm = self._rhythm
+            await asyncio.sleep(rhythm.beat_s)
+            if self._credentials is not None:
+                self._credentials.remind()
+            if alarm.overslept(rhythm.beat_s):
+                self._heard = self._clock.monotonic()
+            elif self._clock.monotonic() - self._heard > rhythm.lease_s:
+                line.end(f"the server was silent for longer than {rhythm.lease_s:g} s")
+
+    def _tell(self, connection: Connection) -> None:
+        try:
+            self._on_state(connection)
+        except Exception:  # the owner's mistake must not end the search for a server
+            log.exception("telling of the session at %s failed", connection.address)
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def _commanded(self, line: Line, words: Any) -> None:
+        result = await self._result(words)
+        line.send(wire.ack_up(result))
+
+    async def _result(self, words: Any) -> Result:
+        try:
+            command = wire.command_of(words)
+            body = await self._done(command)
+            wire.encode(body)  # an answer that cannot be sent is the command's failure, and told as such
+            return Result(id=words.id, body=body)
+        except EagleEyeError as error:
+            return Result(id=words.id, failure=Failure.of(error))
+        except Exception as error:  # the commander must get an answer whatever the command does
+            log.exception("command %r failed", words.action)
+            failure = Failure(kind="control", error=f"{type(error).__name__} while doing {words.action!r}: {error}")
+            return Result(id=words.id, failure=failure)
+
+    async def _done(self, command: Command) -> Body:
+        if command.action in BESIDE:
+            return await self._fenced(command)
+        async with self._turns[command.job]:
+            return await self._fenced(command)
+
+    async def _fenced(self, command: Command) -> Body:
+        """Do it once: the fence is asked before, and told after, before the commander is."""
+        known = await asyncio.to_thread(self._fence.admit, command)
+        if known is not None:
+            return known
+        answer = await self._on_command(command)
+        await asyncio.to_thread(self._fence.record, command, answer)
+        return answer

@@ -1,0 +1,299 @@
+"""The upper end of the control channel: the leader's, and each job coordinator's."""
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+import grpc
+import msgspec
+
+from eagle_eye.access import Gate, Tokens
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.listen_address import is_loopback, refuse_open
+from eagle_eye.access.peer_identity import identity_of, objection
+from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.errors import ControlError, EagleEyeError, TemporaryError
+
+from . import control_pb2 as pb
+from . import control_pb2_grpc as stubs
+from . import protobuf_codec as wire
+from .connection import Line
+from .control_messages import Body, Command, Failure, Hello, Peer, Request, Result, Rhythm, Welcome
+from .operator_service import Answering
+from .wakefulness import Alarm
+
+log = logging.getLogger(__name__)
+
+BEATS_PER_S = 2000
+"""How many beats a server takes per second in all: the period of each session grows with their number."""
+REQUESTS_PER_SESSION = 256
+"""Requests of one session that may be under way at once; more are told to come again."""
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a port in use is an error, never half of the connections
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class Handler(Protocol):
+    """Who is served. `opened` and `lost` come in pairs and must not block."""
+
+    def opened(self, peer: Peer) -> None: ...
+    def lost(self, peer: Peer, reason: str) -> None: ...
+    async def request(self, peer: Peer, kind: str, body: Body) -> Body: ...
+
+
+class _Session:
+    """A line and who is at its other end."""
+
+    def __init__(self, peer: Peer, line: Line, heard: float) -> None:
+        self.peer = peer
+        self.line = line
+        self.heard = heard
+        self.requests = 0
+        """How many of its requests are under way."""
+
+
+class ControlServer(Answering):
+    """Keeps the sessions of all peers, sends them commands, hands their requests to the handler.
+
+    A session is lost at once when its TCP connection closes, or after a silence of `lease_s`. The time during
+    which this process itself was stopped counts as nobody's silence. Requests of one session begin in their
+    order but do not wait for one another; one that is under way when its session ends is done to its end.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        address: str = "127.0.0.1:0",
+        *,
+        term: int,
+        beat_s: float = 0.5,
+        lease_s: float = 3.0,
+        clock: Clock | None = None,
+        credentials: Credentials | None = None,
+        gate: Gate | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """`term`: the leader's; 0 for a job's coordinator.
+
+        `credentials`: with them only who shows a certificate gets in, and sessions are bound to it. `gate`: asks
+        people who they are; default: nobody has a token. ControlError for an address beyond loopback without
+        credentials, unless `insecure`.
+        """
+        if lease_s < 2 * beat_s:
+            raise ControlError(f"lease_s={lease_s:g} must be at least twice beat_s={beat_s:g}: one late beat is no loss")
+        refuse_open(address, secured=credentials is not None, insecure=insecure)
+        super().__init__(handler, address, gate or Gate(Tokens.none(), believes=insecure or is_loopback(address)))
+        self.term = term
+        self.superseded = 0
+        """The highest term above ours that a peer has seen: another leader was elected after this one."""
+        self.port = 0
+        self._handler = handler
+        self._address = address
+        self._credentials = credentials
+        self._beat_s, self._lease_s = beat_s, lease_s
+        self._clock = clock or SystemClock()
+        self._sessions: dict[tuple[str, str, str], _Session] = {}
+        self._server: Any = None
+        self._watching: asyncio.Task[None] | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen; `port` is known afterwards. ControlError if the address is taken."""
+        server = grpc.aio.server(options=OPTIONS)
+        stubs.add_ControlServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
+        try:
+            self.port = self._bind(server)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise ControlError(
+                f"cannot listen on {self._address}: it is in use or not an address of this machine; "
+                "stop the other process, choose another port, or port 0 for any free one"
+            ) from error
+        await server.start()
+        self._server = server
+        self._watching = asyncio.create_task(self._watch())
+
+    def _bind(self, server: Any) -> int:
+        if self._credentials is None:
+            return int(server.add_insecure_port(self._address))
+        return int(server.add_secure_port(self._address, self._credentials.server()))
+
+    async def stop(self) -> None:
+        """End every session and request; the handler is not told that they were lost, since nobody was."""
+        self._stopping = True
+        for task in [*self._requests, *([self._watching] if self._watching else [])]:
+            task.cancel()
+        for session in list(self._sessions.values()):
+            session.line.end("the server stops")
+        if self._server is not None:
+            await self._server.stop(0.5)
+
+    # --- for the owner -------------------------------------------------------------------------------------------
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Who has a session now."""
+        return tuple(session.peer for session in self._sessions.values())
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """The period and the lease now: at most BEATS_PER_S beats a second come in, whatever the cluster's size."""
+        beat_s = max(self._beat_s, len(self._sessions) / BEATS_PER_S)
+        return Rhythm(beat_s=beat_s, lease_s=self._lease_s * beat_s / self._beat_s)
+
+    def peer(self, role: str, node: str, job: str = "") -> Peer | None:
+        """The peer of that name, None if it has no session."""
+        session = self._sessions.get((role, node, job))
+        return session.peer if session else None
+
+    async def command(self, peer: Peer, command: Command, timeout: float) -> Body:
+        """Send a command and return what it led to; `timeout` in seconds.
+
+        A peer without `boot` is whichever process has that name now. Raises what the peer answered: Stale,
+        TemporaryError, PermanentError or ControlError; TemporaryError if it has no session or does not answer.
+        """
+        session = self._sessions.get(peer.key)
+        if session is None:
+            raise TemporaryError(f"no session to the {peer}: {command.action!r} was not sent")
+        if peer.boot not in ("", session.peer.boot):
+            raise ControlError(f"the {peer} was started anew: {command.action!r} was meant for the one before")
+        return await session.line.ask(
+            command.action, timeout, lambda number: wire.command_down(msgspec.structs.replace(command, id=number))
+        )
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    async def Session(self, _requests: Any, context: Any) -> None:  # noqa: N802  # gRPC's name
+        hello = await self._greeted(context)
+        session = self._admit(hello.peer, context)
+        reason = "the connection was closed"
+        try:
+            reason = await session.line.live(self._read(session, context))
+            context.set_code(grpc.StatusCode.ABORTED)
+            context.set_details(reason)
+        finally:
+            self._leave(session, reason)
+
+    async def _greeted(self, context: Any) -> Hello:
+        """The hello of a new session; aborts the call if it is none, or if it has seen a later leader."""
+        try:
+            async with asyncio.timeout(self._lease_s):
+                first = await context.read()
+        except TimeoutError:
+            first = None
+        if not isinstance(first, pb.Up) or first.WhichOneof("message") != "hello":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a session begins with a hello")
+        hello = wire.hello_of(first.hello)
+        if not (hello.peer.role and hello.peer.node and hello.peer.boot):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and a boot")
+        if self._credentials is not None and (why := objection(identity_of(context.auth_context()), hello.peer.node, str(hello.peer))):
+            log.warning("%s was not let in: %s", context.peer(), why)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+        if self.term and hello.term > self.term:
+            self.superseded = max(self.superseded, hello.term)
+            words = f"the {hello.peer} has seen leader term {hello.term}, this leader has {self.term}"
+            log.warning("%s; another server leads", words)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words)
+        return hello
+
+    def _admit(self, peer: Peer, context: Any) -> _Session:
+        session = _Session(peer, Line(context, f"the {peer}"), self._clock.monotonic())
+        before = self._sessions.get(peer.key)
+        self._sessions[peer.key] = session
+        session.line.send(wire.welcome_down(Welcome(term=self.term, rhythm=self.rhythm)))
+        if before is not None:
+            before.line.end(f"another session of the {peer} took its place")
+        if before is None or before.peer.boot != peer.boot:
+            if before is not None:
+                self._tell_lost(before.peer, "it was started anew")
+            self._tell_opened(peer)
+        return session
+
+    def _leave(self, session: _Session, reason: str) -> None:
+        if self._sessions.get(session.peer.key) is not session:
+            return  # a newer session has its place, and whoever had to know was told then
+        del self._sessions[session.peer.key]
+        if not self._stopping:
+            self._tell_lost(session.peer, reason)
+
+    async def _read(self, session: _Session, context: Any) -> str:
+        while True:
+            up = await context.read()
+            if up is grpc.aio.EOF:
+                return "it closed the session"
+            session.heard = self._clock.monotonic()
+            self._take(session, up)
+
+    def _take(self, session: _Session, up: Any) -> None:
+        kind = up.WhichOneof("message")
+        if kind == "beat":
+            session.line.send(wire.beat_down(self.rhythm))
+        elif kind == "ack":
+            session.line.settle(wire.ack_of(up.ack))
+        elif kind == "request":
+            task = asyncio.create_task(self._answer(session, up.request))
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+
+    async def _watch(self) -> None:
+        """End the sessions whose silence is longer than the lease."""
+        period, alarm = min(self._beat_s, self._lease_s / 4), Alarm(self._clock)
+        while True:
+            await asyncio.sleep(period)
+            if self._credentials is not None:
+                self._credentials.remind()
+            now, lease_s, overslept = self._clock.monotonic(), self.rhythm.lease_s, alarm.overslept(period)
+            for session in list(self._sessions.values()):
+                if overslept:
+                    session.heard = now
+                elif now - session.heard > lease_s:
+                    session.line.end(f"silent for longer than {lease_s:g} s")
+
+    # --- the handler, behind a boundary -----------------------------------------------------------------------
+
+    def _tell_opened(self, peer: Peer) -> None:
+        try:
+            self._handler.opened(peer)
+        except Exception:  # one peer's news must not end another's session
+            log.exception("handling the opened session of the %s failed", peer)
+
+    def _tell_lost(self, peer: Peer, reason: str) -> None:
+        try:
+            self._handler.lost(peer, reason)
+        except Exception:  # one peer's news must not end another's session
+            log.exception("handling the lost session of the %s failed", peer)
+
+    async def _answer(self, session: _Session, words: Any) -> None:
+        session.requests += 1
+        try:
+            if session.requests > REQUESTS_PER_SESSION:
+                failure = Failure(kind="temporary", error=f"{session.requests} requests are under way", delay_s=1.0)
+                result = Result(id=words.id, failure=failure)
+            else:
+                result = await self._asked(session.peer, words)
+        finally:
+            session.requests -= 1
+        session.line.send(wire.reply_down(result))
+
+    async def _asked(self, peer: Peer, words: Any) -> Result:
+        try:
+            request: Request = wire.request_of(words)
+            body = await self._handler.request(peer, request.kind, request.body)
+            wire.encode(body)  # an answer that cannot be sent is the handler's failure, and told as such
+            return Result(id=words.id, body=body)
+        except EagleEyeError as error:
+            return Result(id=words.id, failure=Failure.of(error))
+        except Exception as error:  # the peer must get an answer whatever the handler does
+            log.exception("request %r of the %s failed", words.kind, peer)
+            failure = Failure(kind="control", error=f"{type(error).__name__} in the handler of {words.kind!r}: {error}")
+            return Result(id=words.id, failure=failure)

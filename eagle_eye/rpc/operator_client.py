@@ -1,0 +1,100 @@
+"""The operator's calls: one question, one answer, no session."""
+
+import grpc
+import msgspec
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.tls_errors import explain
+from eagle_eye.errors import ControlError
+
+from . import control_pb2 as pb
+from . import control_pb2_grpc as stubs
+from . import protobuf_codec as wire
+from .control_messages import (
+    Body,
+    BreakerOrder,
+    Decision,
+    MaintenanceOrder,
+    NoteOrder,
+    Order,
+    Release,
+    SilenceOrder,
+    Waiting,
+)
+from .operator_service import METADATA
+from .server_addresses import addresses_of
+
+ORDERS: dict[str, type[Order]] = {"silence": SilenceOrder, "maintain": MaintenanceOrder, "close_breaker": BreakerOrder, "note": NoteOrder}
+"""Question → what goes with it."""
+QUESTIONS = ("approve", "refuse", "release", "status", "waiting", *ORDERS)
+OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+Question = Decision | Release | Order | Waiting
+
+
+def call(
+    address: str,
+    what: str,
+    message: Question | None = None,
+    *,
+    timeout: float = 5.0,
+    credentials: Credentials | None = None,
+    token: str = "",
+) -> Body:
+    """Ask a leader, at one address or the first of several (with commas) where somebody answers: approve and refuse take a Decision, release a Release, waiting a Waiting, status nothing, the others their Order.
+
+    Blocking, for the command line. Raises what the leader answered; ControlError if nobody answers.
+    """
+    words, silent = _words(what, message), ""
+    for each in addresses_of(address):
+        try:
+            return _asked(each, what, words, timeout, credentials, token)
+        except _NobodyThere as error:
+            silent = silent or str(error)
+    raise ControlError(silent or f"there is no address to ask {what!r} at: name the server with --server")
+
+
+class _NobodyThere(ControlError):
+    """Nobody answers at this address; a leader may be at another one."""
+
+
+def _asked(address: str, what: str, words: object, timeout: float, credentials: Credentials | None, token: str) -> Body:
+    with _channel(address, credentials) as channel:
+        try:
+            stub = stubs.ControlStub(channel)  # type: ignore[no-untyped-call]  # generated
+            metadata = ((METADATA, f"Bearer {token}"),) if token else ()
+            answer = getattr(stub, what.title().replace("_", ""))(words, timeout=timeout, metadata=metadata)
+        except grpc.RpcError as error:
+            nobody = error.code() is grpc.StatusCode.UNAVAILABLE
+            raise (_NobodyThere if nobody else ControlError)(_why_not(address, what, credentials, error)) from None
+    return wire.answer_of(answer).unwrap()
+
+
+def _channel(address: str, credentials: Credentials | None) -> grpc.Channel:
+    if credentials is None:
+        return grpc.insecure_channel(address, options=OPTIONS)
+    return grpc.secure_channel(address, credentials.channel(), options=OPTIONS)
+
+
+def _why_not(address: str, what: str, credentials: Credentials | None, error: grpc.RpcError) -> str:
+    said = str(error.details())
+    meant = explain(address, credentials, said)
+    if meant != said:
+        return meant
+    return (
+        f"no server answered {what!r} at {address} ({error.code().name.lower()}): is `eagle-eye server` running "
+        "there? name the right address with --server"
+    )
+
+
+def _words(what: str, message: msgspec.Struct | None) -> object:
+    if isinstance(message, Decision) and what in ("approve", "refuse"):
+        return wire.decision_words(message)
+    if isinstance(message, Release) and what == "release":
+        return wire.release_words(message)
+    if what in ORDERS and isinstance(message, ORDERS[what]):
+        return wire.order_words(message)
+    if isinstance(message, Waiting) and what == "waiting":
+        return wire.waiting_words(message)
+    if message is None and what == "status":
+        return pb.StatusRequest()
+    raise ControlError(f"cannot ask {what!r} with {type(message).__name__}: one of {', '.join(QUESTIONS)}")

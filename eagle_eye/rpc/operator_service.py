@@ -1,0 +1,149 @@
+"""The operator's side of a control server: who asks, may they, and what the handler answers."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from eagle_eye.access import Gate, Person, Role
+from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError
+
+from . import control_pb2_grpc as stubs
+from . import protobuf_codec as wire
+from .control_messages import Body, Decision, Failure, Message, Order, Release, Result, SilenceOrder, Waiting
+
+log = logging.getLogger(__name__)
+
+METADATA = "authorization"
+"""Of the call's metadata; its value is `Bearer TOKEN`."""
+
+
+@runtime_checkable
+class DecisionHandler(Protocol):
+    """A handler that also answers the operator; one without is no leader and says so."""
+
+    async def decide(self, decision: Decision, approved: bool) -> Body: ...
+    async def release(self, release: Release) -> Body: ...
+    async def status(self) -> Body: ...
+    async def waiting(self, question: Waiting) -> Body: ...
+    async def order(self, order: Order) -> Body: ...
+
+
+Ask = Callable[[DecisionHandler, Any], Awaitable[Body]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One unary call. `read`: from the wire."""
+
+    role: Role
+    read: Callable[[Any], Message | None]
+    ask: Ask
+
+
+QUESTIONS: dict[str, Question] = {
+    "status": Question(role=Role.VIEWER, read=lambda _: None, ask=lambda handler, _: handler.status()),
+    "waiting": Question(role=Role.VIEWER, read=wire.waiting_of, ask=lambda handler, question: handler.waiting(question)),
+    "approve": Question(role=Role.OPERATOR, read=wire.decision_of, ask=lambda handler, word: handler.decide(word, True)),
+    "refuse": Question(role=Role.OPERATOR, read=wire.decision_of, ask=lambda handler, word: handler.decide(word, False)),
+    "release": Question(role=Role.OPERATOR, read=wire.release_of, ask=lambda handler, release: handler.release(release)),
+    **{
+        name: Question(role=Role.OPERATOR, read=wire.order_of, ask=lambda handler, order: handler.order(order))
+        for name in ("silence", "maintain", "close a breaker", "note")
+    },
+}
+
+
+class Answering(stubs.ControlServicer):
+    """The unary calls. Errors travel in the answer, so that the asker reads our words and not gRPC's."""
+
+    def __init__(self, handler: object, address: str, gate: Gate) -> None:
+        self._asked_of = handler
+        self._asked_at = address
+        self._gate = gate
+
+    async def Approve(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("approve", words, context)
+
+    async def Refuse(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("refuse", words, context)
+
+    async def Release(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("release", words, context)
+
+    async def Status(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("status", words, context)
+
+    async def Waiting(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("waiting", words, context)
+
+    async def Silence(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("silence", words, context)
+
+    async def Maintain(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("maintain", words, context)
+
+    async def CloseBreaker(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("close a breaker", words, context)
+
+    async def Note(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("note", words, context)
+
+    async def _answer_to(self, what: str, words: Any, context: Any) -> Any:
+        try:
+            return wire.answer(Result(body=await self._ask(what, words, context)))
+        except AccessDenied as error:
+            log.warning("%s was not let in: %s", context.peer(), error)
+            return wire.answer(Result(failure=Failure.of(error)))
+        except EagleEyeError as error:
+            return wire.answer(Result(failure=Failure.of(error)))
+        except Exception as error:  # the operator must get an answer whatever the handler does
+            log.exception("%s failed", what)
+            failure = Failure(kind="control", error=f"{what} failed: {type(error).__name__}: {error}; see the server's log")
+            return wire.answer(Result(failure=failure))
+
+    async def _ask(self, what: str, words: Any, context: Any) -> Body:
+        if not isinstance(self._asked_of, DecisionHandler):
+            raise ControlError(f"{self._asked_at} is no leader and cannot {what}; ask the address of `eagle-eye server`")
+        question = QUESTIONS[what]
+        message = question.read(words)
+        person = self._gate.admit(question.role, what, token=token_in(context.invocation_metadata()), claimed=getattr(message, "person", ""))
+        body = await question.ask(self._asked_of, _said_by(person, message))
+        return _seen_by(person, body) if what == "status" else body
+
+
+def token_in(metadata: Any) -> str:
+    """The token of a call; '' if it has none."""
+    for key, value in metadata or ():
+        scheme, _, token = str(value).partition(" ")
+        if key == METADATA and scheme.lower() == "bearer":
+            return token.strip()
+    return ""
+
+
+def _said_by(person: Person, message: Message | None) -> Message | None:
+    """The message as this person's, whatever it claimed. AccessDenied for what goes beyond the person's tenant."""
+    if message is None:
+        return None
+    if person.tenant and not _within(person, message):
+        raise AccessDenied(f"the token of {person.name} counts for the jobs of {person.tenant} alone, and this goes beyond them")
+    known = {"person": person.name, "tenant": person.tenant}
+    changes = {name: value for name, value in known.items() if name in message.__struct_fields__}
+    return msgspec.structs.replace(message, **changes)
+
+
+def _within(person: Person, message: Message) -> bool:
+    if isinstance(message, SilenceOrder):
+        return not message.id and message.job.startswith(f"{person.tenant}/")
+    return "tenant" in message.__struct_fields__  # then the handler looks at the job
+
+
+def _seen_by(person: Person, status: Body) -> Body:
+    """What a tenant's own people see: the incidents of its jobs and their plans, nothing of the others."""
+    if not person.tenant:
+        return status
+    incidents = [incident for incident in status.get("incidents", ()) if person.sees(str(incident["job"]))]
+    plans = {incident["plan"] for incident in incidents}
+    return {"incidents": incidents, "waiting": [plan for plan in status.get("waiting", ()) if plan in plans]}

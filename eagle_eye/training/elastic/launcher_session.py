@@ -1,0 +1,283 @@
+"""A worker's line to its launcher, for its whole life: epochs come in, what the worker holds goes out.
+
+The thread of the session answers a fence even while the main thread is stuck in a collective or hangs in Python, in
+this order and under one lock: what the worker holds is taken down, entering the commit of an older epoch is barred,
+the group in use is cut, the answer is sent. So what was answered stays true: no step is finished behind its back.
+The words are those of eagle_eye.training.messages.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from eagle_eye.errors import ElasticError, Ended, Fenced, FencedOut, Halted, LauncherLost
+from eagle_eye.training import messages
+
+from .epoch_protocol import Cuttable, Holding, Regroup, read_regroup
+
+__all__ = ["Holding", "Regroup", "Session"]
+
+_ENTERED = ("committing", "applying")
+_CLOSED = "this worker has closed its session"
+
+
+class Session:
+    """The worker's end. Its thread is a daemon; all methods may be called from any thread."""
+
+    def __init__(self, connection: socket.socket, worker: str, pid: int) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.lock = threading.RLock()
+        """Guards what the worker holds: change it under this lock, and never wait for others under it."""
+        self.holding: Callable[[], Holding] = lambda: Holding(step=0)
+        """What the worker holds now; called under the lock."""
+        self.pending = -1
+        """The newest epoch that was answered for: nothing of an older one is begun any more."""
+        self.soft = -1
+        """The newest epoch that waits for a step boundary."""
+        self._news = threading.Condition(self.lock)
+        self._writing = threading.Lock()
+        self._connection = connection
+        self._group: Cuttable | None = None
+        self._entered: int | None = None
+        self._at_boundary = False
+        self._hard = -1
+        """The newest epoch that this worker was fenced for in the middle of another."""
+        self._regroup: Regroup | None = None
+        self._outcome: Callable[[], ElasticError] | None = None
+        self._lost = ""
+        self._asked = 0
+        self._answers: dict[int, messages.Message | None] = {}
+        forget = weakref.WeakMethod(self._forget)
+        os.register_at_fork(after_in_child=lambda: (found := forget()) and found())
+        self._thread = threading.Thread(target=self._listen, name="eagle-eye-session", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def connect(cls, path: str, worker: str, pid: int) -> "Session":
+        """A session with the launcher that listens on `path`; after the fork, if there is one. Raises LauncherLost."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise LauncherLost(f"no launcher listens on {path} (EAGLE_EYE_ELASTIC_SOCKET): {error.strerror}") from error
+        return cls(connection, worker, pid)
+
+    # --- what the worker says -------------------------------------------------------------------------------------
+
+    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:
+        """Ask to be taken into the job; again after FencedOut. `segments` of a step's sum; `layers`: bytes of state of each."""
+        with self.lock:
+            self._outcome = self._regroup = None
+        self.tell(
+            "enter", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, segments=segments,
+            layers=layers, fresh=fresh,
+        )
+
+    def tell(self, kind: str, **words: Any) -> None:
+        """Send a message. Says nothing when the launcher is gone: who waits for it next will be told."""
+        line = messages.encode(kind, worker=self.worker, **words)
+        try:
+            with self._writing:
+                self._connection.sendall(line)
+        except OSError as error:
+            self._lose(f"the launcher is gone: {error.strerror}")
+
+    def use(self, group: Cuttable | None) -> None:
+        """From now on `group` is the one that a hard fence cuts; the one before is closed."""
+        with self.lock:
+            before, self._group, self._entered = self._group, group, None
+            if group is not None and (self.pending > group.epoch or self._outcome is not None):
+                group.cut()
+        if before is not None and before is not group:
+            before.close()
+
+    def close(self) -> None:
+        """Leave: the group is cut, the connection closed."""
+        self.use(None)
+        self._lose(_CLOSED)
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes our thread
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._connection.close()
+
+    # --- what the worker asks -------------------------------------------------------------------------------------
+
+    def check(self, epoch: int) -> None:
+        """Raises Fenced if a newer epoch is being formed, and whatever has ended the work in the job.
+
+        Not LauncherLost: an established group goes on without its launcher.
+        """
+        if self._outcome is not None:
+            raise self._outcome()
+        if self.pending > epoch:
+            raise Fenced(self.pending)
+
+    def may_commit(self, epoch: int) -> bool:
+        """Whether the commit of this step may be entered. If so, a fence's answer says from now on that it was.
+
+        That ends with the step (the holding's number rises) or with the next group.
+        """
+        with self.lock:
+            if self._outcome is not None or self.pending > epoch:
+                return False
+            self._entered = self.holding().step
+            return True
+
+    def at_boundary(self, holding: Holding) -> None:
+        """Answer a soft fence, if there is one: the step is applied, the next not begun. Then ask for the regroup."""
+        with self._news:
+            if self.soft <= self.pending:
+                return
+            epoch = self.pending = self.soft
+        self._answer(epoch, holding)
+
+    def next_regroup(self, above: int) -> Regroup:
+        """Block until the newest epoch, if above `above`, is ready. Raises Halted, FencedOut, Ended, LauncherLost.
+
+        Who waits here is at a boundary, and soft fences are answered at once; but not who was fenced hard out of an
+        epoch above `above`: the others count on it in that epoch, whose soft fences are for the boundary after it.
+        """
+        with self._news:
+            self._at_boundary = self._hard <= above
+        try:
+            self._answer_soft()
+            with self._news:
+                self._news.wait_for(lambda: self._lost or self._outcome or self._newest(above))
+                regroup = self._newest(above)
+                if self._outcome is not None:
+                    raise self._outcome()
+                if regroup is None:
+                    raise LauncherLost(self._lost)
+                return regroup
+        finally:
+            with self._news:
+                self._at_boundary = False
+
+    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Block until `ready()`. Raises Fenced, TimeoutError, LauncherLost, and whatever ended the work in the job."""
+        with self._news:
+            over = self._news.wait_for(
+                lambda: ready() or self._lost or self._outcome or self.pending > epoch, timeout_s
+            )
+            if ready():
+                return
+            self.check(epoch)
+            if self._lost:
+                raise LauncherLost(self._lost)
+            if not over:
+                raise TimeoutError(f"nothing came in {timeout_s} s")
+
+    def wake(self) -> None:
+        """Let those in `wait_until` look again."""
+        with self._news:
+            self._news.notify_all()
+
+    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
+        """The answer to a question to the launcher's store. Raises as wait_until does."""
+        with self.lock:
+            self._asked += 1
+            number = self._asked
+            self._answers[number] = None
+        try:
+            self.tell("store", id=number, timeout_s=timeout_s, **question)
+            self.wait_until(epoch, lambda: self._answers[number] is not None, timeout_s)
+            return self._answers[number] or {}
+        finally:
+            del self._answers[number]
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        lines = messages.Lines()
+        try:
+            while data := self._connection.recv(65536):
+                for line in lines.feed(data):
+                    self._hear(messages.decode(line))
+            self._lose("the launcher has closed the session")
+        except OSError as error:
+            self._lose(f"the launcher is gone: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is dead
+            self._lose(f"the session with the launcher failed: {error!r}")
+
+    def _hear(self, message: messages.Message) -> None:
+        kind = message["kind"]
+        if kind == "fence":
+            (self._note_soft if message.get("soft") else self._fence)(int(message["epoch"]))
+        elif kind == "stored":
+            self._stored(message)
+        elif kind == "regroup":
+            self._note_regroup(read_regroup(message))
+        elif kind == "fenced":
+            self._end(lambda: FencedOut(str(message.get("reason", ""))))
+        elif kind == "ended":
+            self._end(lambda: Ended(str(message.get("reason", ""))))
+        elif kind == "halt":
+            self._end(lambda: Halted(str(message.get("reason", "")), int(message.get("code", 1)), bool(message.get("saves", True))))
+
+    def _fence(self, epoch: int) -> None:
+        with self._news:
+            held = self.holding()
+            if held.step == self._entered and held.phase not in _ENTERED:
+                held = replace(held, phase="committing")
+            self.pending = max(self.pending, epoch)
+            self._hard = max(self._hard, epoch)
+            if self._group is not None and self._group.epoch < epoch:
+                self._group.cut()
+            self._news.notify_all()
+        self._answer(epoch, held)
+
+    def _note_soft(self, epoch: int) -> None:
+        with self._news:
+            self.soft = max(self.soft, epoch)
+        self._answer_soft()
+
+    def _answer_soft(self) -> None:
+        with self._news:
+            if not self._at_boundary or self.soft <= self.pending:
+                return
+            held = self.holding()
+        self.at_boundary(held)
+
+    def _answer(self, epoch: int, held: Holding) -> None:
+        self.tell("holding", epoch=epoch, **asdict(held))
+
+    def _note_regroup(self, regroup: Regroup) -> None:
+        with self._news:
+            if self._regroup is None or regroup.epoch > self._regroup.epoch:
+                self._regroup = regroup
+            self._news.notify_all()
+
+    def _newest(self, above: int) -> Regroup | None:
+        newest = self._regroup
+        return newest if newest is not None and newest.epoch > above and newest.epoch >= self.pending else None
+
+    def _stored(self, message: messages.Message) -> None:
+        with self._news:
+            if message.get("id") in self._answers:  # else nobody waits for it any more
+                self._answers[message["id"]] = message
+                self._news.notify_all()
+
+    def _end(self, outcome: Callable[[], ElasticError]) -> None:
+        with self._news:
+            self._outcome = outcome
+            if self._group is not None:
+                self._group.cut()
+            self._news.notify_all()
+
+    def _lose(self, why: str) -> None:
+        with self._news:
+            self._lost = self._lost or why
+            self._news.notify_all()
+
+    def _forget(self) -> None:
+        """We are a forked child: the connection is the parent's, and ends with the parent."""
+        self._connection.close()
+        self._lost = "a forked child has no session of its own"

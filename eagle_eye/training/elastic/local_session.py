@@ -1,0 +1,68 @@
+"""The session of a worker that was started without `eagle-eye run`: an epoch of one, and nobody to say more."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from eagle_eye.errors import Ended, LauncherLost
+from eagle_eye.training import messages
+
+from .epoch_protocol import Cuttable, Holding, Regroup
+
+EPOCH = 1
+
+
+class Alone:
+    """Behaves as a Session does whose launcher has one worker and never fences it."""
+
+    def __init__(self, worker: str = "alone") -> None:
+        self.worker = worker
+        self.lock = threading.RLock()
+        self.holding: Callable[[], Holding] = lambda: Holding(step=0)
+        self.pending = -1
+        self.soft = -1
+        self._step = 0
+        self._micro_batches = 0
+        self._fresh = True
+        self._group: Cuttable | None = None
+
+    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a Session's words
+        self._step, self._micro_batches, self._fresh = step, micro_batches, fresh
+
+    def tell(self, kind: str, **words: Any) -> None:
+        """Nobody listens."""
+
+    def use(self, group: Cuttable | None) -> None:
+        before, self._group = self._group, group
+        if before is not None and before is not group:
+            before.close()
+
+    def close(self) -> None:
+        self.use(None)
+
+    def check(self, epoch: int) -> None:
+        """There is no newer epoch."""
+
+    def may_commit(self, epoch: int) -> bool:  # noqa: ARG002 - a Session's words
+        return True
+
+    def at_boundary(self, holding: Holding) -> None:
+        """Nobody asked."""
+
+    def next_regroup(self, above: int) -> Regroup:
+        """The one epoch, at once. Raises Ended when another is waited for: it would never come."""
+        if above >= EPOCH:
+            raise Ended("this worker runs alone: no further epoch will come")
+        everything = (tuple(range(self._micro_batches)),)
+        source = "checkpoint" if self._fresh else ""
+        return Regroup(EPOCH, 0, 1, (self.worker,), self._step, everything, everything, source=source)
+
+    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:  # noqa: ARG002 - a Session's words
+        if not ready():
+            raise LauncherLost("this worker runs alone: nobody will answer")
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - a Session's words
+        raise LauncherLost("this worker runs alone: there is no store")

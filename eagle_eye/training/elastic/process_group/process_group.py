@@ -1,0 +1,96 @@
+"""One epoch's connection between its workers, and how it comes to be.
+
+A group is made for one epoch and never repaired: when a worker is lost, the session's thread cuts it (every
+operation in flight raises Broken within milliseconds) and the next epoch forms another. torch's own ways to end one
+do not suffice: gloo's abort() leaves a stuck operation running until its time-out.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from eagle_eye.errors import Broken, Fenced
+from eagle_eye.training.elastic.epoch_protocol import Orders, Regroup
+
+from .single import Single
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BACKENDS", "Broken", "Fenced", "Group", "Work", "form"]
+
+
+class Work(Protocol):
+    """An operation that is under way."""
+
+    def wait(self) -> None:
+        """Until it is done. Raises Broken; what it was to write into is then half written and worth nothing."""
+
+
+class Group(Protocol):
+    """The workers of one epoch. Each operation raises Broken once a peer is gone or the group was cut."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def device(self) -> str:
+        """Where tensors lie that are made for its operations: cpu, cuda:0."""
+
+    def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> Work:
+        """Sum of `tensor` over all ranks, in place; with `wait` it is there on return."""
+
+    def all_gather(self, outputs: "list[Tensor]", tensor: "Tensor") -> None:
+        """Every rank's `tensor` into outputs[rank]; all of one shape and type."""
+
+    def broadcast(self, tensor: "Tensor", root: int) -> None:
+        """`tensor` of rank `root` into everybody's, in place."""
+
+    def send(self, tensor: "Tensor", to: int, tag: int) -> Work:
+        """Send to a rank, which receives under the same tag; `tensor` may not change before the work is done."""
+
+    def receive(self, tensor: "Tensor", frm: int, tag: int) -> Work:
+        """Receive from a rank into `tensor`, which has the shape and type of what was sent."""
+
+    def cut(self) -> None:
+        """End it: all that is pending raises Broken. From any thread, any number of times, in milliseconds."""
+
+    def close(self) -> None:
+        """Cut it and let go of what it holds, in the background."""
+
+
+Builder = Callable[[Orders, Regroup], Group]
+
+
+def _gloo(session: Orders, regroup: Regroup) -> Group:
+    from . import gloo
+
+    return gloo.form(session, regroup)
+
+
+def _nccl(session: Orders, regroup: Regroup) -> Group:
+    from . import nccl
+
+    return nccl.form(session, regroup)
+
+
+BACKENDS: dict[str, Builder] = {"gloo": _gloo, "nccl": _nccl}
+
+
+def form(session: Orders, regroup: Regroup, backend: str = "gloo") -> Group:
+    """Meet the other workers of the epoch. A group of one needs nobody, and no torch.distributed.
+
+    Raises Fenced as soon as a newer epoch is being formed, even while the construction hangs, and Broken when a peer
+    cannot be reached. What was begun is taken apart in the background. Use the group at once: `session.use(group)`.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"no backend {backend!r}: one of {', '.join(BACKENDS)}")
+    session.check(regroup.epoch)
+    if regroup.world == 1:
+        return Single(regroup.epoch)
+    return BACKENDS[backend](session, regroup)

@@ -1,0 +1,127 @@
+"""The reduction for speed: all-reduces of copies, segment by segment, while the last backward still runs.
+
+Segments go from the last to the first, as a backward fills them, and in the same order on every worker. One is sent
+once all parameters in it have their gradients; what is not sent when the backward ends is sent then.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from .accumulator import RunningSum
+
+if TYPE_CHECKING:
+    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+
+
+class Fast:
+    """Equal to the sum in any other order within float tolerance."""
+
+    def __init__(self) -> None:
+        self._flight: _Flight | None = None
+
+    @contextmanager
+    def overlap(self, group: "Group", gradients: RunningSum) -> Iterator[None]:
+        """Around begin, run and finish of the worker's last micro-batch: reduce what its backward has done with.
+
+        Nothing is raised here on behalf of the group: `reduce` does.
+        """
+        flight = _Flight(group, gradients)
+        with ExitStack() as hooks:
+            for number, parameter in enumerate(gradients.parameters):
+                hooks.enter_context(_hook(parameter, flight.arrived(number)))
+            yield
+        self._flight = flight
+
+    def reduce(
+        self, group: "Group", gradients: RunningSum, current: Sequence[Sequence[int]], reduced: list[Tensor | None]
+    ) -> None:
+        """Fill `reduced` with the segments of the mean over all micro-batches, each once it is whole.
+
+        `current`: the micro-batches that each rank brings in. The running sum is only read. Raises Broken, and has
+        cut the group then.
+        """
+        flight, self._flight = self._flight, None
+        gradients.require(current[group.rank])
+        if flight is None or flight.group is not group:
+            flight = _Flight(group, gradients)
+        reduced[:] = [None] * len(gradients.segments)
+        try:
+            for index in flight.land():
+                reduced[index] = flight.place[gradients.segments[index]]
+        except BaseException:
+            group.cut()
+            raise
+        gradients.close_place()
+
+
+class _Flight:
+    """The all-reduces of one step."""
+
+    def __init__(self, group: "Group", gradients: RunningSum) -> None:
+        self.group, self._gradients = group, gradients
+        self.place = gradients.open_place()
+        self._works: list[tuple[int, Work]] = []
+        self._next = len(gradients.segments) - 1
+        self._missing = [_parameters_in(gradients, segment) for segment in gradients.segments]
+        self._error: BaseException | None = None
+
+    def arrived(self, number: int) -> Callable[[Tensor], None]:
+        """What to call when autograd has added a parameter's gradient. It never raises."""
+        segments = [index for index, missing in enumerate(self._missing) if number in missing]
+
+        def arrived(_: Tensor) -> None:
+            try:
+                self._arrived(number, segments)
+            except BaseException as error:  # noqa: BLE001 - autograd must come to its end; `land` raises it
+                self._error = error
+
+        return arrived
+
+    def land(self) -> Iterator[int]:
+        """Send what was not sent; the numbers of the segments, each when it is whole."""
+        while self._error is None and self._next >= 0:
+            self._send()
+        if self._error is not None:
+            raise self._error
+        for index, work in self._works:
+            work.wait()
+            yield index
+
+    def _arrived(self, number: int, segments: Sequence[int]) -> None:
+        for index in segments:
+            if number not in self._missing[index]:
+                raise RuntimeError(
+                    "a parameter got its gradient twice in one backward, the second time perhaps too late to be reduced: "
+                    "use checkpoint(..., use_reentrant=False), or reduction='exact'"
+                )
+            self._missing[index].discard(number)
+        while self._error is None and self._is_ready(self._next):
+            self._send()
+
+    def _is_ready(self, index: int) -> bool:
+        """Loss and tokens of the micro-batch, in the vector's head, come after its backward."""
+        gradients = self._gradients
+        return index >= 0 and not self._missing[index] and gradients.segments[index].start >= gradients.vector.head
+
+    def _send(self) -> None:
+        span, vector = self._gradients.segments[self._next], self._gradients.vector
+        vector.mean(self._gradients.sum[span], self.place[span], span.start)
+        self._works.append((self._next, self.group.all_reduce(self.place[span], wait=False)))
+        self._next -= 1
+
+
+def _parameters_in(gradients: RunningSum, segment: slice) -> set[int]:
+    spans = gradients.vector.spans
+    return {number for number, span in enumerate(spans) if span.start < segment.stop and segment.start < span.stop}
+
+
+@contextmanager
+def _hook(parameter: Tensor, call: Callable[[Tensor], None]) -> Iterator[None]:
+    handle = parameter.register_post_accumulate_grad_hook(call)
+    try:
+        yield
+    finally:
+        handle.remove()

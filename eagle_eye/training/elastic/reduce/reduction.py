@@ -1,0 +1,46 @@
+"""The two ways to reduce: what a worker keeps of its micro-batches, and how the members' add up."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from eagle_eye.errors import ConfigError
+
+from .accumulator import RunningSum
+from .exact import Exact
+from .fast import Fast
+from .gradients import Gradients
+from .tree_accumulator import NodeSums
+
+if TYPE_CHECKING:
+    from eagle_eye.training.elastic.process_group.process_group import Group
+
+NAMES = ("exact", "fast")
+
+
+class Reduction(Protocol):
+    """Makes the mean over all micro-batches out of what the members keep."""
+
+    def overlap(self, group: "Group", gradients: Any) -> AbstractContextManager[None]:
+        """Around begin, run and finish of the worker's last micro-batch of the step; `reduce` must follow."""
+
+    def reduce(self, group: "Group", gradients: Any, current: Sequence[Sequence[int]], reduced: list[Tensor | None]) -> None:
+        """Fill `reduced`, one entry per segment, each set once it is whole.
+
+        `current`: the micro-batches that each rank brings in. What is kept is only read. Raises Broken, and has cut
+        the group then.
+        """
+
+
+def arithmetic(name: str, parameters: Sequence[Tensor], total: int) -> tuple[Gradients, Reduction]:
+    """"exact": same bits for any number of workers. "fast": overlaps the backward, equal within float tolerance.
+
+    `total`: micro-batches of a step over all workers. Raises ConfigError for another name.
+    """
+    if name == "exact":
+        return NodeSums(parameters, total), Exact()
+    if name == "fast":
+        return RunningSum(parameters, total), Fast()
+    raise ConfigError(f"reduction={name!r} is none of {', '.join(NAMES)}")

@@ -1,0 +1,87 @@
+"""`exact`: gradients of finished micro-batches as the sums of the largest nodes of the fixed tree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .gradient_vector import SEGMENT_BYTES, Vector
+from .gradients import Gradients, add, detach, store
+from .summation_tree import Node, way_up
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    flat: Tensor
+    views: list[Tensor]
+
+    @classmethod
+    def new(cls, vector: Vector) -> "_Sum":
+        flat = vector.new()
+        return cls(flat, vector.views(flat))
+
+
+class NodeSums(Gradients):
+    """One vector per node. Autograd makes `.grad` of the parameters anew in each micro-batch.
+
+    A micro-batch is added to its sibling's sum where that is there, so that no `.grad` is copied in vain. Computing
+    them in order keeps at most one sum per level of the tree.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+        super().__init__(parameters, total, segment_bytes)
+        self._sums: dict[Node, _Sum] = {}
+        self._spare: list[_Sum] = []
+        self._lent: _Sum | None = None
+
+    @property
+    def sums(self) -> dict[Node, Tensor]:
+        """The sum below each of the largest nodes, flat; not to be written to."""
+        return {node: each.flat for node, each in self._sums.items()}
+
+    @property
+    def copies(self) -> int:
+        return len(self._sums) + len(self._spare) + self._places + int(self._begun is not None)
+
+    def lend(self) -> Tensor | None:
+        """A vector that is not in use, as room for a reduction; `take_back` it if nothing writes into it any more."""
+        self._lent = self._spare.pop() if self._spare else None
+        return None if self._lent is None else self._lent.flat
+
+    def take_back(self) -> None:
+        """What was lent is free again."""
+        if self._lent is not None:
+            self._spare.append(self._lent)
+            self._lent = None
+
+    def _attach(self) -> None:
+        detach(self.parameters)
+
+    def _keep(self, micro_batch: int, loss: float, tokens: int) -> None:
+        way = way_up(micro_batch, self.total)
+        if way and way[0].sibling in self._sums:
+            first, *way = way
+            key, kept = first.parent, self._sums[first.sibling]
+            add(kept.views, self.parameters)
+            del self._sums[first.sibling]
+        else:
+            key, kept = Node(micro_batch, micro_batch + 1), self._spare.pop() if self._spare else _Sum.new(self.vector)
+            kept.flat[: self.vector.head].zero_()
+            store(kept.views, self.parameters)
+        self.vector.enter(kept.flat, micro_batch, loss, tokens)
+        detach(self.parameters)
+        for step in way:
+            if step.node != key or step.sibling not in self._sums:
+                break
+            other = self._sums.pop(step.sibling)
+            kept.flat.add_(other.flat)
+            self._spare.append(other)
+            key = step.parent
+        self._sums[key] = kept
+
+    def _forget_begun(self) -> None:
+        detach(self.parameters)
+
+    def _release(self) -> None:
+        self._spare.extend(self._sums.values())
+        self._sums.clear()

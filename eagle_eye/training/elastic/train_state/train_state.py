@@ -1,0 +1,331 @@
+"""What a worker's training state consists of, by layer, in an order that is the same in every worker.
+
+A layer holds, one after another: its parameters, the fp32 masters of those that have one, the optimizer's state of
+each parameter by name, its persistent buffers. A parameter that several layers share counts with the first. What
+belongs to no layer (scalars of the parameter groups, the scheduler, the step) is a small value that JSON can hold.
+
+Tensors are looked up when they are asked for: an optimizer makes its state in the first step and may replace it.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eagle_eye.errors import ConfigError
+from eagle_eye.training import state_tree
+
+from . import tensor_bytes
+from .optimizer_state_shapes import foreseen
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+Skeleton = dict[str, Any]
+"""Names, shapes and types of a layer's tensors, and what of its optimizer state is no tensor: a JSON value."""
+
+_AT = "state."
+"""How tree names the places of a value begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of the state."""
+
+    name: str
+    """weight, weight/master, weight:exp_avg; unique in its layer."""
+    tensor: "Tensor"
+
+    @property
+    def bytes(self) -> int:
+        return int(self.tensor.numel() * self.tensor.element_size())
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The state of one layer."""
+
+    index: int
+    entries: tuple[Entry, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.entries)
+
+
+class Inventory:
+    """The training state of this worker. `scheduler`: anything with state_dict and load_state_dict.
+
+    `masters` says which fp32 tensor the optimizer updates in place of a parameter of a lower precision. Raises
+    ConfigError if the optimizer updates a parameter that no layer has: no worker could hand it over.
+    """
+
+    def __init__(
+        self,
+        layers: "Sequence[nn.Module]",
+        optimizer: "Optimizer",
+        *,
+        masters: "Mapping[Tensor, Tensor] | None" = None,
+        scheduler: Any = None,
+    ) -> None:
+        self.step = 0
+        """First step still to do that the state is for; whoever applies a step counts it up."""
+        self.whole = True
+        """False from the first byte that is overwritten by another worker's state to the last that was verified."""
+        self._layers, self._optimizer, self._scheduler = list(layers), optimizer, scheduler
+        self._masters = masters or {}
+        self._parameters = _parameters_of(self._layers)
+        self._buffers = _buffers_of(self._layers)
+        self._foreseen: dict[tuple[Tensor, str], Tensor] = {}
+        self._check()
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What there is at this moment."""
+        return [self.layer(index) for index in range(len(self._layers))]
+
+    @property
+    def bytes_per_layer(self) -> list[int]:
+        """Bytes of state of each layer; a worker that has not done a step has no optimizer state yet."""
+        return [layer.bytes for layer in self.layers]
+
+    def layer(self, index: int) -> Layer:
+        """The state of one layer."""
+        return Layer(index, tuple(Entry(name, tensor) for name, tensor in self._tensors(index)))
+
+    def skeleton(self, index: int) -> Skeleton:
+        """What another worker must know of a layer to make room for it."""
+        return {
+            "tensors": [
+                [entry.name, _name_of(entry.tensor.dtype), list(entry.tensor.shape), entry.tensor.device.type == "cpu"]
+                for entry in self.layer(index).entries
+            ],
+            "optimizer": {name: rest for name, (_, rest) in self._optimizer_state(index).items()},
+        }
+
+    def make_room(self, index: int, skeleton: Skeleton) -> Layer:
+        """The layer as `skeleton` says it is elsewhere, with optimizer state of any content where there was none.
+
+        Raises ConfigError if the other worker's model or optimizer is another one.
+        """
+        held = {entry.name: entry.tensor for entry in self.layer(index).entries}
+        wanted = {name: (dtype, tuple(shape), on_host) for name, dtype, shape, on_host in skeleton["tensors"]}
+        for name, parameter in self._parameters[index]:
+            self._make_optimizer_state(name, parameter, held, wanted, skeleton["optimizer"].get(name))
+        layer = self.layer(index)
+        ours = [[entry.name, _name_of(entry.tensor.dtype), list(entry.tensor.shape)] for entry in layer.entries]
+        theirs = [each[:3] for each in skeleton["tensors"]]
+        if ours != theirs:
+            raise ConfigError(_difference(index, ours, theirs))
+        return layer
+
+    def foresee(self) -> "list[Tensor]":
+        """Take memory for the optimizer state that `make_room` will be asked for, as far as that is known; returns it.
+
+        It is no state yet: the optimizer has none before and after. What is not needed goes with `forget`.
+        """
+        import torch
+
+        for parameter, state in foreseen(self._optimizer).items():
+            tensors, _ = _taken_apart(state, "the optimizer's state")
+            for place, tensor in tensors.items():
+                if tensor.device.type == "meta":
+                    self._foreseen[parameter, place.removeprefix(_AT)] = torch.empty_like(tensor, device=parameter.device)
+        return list(self._foreseen.values())
+
+    def forget(self) -> None:
+        """Give back what was taken by `foresee` and is not used."""
+        self._foreseen.clear()
+
+    def rest(self) -> dict[str, Any]:
+        """What belongs to no layer, as a JSON value."""
+        scheduler = self._scheduler.state_dict() if self._scheduler is not None else {}
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self._optimizer.param_groups]
+        return {
+            "step": self.step,
+            "groups": [_plain(group, "the optimizer's parameter groups") for group in groups],
+            # functions are no state, and every worker has built its own
+            "scheduler": _plain({key: value for key, value in scheduler.items() if not callable(value)}, "the scheduler"),
+        }
+
+    def adopt(self, rest: Mapping[str, Any]) -> None:
+        """Take over another worker's rest."""
+        ours, theirs = self._optimizer.param_groups, rest["groups"]
+        if len(ours) != len(theirs):
+            raise ConfigError(f"the optimizer has {len(ours)} parameter groups here and {len(theirs)} in the worker that gives its state")
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(_full(rest["scheduler"]))
+        for group, plain in zip(ours, theirs, strict=True):
+            for key, value in _full(plain).items():
+                group[key] = _settled(group.get(key), value)
+        self.step = int(rest["step"])
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for eagle_eye.training.checkpoint."""
+        layers = self.layers
+        return {
+            "tensors": [{entry.name: entry.tensor.detach() for entry in layer.entries} for layer in layers],
+            "skeletons": [self.skeleton(layer.index) for layer in layers],
+            "rest": self.rest(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> int:
+        """Take over what `state` gave; returns the bytes. Raises ConfigError if it is another model's."""
+        if len(state["tensors"]) != len(self._layers):
+            raise ConfigError(f"the state has {len(state['tensors'])} layers, this worker's model {len(self._layers)}")
+        self.whole = False
+        for index, (tensors, skeleton) in enumerate(zip(state["tensors"], state["skeletons"], strict=True)):
+            for entry in self.make_room(index, skeleton).entries:
+                entry.tensor.detach().copy_(tensors[entry.name])
+        self.adopt(state["rest"])
+        self.whole = True
+        return sum(self.bytes_per_layer)
+
+    def digest(self) -> str:
+        """sha256 over the bytes of all tensors in their order, and over what of the optimizer's state is no tensor."""
+        found = hashlib.sha256()
+        for layer in self.layers:
+            for entry in layer.entries:
+                content = tensor_bytes.flat(entry.tensor)
+                found.update(tensor_bytes.view(content))
+            scalars = [self._optimizer.state[self._key(parameter)] for _, parameter in self._parameters[layer.index] if self._has_state(parameter)]
+            for name, value in (item for state in scalars for item in sorted(state.items())):
+                if isinstance(value, bool | int | float | str):
+                    found.update(json.dumps([name, value]).encode())
+        return found.hexdigest()
+
+    def _tensors(self, index: int) -> "Iterator[tuple[str, Tensor]]":
+        yield from self._parameters[index]
+        for name, parameter in self._parameters[index]:
+            if parameter in self._masters:
+                yield f"{name}/master", self._masters[parameter]
+        for name, (tensors, _) in self._optimizer_state(index).items():
+            for place, tensor in tensors.items():
+                yield f"{name}:{place.removeprefix(_AT)}", tensor
+        buffers = dict(self._layers[index].named_buffers())
+        yield from ((name, buffers[name]) for name in self._buffers[index])
+
+    def _optimizer_state(self, index: int) -> "dict[str, tuple[dict[str, Tensor], Any]]":
+        """By parameter that has some: its tensors by place, and the rest with a reference in the place of each."""
+        return {
+            name: _taken_apart(self._optimizer.state[self._key(parameter)], f"the optimizer's state of {name}")
+            for name, parameter in self._parameters[index]
+            if self._has_state(parameter)
+        }
+
+    def _make_optimizer_state(
+        self,
+        name: str,
+        parameter: "Tensor",
+        held: "Mapping[str, Tensor]",
+        wanted: Mapping[str, tuple[str, tuple[int, ...], bool]],
+        rest: Any,
+    ) -> None:
+        if rest is None:
+            self._optimizer.state.pop(self._key(parameter), None)
+            return
+        prefix = f"{name}:"
+        places = {each.removeprefix(prefix): sort for each, sort in wanted.items() if each.startswith(prefix)}
+        key = self._key(parameter)
+        ready = {place: self._foreseen.pop((key, place), None) for place in places}
+        made = {_AT + place: _room(held.get(prefix + place, ready[place]), key, *sort) for place, sort in places.items()}
+        self._optimizer.state[key] = state_tree.put_together(made, rest)
+
+    def _key(self, parameter: "Tensor") -> "Tensor":
+        return self._masters.get(parameter, parameter)
+
+    def _has_state(self, parameter: "Tensor") -> bool:
+        return bool(self._optimizer.state.get(self._key(parameter)))
+
+    def _check(self) -> None:
+        known = {id(self._key(parameter)) for layer in self._parameters for _, parameter in layer}
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in known:
+                    raise ConfigError(
+                        f"the optimizer updates a parameter of shape {tuple(parameter.shape)} that no layer has: "
+                        "give the module that owns it as a layer, too"
+                    )
+
+
+def _parameters_of(layers: "Sequence[nn.Module]") -> "list[list[tuple[str, Tensor]]]":
+    seen: set[int] = set()
+    found: list[list[tuple[str, Tensor]]] = []
+    for layer in layers:
+        found.append([(name, each) for name, each in layer.named_parameters() if id(each) not in seen])
+        seen.update(id(each) for _, each in found[-1])
+    return found
+
+
+def _buffers_of(layers: "Sequence[nn.Module]") -> list[list[str]]:
+    """Names of the buffers that count as state: a module says so of each."""
+    seen: set[int] = set()
+    found: list[list[str]] = []
+    for layer in layers:
+        kept = layer.state_dict(keep_vars=True)
+        ours = [(name, each) for name, each in layer.named_buffers() if name in kept and id(each) not in seen]
+        seen.update(id(each) for _, each in ours)
+        found.append([name for name, _ in ours])
+    return found
+
+
+def _room(held: "Tensor | None", like: "Tensor", dtype: str, shape: tuple[int, ...], on_host: bool) -> "Tensor":
+    """The tensor that is there if it fits, else a new one."""
+    import torch
+
+    sort = getattr(torch, dtype)
+    if held is not None and held.dtype == sort and tuple(held.shape) == shape and (held.device.type == "cpu") == on_host:
+        return held
+    return torch.empty(shape, dtype=sort, device="cpu" if on_host else like.device)
+
+
+def _taken_apart(state: Mapping[str, Any], where: str) -> "tuple[dict[str, Tensor], Any]":
+    import torch
+
+    try:
+        return state_tree.take_apart(dict(sorted(state.items())), lambda value: isinstance(value, torch.Tensor))
+    except TypeError as error:
+        raise ConfigError(f"{where} cannot be handed over: {error}") from error
+
+
+def _plain(state: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A small state, its tensors as text."""
+    tensors, rest = _taken_apart(state, where)
+    return {"rest": rest, "tensors": {name: [_name_of(each.dtype), list(each.shape), _text_of(each)] for name, each in tensors.items()}}
+
+
+def _full(plain: Mapping[str, Any]) -> Any:
+    import torch
+
+    def tensor(dtype: str, shape: list[int], text: str) -> "Tensor":
+        return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=getattr(torch, dtype)).view(shape)
+
+    return state_tree.put_together({name: tensor(*each) for name, each in plain["tensors"].items()}, plain["rest"])
+
+
+def _text_of(tensor: "Tensor") -> str:
+    content = tensor_bytes.flat(tensor)
+    return base64.b64encode(tensor_bytes.view(content)).decode()
+
+
+def _settled(old: Any, new: Any) -> Any:
+    """A learning rate that is a tensor stays the same tensor: a captured graph reads it."""
+    import torch
+
+    return old.copy_(new) if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) else new
+
+
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _difference(index: int, ours: list[list[Any]], theirs: list[list[Any]]) -> str:
+    only = [f"{name} {dtype}{shape}" for name, dtype, shape in ours if [name, dtype, shape] not in theirs][:3]
+    missing = [f"{name} {dtype}{shape}" for name, dtype, shape in theirs if [name, dtype, shape] not in ours][:3]
+    return (
+        f"layer {index} is another one than in the worker that gives its state (here {', '.join(only) or 'nothing more'}; "
+        f"there {', '.join(missing) or 'nothing more, but in another order'}): start all workers from the same script"
+    )

@@ -1,0 +1,135 @@
+"""An incident, or a storm of them, in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from eagle_eye.types import Incident, IncidentState, Plan, Severity
+from remediation.engine.incident_state import Case, Phase
+
+from .alert import Alert, Blamed, WaitingPlan
+from .receiver import MILDER
+
+RESOLVED = (IncidentState.HEALED, IncidentState.CLOSED)
+NAMES = 3
+"""Culprits that a summary names."""
+KEPT_CULPRITS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What an alert is about, as the engine sees it now."""
+
+    incident: Incident
+    state: IncidentState
+    opened: float
+    waits: Plan | None = None
+    """The plan that waits for a person."""
+    ended: bool = False
+    """Nothing more is done or judged."""
+
+    @property
+    def id(self) -> str:
+        return self.incident.id
+
+    @property
+    def resolved(self) -> bool:
+        return self.state in RESOLVED
+
+
+def subject_of(case: Case) -> Subject:
+    """What the engine has on its desk."""
+    return Subject(incident=case.incident, state=case.state, opened=case.opened, waits=asked_for(case), ended=case.phase is Phase.ENDED)
+
+
+def asked_for(case: Case) -> Plan | None:
+    """The plan for which a person was asked, while it waits."""
+    plan = case.plan
+    return plan if case.phase is Phase.HELD and plan is not None and case.asked == plan.id else None
+
+
+def alert_about(subject: Subject, *, news: str, link: str, approval_link: str, now: float) -> Alert:
+    """One incident in words."""
+    incident, waits = subject.incident, subject.waits
+    culprits = sorted(incident.culprits, key=lambda culprit: -culprit.confidence)[:KEPT_CULPRITS]
+    blamed = tuple(Blamed(name=culprit.entity.name, confidence=culprit.confidence) for culprit in culprits)
+    return Alert(
+        id=incident.id,
+        job=incident.job,
+        cause=incident.cause,
+        severity=incident.severity,
+        state=subject.state.value,
+        summary=f"{incident.cause}: {_named(blamed)} ({incident.job})",
+        culprits=blamed,
+        news=news,
+        waits=_waiting(waits) if waits is not None else None,
+        approval_link=approval_link,
+        link=link.replace("{incident}", incident.id),
+        opened=subject.opened,
+        time=now,
+    )
+
+
+def storm_of(first: Alert, storm: str, now: float) -> Alert:
+    """A storm begins with its first incident, which is still to be counted."""
+    return Alert(
+        id=storm, job=first.job, cause=first.cause, severity=first.severity, state=IncidentState.OPEN.value, summary="", opened=now, time=now
+    )  # fmt: skip
+
+
+def with_one_more(storm: Alert, member: Alert, now: float) -> Alert:
+    """The storm with another incident in it: counted by cause, named by the newest, as severe as the worst."""
+    causes = {**storm.causes, member.cause: storm.causes.get(member.cause, 0) + 1}
+    total = sum(causes.values())
+    listed = ", ".join(f"{count}× {cause}" for cause, count in sorted(causes.items(), key=lambda each: -each[1]))
+    known = {culprit.name for culprit in member.culprits}
+    culprits = (*member.culprits, *(culprit for culprit in storm.culprits if culprit.name not in known))[:KEPT_CULPRITS]
+    return msgspec.structs.replace(
+        storm,
+        cause=member.cause if len(causes) == 1 else "several causes",
+        severity=worse(storm.severity, member.severity),
+        culprits=culprits,
+        causes=causes,
+        summary=f"and {total} more incident{'s' * (total > 1)}: {listed} ({storm.job})",
+        news=f"the last one: {member.summary}",
+        link=member.link,
+        time=now,
+    )
+
+
+def worse(one: Severity, other: Severity) -> Severity:
+    """The graver of two."""
+    return max(one, other, key=MILDER.index)
+
+
+def differs(new: Alert, old: Alert) -> bool:
+    """Whether a person should hear of it: who, what, how bad, where it stands, what waits; not each revision."""
+    return _heard(new) != _heard(old)
+
+
+def urgent(new: Alert, old: Alert) -> bool:
+    """Whether it should be heard at once: a plan waits for a person, it got worse, or nothing more is done about it."""
+    waits = new.waits is not None and (old.waits is None or old.waits.digest != new.waits.digest)
+    graver = MILDER.index(new.severity) > MILDER.index(old.severity)
+    failed = new.state == IncidentState.FAILED.value != old.state
+    return waits or graver or failed or bool(new.causes.keys() - old.causes.keys())
+
+
+def _heard(alert: Alert) -> Sequence[object]:
+    names = frozenset(culprit.name for culprit in alert.culprits)
+    plan = alert.waits.plan if alert.waits is not None else ""
+    return (alert.cause, names, alert.severity, alert.state, alert.news, plan, _frozen(alert.causes))
+
+
+def _frozen(counts: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    return frozenset(counts.items())
+
+
+def _named(culprits: Sequence[Blamed]) -> str:
+    names = [culprit.name for culprit in culprits[:NAMES]]
+    return ", ".join(names) + (f" and {len(culprits) - NAMES} more" if len(culprits) > NAMES else "") if names else "nobody named"
+
+
+def _waiting(plan: Plan) -> WaitingPlan:
+    return WaitingPlan(plan=plan.id, action=plan.action, digest=plan.digest, expires=plan.expires, reason=plan.reason)

@@ -1,0 +1,105 @@
+"""All of it together, as the leader runs it: what the engine shows becomes letters, and each receiver has its courier."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.ledger import Ledger
+from eagle_eye.types import Notice, Plan
+from remediation.actions.notify import Notify
+from remediation.engine.incident_state import Case
+
+from .alert_lifecycle import Bulletin
+from .alert_storm import Storms
+from .delivery_worker import Courier
+from .receiver import addresses_of
+
+log = logging.getLogger(__name__)
+
+STALLED_S = 10.0
+"""An engine that has not shown its cases for so long stands still: no heartbeat."""
+
+
+class Alerts:
+    """For one term of a leader. Raises ConfigError for a receiver that cannot be reached as it is configured, LedgerError."""
+
+    def __init__(
+        self,
+        notify: Notify,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        page: str,
+        leads: Callable[[], bool] = lambda: True,
+        ticking: Callable[[], bool] = lambda: True,
+        approval_link: Callable[[Plan], str] = lambda _plan: "",
+    ) -> None:
+        """`page`: address of an incident's page, where the configuration names none. `ticking`: whether all runners tick.
+        `approval_link`: where a plan that waits is approved or refused; '' where nowhere."""
+        addresses = addresses_of(notify.everybody)
+        self._ledger = ledger
+        self._clock = clock
+        self._leads = leads
+        self._ticking = ticking
+        self._looked = clock.monotonic()
+        self._broken = False
+        self._couriers = [Courier(address=address, box=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
+        self._bulletin = Bulletin(
+            book=ledger,
+            receivers=[address.receiver for address in addresses],
+            clock=clock,
+            storms=Storms(alone=notify.storm_alerts, within_s=notify.storm_s),
+            link=notify.link or page,
+            approval_link=approval_link,
+            update_s=notify.update_s,
+            delay_s=notify.delay_s,
+            written=self._wake,
+        )
+        self._names = {address.name for address in addresses}
+
+    def look(self, cases: Mapping[str, Case]) -> None:
+        """What the engine has on its desk, at each of its ticks. Raises LedgerError."""
+        self._looked = self._clock.monotonic()
+        try:
+            self._bulletin.look(cases)
+            self._broken = False
+        except EagleEyeError:
+            raise
+        except Exception:  # boundary: a mistake in what is said must not stop the engine from healing
+            if not self._broken:
+                log.exception("alerts cannot be written; the heartbeat stops until they can")
+            self._broken = True
+
+    def well(self) -> bool:
+        """A leader leads, its engine goes round and can say what it sees, its runners tick: what the heartbeat says."""
+        return self._leads() and not self._broken and self._clock.monotonic() - self._looked < STALLED_S and self._ticking()
+
+    def start(self) -> None:
+        """Begin to deliver. Letters to receivers that are configured no more are given up, and said to be."""
+        self._give_up_strangers()
+        for courier in self._couriers:
+            courier.start()
+
+    def stop(self) -> None:
+        """Finish the letters under way; the others stay in the ledger."""
+        for courier in self._couriers:
+            courier.tell_to_stop()
+        for courier in self._couriers:
+            courier.join()
+
+    def _wake(self) -> None:
+        for courier in self._couriers:
+            courier.wake()
+
+    def _give_up_strangers(self) -> None:
+        now = self._clock.now()
+        for name, (count, _, _) in self._ledger.addressees().items():
+            if name in self._names:
+                continue
+            while letters := self._ledger.unsent(name):
+                for letter in letters:
+                    self._ledger.given_up(letter.id, now, "its receiver is configured no more")
+            message = f"{count} letters to alert receiver {name!r} are given up: the configuration names it no more"
+            log.warning("%s", message)
+            self._ledger.save_notice(Notice(name="alerts.given_up", time=now, message=message))

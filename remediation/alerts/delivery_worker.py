@@ -1,0 +1,219 @@
+"""Carries letters to one receiver, in a thread of its own: whoever hangs or is dead delays nobody else.
+
+Letters about one incident never overtake each other. A receiver that is away gets nothing until its first letter was
+taken; where it fails over one letter (status 500), the others go past it after a few tries.
+"""
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import httpx
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError
+from eagle_eye.ledger import AlertRecord, Letter
+from eagle_eye.types import Notice
+
+from .http_post import Answer, client_for, post
+from .notification_merge import Head, heads
+from .receiver import Address
+from .repeated_notifications import Repeating
+from .templates import TEMPLATES
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 300.0
+LONGEST_ASKED_S = 3600.0
+"""Of what a receiver may ask for with Retry-After."""
+KEPT_S = 86_400.0
+"""A letter that could not be delivered for a day is given up."""
+PATIENCE = 5
+"""After so many tries a letter no longer keeps those about other incidents waiting, and the operator is told."""
+POLL_S = 1.0
+STOP_S = 2.0
+
+
+class Box(Protocol):
+    """The ledger's part that letters need."""
+
+    def unsent(self, name: str, limit: int = 500) -> tuple[Letter, ...]: ...
+    def delivered(self, letter: int, now: float, *, merged: Iterable[int] = ()) -> None: ...
+    def failed(self, letter: int, next_try: float, error: str) -> None: ...
+    def given_up(self, letter: int, now: float, error: str) -> None: ...
+    def alerts(self) -> tuple[AlertRecord, ...]: ...
+    def save_notice(self, notice: Notice) -> None: ...
+
+
+def wait_before(attempt: int, chance: float) -> float:
+    """Seconds before the next try, after so many: 1, 2, 4, ... up to 5 minutes, less up to a half; chance: 0 to 1."""
+    return float(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(attempt - 1, 30))) * (1.0 - chance / 2.0)
+
+
+class Pace:
+    """At most so many messages a minute, however they are spread. 0: no bound."""
+
+    def __init__(self, per_minute: int, clock: Clock) -> None:
+        self._clock = clock
+        self._sent: deque[float] = deque(maxlen=per_minute or None)
+        self._bounded = per_minute > 0
+
+    @property
+    def free(self) -> bool:
+        full = self._bounded and len(self._sent) == self._sent.maxlen
+        return not full or self._clock.monotonic() - self._sent[0] >= 60.0
+
+    @property
+    def last(self) -> bool:
+        """Only one more for now."""
+        return self._bounded and len(self._sent) >= (self._sent.maxlen or 0) - 1
+
+    def take(self) -> None:
+        if self._bounded:
+            self._sent.append(self._clock.monotonic())
+
+
+class Courier:
+    """`leads`: False as soon as this leader's lease is over; then nothing is sent. `chance`: for the jitter."""
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        box: Box,
+        clock: Clock,
+        leads: Callable[[], bool] = lambda: True,
+        well: Callable[[], bool] = lambda: True,
+        chance: Callable[[], float] = random.random,
+        client: Callable[[Address], httpx.Client] = client_for,
+    ) -> None:
+        self._address = address
+        self._box = box
+        self._clock = clock
+        self._leads = leads
+        self._chance = chance
+        self._client = client
+        self._template = TEMPLATES[address.receiver.kind]
+        self._repeating = Repeating(shelf=box, address=address, clock=clock, well=well)
+        self._pace = Pace(address.receiver.per_minute, clock)
+        self._away = False
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"alerts to {address.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There may be a new letter."""
+        self._wake.set()
+
+    def tell_to_stop(self) -> None:
+        """Finish the letter under way; the others stay in the box."""
+        self._over.set()
+        self._wake.set()
+
+    def join(self) -> None:
+        """Wait a moment until it has ended; a receiver that hangs does not hold us: its letter is sent again later."""
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        with self._client(self._address) as client:
+            while not self._over.is_set():
+                self._wake.clear()
+                try:
+                    self.round(client)
+                except EagleEyeError as error:
+                    log.warning("alerts to %s: %s", self._address.name, error)
+                except Exception:  # boundary: whatever is wrong with one letter, the thread must live for the next
+                    log.exception("alerts to %s", self._address.name)
+                self._wake.wait(POLL_S)
+
+    # --- one round -----------------------------------------------------------------------------------------------
+
+    def round(self, client: httpx.Client) -> int:
+        """Send what is due; returns how many letters were taken. Raises LedgerError."""
+        taken = 0
+        if self._leads() and self._repeating.due:
+            self._repeat(client)
+        while self._leads() and not self._over.is_set():
+            ready, waiting = self._ready()
+            if not ready:
+                break
+            sent = self._send(client, ready, waiting - len(ready))
+            taken += sent
+            if not sent and self._away:
+                break
+        return taken
+
+    def _repeat(self, client: httpx.Client) -> None:
+        body = self._repeating.body()
+        if body is None:
+            return
+        answer = post(client, self._address, body, self._clock)
+        if not answer.taken:
+            self._repeating.failed()
+            log.info("%s did not take what is repeated: %s", self._address.name, answer)
+
+    def _ready(self) -> tuple[list[Head], int]:
+        """(what may be sent now: one, or all of it to a receiver that takes several; how many incidents have letters)."""
+        now = self._clock.now()
+        found, unreadable = heads(self._box.unsent(self._address.name))
+        for letter in unreadable:
+            self._give_up(letter.id, "it was written by another version of Eagle Eye, and cannot be read", letter.name)
+        ready: list[Head] = []
+        for head in found:
+            if head.next_try <= now:
+                ready.append(head)
+                if not self._template.batch:
+                    break
+            elif self._away or head.attempts < PATIENCE:
+                break
+        return (ready if self._pace.free else []), len(found)
+
+    def _send(self, client: httpx.Client, ready: Sequence[Head], others: int) -> int:
+        """One message. Returns how many letters it took to the receiver."""
+        more = others if self._pace.last else 0
+        alerts = [msgspec.structs.replace(head.alert, more=more) for head in ready]
+        self._pace.take()
+        letter = alerts[0].letter if len(alerts) == 1 else ""
+        answer = post(client, self._address, self._template.body(alerts, self._address, self._clock.now()), self._clock, letter=letter)
+        if answer.refused and len(ready) > 1:  # one of them spoils it: find out which
+            return sum(self._send(client, [head], others) for head in ready)
+        self._away = not (answer.taken or answer.refused or answer.about_the_letter)
+        for head in ready:
+            self._write(head, answer)
+        return len(ready) if answer.taken else 0
+
+    # --- what became of it ---------------------------------------------------------------------------------------
+
+    def _write(self, head: Head, answer: Answer) -> None:
+        now = self._clock.now()
+        if answer.taken:
+            self._box.delivered(head.id, now, merged=head.merged)
+        elif answer.refused:
+            self._give_up(head.id, str(answer), head.alert.id, head.merged)
+        elif now - head.made >= KEPT_S:
+            self._give_up(head.id, f"{answer}, for a day", head.alert.id, head.merged)
+        else:
+            attempts = head.attempts + 1
+            asked = min(answer.retry_after_s, LONGEST_ASKED_S)
+            self._box.failed(head.id, now + max(asked, wait_before(attempts, self._chance())), str(answer))
+            if attempts == PATIENCE:
+                self._notice("alerts.away", f"alert receiver {self._address.name} ({self._address.shown}) does not take letters: {answer}")
+
+    def _give_up(self, letter: int, why: str, subject: str, merged: Iterable[int] = ()) -> None:
+        now = self._clock.now()
+        for each in (*merged, letter):
+            self._box.given_up(each, now, why)
+        self._notice("alerts.given_up", f"letter {letter} about {subject} never reached alert receiver {self._address.name}: {why}")
+
+    def _notice(self, name: str, message: str) -> None:
+        log.warning("%s", message)
+        self._box.save_notice(Notice(name=name, time=self._clock.now(), message=message))

@@ -1,0 +1,123 @@
+"""One HTTP request: signed, bounded in time, and without secrets in what it tells of a failure."""
+
+import base64
+import email.utils
+import logging
+import math
+import ssl
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+
+from eagle_eye import __version__
+from eagle_eye.clock import Clock
+
+from .receiver import Address
+from .signature import LETTER, SIGNATURE, signature
+
+CONNECT_S = 5.0
+LONGEST_ANSWER = 2048
+"""Bytes of an answer that are read: it only says why."""
+SHOWN = 300
+"""Characters of it that are told."""
+REFUSED = frozenset({400, 413, 415, 422})
+"""The letter itself is wrong: it will never be taken. Every other failure is the receiver's, and may pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a request."""
+
+    status: int = 0
+    """0: no answer."""
+    text: str = ""
+    """The answer, or what kept it from coming; without secrets."""
+    retry_after_s: float = 0.0
+    """What the receiver asks for."""
+
+    @property
+    def taken(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def refused(self) -> bool:
+        """Trying again is of no use."""
+        return self.status in REFUSED
+
+    @property
+    def about_the_letter(self) -> bool:
+        """It failed over this letter, as far as one can tell; others may pass."""
+        return self.status in (500, 501)
+
+    def __str__(self) -> str:
+        said = f": {self.text}" if self.text else ""
+        return f"status {self.status}{said}" if self.status else self.text
+
+
+def client_for(address: Address) -> httpx.Client:
+    """A client with the receiver's time-outs. Its ca_file was looked at before."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells each request with its whole address, which may be a secret
+    receiver = address.receiver
+    timeout = httpx.Timeout(receiver.timeout_s, connect=min(CONNECT_S, receiver.timeout_s))
+    return httpx.Client(timeout=timeout, follow_redirects=False, verify=_trust(receiver.ca_file), headers={"User-Agent": f"eagle-eye/{__version__}"})
+
+
+def post(client: httpx.Client, address: Address, body: object, clock: Clock, *, letter: str = "") -> Answer:
+    """Send it once. Never raises for what a receiver or the network does."""
+    content = msgspec.json.encode(body)
+    now, deadline = clock.now(), clock.monotonic() + address.receiver.timeout_s
+    try:
+        with client.stream("POST", address.url, content=content, headers=_headers(address, content, letter, now)) as response:
+            text = _read(response, clock, deadline)
+            return Answer(
+                status=response.status_code,
+                text="" if response.is_success else address.redact(_said(response, text)),
+                retry_after_s=_retry_after(response.headers.get("Retry-After", ""), now),
+            )
+    except httpx.TimeoutException:
+        return Answer(text=f"no answer within {address.receiver.timeout_s:g} s")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Answer(text=address.redact(f"{type(error).__name__}: {error}"))
+
+
+def _headers(address: Address, content: bytes, letter: str, now: float) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if letter:
+        headers[LETTER] = letter
+    if address.secret:
+        headers[SIGNATURE] = signature(address.secret, int(now), content)
+    if address.receiver.kind == "alertmanager" and address.key:
+        basic = base64.b64encode(address.key.encode()).decode()
+        headers["Authorization"] = f"Basic {basic}" if ":" in address.key else f"Bearer {address.key}"
+    return headers
+
+
+def _read(response: httpx.Response, clock: Clock, deadline: float) -> str:
+    """The beginning of an answer; one that drips does not hold us."""
+    found = b""
+    for chunk in response.iter_bytes():
+        found += chunk
+        if len(found) >= LONGEST_ANSWER or clock.monotonic() >= deadline:
+            break
+    return found[:LONGEST_ANSWER].decode(errors="replace")
+
+
+def _said(response: httpx.Response, text: str) -> str:
+    if response.is_redirect:
+        host = response.headers.get("Location", "").split("?")[0]
+        return f"it redirects to {host}: configure that address"
+    return " ".join(text.split())[:SHOWN]
+
+
+def _retry_after(header: str, now: float) -> float:
+    """Seconds, or a date (RFC 9110, 10.2.3)."""
+    try:
+        seconds = float(header) if header.replace(".", "", 1).isdecimal() else email.utils.parsedate_to_datetime(header).timestamp() - now
+    except (ValueError, TypeError):
+        return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def _trust(ca_file: str) -> bool | ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca_file) if ca_file else True

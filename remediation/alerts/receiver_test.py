@@ -1,0 +1,58 @@
+"""A test alert to each receiver, at once and beside the ledger: is the address right, the key, the way there?"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import httpx
+
+from eagle_eye.clock import Clock
+from eagle_eye.types import Severity, digest_of
+
+from .alert import Alert, What
+from .http_post import Answer, client_for, post
+from .receiver import Address
+from .templates import TEMPLATES
+
+STEPS: dict[str, tuple[What, ...]] = {"pagerduty": ("test", "resolve")}
+"""Kind → what is sent; PagerDuty keeps an alert until it is resolved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What one receiver answered."""
+
+    receiver: str
+    kind: str
+    where: str
+    """Scheme and host."""
+    sent: str
+    answer: Answer
+    seconds: float
+
+
+def try_each(
+    addresses: Iterable[Address], clock: Clock, host: str, client: Callable[[Address], httpx.Client] = client_for
+) -> Iterator[Tried]:
+    """One line per message, as the answers come."""
+    for address in addresses:
+        with client(address) as connection:
+            for what in STEPS.get(address.receiver.kind, ("test",)):
+                began = clock.monotonic()
+                alert = a_test(what, clock.now(), host)
+                body = TEMPLATES[address.receiver.kind].body([alert], address, clock.now())
+                answer = post(connection, address, body, clock, letter=alert.letter)
+                yield Tried(
+                    receiver=address.name, kind=address.receiver.kind, where=address.shown, sent=what, answer=answer,
+                    seconds=clock.monotonic() - began,
+                )  # fmt: skip
+                if not answer.taken:
+                    break
+
+
+def a_test(what: What, now: float, host: str) -> Alert:
+    """Says that it is only a test. Known by its minute, so that what resolves it finds it."""
+    name = f"test-{digest_of(host, int(now // 60))}"
+    return Alert(
+        id=name, letter=f"{name}/{now:.3f}", what=what, job="test/eagle-eye/test", cause="test", severity=Severity.SEV3, state="open",
+        summary=f"Test alert of Eagle Eye on {host}: nothing is wrong", opened=now, time=now,
+    )  # fmt: skip

@@ -1,0 +1,62 @@
+"""Plans that are carried out beside the incidents: releases and undoings. One at a time and job, tried until they expire."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from eagle_eye.types import Outcome, Plan
+
+from .engine_state import Desk
+from .execution import Report
+
+ACTIONS = frozenset({"release", "undo"})
+
+
+@dataclass(slots=True)
+class Errands:
+    """Written down before they begin, so that the next leader goes on with them."""
+
+    desk: Desk
+    _waiting: list[tuple[float, Plan]] = field(default_factory=list)
+    """(not before, plan)."""
+    _foretold: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Plan of an errand that is no case's → what it was expected to bring."""
+
+    def add(self, plan: Plan, foretold: Mapping[str, float] | None = None) -> None:
+        """Carry it out as soon as nothing else is done to its jobs. `foretold`: what it is expected to bring."""
+        self.desk.keep(plan)
+        self._foretold[plan.id] = dict(foretold or {})
+        self.desk.note_plan(plan, "intended", predicted=foretold)
+        self._waiting.append((self.desk.clock.now(), plan))
+
+    def holds(self, plan: Plan) -> bool:
+        """Whether it is an errand, and no case's plan."""
+        return plan.action in ACTIONS or plan.id in self._foretold
+
+    def resume(self, outcomes: Iterable[Outcome], plans: Mapping[str, Plan]) -> None:
+        """Go on with what the leader before had begun: commands are idempotent by (plan, step)."""
+        for outcome in outcomes:
+            if outcome.state == "intended" and outcome.action in ACTIONS and outcome.plan in plans:
+                self._waiting.append((self.desk.clock.now(), plans[outcome.plan]))
+
+    def advance(self) -> None:
+        """Begin what is due for jobs that nothing else is done to."""
+        now, later = self.desk.clock.now(), []
+        for due, plan in self._waiting:
+            if now >= due and not any(self.desk.execution.busy(target.job) for target in plan.targets):
+                self.desk.execution.begin(plan)
+            else:
+                later.append((due, plan))
+        self._waiting = later
+
+    def ended(self, report: Report, tell: Callable[[Plan, str, bool], object]) -> None:
+        """Done, or tried again until it expires. `tell`: (plan, detail, whether it was done)."""
+        now, plan = self.desk.clock.now(), report.plan
+        if report.ending == "stopped":
+            return
+        if report.ending == "retry" and now + report.delay < plan.expires:
+            self._waiting.append((now + report.delay, plan))
+            return
+        done = report.ending == "done"
+        foretold = self._foretold.pop(plan.id, None)
+        self.desk.note_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=foretold)
+        tell(plan, report.detail, done)

@@ -1,0 +1,48 @@
+"""What the engine knows of the cluster around a job: layouts, switches, who can be heard."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from eagle_eye.topology import merged, with_layout
+from eagle_eye.types import Layout, Telemetry, Topology
+
+from .job_state import Job
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Of all jobs. `switches`: node, or pattern of nodes, → the switch at which it hangs; the first that matches counts."""
+
+    switches: Mapping[str, str] = field(default_factory=dict)
+    _topology: Topology = field(default_factory=Topology)
+    _of: tuple[tuple[str, int], ...] = ()
+    """The epochs that the topology was put together from: for a large cluster that takes a while."""
+
+    def topology(self, jobs: Iterable[Job]) -> Topology:
+        """Of every job that has a layout, put together anew when one of them has changed."""
+        layouts = [job.layout for job in jobs if job.layout is not None]
+        of = tuple((layout.job, layout.epoch) for layout in layouts)
+        if of != self._of:
+            self._of = of
+            self._topology = merged(with_layout(self._switched(layout), layout) for layout in layouts)
+        return self._topology
+
+    def layouts(self, jobs: Iterable[Job]) -> dict[str, Layout]:
+        """The newest of each job."""
+        return {job.name: job.layout for job in jobs if job.layout is not None}
+
+    def telemetry(self, jobs: Iterable[Job]) -> dict[str, Telemetry]:
+        """Of every node that works; what the job says that heard it last, if several do."""
+        told: dict[str, Telemetry] = {}
+        for job in jobs:
+            if job.layout is not None and not job.over:
+                for node, news in job.hearing.of(job.layout.nodes).items():
+                    told[node] = max(told.get(node, news), news, key=lambda each: each.heard)
+        return told
+
+    def _switched(self, layout: Layout) -> Topology:
+        return Topology(nodes={node: self._switch(node) for node in layout.launchers})
+
+    def _switch(self, node: str) -> str:
+        return next((switch for pattern, switch in self.switches.items() if fnmatchcase(node, pattern)), "")

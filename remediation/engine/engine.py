@@ -1,0 +1,303 @@
+"""Incident → plan → guards → execution → outcome. Contain first, explain after.
+
+The engine owns no loop: its server calls `consider`, `follow` and `tick`. All three are quick and may be called
+from different threads; actions run in threads of their own, one per job at a time.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger, Throughput, TransitionCost
+from eagle_eye.protocols import Action, Guard
+from eagle_eye.rpc.control_messages import Body, Decision, Order, Waiting
+from eagle_eye.types import Demand, Incident, IncidentState, Outcome, Plan, Pulse, digest_of
+from remediation.live.live_planning import LivePlanning
+from remediation.live.precomputed_plans import Standing
+from remediation.operators.approvals import Approvals
+from remediation.operators.operator_commands import People
+from remediation.operators.releases import Releases
+from remediation.policy.escalation import INFORM
+from remediation.policy.settings import Policy
+
+from .action_results import Aftermath
+from .background_actions import Errands
+from .debounce import Settling
+from .engine_state import Desk
+from .execution import Execution, Start, in_thread
+from .failover import take_over
+from .incident_state import Case, Phase
+from .planning_loop import Proposals
+from .rollback import Recourse
+from .self_healing import Containment, answer_to, fault_epoch
+from .verification import Judging
+
+OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
+
+
+class Engine:
+    """The only one that acts. `leads` is asked before every step: a leader without a lease stops."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        actions: Mapping[str, Action],
+        guards: Sequence[Guard],
+        clock: Clock,
+        policy: Policy | None = None,
+        leads: Callable[[], bool] = lambda: True,
+        start: Start = in_thread,
+        publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None,
+    ) -> None:
+        self._leads = leads
+        self._notifier = actions.get("notify")
+        self._show: Callable[[Mapping[str, Case]], None] = lambda _cases: None
+        self._lock = threading.RLock()
+        execution = Execution(actions=actions, book=ledger, clock=clock, leads=leads, start=start)
+        self._desk = Desk(
+            ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution, publish=publish
+        )
+        self._errands = Errands(self._desk)
+        self._live = LivePlanning(self._desk, self._errands)
+        self.standing = Standing(self._desk, self._live, self._lock)
+        """What stands ready for the next event."""
+        self._proposals = Proposals(self._desk, self._live, self._notify)
+        self._recourse = Recourse(self._desk, self._errands, self._notify)
+        self._judging = Judging(self._desk, self._recourse, self._proposals.propose, self._notify)
+        self._containment = Containment(self._desk, self._proposals, self._judging, self._notify, self.standing.answers)
+        self._aftermath = Aftermath(self._desk, self._proposals, self._judging, self._containment)
+        self._releases = Releases(self._desk, self._errands, self._live)
+        self._people = People(self._desk)
+        self._approvals = Approvals(self._desk)
+
+    # --- what the server calls -----------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Take over from the leader before: call once, before anything else."""
+        with self._lock:
+            take_over(self._desk, self._errands)
+
+    def show_cases_to(self, look: Callable[[Mapping[str, Case]], None]) -> None:
+        """At the end of each tick `look` sees every case; it returns at once."""
+        with self._lock:
+            self._show = look
+
+    def leads(self) -> bool:
+        """Whether this leader's lease is still its own."""
+        return self._leads()
+
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
+        """What the job's coordinator says of its own permission, and of the workers that an elastic job wants."""
+        with self._lock:
+            known = self._desk.job(job)
+            known.heal, known.budget_left, known.nodes_min, known.demand = heal, budget_left, nodes_min, demand
+
+    def consider(self, incidents: Sequence[Incident]) -> None:
+        """New and revised incidents."""
+        with self._lock:
+            for incident in incidents:
+                self._consider(incident)
+
+    def follow(self, pulse: Pulse) -> None:
+        """Every pulse of every job, tick or cut."""
+        with self._lock:
+            job = self._desk.job(pulse.job)
+            for event in job.follow(pulse, calm=not self._desk.troubled(pulse.job)):
+                self._containment.answer(event, job)
+            self._judging.follow_short(job)
+
+    def recall(self, pulse: Pulse) -> None:
+        """A pulse from before this leader's time: what it tells of the job is learned, nothing is answered."""
+        with self._lock:
+            troubled = any(case.treatment is not INFORM and case.opened <= pulse.time for case in self._desk.cases_of(pulse.job))
+            self._desk.job(pulse.job).follow(pulse, calm=not troubled)
+
+    def tick(self) -> None:
+        """About twenty times a second."""
+        if not self._leads():
+            return
+        with self._lock:
+            self._take_reports()
+            for case in list(self._desk.cases.values()):
+                self._advance(case)
+            self._judging.judge()
+            self._live.advance()
+            self._errands.advance()
+            self._take_reports()
+            self._show(self._desk.cases)
+
+    def decide(self, decision: Decision, approved: bool) -> Body:
+        """A person's word on the plan that waits. Raises ControlError if none does, or another one."""
+        with self._lock:
+            return self._approvals.decide(decision, approved)
+
+    def waiting(self, question: Waiting) -> Body:
+        """What waits for a person's word. Raises ControlError for a plan that does not."""
+        with self._lock:
+            return self._approvals.waiting(question)
+
+    def release(self, node: str, person: str) -> Body:
+        """A person lets a node take part again: written down, and told to the jobs that leave it out."""
+        with self._lock:
+            return {"node": node, "jobs": self._releases.ask(node, person)}
+
+    def order(self, order: Order) -> Body:
+        """A silence, a window, the closing of a breaker, a note. Raises ControlError for what cannot be meant."""
+        with self._lock:
+            return self._people.order(order)
+
+    def guard_counts(self) -> dict[tuple[str, str], int]:
+        """(guard, allow | hold | refuse) → how often it was said since this leader began."""
+        with self._lock:
+            return dict(self._desk.counts)
+
+    def reached(self) -> tuple[Throughput, ...]:
+        """What the jobs reached while nothing was wrong: the planner's measurements."""
+        with self._lock:
+            return tuple(each for job in self._desk.jobs.values() for each in job.reached())
+
+    def transition_costs(self) -> tuple[TransitionCost, ...]:
+        """What changes of their workers took elastic jobs: the planner's costs."""
+        with self._lock:
+            return tuple(each for job in self._desk.jobs.values() for each in job.transition_costs(self._desk.clock.now()))
+
+    def clocks(self) -> dict[str, float]:
+        """Node → seconds that its clock is ahead of ours (negative: behind), of nodes whose clocks are off."""
+        with self._lock:
+            heard = self._desk.surroundings.telemetry(self._desk.jobs.values())
+            return {node: told.skew_s for node, told in heard.items() if told.skew_s}
+
+    def status(self) -> Body:
+        """What is open, what waits for a person, who is out, and what stands in the way of plans."""
+        with self._lock:
+            cases = [case for case in self._desk.cases.values() if case.phase is not Phase.ENDED]
+            return {
+                "incidents": [
+                    {"id": case.incident.id, "job": case.job, "cause": case.incident.cause, "state": case.state.value,
+                     "waits_for": case.phase.value, "plan": case.plan.id if case.plan is not None else ""}
+                    for case in cases
+                ],
+                "waiting": [case.plan.id for case in cases if case.phase is Phase.HELD and case.plan is not None],
+                "cordoned": [cordon.node for cordon in self._desk.ledger.cordoned()],
+                "verdicts": {f"{guard} {said}": count for (guard, said), count in sorted(self._desk.counts.items())},
+                **self._people.standing(),
+            }
+
+    # --- incidents -----------------------------------------------------------------------------------------------
+
+    def _consider(self, incident: Incident) -> None:
+        case = self._desk.cases.get(incident.id)
+        if case is None:
+            self._open(incident)
+            return
+        changed = case.settling.revise(incident, self._desk.clock.now())
+        absorbed = not incident.active and bool(case.incident.culprits) and not incident.culprits
+        again = incident.since > self._desk.memory.last_on(incident.id)
+        case.incident = incident
+        self._desk.ledger.save_incident(incident, case.state)
+        if not incident.active:
+            self._over(case, absorbed=absorbed)
+        elif case.state is IncidentState.HEALED and again:
+            self._desk.move(case, Phase.SETTLING, state=IncidentState.OPEN)
+            self._treat(case)
+        elif (changed or again) and case.phase is Phase.PARKED:
+            self._treat(case)
+
+    def _open(self, incident: Incident) -> None:
+        desk = self._desk
+        job = desk.job(incident.job)
+        case = Case(
+            incident=incident,
+            state=IncidentState.OPEN,
+            phase=Phase.SETTLING,
+            opened=incident.time,
+            settling=Settling.of(incident, desk.clock.now()),
+            epoch=fault_epoch(incident, job),
+        )
+        desk.open(case)
+        known = desk.ledger.incident_record(incident.id)
+        if known is not None and known.state in OVER:
+            case.phase, case.state = Phase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
+        desk.ledger.save_incident(incident, case.state)
+        if case.phase is Phase.ENDED:
+            return
+        if incident.active or case.treatment.by_itself:  # over at first sight: its epoch was read together with the death
+            self._judging.came_back(case)
+            self._treat(case)
+        else:
+            desk.move(case, Phase.ENDED, state=IncidentState.CLOSED)
+
+    def _treat(self, case: Case) -> None:
+        """The first answer to an incident: what may follow its first finding does."""
+        desk = self._desk
+        job, treatment = desk.job(case.job), case.treatment
+        if treatment is not INFORM:
+            job.disturbed(case.incident.since)
+        answer = answer_to(case, job)
+        if treatment is INFORM:
+            self._inform(case)
+        elif answer is not None:
+            self._containment.contained(case, answer)
+        elif treatment.by_itself:
+            desk.move(case, Phase.CONTAINED_BY_JOB, due=job.seen + desk.policy.contain_s)
+        elif treatment.standstill:
+            self._proposals.propose(case)
+        else:
+            desk.move(case, Phase.SETTLING, due=self._desk.settled(case))
+
+    def _inform(self, case: Case) -> None:
+        """Unknown, or nothing that a repair could help: somebody is told, nobody is touched."""
+        self._desk.move(case, Phase.PARKED)
+        plan = self._notify(case, "nothing is done about it")
+        self._desk.keep(plan)
+        self._desk.note_plan(plan, "done", "nobody is touched")
+
+    def _over(self, case: Case, *, absorbed: bool) -> None:
+        """Every finding was withdrawn, or the epoch of the fault is over, or another incident explains it (absorbed)."""
+        self._live.over(case)
+        waits = case.phase in (Phase.SETTLING, Phase.HELD, Phase.RETRYING) and not case.treatment.lasting
+        waits = waits or (absorbed and case.phase not in (Phase.RUNNING, Phase.TRYING, Phase.ENDED))
+        if waits and case.plan is not None and case.phase is Phase.HELD:
+            self._desk.note_plan(case.plan, "stale", "the incident was over before the plan was carried out")
+        if waits or case.phase is Phase.PARKED:
+            self._desk.move(case, Phase.ENDED, state=IncidentState.CLOSED)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def _advance(self, case: Case) -> None:
+        desk, now = self._desk, self._desk.clock.now()
+        if case.phase is Phase.CONTAINED_BY_JOB and desk.job(case.job).seen > case.due:
+            self._containment.missing(case)
+        elif case.phase in (Phase.SETTLING, Phase.HELD) and now >= case.due:
+            self._proposals.propose(case)
+        elif case.phase is Phase.RETRYING and now >= case.due and case.plan is not None:
+            self._aftermath.retry(case, case.plan, now)
+
+    def _take_reports(self) -> None:
+        for report in self._desk.execution.reports():
+            case = self._desk.cases.get(report.plan.incident)
+            self._live.reported(report)
+            if self._errands.holds(report.plan):
+                self._errands.ended(report, self._recourse.undone)
+            elif case is not None and case.phase is Phase.RUNNING:
+                self._aftermath.reported(case, report)
+
+    def _notify(self, case: Case, news: str) -> Plan:
+        """Tell somebody, at once: it only writes the news down for the alert."""
+        now, news = self._desk.clock.now(), news + self._people.expected(case)
+        plan = Plan(
+            id=digest_of("notify", case.incident.id, news, now),
+            incident=case.incident.id,
+            action="notify",
+            targets=(),
+            made=now,
+            expires=now,
+            severity=case.incident.severity,
+            own=True,
+            reason=news,
+        )
+        case.told += 1
+        if self._notifier is not None:
+            self._desk.execution.here(self._notifier, plan)
+        return plan

@@ -1,0 +1,162 @@
+"""What lies on the engine's desk: jobs, cases and trials, and the few things that all of its parts do with them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
+from eagle_eye.protocols import Guard
+from eagle_eye.types import IncidentState, Outcome, Plan, Progress, Situation, Window
+from remediation.policy.attempt_history import Memory
+from remediation.policy.escalation import INFORM
+from remediation.policy.settings import Policy
+
+from .cluster_view import Surroundings
+from .execution import Execution
+from .incident_state import Case, Phase
+from .job_state import Job
+from .trial import Trial
+
+CASES_KEPT = 1000
+OutcomeState = Literal["intended", "done", "failed", "stale"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """Shared by the engine's parts; whoever touches it holds the engine's lock."""
+
+    ledger: Ledger
+    clock: Clock
+    policy: Policy
+    guards: Sequence[Guard]
+    execution: Execution
+    publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None
+    """Tells the stream's readers of an outcome: (job, outcome); returns at once."""
+    jobs: dict[str, Job] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """Incident → what is being judged."""
+    memory: Memory = field(default_factory=Memory)
+    surroundings: Surroundings = field(init=False)
+    reached: dict[str, dict[int, float]] = field(default_factory=dict)
+    """tenant/name of elastic jobs → workers → steps per second of earlier runs."""
+    costs: dict[tuple[str, str], float] = field(default_factory=dict)
+    """(tenant/name, part of a transition) → seconds that it took in earlier runs."""
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Plan → what was measured of it beside its trial."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(guard, allow, hold or refuse) → how often it was said; what is said again of the same plan does not count."""
+
+    def __post_init__(self) -> None:
+        self.surroundings = Surroundings(self.policy.switches)
+
+    def job(self, name: str) -> Job:
+        """What is known of a job; a new one is added."""
+        return self.jobs.setdefault(name, Job(name=name))
+
+    def cases_of(self, job: str) -> list[Case]:
+        """Cases of a job under which something is still to be done."""
+        return [case for case in self.cases.values() if case.job == job and case.open]
+
+    def troubled(self, job: str) -> bool:
+        """Whether a fault of the job is open, or lasts though nothing more is done about it: what it does now is not healthy."""
+        mine = (case for case in self.cases.values() if case.job == job and case.treatment is not INFORM)
+        return any(case.open or (case.phase is Phase.PARKED and case.incident.active) for case in mine)
+
+    def open(self, case: Case) -> None:
+        """A new case; of those that have ended the oldest go."""
+        self.cases[case.incident.id] = case
+        ended = [name for name, other in self.cases.items() if other.phase is Phase.ENDED and name not in self.trials]
+        for name in ended[: max(0, len(self.cases) - CASES_KEPT)]:
+            del self.cases[name]
+
+    def move(self, case: Case, phase: Phase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
+        """The case waits for something else now; a new state is written down."""
+        case.phase, case.due = phase, due
+        if state is IncidentState.CONTAINED and case.state is IncidentState.FAILED:
+            state = IncidentState.HEALING  # something helps after all; whether it holds is not known yet
+        if state is not None and state is not case.state:
+            case.state = state
+            self.ledger.move_incident(case.incident.id, state, self.clock.now())
+
+    def settled(self, case: Case) -> float:
+        """When the case's incident has settled."""
+        quiet_s = self.policy.settle_slow_s if case.treatment.weighed else self.policy.settle_s
+        return case.settling.due(quiet_s, self.policy.settle_max_s)
+
+    def actual(self, plan: str, found: Mapping[str, float]) -> None:
+        """Figures of a plan's outcome, whether it is written already or not."""
+        self.measured[plan] = dict(found)
+        while len(self.measured) > CASES_KEPT:
+            self.measured.pop(next(iter(self.measured)))
+        known = next((outcome for outcome in self.memory.outcomes() if outcome.plan == plan), None)
+        if known is not None and known.state != "intended":
+            self.note(known)
+
+    def note(self, outcome: Outcome) -> None:
+        """Write an outcome down. While it is `intended`, its plan is under way: the next leader goes on with it."""
+        if outcome.plan in self.measured and outcome.state != "intended":
+            outcome = msgspec.structs.replace(outcome, actual={**outcome.actual, **self.measured[outcome.plan]})
+        self.memory.outcome(outcome)
+        self.ledger.save_outcome(outcome)
+        case = self.cases.get(outcome.incident)
+        if case is not None:
+            self.publish(case.job, outcome)
+
+    def note_plan(
+        self, plan: Plan, state: OutcomeState, detail: str = "", progress: tuple[Progress, ...] = (),
+        predicted: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """The outcome of a plan that has no figures (yet) but what is predicted."""
+        self.note(
+            Outcome(
+                plan=plan.id,
+                incident=plan.incident,
+                action=plan.action,
+                state=state,
+                time=self.clock.now(),
+                detail=detail,
+                progress=progress,
+                predicted=dict(predicted or {}),
+            )
+        )
+
+    def keep(self, plan: Plan) -> None:
+        """Write a plan down."""
+        self.memory.plan(plan)
+        self.ledger.save_plan(plan)
+
+    def situation(self, case: Case, plan: Plan) -> Situation:
+        """What a guard sees. A plan of the same incident that is only being judged does not stand in its own way."""
+        now, around, jobs = self.clock.now(), self.surroundings, self.jobs.values()
+        judged = tuple(trial.plan for trial in self.trials.values() if trial.incident != case.incident.id)
+        nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
+        return Situation(
+            mode=self.policy.mode,
+            incident=case.incident,
+            open=tuple(other.incident for other in self.cases.values() if other.open),
+            outcomes=self.memory.outcomes(),
+            running=(*self.execution.running, *judged),
+            plans=self.memory.plans,
+            approvals=self.ledger.approvals(digest=plan.digest, now=now),
+            nodes=len(nodes),
+            now=now,
+            settled=self.settled(case),
+            silences=tuple(silence for silence in self.ledger.silences(at=now) if silence.since <= now),
+            windows=self.windows(),
+            breakers=self.ledger.breakers(at=now),
+            topology=around.topology(jobs),
+            layouts=around.layouts(jobs),
+            nodes_min={job.name: job.nodes_min for job in jobs},
+            demands={job.name: job.demand for job in jobs if job.demand is not None},
+            telemetry=around.telemetry(jobs),
+        )
+
+    def windows(self) -> tuple[Window, ...]:
+        """Planned work that is under way."""
+        now = self.clock.now()
+        return tuple(window for window in self.ledger.windows(at=now) if window.open_at(now))

@@ -1,0 +1,64 @@
+"""What a new leader takes over: open incidents, plans under way, and what was tried lately."""
+
+from eagle_eye.types import Plan
+from remediation.policy.escalation import INFORM
+
+from .background_actions import ACTIONS, Errands
+from .debounce import Settling
+from .engine_state import Desk
+from .incident_state import Case, Phase
+
+REMEMBERED_S = 3600.0
+LIMIT = 1000
+
+
+def take_over(desk: Desk, errands: Errands) -> None:
+    """Fill the desk from the ledger. A plan under way is finished: its commands are idempotent by (plan, step)."""
+    ledger, now = desk.ledger, desk.clock.now()
+    outcomes = ledger.outcomes(since=now - REMEMBERED_S, limit=LIMIT)
+    plans = {plan.id: plan for plan in ledger.plans(limit=LIMIT)}
+    incidents = {record.incident.id: record.incident for record in ledger.incidents(limit=LIMIT)}
+    desk.memory.recall(plans.values(), outcomes, incidents)
+    for breaker in ledger.breakers():
+        if breaker.until is not None:
+            desk.memory.forgive(breaker.job, breaker.action, breaker.until)
+    errands.resume(outcomes, plans)
+    _recall_figures(desk)
+    for name, facts in ledger.jobs().items():
+        job = desk.job(name)
+        job.layout, job.epoch = facts.layout, facts.layout.epoch
+        job.heal, job.budget_left, job.nodes_min, job.demand = facts.heal, facts.budget_left, facts.nodes_min, facts.demand
+        job.sizes.append((facts.layout.time, len(facts.layout.places)))
+    under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
+    for record in ledger.incidents(open_only=True, limit=LIMIT):
+        case = Case(
+            incident=record.incident,
+            state=record.state,
+            phase=Phase.PARKED,
+            opened=record.opened,
+            settling=Settling.of(record.incident, now),
+            epoch=-1,
+        )
+        desk.cases[record.incident.id] = case
+        _go_on(case, plans.get(under_way.get(record.incident.id, "")), desk)
+
+
+def _recall_figures(desk: Desk) -> None:
+    """What elastic jobs reached in earlier runs, and what their transitions took."""
+    for seen in desk.ledger.throughputs():
+        if seen.steps_per_s:
+            desk.reached.setdefault(seen.job, {})[seen.workers] = seen.steps_per_s
+    desk.costs.update({(cost.job, cost.name): cost.seconds for cost in desk.ledger.transition_costs()})
+
+
+def _go_on(case: Case, plan: Plan | None, desk: Desk) -> None:
+    """With the plan that was under way, else with the next one."""
+    now = desk.clock.now()
+    if case.treatment is INFORM:
+        return
+    if plan is None:
+        desk.move(case, Phase.SETTLING, due=now + desk.policy.settle_s)
+        return
+    case.plan, case.epoch = plan, plan.target_of(case.job).epoch
+    case.prepared.update(action for action in case.treatment.evidence if action != plan.action)
+    desk.move(case, Phase.RETRYING, due=now)

@@ -1,0 +1,97 @@
+"""An incident as the engine treats it: where it stands, what was tried, what is being tried."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from eagle_eye.types import Incident, IncidentState, Plan
+from remediation.policy.escalation import Treatment, treatment_of
+
+from .debounce import Settling
+
+
+class Phase(StrEnum):
+    """What a case waits for."""
+
+    CONTAINED_BY_JOB = "the job's coordinator, which heals this by itself"
+    SETTLING = "the incident to settle"
+    HELD = "a person, or a guard's time"
+    RETRYING = "the next try of an action"
+    RUNNING = "an action to end"
+    TRYING = "steps and throughput to come back"
+    PARKED = "a person: nothing more is done"
+    ENDED = "nothing"
+
+
+STALE_S = 1.0
+STALE_LONGEST_S = 30.0
+
+
+@dataclass(slots=True)
+class Outdated:
+    """A layout on which a command came too late: it is planned on again only after a while that doubles each time."""
+
+    basis: str = ""
+    """Digest of the layout."""
+    wait_s: float = 0.0
+    until: float = 0.0
+
+    def again(self, basis: str, now: float) -> None:
+        """The job has left that layout, as it says; the next one is not known yet."""
+        self.wait_s = min(STALE_LONGEST_S, 2 * self.wait_s) if basis == self.basis else STALE_S
+        self.basis, self.until = basis, now + self.wait_s
+
+    def holds(self, basis: str, now: float) -> bool:
+        """Whether a plan on that layout would come too late again, as far as we know."""
+        return basis == self.basis and now < self.until
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """One incident under treatment."""
+
+    incident: Incident
+    state: IncidentState
+    phase: Phase
+    opened: float
+    """When the incident was opened, by the stream's clock (first revision)."""
+    settling: Settling
+    epoch: int
+    """Of the job, in which the fault happened."""
+    plan: Plan | None = None
+    """The plan that is held, runs or is tried."""
+    rung: str = ""
+    """The repair that the plan stands for, by its name on the ladder."""
+    prepared: set[str] = field(default_factory=set)
+    """Actions that kept evidence and need not run again."""
+    asked: str = ""
+    """The plan for which a person was asked."""
+    refused_by: str = ""
+    """The guard that refused the last plan; '' if none did."""
+    told: int = 0
+    """How often somebody was told of what was decided or done."""
+    due: float = 0.0
+    """Phases that wait for a time: when to go on."""
+    alone: bool = True
+    """False: the job's own restart was refused, so that a repair is beyond its permission."""
+    outdated: Outdated = field(default_factory=Outdated)
+    foretold: dict[str, float] = field(default_factory=dict)
+    """WAF of the layouts that were weighed: before the fault, if nothing is done, and with the choice."""
+    foreseen: bool = False
+    """The job's coordinator answered with a standing plan: what goes beyond the job follows at once."""
+
+    @property
+    def job(self) -> str:
+        return self.incident.job
+
+    @property
+    def treatment(self) -> Treatment:
+        return treatment_of(self.incident.cause, self.incident.severity)
+
+    @property
+    def culprits(self) -> frozenset[str]:
+        return frozenset(str(culprit.entity) for culprit in self.incident.culprits)
+
+    @property
+    def open(self) -> bool:
+        """Something is still to be done, or being judged."""
+        return self.phase not in (Phase.PARKED, Phase.ENDED)

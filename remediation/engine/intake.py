@@ -1,0 +1,211 @@
+"""What the leader reads: incidents, findings and pulses of all partitions, each once, in order, also over a change of leaders.
+
+    pulses, incidents, findings ─► ledger (findings) ─► engine (incidents, which it writes down; pulses) ─► committed offset
+
+What was read but not committed when a leader died is read again by the next one; an incident or finding is known by its
+revision, a pulse by (generation, number). Pulses of the ten minutes before are read once more at the beginning: they
+tell the new engine what it could know of each job (steps, throughput, checkpoints), and nothing is answered to them.
+"""
+
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import StreamError
+from eagle_eye.ledger import IncidentRecord
+from eagle_eye.stream import FINDINGS, INCIDENTS, PULSES, Message, Stream
+from eagle_eye.stream.start_offset import offset_before, resume_at
+from eagle_eye.stream.tailer import Follower
+from eagle_eye.types import Finding, Incident, Pulse
+
+GROUP = "eagle-eye.leader"
+TOPICS = (PULSES, INCIDENTS, FINDINGS)
+"""In the order in which they are read: the incidents of a pulse were written before it."""
+READ_LIMIT = 1000
+COMMIT_S = 1.0
+"""Between two commits: what comes twice is dropped, so there is no hurry."""
+RECALLED_S = 600.0
+RECALLED_MOST = 20_000
+"""Records of one partition that are read again at most."""
+REVISIONS_KEPT = 10_000
+MOVED_S = 60.0
+"""No owner that was superseded judges marks for so long; whose pulses are so much later owns another partition."""
+RETRY_S = 0.5
+WAIT_S = 1.0
+TURN_S = 0.02
+"""In which each of several partitions is asked once."""
+PAUSE_S = 0.005
+_PULSE = msgspec.json.Decoder(Pulse)
+_INCIDENT = msgspec.json.Decoder(Incident)
+_FINDING = msgspec.json.Decoder(Finding)
+_Noun = TypeVar("_Noun", Incident, Finding, Pulse)
+_log = logging.getLogger(__name__)
+
+
+class Judge(Protocol):
+    """The engine's part."""
+
+    def consider(self, incidents: Sequence[Incident]) -> None: ...
+    def follow(self, pulse: Pulse) -> None: ...
+    def recall(self, pulse: Pulse) -> None: ...
+
+
+class Memory(Protocol):
+    """The ledger's part."""
+
+    def save_findings(self, findings: Sequence[Finding]) -> None: ...
+    def incident_record(self, incident: str) -> IncidentRecord | None: ...
+
+
+class Intake:
+    """Reads for one leader. `step` is called by one thread."""
+
+    def __init__(self, stream: Stream, ledger: Memory, engine: Judge, clock: Clock) -> None:
+        self._stream = stream
+        self._ledger = ledger
+        self._engine = engine
+        self._clock = clock
+        self._followers: dict[str, list[Follower]] = {}
+        self._revisions: OrderedDict[str, int] = OrderedDict()
+        self._newest: dict[str, Pulse] = {}
+        """Of each job."""
+        self._committed: dict[tuple[str, int], int] = {}
+        self._commit_at = -math.inf
+        self._away = False
+        self.caught_up = False
+        """Everything that was there at the beginning has been read."""
+
+    def step(self) -> bool:
+        """Read and hand over what there is; True if there may be more. A stream that is away is asked again later.
+
+        Raises LedgerError or Stale: then nothing was committed.
+        """
+        try:
+            if not self._followers:
+                self._begin()
+            read = {topic: self._read(topic) for topic in TOPICS}
+        except StreamError as error:
+            self._told_away(str(error))
+            return False
+        self._away = False
+        self._hand_over(read)
+        more = any(read.values())
+        self.caught_up = self.caught_up or not more
+        if self._clock.monotonic() >= self._commit_at:
+            self.commit()
+        return more
+
+    def commit(self) -> None:
+        """Remember what has been handed over."""
+        self._commit_at = self._clock.monotonic() + COMMIT_S
+        try:
+            for topic, followers in self._followers.items():
+                for partition, follower in enumerate(followers):
+                    if self._committed.get((topic, partition)) != follower.offset:
+                        self._stream.commit(GROUP, topic, partition, follower.offset)
+                        self._committed[topic, partition] = follower.offset
+        except StreamError as error:
+            self._told_away(str(error))
+
+    def look(self, topic: str, nudge: threading.Event, stop: threading.Event) -> None:
+        """Set `nudge` whenever there is something to read in a topic, until `stop`: in a thread of its own."""
+        told: list[int] = []
+        while not stop.is_set():
+            places = [follower.offset for follower in self._followers.get(topic, ())]
+            try:
+                if not places or places == told:  # nothing has been read since
+                    stop.wait(PAUSE_S)
+                elif self._waits(topic, places):
+                    told = places
+                    nudge.set()
+            except StreamError:
+                stop.wait(RETRY_S)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _waits(self, topic: str, places: Sequence[int]) -> bool:
+        """One partition is waited for; of several each is asked in turn."""
+        if len(places) == 1:
+            return self._stream.wait(topic, 0, places[0], WAIT_S)
+        pause = TURN_S / len(places)
+        return any(self._stream.wait(topic, partition, offset, pause) for partition, offset in enumerate(places))
+
+    def _begin(self) -> None:
+        followers = {
+            topic: [Follower(self._stream, topic, partition, resume_at(self._stream, GROUP, topic, partition)) for partition in range(self._stream.partitions(topic))]
+            for topic in TOPICS
+        }
+        for partition, follower in enumerate(followers[PULSES]):
+            self._recall(partition, follower.offset)
+        self._followers = followers
+
+    def _recall(self, partition: int, end: int) -> None:
+        offset = max(offset_before(self._stream, PULSES, partition, end, RECALLED_S), end - RECALLED_MOST)
+        while offset < end:
+            messages = self._stream.read(PULSES, partition, offset, min(READ_LIMIT, end - offset))
+            for pulse in _decoded([message for message in messages if message.offset < end], _PULSE):
+                if self._is_next(pulse):
+                    self._engine.recall(pulse)
+            if not messages:
+                break
+            offset = messages[-1].offset + 1
+
+    def _read(self, topic: str) -> list[Message]:
+        messages: list[Message] = []
+        for partition, follower in enumerate(self._followers[topic]):
+            found = follower.read(READ_LIMIT)
+            if found is None:
+                _log.warning("%s/%d has begun anew: reading on at its beginning", topic, partition)
+                found = follower.read(READ_LIMIT) or []
+            messages += found
+        return messages
+
+    def _hand_over(self, read: dict[str, list[Message]]) -> None:
+        if findings := list(_decoded(read[FINDINGS], _FINDING)):
+            self._ledger.save_findings(findings)
+        if incidents := [incident for incident in _decoded(read[INCIDENTS], _INCIDENT) if self._is_news(incident)]:
+            self._engine.consider(incidents)
+        for pulse in _decoded(read[PULSES], _PULSE):
+            if self._is_next(pulse):
+                self._engine.follow(pulse)
+
+    def _is_news(self, incident: Incident) -> bool:
+        known = self._revisions.get(incident.id)
+        if known is None:  # the leader before may have written it down and done no more about it: once more does no harm
+            record = self._ledger.incident_record(incident.id)
+            known = record.incident.revision - 1 if record is not None else 0
+        self._revisions[incident.id] = max(known, incident.revision)
+        self._revisions.move_to_end(incident.id)
+        if len(self._revisions) > REVISIONS_KEPT:
+            self._revisions.popitem(last=False)
+        return incident.revision > known
+
+    def _is_next(self, pulse: Pulse) -> bool:
+        """False for one that came twice, or of an owner that had been superseded; a job that has moved to another partition begins again."""
+        newest = self._newest.get(pulse.job)
+        if newest is not None:
+            behind = (pulse.generation, pulse.number) <= (newest.generation, newest.number)
+            if behind and pulse.time <= newest.time + MOVED_S:
+                return False
+        self._newest[pulse.job] = msgspec.structs.replace(pulse, steps=(), events=(), layout=None)
+        return True
+
+    def _told_away(self, reason: str) -> None:
+        if not self._away:
+            _log.warning("the stream is away: nothing new is decided meanwhile: %s", reason)
+        self._away = True
+
+
+def _decoded(messages: Sequence[Message], decoder: msgspec.json.Decoder[_Noun]) -> Iterator[_Noun]:
+    """Without what cannot be read: a newer version's, or not ours."""
+    for message in messages:
+        try:
+            yield decoder.decode(message.value)
+        except msgspec.MsgspecError as error:
+            _log.warning("%s/%d at offset %d cannot be read and is passed over: %s", message.topic, message.partition, message.offset, error)

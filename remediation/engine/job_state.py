@@ -1,0 +1,274 @@
+"""What the engine knows of a job: its layout, its steps, its throughput, its checkpoints and its own budget."""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from statistics import median
+from typing import NamedTuple
+
+from eagle_eye.ledger import Throughput, TransitionCost
+from eagle_eye.types import Demand, Event, Incident, Layout, Pulse, PulseStep, digest_of
+
+from .telemetry_freshness import Hearing
+
+KEPT_STEPS = 512
+BAD_EARLY_S = 5.0
+"""A bad step that ended so long before the fault is said to have begun belongs to an earlier one."""
+KEPT_RATES = 200
+WARM_STEPS = 2
+"""First intervals of an epoch: caches fill, nothing is learned from them."""
+
+
+REGROUPING = ("notice_s", "plan_s", "group_s", "state_s")
+"""Attributes of the event transition.done: the parts of a transition."""
+
+
+class Begun(NamedTuple):
+    """An epoch that the coordinator has begun."""
+
+    epoch: int
+    reason: str
+    cause: str
+    """Id of the event that made it do so; '' if none."""
+    plan: str
+    time: float
+    excluded: tuple[str, ...]
+    in_place: bool = False
+    """Its workers lived on, and regrouped."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One job as the stream tells of it."""
+
+    name: str
+    layout: Layout | None = None
+    epoch: int = -1
+    """The highest that was heard of; the layout may come a moment later."""
+    seen: float = 0.0
+    """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
+    heard: float = 0.0
+    """Every node of the layout has sent a batch at this time or later."""
+    hearing: Hearing = field(default_factory=Hearing)
+    steps: deque[PulseStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
+    """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
+    spoilt: deque[int] = field(default_factory=lambda: deque(maxlen=32))
+    """Epochs whose throughput is no healthy one."""
+    checkpoints: dict[int, bool] = field(default_factory=dict)
+    """Step → whether all of its numbers are finite."""
+    begun: deque[Begun] = field(default_factory=lambda: deque(maxlen=32))
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    """(time, number of workers) of each layout."""
+    resumed: dict[str, float] = field(default_factory=dict)
+    """Worker → when it last moved again after a stall."""
+    downtimes: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    """Measured seconds from an incident to the first step after a restart."""
+    heal: str = ""
+    """What the job may do to itself, in its own words; '' as long as we do not know."""
+    budget_left: int | None = None
+    """Restarts that the job may still spend on itself; None: not told yet."""
+    nodes_min: int = 1
+    demand: Demand | None = None
+    """What it asks for and has, if it is elastic; None: nobody changes its size."""
+    regroupings: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    """Measured seconds from the notice of a change to the new group with its state."""
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    """Measured seconds until workers more had joined."""
+    over: bool = False
+
+    def follow(self, pulse: Pulse, *, calm: bool) -> list[Event]:
+        """Take a pulse in; returns the events that the engine has to answer. `calm`: no fault is open."""
+        news = [event for event in pulse.events if self._hear(event)]
+        if pulse.layout is not None:
+            self._take_layout(pulse.layout)
+        if pulse.tick:
+            self.seen, self.heard = pulse.time, pulse.heard
+            self.hearing.follow(pulse)
+            for step in pulse.steps:
+                self._take_step(step, calm)
+        return news
+
+    def _hear(self, event: Event) -> bool:
+        attributes = event.attributes
+        if event.name == "epoch.begun":
+            self._begin(event)
+        elif event.name == "budget.spent":
+            self.budget_left = 0
+        elif event.name == "checkpoint.saved":
+            self.checkpoints[int(attributes["step"])] = attributes.get("finite", "1").lower() in ("1", "true")
+        elif event.name == "transition.done":
+            self._regrouped(attributes)
+        elif event.name == "resumed":
+            self.resumed[event.entity.name] = event.time
+        elif event.name in ("job.finished", "job.failed"):
+            self.over = True
+        return event.name in ("epoch.begun", "budget.spent", "job.finished", "job.failed")
+
+    def _begin(self, event: Event) -> None:
+        attributes = event.attributes
+        excluded = tuple(node for node in attributes.get("excluded", "").split(",") if node)
+        begun = Begun(
+            epoch=int(attributes["epoch"]),
+            reason=attributes.get("reason", ""),
+            cause=attributes.get("cause", ""),
+            plan=attributes.get("plan", ""),
+            time=event.time,
+            excluded=excluded,
+            in_place=attributes.get("in_place", "").lower() in ("1", "true"),
+        )
+        self.begun.append(begun)
+        self.epoch = max(self.epoch, begun.epoch)
+        self.over = False
+        if attributes.get("budget_left", "").isdecimal():
+            self.budget_left = int(attributes["budget_left"])
+
+    def _regrouped(self, attributes: Mapping[str, str]) -> None:
+        """Recomputation is no part of it: it is work, and its micro-batches count."""
+        try:
+            parts = [float(attributes.get(name) or 0.0) for name in REGROUPING]
+        except ValueError:  # of a newer version
+            return
+        if attributes.get("reason") != "start":
+            self.regroupings.append(sum(parts))
+
+    def _take_layout(self, layout: Layout) -> None:
+        if layout.epoch < self.epoch or layout == self.layout:
+            return
+        self.layout, self.epoch = layout, layout.epoch
+        self.sizes.append((layout.time, len(layout.places)))
+        if layout.resume_step >= 0:
+            self.checkpoints = {step: whole for step, whole in self.checkpoints.items() if step <= layout.resume_step}
+
+    def _take_step(self, step: PulseStep, calm: bool) -> None:
+        self.steps.append(step)
+        healthy = calm and step.finite and step.epoch not in self.spoilt
+        pace = self.pace(2, epoch=step.epoch) if healthy and self._warm(step.epoch) else math.nan
+        if math.isfinite(pace):
+            self.rates.setdefault(step.workers, deque(maxlen=KEPT_RATES)).append((step.end, pace))
+
+    def _warm(self, epoch: int) -> bool:
+        return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1
+
+    # --- throughput ----------------------------------------------------------------------------------------------
+
+    def pace(self, last: int, *, epoch: int, after: float = 0.0) -> float:
+        """Tokens per second (steps per second where no tokens are told) over the `last` steps of an epoch that
+        ended after `after`; NaN with fewer than two."""
+        steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
+        if len(steps) < 2 or steps[-1].end <= steps[0].end:
+            return math.nan
+        done = [self._work(step) for step in steps[1:]]
+        return sum(done) / (steps[-1].end - steps[0].end)
+
+    def _work(self, step: PulseStep) -> float:
+        """Tokens, where they are told. A step of an elastic job is the same work whoever does it."""
+        return 1.0 if step.tokens is None or self.demand is not None else step.tokens
+
+    def spoil(self, epoch: int, since: float) -> None:
+        """An action did not help: nothing is learned in its epoch, and what was learned is forgotten."""
+        self.spoilt.append(epoch)
+        self.disturbed(since)
+
+    def disturbed(self, since: float) -> None:
+        """What was learned after `since` was not healthy: forget it."""
+        for rates in self.rates.values():
+            while rates and rates[-1][0] >= since:
+                rates.pop()
+
+    def expected(self, workers: int) -> float:
+        """Throughput that so many workers reach when healthy: measured, else in proportion to the nearest number
+        of workers that was measured; NaN before anything was."""
+        measured = {count: median(rate for _, rate in rates) for count, rates in self.rates.items() if rates}
+        if not measured:
+            return math.nan
+        nearest = min(measured, key=lambda count: (abs(count - workers), -count))
+        return measured[nearest] * workers / nearest
+
+    def reached(self) -> tuple[Throughput, ...]:
+        """What was measured, per number of workers: the median of undisturbed steps."""
+        name = "/".join(self.name.split("/")[:2])
+        tokens = bool(self.steps) and self.steps[-1].tokens is not None and self.demand is None
+        return tuple(
+            Throughput(
+                job=name, workers=workers, time=rates[-1][0],
+                **{"tokens_per_s" if tokens else "steps_per_s": median(rate for _, rate in rates)},
+            )
+            for workers, rates in self.rates.items()
+            if rates
+        )  # fmt: skip
+
+    def transition_costs(self, now: float) -> Iterator[TransitionCost]:
+        """What its transitions took: the medians of this run."""
+        name = "/".join(self.name.split("/")[:2])
+        for part, seen in (("regroup_s", self.regroupings), ("start_s", self.starts)):
+            if seen:
+                yield TransitionCost(job=name, name=part, seconds=median(seen), time=now)
+
+    def step_seconds(self, workers: int) -> float:
+        """Seconds that a step takes on so many healthy workers; NaN before anything was measured."""
+        expected = self.expected(workers)
+        if not self.steps or not math.isfinite(expected) or expected <= 0:
+            return math.nan
+        return median(self._work(step) for step in self.steps) / expected
+
+    def losses(self, *, until: float) -> list[float]:
+        """Of the steps that ended by then, as far as they are told and numbers."""
+        return [step.loss for step in self.steps if step.end <= until and step.finite and step.loss is not None]
+
+    def lost(self, since: float, until: float) -> float:
+        """GPU-seconds lost between two times by running on fewer workers than the job once had."""
+        full = max((count for _, count in self.sizes), default=0)
+        ends = [time for time, _ in self.sizes[1:]] + [until]
+        return sum(
+            max(0.0, min(end, until) - max(begin, since)) * (full - count)
+            for (begin, count), end in zip(self.sizes, ends, strict=True)
+        )
+
+    @property
+    def whole(self) -> bool:
+        """It runs on as many workers as it ever had."""
+        return bool(self.sizes) and self.sizes[-1][1] >= max(count for _, count in self.sizes)
+
+    # --- what a plan needs ---------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Layout | None:
+        """The layout, once it is that of the highest epoch that was heard of."""
+        return self.layout if self.layout is not None and self.layout.epoch == self.epoch else None
+
+    @property
+    def basis(self) -> str:
+        return digest_of(self.layout) if self.layout is not None else ""
+
+    @property
+    def may_restart(self) -> bool:
+        """The job's own budget allows a restart, as far as we know: the coordinator has the last word."""
+        return self.budget_left is None or self.budget_left > 0
+
+    def bad_step(self, incident: Incident) -> int:
+        """Number of the first step whose loss is no number: where the newest run of such steps began; without one
+        since the fault began, the step that the evidence names; -1 if there is none."""
+        last = next((place for place in range(len(self.steps) - 1, -1, -1) if not self.steps[place].finite), None)
+        if last is not None and self.steps[last].end > incident.since - BAD_EARLY_S:
+            run = takewhile(lambda step: not step.finite, (self.steps[place] for place in range(last, -1, -1)))
+            return min(step.number for step in run if step.epoch == self.steps[last].epoch)
+        named = [int(line.value) for line in incident.evidence if line.metric == "step" and line.value is not None]
+        return min(named, default=-1)
+
+    def moved_after(self, time: float) -> bool:
+        """A step was completed after that time."""
+        return bool(self.steps) and self.steps[-1].end > time
+
+    def good_checkpoint(self, bad: int) -> int:
+        """Step of the newest checkpoint from which a bad step can be done again, and whose numbers are all finite; -1 if there is none.
+
+        A checkpoint's number is the first step still to do: that of the bad step itself was saved before it.
+        """
+        return max((step for step, finite in self.checkpoints.items() if finite and step <= bad), default=-1)
+
+    def reported_since(self, time: float) -> bool:
+        """Every node of the layout has sent a batch after `time`: silence is the job's, not the telemetry's."""
+        return self.heard > time

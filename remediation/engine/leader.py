@@ -1,0 +1,227 @@
+"""The leader's side of the control channel: who is connected, who coordinates which job, who gets the leader's voice.
+
+It writes `session.opened` and `session.lost` to the stream, but only once it is older than two lease times: a
+leader that has just begun has not yet heard from everybody and may not call anybody lost.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.ledger import JobFacts, Ledger
+from eagle_eye.rpc.control_messages import Body, Command, Decision, Order, Peer, Release, Waiting
+from eagle_eye.types import Demand, Layout, Plan
+from remediation.launcher.event_log import Journal, Write
+
+log = logging.getLogger(__name__)
+
+LONGEST_RETURN = 15.0
+"""Session leases within which everybody must have come back to a new leader."""
+
+
+class Operator(Protocol):
+    """What the engine answers to a person."""
+
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None: ...
+    def decide(self, decision: Decision, approved: bool) -> Body: ...
+    def release(self, node: str, person: str) -> Body: ...
+    def status(self) -> Body: ...
+    def order(self, order: Order) -> Body: ...
+    def waiting(self, question: Waiting) -> Body: ...
+
+
+Commanding = Callable[[Peer, Command, float], Any]
+"""ControlServer.command."""
+
+
+class Leader:
+    """Handler of the control server; `term` fences everything it says."""
+
+    def __init__(
+        self, *, term: int, lease_s: float, ledger: Ledger, operator: Operator, write: Write, clock: Clock, boot: str, node: str = "server"
+    ) -> None:
+        self.term = term
+        self._lease_s = lease_s
+        self._ledger = ledger
+        self._operator = operator
+        self._write = write
+        self._clock = clock
+        self._boot = boot
+        self._node = node
+        self._began = self._came = clock.monotonic()
+        """When this leader began, and when the last of those who were to come back did."""
+        self._numbers = itertools.count(1)
+        self._peers: dict[tuple[str, str, str], Peer] = {}
+        self._jobs: dict[str, JobFacts] = ledger.jobs()
+        self._inherited = set(self._jobs)
+        """Jobs of the leader before: whoever of them has not come back in time was lost between the two."""
+
+    @property
+    def old_enough(self) -> bool:
+        """True once everybody had two lease times to come back to this leader."""
+        return self._clock.monotonic() - self._began >= 2 * self._lease_s
+
+    @property
+    def _still_coming(self) -> bool:
+        """Thousands come back one after the other: as long as some do, nobody is late; but not for ever."""
+        now = self._clock.monotonic()
+        return now - self._came < self._lease_s and now - self._began < LONGEST_RETURN * self._lease_s
+
+    def coordinator(self, job: str) -> Peer:
+        """The launcher that commands go to. Raises TemporaryError while it has no session."""
+        facts = self._jobs.get(job)
+        if facts is None:
+            raise TemporaryError(f"no coordinator of {job} has reported yet", delay=0.5)
+        peer = self._peers.get(("launcher", facts.layout.coordinator, job))
+        if peer is None:
+            raise TemporaryError(f"the coordinator of {job} on {facts.layout.coordinator} has no session now", delay=0.5)
+        return peer
+
+    def facts(self, job: str) -> JobFacts | None:
+        """What the job's coordinator said last."""
+        return self._jobs.get(job)
+
+    @property
+    def sessions(self) -> dict[str, int]:
+        """Role of the peer → open sessions; any thread may ask."""
+        return Counter(role for role, _, _ in list(self._peers))
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def opened(self, peer: Peer) -> None:
+        """A session began."""
+        self._peers[peer.key] = peer
+        self._came = self._clock.monotonic()
+        if self.old_enough:
+            self._tell("session.opened", peer, f"the session of the {peer} began")
+
+    def lost(self, peer: Peer, reason: str) -> None:
+        """A session ended."""
+        self._peers.pop(peer.key, None)
+        if self.old_enough:
+            self._tell("session.lost", peer, f"the session of the {peer} ended: {reason}")
+        else:
+            log.info("the %s is gone, but this leader is too young to call it lost", peer)
+
+    def settle(self) -> None:
+        """Called now and then: once old enough, call those lost who did not come back after a change of leaders."""
+        if not self._inherited or not self.old_enough or self._still_coming:
+            return
+        for job in self._inherited:
+            for node in self._jobs[job].layout.nodes:
+                for role, of in (("launcher", job), ("agent", "")):
+                    if (role, node, of) not in self._peers:
+                        self._tell("session.lost", Peer(role=role, node=node, job=of), f"the {role} on {node} did not come back to the new leader")
+        self._inherited.clear()
+
+    def _tell(self, name: str, peer: Peer, message: str) -> None:
+        for job in [peer.job] if peer.job else self._jobs_on(peer.node):
+            journal = Journal(job, self._node, self._boot, self._clock, self._write, self._numbers)
+            journal.of_node(name, peer.node, message, {"role": peer.role, "boot": peer.boot})
+
+    def _jobs_on(self, node: str) -> list[str]:
+        return [job for job, facts in self._jobs.items() if node in facts.layout.nodes] or [f"idle/{node}"]
+
+    # --- requests of launchers ---------------------------------------------------------------------------------------
+
+    async def request(self, peer: Peer, kind: str, body: Body) -> Body:
+        """coordinator_of, layout or grant; anything else is refused."""
+        if kind == "coordinator_of":
+            return self._coordinator_of(str(body["job"]))
+        if kind == "layout":
+            return await asyncio.to_thread(self._remember, peer, body)
+        if kind == "grant":
+            return await asyncio.to_thread(self._grant, peer, body)
+        raise ControlError(f"the leader does not know the request {kind!r}; is the launcher of a newer version?")
+
+    def _coordinator_of(self, job: str) -> Body:
+        facts = self._jobs.get(job)
+        if facts is None or ("launcher", facts.layout.coordinator, job) not in self._peers:
+            return {}
+        return {"address": facts.address, "node": facts.layout.coordinator, "epoch": facts.layout.epoch}
+
+    def _remember(self, peer: Peer, body: Body) -> Body:
+        layout = msgspec.convert(body["layout"], Layout)
+        known = self._jobs.get(layout.job)
+        if known is not None and known.layout.epoch > layout.epoch:
+            raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
+        facts = JobFacts(
+            layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)),
+            nodes_min=int(body.get("nodes_min", 1)), demand=_demand(body),
+        )  # fmt: skip
+        self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand)
+        self._jobs[layout.job] = facts
+        self._operator.declare(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
+        return {}
+
+    def _grant(self, peer: Peer, body: Body) -> Body:
+        """The leader's voice where exactly half of the launchers are left: for one side only, and not for a living rival."""
+        layout = msgspec.convert(body["layout"], Layout)
+        alive = [node for node in body["missing"] if ("launcher", node, layout.job) in self._peers]
+        if alive:
+            return {"granted": False, "reason": f"{', '.join(alive)} still has a session to the leader"}
+        if not self.old_enough:
+            return {"granted": False, "reason": "the leader has just begun and waits for the others to come back"}
+        granted = self._ledger.grant_epoch(layout.job, int(body["epoch"]), layout)
+        log.info("epoch %s of %s %s the %s", body["epoch"], layout.job, "granted to" if granted else "refused to", peer)
+        return {"granted": granted, "reason": "" if granted else f"epoch {body['epoch']} was granted to others"}
+
+    # --- the operator --------------------------------------------------------------------------------------------------
+
+    async def decide(self, decision: Decision, approved: bool) -> Body:
+        return await asyncio.to_thread(self._operator.decide, decision, approved)
+
+    async def release(self, release: Release) -> Body:
+        return await asyncio.to_thread(self._operator.release, release.node, release.person)
+
+    async def order(self, order: Order) -> Body:
+        return await asyncio.to_thread(self._operator.order, order)
+
+    async def waiting(self, question: Waiting) -> Body:
+        return await asyncio.to_thread(self._operator.waiting, question)
+
+    async def status(self) -> Body:
+        body = await asyncio.to_thread(self._operator.status)
+        return body | {"term": self.term, "sessions": [str(peer) for peer in self._peers.values()]}
+
+
+def _demand(body: Body) -> Demand | None:
+    """What an elastic job asks for; None for one that says nothing of seats. Raises ControlError."""
+    if body.get("seats") is None:
+        return None
+    names = [name for name in ("declared", "seats", "weight", "workers_min") if name in body]
+    try:
+        return msgspec.convert({name: body[name] for name in names}, Demand)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"the layout report asks for workers in words that are not understood ({error}); is the launcher of another version?") from error
+
+
+class SessionCommander:
+    """Brings the engine's commands, from any thread, to the coordinator of a job over its session."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._bound: tuple[Leader, Commanding] | None = None
+
+    def bind(self, leader: Leader, command: Commanding) -> None:
+        """Whom to ask for coordinators, and what sends (ControlServer.command)."""
+        self._bound = leader, command
+
+    def command(
+        self, job: str, action: str, arguments: dict[str, Any], *, plan: Plan, step: str, epoch: int, timeout: float
+    ) -> dict[str, Any]:
+        """Send and wait for the answer. Raises TemporaryError, PermanentError, Stale or ControlError."""
+        if self._bound is None:
+            raise TemporaryError("the control channel is not open yet", delay=0.5)
+        leader, send = self._bound
+        order = Command(action=action, job=job, leader_term=leader.term, epoch=epoch, plan=plan.id, step=step, arguments=arguments)
+        future = asyncio.run_coroutine_threadsafe(send(leader.coordinator(job), order, timeout), self._loop)
+        answer: dict[str, Any] = future.result(timeout + 1.0)
+        return answer

@@ -1,0 +1,191 @@
+"""From a cause and a repair to a plan: which job, epoch, nodes, checkpoint; and why it may be impossible."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eagle_eye.types import Alternative, Culprit, Incident, Kind, Plan, Target, digest_of
+from remediation.policy.downtime_model import standstill, starting, unworked
+from remediation.policy.escalation import SEVERITIES, Attempt
+from remediation.policy.settings import Policy
+from remediation.policy.slowdown_cost import NOTHING, Choice, Slowdown, weigh
+
+from .job_state import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """No such plan can be made now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the engine wants planned."""
+
+    action: str
+    own: bool
+    incident: Incident
+    attempts: Sequence[Attempt]
+    """Recent ones on the same fault."""
+    now: float
+    cost: float = 0.0
+    benefit: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+    reason: str = ""
+    targets: tuple[Target, ...] = ()
+    """What it wants of each job, where that is known already."""
+
+
+def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
+    """The plan, for the job's current epoch."""
+    if job.current is None:
+        return Impossible(f"the layout of epoch {job.epoch} of {job.name} is not known yet")
+    target = _target(wanted, job, policy) if not wanted.targets else wanted.targets[0]
+    if isinstance(target, Impossible):
+        return target
+    targets = wanted.targets or (target,)
+    action = "roll_back" if wanted.action == "skip_batch" else wanted.action
+    return Plan(
+        id=digest_of(wanted.incident.id, wanted.action, *targets, wanted.now),
+        incident=wanted.incident.id,
+        action=action,
+        targets=targets,
+        made=wanted.now,
+        expires=wanted.now + policy.expires_s,
+        severity=SEVERITIES.get(action, wanted.incident.severity),
+        own=wanted.own,
+        reason=wanted.reason or wanted.incident.cause,
+        cost=wanted.cost or unworked(action, target.workers, job, policy),
+        benefit=wanted.benefit,
+        alternatives=wanted.alternatives,
+    )
+
+
+def _target(wanted: Wanted, job: Job, policy: Policy) -> Target | Impossible:
+    workers = workers_of(wanted.incident, job)
+    if wanted.action == "restart_without_node":
+        nodes = exclusion(wanted.incident, job, policy)
+        return nodes if isinstance(nodes, Impossible) else _aim(job, exclude=nodes)
+    if wanted.action in ("roll_back", "skip_batch"):
+        return _back(wanted, job)
+    if wanted.action == "dump":
+        return _aim(job)
+    return _aim(job, workers=workers)
+
+
+def _aim(
+    job: Job,
+    *,
+    exclude: tuple[str, ...] = (),
+    workers: tuple[str, ...] = (),
+    resume_step: int = -1,
+    skip: tuple[int, ...] = (),
+) -> Target:
+    return Target(
+        job=job.name,
+        epoch=job.epoch,
+        basis=job.basis,
+        exclude=exclude,
+        workers=workers,
+        resume_step=resume_step,
+        skip=skip,
+    )
+
+
+def _back(wanted: Wanted, job: Job) -> Target | Impossible:
+    """To the newest good checkpoint; past the batch if the same step was bad after the last roll-back."""
+    bad = job.bad_step(wanted.incident)
+    if bad < 0:
+        return Impossible("the first bad step is not known, so no good one either")
+    good = job.good_checkpoint(bad)
+    if good < 0:
+        return Impossible(f"no checkpoint before step {bad} is known whose numbers are all finite")
+    again = any(attempt.step == bad for attempt in wanted.attempts)
+    return _aim(job, resume_step=good, skip=(bad,) if again else ())
+
+
+# --- who ---------------------------------------------------------------------------------------------------------
+
+
+def node_of(culprit: Culprit, job: Job) -> str:
+    """The culprit's node; '' if it has none."""
+    name, kind = culprit.entity.name, culprit.entity.kind
+    if kind is Kind.NODE:
+        return name
+    if kind is Kind.WORKER:
+        known = job.layout.node_of(name) if job.layout is not None else ""
+        return known or (name.split("/")[-2] if name.count("/") >= 2 else "")
+    if kind is Kind.GPU and job.layout is not None:
+        return next((place.node for place in job.layout.places if place.gpu == name), "")
+    return ""
+
+
+def exclusion(incident: Incident, job: Job, policy: Policy) -> tuple[str, ...] | Impossible:
+    """The nodes to leave out: those of sure culprits, and never the last ones that the job needs."""
+    if not incident.culprits:
+        return Impossible("nobody is named: unknown evicts nobody")
+    sure = [culprit for culprit in incident.culprits if culprit.confidence >= policy.confidence]
+    if not sure:
+        best = max(culprit.confidence for culprit in incident.culprits)
+        return Impossible(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} are needed to isolate it")
+    inside = job.layout.nodes if job.layout is not None else ()
+    nodes = tuple(dict.fromkeys(node for node in (node_of(culprit, job) for culprit in sure) if node in inside))
+    if not nodes:
+        return Impossible("no node of the culprits takes part in the job")
+    left = len(inside) - len(nodes)
+    if left < max(1, job.nodes_min):
+        return Impossible(f"without {', '.join(nodes)} {left} nodes would be left, the job needs {max(1, job.nodes_min)}")
+    return nodes
+
+
+def workers_of(incident: Incident, job: Job) -> tuple[str, ...]:
+    """Workers of the layout that the culprits are, or that run on them."""
+    layout = job.layout
+    if layout is None:
+        return ()
+    names = {culprit.entity.name for culprit in incident.culprits}
+    return tuple(place.worker for place in layout.places if names & {place.worker, place.node, place.gpu})
+
+
+# --- slow --------------------------------------------------------------------------------------------------------
+
+
+def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[str]) -> list[Choice]:
+    """What can be done about a slow-down, the cheapest first; empty if no throughput is known."""
+    layout = job.current
+    if layout is None:
+        return []
+    workers, named = len(layout.places), workers_of(incident, job)
+    nodes = exclusion(incident, job, policy)
+    left = workers if isinstance(nodes, Impossible) else sum(place.node not in nodes for place in layout.places)
+    slow = Slowdown(
+        workers=workers,
+        now=job.pace(policy.verify_steps + 1, epoch=job.epoch, after=incident.since),
+        healthy=job.expected(workers),
+        without=math.nan if isinstance(nodes, Impossible) else job.expected(left),
+        downtime_s=standstill("restart_worker", named, job, policy),
+        eviction_s=standstill("restart_without_node", (), job, policy),
+        starting=starting("restart_worker", named, job, policy),
+        horizon_s=policy.horizon_s,
+        restart_hope=policy.restart_hope,
+    )
+    return weigh(slow, tried)
+
+
+def losers(choices: Sequence[Choice]) -> tuple[Alternative, ...]:
+    """All but the cheapest, with what they would have cost."""
+    return tuple(
+        Alternative(action=choice.action, why=f"{choice.cost:.0f} GPU-seconds: {choice.why}", cost=choice.cost, benefit=_nothing(choices) - choice.cost)
+        for choice in choices[1:]
+    )
+
+
+def saved(choices: Sequence[Choice]) -> float:
+    """GPU-seconds that the cheapest saves against doing nothing."""
+    return _nothing(choices) - choices[0].cost
+
+
+def _nothing(choices: Sequence[Choice]) -> float:
+    return next((choice.cost for choice in choices if choice.action == NOTHING), choices[0].cost)

@@ -1,0 +1,110 @@
+"""What follows when an action did not help: undone as far as it can be, its breaker opened, a person told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from eagle_eye.types import Breaker, Plan, Severity, Target, digest_of
+
+from .background_actions import Errands
+from .engine_state import Desk
+from .incident_state import Case
+from .trial import Trial
+
+NO_UNDO = {
+    "reattempt": "to let a worker go on cannot be undone",
+    "restart_worker": "a restart cannot be undone",
+    "heal_in_place": "what a job did to itself is not undone",
+    "roll_back": "a roll-back cannot be undone",
+}
+
+
+@dataclass(slots=True)
+class Recourse:
+    """Acts on nothing that a job did to itself."""
+
+    desk: Desk
+    errands: Errands
+    notify: Callable[[Case, str], object]
+
+    def undo(self, case: Case, trial: Trial) -> str:
+        """Take the action back if that can be done, and say what is done.
+
+        A fault that survives the absence of a node proves that the node was innocent; but a broken part was seen on
+        the node itself, whatever else is wrong with the job.
+        """
+        plan = trial.plan
+        if plan.own:
+            return ""
+        nodes = plan.targets[0].exclude
+        if plan.action in ("resize", "rebalance"):
+            return self._given_back(plan)
+        if not nodes:
+            return NO_UNDO.get(plan.action, f"{plan.action} cannot be undone")
+        if case.treatment.lasting:
+            return f"{', '.join(nodes)} stays out: {case.incident.cause} was seen there"
+        words = f"without {', '.join(nodes)} it is the same: it takes part again"
+        self.errands.add(self._undoing(plan, words))
+        return words
+
+    def _given_back(self, plan: Plan) -> str:
+        """The layout of before: who was given gives back first."""
+        words = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
+        back = tuple(
+            Target(job=each.job, epoch=0, basis=self.desk.job(each.job).basis, seats=each.seats_before, seats_before=each.seats)
+            for each in reversed(plan.targets)
+        )
+        self.errands.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
+        return words
+
+    def breaker(self, case: Case, trial: Trial, why: str) -> Breaker | None:
+        """The breaker, if this failure opens it. Call before the failure's outcome is written."""
+        plan, policy, now = trial.plan, self.desk.policy, self.desk.clock.now()
+        allowed = policy.breaker_after.get(plan.action)
+        known = [each for each in self.desk.ledger.breakers() if (each.job, each.action) == (case.job, plan.action)]
+        if plan.own or allowed is None or any(each.until is None for each in known):
+            return None
+        since = max([now - policy.breaker_s, *(each.until for each in known if each.until is not None)])
+        failures = self._failures(case.job, plan.action, since) + 1
+        if failures < allowed:
+            return None
+        times = "" if failures == 1 else f"{failures} times, the last time: "
+        opened = Breaker(
+            id=digest_of("breaker", plan.id), job=case.job, action=plan.action, plan=plan.id, incident=case.incident.id,
+            reason=f"{times}{why}", since=now,
+        )  # fmt: skip
+        self.desk.ledger.keep_brake(opened)
+        return opened
+
+    def tell(self, case: Case, trial: Trial, breaker: Breaker, words: str) -> None:
+        """A person is needed now."""
+        told = f"{trial.plan.action} did not help: {words}. Its breaker is open for {case.job}: it is not tried again until "
+        self.notify(case, f"{told}somebody says `eagle-eye breaker close {breaker.id}`")
+
+    def undone(self, plan: Plan, detail: str, done: bool) -> None:
+        """The end of an errand."""
+        case, nodes = self.desk.cases.get(plan.incident), ", ".join(plan.targets[0].exclude)
+        if case is None or plan.action != "undo":
+            return
+        if not nodes:
+            self.notify(case, "undone: it is as it was before" if done else f"it could not be undone ({detail})")
+        elif done:
+            self.notify(case, f"undone: {nodes} takes part again")
+        else:
+            self.notify(case, f"{nodes} could not be let in again ({detail}): try `eagle-eye release {nodes}`")
+
+    def _failures(self, job: str, action: str, since: float) -> int:
+        """Judged failures; a plan that was refused and never carried out has no figures."""
+        plans = self.desk.memory.plans
+        failed = [outcome for outcome in self.desk.memory.outcomes() if outcome.state == "failed" and outcome.action == action]
+        mine = (outcome for outcome in failed if outcome.actual and outcome.time > since and outcome.plan in plans)
+        return sum(plans[outcome.plan].targets[0].job == job and not plans[outcome.plan].own for outcome in mine)
+
+    def _undoing(self, plan: Plan, why: str) -> Plan:
+        now, target = self.desk.clock.now(), plan.targets[0]
+        return Plan(
+            id=digest_of("undo", plan.id), incident=plan.incident, action="undo", undoes=plan.id, made=now,
+            targets=(Target(job=target.job, epoch=0, basis=self.desk.job(target.job).basis, exclude=target.exclude),),
+            expires=now + self.desk.policy.expires_s, severity=Severity.INFO, reason=f"{plan.action} did not help: {why}",
+        )  # fmt: skip

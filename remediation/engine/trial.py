@@ -1,0 +1,169 @@
+"""Did it help? An action is judged by the steps and the throughput that follow it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from eagle_eye.types import Outcome, Plan, Progress, PulseStep
+from remediation.policy.downtime_model import regroups
+from remediation.policy.prediction import PATIENCE
+from remediation.policy.settings import Policy
+
+from .job_state import Job
+
+Verdict = Literal["healed", "failed", "unknown"]
+KEPT = 16
+"""Steps after an action over which its loss is told."""
+DRIFT = 0.05
+"""By so much the throughput that an action is judged by may differ from the predicted one before both are named."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """An action that was carried out and is being judged."""
+
+    plan: Plan
+    incident: str
+    began: float
+    """When the action was done."""
+    since: float
+    """When the fault began."""
+    opened: float
+    """When the incident was opened."""
+    patience: float
+    """Time from which the job's silence counts against the action; another fault of the job moves it on."""
+    weighed: bool = False
+    """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
+    fault a missing throughput is another matter, for which nobody is isolated."""
+    bad_step: int = -1
+    """First step whose loss was no number, of a roll-back."""
+    predicted: Mapping[str, float]
+    """As it was told before the action: remediation/policy/prediction.py."""
+    progress: tuple[Progress, ...] = ()
+
+    @property
+    def in_place(self) -> bool:
+        """The same processes go on, in the same epoch."""
+        return self.plan.action == "reattempt"
+
+    def counted(self, job: Job) -> list[PulseStep]:
+        """Steps after the action, those that are done again among them."""
+        epoch = self.plan.target_of(job.name).epoch
+        if self.in_place:
+            return [step for step in job.steps if step.end > self.began]
+        return [step for step in job.steps if step.epoch > epoch]
+
+    def new(self, job: Job) -> list[PulseStep]:
+        """Steps after the action that had never been committed before."""
+        counted = self.counted(job)
+        if self.bad_step >= 0:
+            return [step for step in counted if step.number >= self.bad_step]
+        kept = set(counted)
+        floor = max((step.number for step in job.steps if step not in kept), default=-1)
+        return [step for step in counted if step.number > floor]
+
+    def judge(self, job: Job, policy: Policy) -> tuple[Verdict | None, str]:
+        """The verdict and why; None: wait. Time is the stream's, so that nothing is judged while it is away."""
+        counted = self.counted(job)
+        bad = next((step.number for step in counted if not step.finite), None) if self.bad_step >= 0 else None
+        if bad is not None and bad < self.bad_step + policy.verify_steps:
+            return "failed", f"the loss is no number again at step {bad}"
+        healthy, why = self._throughput(job, counted, policy)
+        enough = len(self.new(job)) >= policy.verify_steps
+        astray = self._astray(job, policy) if enough else ""
+        if enough and healthy and not astray:
+            return "healed", why
+        limit = self.predicted.get("verify_s", policy.verify_s)
+        if enough and healthy:
+            return self._out_of_time(job, limit, astray, "failed" if self.bad_step >= 0 else "unknown")
+        if self._moves(job, counted):
+            slow_alone = enough and not self.weighed
+            return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
+        still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
+        return self._out_of_time(job, still, f"no step within {still:g} s")
+
+    def _moves(self, job: Job, counted: list[PulseStep]) -> bool:
+        resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.target_of(job.name).workers)
+        return bool(counted) or (self.in_place and resumed)
+
+    def _throughput(self, job: Job, counted: list[PulseStep], policy: Policy) -> tuple[bool, str]:
+        if not counted:
+            return False, "no step yet"
+        workers, foretold = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
+        expected = job.expected(workers)
+        if math.isnan(expected):  # a new leader has measured nothing yet
+            expected = foretold
+        if self.plan.action == "rebalance":  # a straggler stays slow: what even shares would bring is not to be had
+            expected = min(expected, self.predicted.get("throughput_per_s", math.inf))
+        pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
+        if math.isnan(expected):
+            return True, "steps are back; no earlier throughput is known to compare with"
+        if math.isnan(pace):
+            return False, "too few steps to measure the throughput"
+        share = pace / expected
+        told = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
+        if abs(expected - foretold) > DRIFT * foretold:  # what the job does in health has changed since the action was planned
+            told += f", {pace / foretold:.0%} of what was predicted"
+        return share >= policy.throughput_share, told
+
+    def _astray(self, job: Job, policy: Policy) -> str:
+        """Why the loss is not back in the band that it had before; '' if it is, or is not told."""
+        loss, high = self._loss(job, policy.verify_steps), self.predicted.get("loss_high", math.inf)
+        return f"the loss is {loss:.4g}, above the {high:.4g} that it reached before" if loss > high else ""
+
+    def _loss(self, job: Job, last: int) -> float:
+        """Median over the last new steps; NaN if the script does not tell."""
+        losses = [step.loss for step in self.new(job)[-last:] if step.loss is not None]
+        return median(losses) if losses else math.nan
+
+    def _out_of_time(
+        self, job: Job, limit: float, why: str, verdict: Verdict = "failed"
+    ) -> tuple[Verdict | None, str]:
+        if job.seen - max(self.patience, self.began) <= limit:
+            return None, why
+        if not job.reported_since(self.began):
+            late = job.seen > self.plan.expires
+            return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
+        return verdict, why
+
+    def outcome(self, job: Job, state: Literal["done", "failed"], time: float, detail: str, *, last: int = KEPT) -> Outcome:
+        """What became of the plan, with its costs; transition_s is None while no new step is committed. `last`: steps whose throughput is told."""
+        first = min((step.end for step in self.new(job)), default=None)
+        transition = None if first is None else max(0.0, first - self.opened)
+        counted = self.counted(job)
+        pace = job.pace(last, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
+        detection, lost = max(0.0, self.opened - self.since), job.lost(self.opened, max(time, self.opened))
+        full = max((count for _, count in job.sizes), default=0)
+        bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
+        actual = {
+            "downtime_s": self._stood(job, transition),
+            "throughput_per_s": pace,
+            "verify_s": max(0.0, job.seen - self.began),
+            "loss": self._loss(job, KEPT),
+            "bill_gpu_hours": bill,
+        }
+        return Outcome(
+            plan=self.plan.id,
+            incident=self.incident,
+            action=self.plan.action,
+            state=state,
+            time=time,
+            progress=self.progress,
+            detection_s=detection,
+            transition_s=transition,
+            sub_healthy_s=lost,
+            predicted=dict(self.predicted),
+            actual={name: value for name, value in actual.items() if value is not None and math.isfinite(value)},
+            detail=detail,
+        )
+
+    def _stood(self, job: Job, transition: float | None) -> float | None:
+        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended."""
+        counted = self.counted(job)
+        earlier = [step.end for step in job.steps if counted and step.end < counted[0].end]
+        if not earlier or not regroups(self.plan.action, self.plan.target_of(job.name).workers, job):
+            return transition
+        step_s = job.step_seconds(counted[0].workers)
+        return max(0.0, counted[0].end - max(earlier) - (step_s if math.isfinite(step_s) else 0.0))

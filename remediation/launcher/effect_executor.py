@@ -1,0 +1,356 @@
+"""Carries out what the coordinator's state machine wants: the one place where its effects meet the world."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+import msgspec
+
+from eagle_eye.clock import Clock
+from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
+from eagle_eye.rpc.control_client import ControlClient
+from eagle_eye.rpc.control_messages import Body, Command, Peer
+from eagle_eye.rpc.control_server import ControlServer
+from eagle_eye.types import Layout
+
+from .coordinator import Coordinator, Phase
+from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
+from .elastic_effect_executor import COMMANDS, TOLD, InPlace
+from .event_log import Journal
+from .membership import Member, precedes
+from .worker_environment import Store
+from .worker_registry import Entrant
+
+log = logging.getLogger(__name__)
+
+COMMAND_S = 8.0
+"""How long a launcher may take over a command; ending workers that the kernel holds takes longest."""
+END_S = 15.0
+GRANT_S = 1.0
+
+Obey = Callable[[Command], Awaitable[Body]]
+MakeStore = Callable[[], Awaitable[Store]]
+RollBack = Callable[[int], None]
+
+
+class Coordination:
+    """One launcher's time as coordinator. `own`: the launcher itself, reached without a session."""
+
+    def __init__(
+        self, coordinator: Coordinator, server: ControlServer, own: Obey, journal: Journal, *,
+        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, clock: Clock,
+    ) -> None:  # fmt: skip
+        self.coordinator = coordinator
+        self._server = server
+        self._own = own
+        self._journal = journal
+        self._leader = leader
+        self._make_store = make_store
+        self._roll_back = roll_back
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._store: asyncio.Task[Store] | None = None
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._commands = 0
+        self._closed = False
+        self._said_alone = False
+        self._in_place = InPlace(self, journal, clock, self._report_layout)
+
+    async def yield_to(self, address: str) -> None:
+        """Another coordinator lives: send those that joined us there, and give the work up."""
+        own = self.coordinator.rules.node
+        followers = [node for node, member in self.coordinator.members.items() if member.connected and node != own]
+        await asyncio.gather(*(self.quietly(node, "follow", {"address": address}) for node in followers))
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the work up; nothing is told to anybody."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks, *([self._store] if self._store else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for future in self._answers.values():
+            if not future.done():
+                future.set_result(Answer(command="", error="this launcher no longer coordinates the job"))
+
+    # --- facts in --------------------------------------------------------------------------------------------------
+
+    def join(self, body: Body) -> Body:
+        """A launcher asks to take part. A candidate refuses those before it in the order: they shall lead."""
+        state = self.coordinator
+        if state.candidate and state.last is not None and precedes(state.last, body["node"], state.rules.node):
+            return {"accepted": False, "coordinator": ""}
+        member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), boot=body["boot"])
+        last = msgspec.convert(body["last"], Layout) if body.get("last") else None
+        log.info("the launcher on %s joins", member.node)
+        elastic = msgspec.convert(body.get("elastic", ()), tuple[Entrant, ...])
+        self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic))
+        return {"accepted": True}
+
+    def report(self, node: str, kind: str, body: Body) -> None:
+        """A launcher tells of its workers."""
+        if kind == "death":
+            self.do(self._in_place.death(body))
+        elif kind in TOLD:
+            self._in_place.report(kind, body)
+        elif kind == "finished":
+            self.do(self.coordinator.finished(node, int(body["epoch"])))
+        else:
+            raise ControlError(f"a coordinator does not know the report {kind!r}: is the launcher newer?")
+
+    async def ask_store(self, question: Body) -> Body:
+        """What a worker asks the rendezvous store."""
+        return await self._in_place.store.answer(question)
+
+    def lost(self, node: str) -> None:
+        """A launcher's session is gone."""
+        self.do(self.coordinator.left(node))
+
+    async def command(self, command: Command) -> Body:
+        """A command of the leader. Raises Stale for an epoch that is over, PermanentError for a refusal."""
+        state = self.coordinator
+        if command.epoch and command.epoch < state.epoch:
+            raise Stale(f"epoch {command.epoch} of {command.job} is over: epoch {state.epoch} has begun; plan anew")
+        if state.phase in {Phase.GATHERING, Phase.FORMING} and command.action in {"restart", "release", *COMMANDS}:
+            raise TemporaryError(f"{command.job} is {state.phase}: ask again in a moment", delay=0.5)
+        if command.action == "restart":
+            return await self.answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_wish(command)))
+        if command.action == "release":
+            node = str(command.arguments["node"])
+            return await self.answered(lambda key: self.coordinator.release(key, node, command.plan))
+        if command.action == "stop":
+            return await self.answered(self.coordinator.stop)
+        if command.action in COMMANDS:
+            return await self._in_place.command(command)
+        if command.action in {"reattempt", "dump"}:
+            return await self._spread(command.action, command.arguments)
+        if command.action == "status":
+            return self.status()
+        raise PermanentError(f"a coordinator does not know the command {command.action!r}: is the server newer?")
+
+    def status(self) -> Body:
+        """Where the job stands."""
+        state = self.coordinator
+        return {
+            "phase": str(state.phase), "epoch": state.epoch, "layout": state.last, "heal": state.budget.heal,
+            "budget_left": state.budget.left, "excluded": sorted(state.excluded),
+            "nodes": {node: member.connected for node, member in state.members.items()},
+        } | self._in_place.status  # fmt: skip
+
+    async def answered(self, wish: Callable[[str], list[Effect]]) -> Body:
+        """Do it, and wait until it is done. Raises PermanentError if it is refused."""
+        self._commands += 1
+        key = str(self._commands)
+        future = self._answers[key] = asyncio.get_running_loop().create_future()
+        self.do(wish(key))
+        answer = await future
+        if answer.error:
+            raise PermanentError(answer.error)
+        return {"epoch": answer.epoch, "budget_left": self.coordinator.budget.left}
+
+    async def _spread(self, action: str, arguments: Body) -> Body:
+        """Send to the nodes of the workers, all at once, and merge the answers."""
+        layout = self.coordinator.last
+        if layout is None:
+            raise TemporaryError("the job has no workers yet")
+        workers = list(arguments.get("workers") or layout.workers)
+        nodes = {node for worker in workers if (node := layout.node_of(worker))}
+        answers = await asyncio.gather(
+            *(self.send(node, action, {"workers": workers}) for node in nodes), return_exceptions=True
+        )
+        merged: Body = {}
+        for answer in answers:
+            if isinstance(answer, EagleEyeError):
+                log.warning("%s: %s", action, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                for name, value in answer.items():
+                    merged[name] = merged[name] + value if isinstance(merged.get(name), list) else value
+        return merged
+
+    # --- effects out -----------------------------------------------------------------------------------------------
+
+    def do(self, effects: Iterable[Effect]) -> None:
+        """Carry out, in order; what takes time goes on in the background and comes back as a fact."""
+        for effect in effects:
+            self._one(effect)
+        self._set_timer()
+
+    def _one(self, effect: Effect) -> None:
+        match effect:
+            case Prepare() if not effect.layout.in_place:
+                self._prepare(effect)
+            case Start():
+                self.go(self._start(effect))
+            case AskGrant():
+                self.go(self._ask(effect))
+            case Halt():
+                for node in effect.nodes:
+                    self.go(self.quietly(node, "halt", {"reason": effect.reason}))
+            case Tell():
+                self._tell(effect)
+            case Answer():
+                future = self._answers.pop(effect.command, None)
+                if future is not None and not future.done():
+                    future.set_result(effect)
+            case End():
+                self.go(self._end(effect))
+            case _:
+                self._in_place.carry_out(effect)
+
+    def _prepare(self, effect: Prepare) -> None:
+        if self._store is None:  # made while the old workers are still dying
+            self._store = asyncio.create_task(self._new_store())
+        for node in effect.nodes:
+            self.go(self._vote(node, effect.layout))
+
+    async def _new_store(self) -> Store:
+        return await self._make_store()
+
+    async def _vote(self, node: str, layout: Layout) -> None:
+        try:
+            answer = await self.send(node, "prepare", {"layout": layout}, layout.epoch)
+        except EagleEyeError as error:
+            log.warning("%s does not prepare epoch %d: %s", node, layout.epoch, error)
+            return  # its session's end, or the deadline, decides
+        if answer["vote"]:
+            self.do(self.coordinator.acknowledged(node, layout.epoch))
+        else:
+            self.do(self.coordinator.refused(layout.epoch, int(answer["promised"])))
+
+    async def _start(self, effect: Start) -> None:
+        layout = effect.layout
+        self._journal.layout(layout)
+        self.go(self._report_layout(layout, effect.budget_left))
+        making, self._store = self._store, None
+        try:
+            if layout.resume_step >= 0:
+                await asyncio.to_thread(self._roll_back, layout.resume_step)
+            store = self._in_place.meeting = await making if making is not None else await self._make_store()
+        except EagleEyeError as error:
+            log.exception("epoch %d cannot be started", layout.epoch)
+            self.do(self.coordinator.died(layout.epoch, at_start=str(error)))
+            return
+        arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.limit}
+        started = await asyncio.gather(
+            *(self.send(node, "start", arguments, layout.epoch) for node in effect.nodes), return_exceptions=True
+        )
+        for node, result in zip(effect.nodes, started, strict=True):
+            if isinstance(result, BaseException) and not isinstance(result, EagleEyeError):
+                raise result
+            if isinstance(result, EagleEyeError) and node in layout.nodes:
+                log.warning("%s does not start epoch %d: %s", node, layout.epoch, result)
+                self.do(self.coordinator.died(layout.epoch, at_start=f"{node}: {result}"))
+                return
+        self.do(self.coordinator.started(layout.epoch))
+
+    async def _report_layout(self, layout: Layout, budget_left: int) -> None:
+        if self._leader is None:
+            return
+        try:
+            await self._leader.request("layout", self._words(layout, budget_left), COMMAND_S)
+        except EagleEyeError as error:  # told again when the session is back
+            log.info("the server does not know of epoch %d yet: %s", layout.epoch, error)
+
+    def leader_is_back(self) -> None:
+        """Tell a leader that has just come (back) how the job stands."""
+        if self.coordinator.last is not None and not self.coordinator.candidate:
+            self.go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
+
+    def _words(self, layout: Layout, budget_left: int) -> Body:
+        rules, budget = self.coordinator.rules, self.coordinator.budget
+        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": rules.min_nodes, **self.coordinator.demand}
+
+    async def _ask(self, effect: AskGrant) -> None:
+        granted, heard, reason = False, False, "no server is known: start the launchers with --server"
+        if self._leader is not None:
+            body = {
+                "job": self.coordinator.rules.job, "epoch": effect.layout.epoch, "layout": effect.layout,
+                "missing": list(effect.missing),
+            }  # fmt: skip
+            try:
+                answer = await self._leader.request("grant", body, GRANT_S)
+                granted, heard, reason = bool(answer["granted"]), True, str(answer.get("reason", ""))
+            except EagleEyeError as error:
+                reason = str(error)
+        if not granted and not self._said_alone:
+            self._said_alone = True
+            log.warning("half of the launchers are gone (%s) and the server does not agree to go on: %s",
+                        ", ".join(effect.missing), reason)  # fmt: skip
+        self.do(self.coordinator.granted(effect.layout.epoch, granted, heard))
+
+    async def _end(self, effect: End) -> None:
+        log.info("the job is over: %s", effect.reason.partition("\n")[0])
+        nodes = [node for node, member in self.coordinator.members.items() if member.connected]
+        own = self.coordinator.rules.node
+        arguments = {"code": effect.code, "reason": effect.reason}
+        await asyncio.gather(*(self.quietly(node, "end", arguments) for node in nodes if node != own))
+        await self.quietly(own, "end", arguments)
+
+    def _tell(self, effect: Tell) -> None:
+        log.info("%s: %s", effect.name, effect.message.partition("\n")[0])
+        if effect.node:
+            self._journal.of_node(effect.name, effect.node, effect.message, effect.attributes)
+        else:
+            self._journal.of_job(effect.name, effect.message, effect.attributes)
+
+    # --- the way there ---------------------------------------------------------------------------------------------
+
+    async def send(self, node: str, action: str, arguments: Body, epoch: int = 0) -> Body:
+        """Command a launcher, ourselves included. Raises what it answered."""
+        job = self.coordinator.rules.job
+        command = Command(action=action, job=job, epoch=epoch, arguments=arguments)
+        if node == self.coordinator.rules.node:
+            return await self._own(msgspec.structs.replace(command, arguments=msgspec.to_builtins(arguments)))
+        return await self._server.command(Peer(role="launcher", node=node, job=job), command, COMMAND_S)
+
+    async def quietly(self, node: str, action: str, arguments: Body) -> None:
+        """The same, and no matter if it cannot."""
+        try:
+            await self.send(node, action, arguments)
+        except EagleEyeError as error:
+            log.info("%s was not told to %s: %s", node, action, error)
+
+    def go(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in the background."""
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the coordinator failed at a step", exc_info=error)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = self.coordinator.wait_s
+        if seconds is not None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(seconds + 0.001, self._tick)
+
+    def _tick(self) -> None:
+        self.do(self.coordinator.tick())
+
+
+def _wish(command: Command) -> dict[str, Any]:
+    """The arguments of the command `restart`, each of its type. Raises ControlError."""
+    given = command.arguments
+    try:
+        return {
+            "reason": str(given.get("reason") or "command"), "own": bool(given.get("own", False)),
+            "resume_step": int(given.get("resume_step", -1)), "skip": tuple(int(step) for step in given.get("skip", ())),
+            "exclude": tuple(str(node) for node in given.get("exclude", ())),
+            "release": tuple(str(node) for node in given.get("release", ())),
+            "workers": tuple(str(worker) for worker in given.get("workers", ())),
+        }  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise ControlError(f"restart was given arguments of a wrong type: {error}") from error

@@ -1,0 +1,212 @@
+"""A launcher that does not coordinate: it finds the coordinator, joins it, and notices when it is gone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.clock import Clock
+from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
+from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.control_client import ControlClient
+from eagle_eye.rpc.control_messages import Body, Connection, Peer
+
+from .coordinator_election import StandStill, Succession
+from .event_log import Journal
+from .job_member import Participant
+from .rendezvous_store import POLL_S
+from .report_queue import Reports
+from .settings import LauncherSettings
+from .vote_log import TermsFile
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.02
+RETRY_S = 0.1
+ASK_LEADER_S = 0.5
+
+
+class Following:
+    """`follow` returns when it is this launcher's turn to lead."""
+
+    def __init__(
+        self, settings: LauncherSettings, peer: Peer, participant: Participant, terms: TermsFile, journal: Journal,
+        fence: Fence, clock: Clock, *, still: StandStill, coordinator_of: Callable[[], Awaitable[str]],
+        credentials: Credentials | None = None,
+    ) -> None:  # fmt: skip
+        """`still`: kept up to date by whoever made it; `coordinator_of`: what the leader knows, '' if nothing."""
+        self._credentials = credentials
+        self._settings = settings
+        self._peer = peer
+        self._participant = participant
+        self._terms = terms
+        self._journal = journal
+        self._fence = fence
+        self._still = still
+        self._coordinator_of = coordinator_of
+        self._clock = clock
+        self._client: ControlClient | None = None
+        self._changed = asyncio.Event()
+        self._moved = ""
+        participant.moved = self._move
+        self.reports = Reports(self._report, lambda: self._terms.terms.promised)
+        """For the coordinator."""
+        self.address = ""
+        """Of the coordinator that we have joined; '' while there is none."""
+
+    async def close(self) -> None:
+        """Leave the coordinator."""
+        client, self._client, self.address = self._client, None, ""
+        if client is not None:
+            await client.stop()
+
+    async def _report(self, kind: str, body: Body) -> None:
+        if self._client is None or not self.address or not self._client.connected:
+            raise TemporaryError("there is no coordinator")
+        await self._client.request(kind, body, self._settings.lease_s)
+
+    async def ask_store(self, question: Body) -> Body:
+        """What a worker asks the coordinator's store. Raises TemporaryError."""
+        if self._client is None or not self.address:
+            raise TemporaryError("there is no coordinator")
+        return await self._client.request("store", question, POLL_S + self._settings.lease_s)
+
+    async def follow(self, address: str) -> tuple[str, ...]:
+        """Join the coordinator at `address` and the ones after it. Returns the lost nodes once it is our turn."""
+        began = self._clock.monotonic()
+        while True:
+            if self._has_joined(address) or await self.join(address, self._settings.lease_s):
+                if await self._stay():
+                    address, self._moved = self._moved, ""
+                    continue
+            elif self._terms.terms.last is None or self._terms.terms.over:
+                self._waited(address, self._clock.monotonic() - began)
+                address = await self._coordinator_of() or address
+                continue
+            gone = await self._after_the_coordinator()
+            if isinstance(gone, tuple):
+                return gone
+            address = gone
+
+    def _waited(self, address: str, seconds: float) -> None:
+        """A job that has never been there. Raises LaunchError after long enough."""
+        log.warning("waiting for the job's coordinator at %s", address)
+        if seconds > self._settings.wait_nodes_s:
+            raise LaunchError(f"no launcher of {self._settings.job} coordinates at {address}: check --rdzv")
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    def _has_joined(self, address: str) -> bool:
+        return self.address == address and self._client is not None and self._client.connected
+
+    async def join(self, address: str, timeout: float, *, gone: Collection[str] = ()) -> bool:
+        """Ask whoever serves `address`, and those that it names, to let us take part; True once somebody does.
+
+        `gone`: addresses of which we know better: whoever names one has not noticed yet, and is asked again.
+        """
+        began = self._clock.monotonic()
+        asked = address
+        while (left := timeout - (self._clock.monotonic() - began)) > 0:
+            answer = await self._knock(asked, left)
+            if answer.get("accepted"):
+                return True
+            named = str(answer.get("coordinator") or "")
+            asked = address if named in gone else named or address
+            await asyncio.sleep(min(RETRY_S, left))
+        return False
+
+    async def _knock(self, address: str, timeout: float) -> Body:
+        if address == self._peer.address:
+            return {}
+        await self.close()
+        self._changed.clear()
+        client = ControlClient(
+            address, self._peer, on_command=self._participant.obey, on_state=self._state, fence=self._fence,
+            clock=self._clock, welcome_s=timeout, credentials=self._credentials,
+        )  # fmt: skip
+        await client.start()
+        self._client = client
+        answer = await self._ask_in(client, timeout)
+        if answer.get("accepted"):
+            self.address = address
+        else:
+            await self.close()
+        return answer
+
+    async def _ask_in(self, client: ControlClient, timeout: float) -> Body:
+        terms = self._terms.terms
+        body: Body = {
+            "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc,
+            "boot": self._peer.boot, "promised": terms.promised, "last": None if terms.over else terms.last,
+            "elastic": self._participant.roster,
+        }  # fmt: skip
+        self.reports.forget("entered", "held", "abandoned")
+        try:
+            return await client.request("join", body, timeout)
+        except EagleEyeError as error:
+            log.debug("not joined: %s", error)
+            return {}
+
+    def _state(self, _: Connection) -> None:
+        self._changed.set()
+
+    def _move(self, address: str) -> None:
+        self._moved = address
+        self._changed.set()
+
+    # --- losing --------------------------------------------------------------------------------------------------
+
+    async def _stay(self) -> bool:
+        """Until the coordinator is gone. True: another took its place; False: it is gone."""
+        client = self._client
+        while client is not None:
+            while client.connected and not self._moved:
+                self._changed.clear()
+                await self._changed.wait()
+            if self._moved:
+                return True
+            self._tell_lost()
+            if not await self._back(client):
+                return False
+        return False
+
+    async def _back(self, client: ControlClient) -> bool:
+        """Whether the session comes back, and we with it, before a second witness says that it will not."""
+        broke = self._clock.monotonic()
+        while not client.connected:
+            gone = self._still.proves(self._clock.monotonic() - broke, self._settings.lease_s)
+            if self._participant.broken or gone:
+                return False
+            await asyncio.sleep(LOOK_S)
+        answer = await self._ask_in(client, self._settings.lease_s)
+        return bool(answer.get("accepted"))
+
+    def _tell_lost(self) -> None:
+        last = self._terms.terms.last
+        if last is not None:
+            message = f"the session to the coordinator on {last.coordinator} broke"
+            self._journal.of_node("peer.lost", last.coordinator, message, {"seen_by": self._settings.node})
+
+    async def _after_the_coordinator(self) -> str | tuple[str, ...]:
+        """The address of the next coordinator, or the lost nodes if it is our turn.
+
+        Our workers end, or stand still, first: nothing of this side may write any more.
+        """
+        await self.close()
+        await self._participant.without_coordinator()
+        last = self._terms.terms.last
+        while last is not None:
+            succession = Succession(last, self._settings.node, gone=(last.coordinator,))
+            while (node := succession.next()) and not succession.ours:
+                gone = {succession.address(each) for each in succession.gone}
+                if await self.join(succession.address(node), 1.5 * self._settings.lease_s, gone=gone):
+                    return self.address
+                succession.unreachable(node)
+            if succession.ours:
+                return succession.gone
+            known = await self._coordinator_of() or last.launchers[last.coordinator]
+            if known != self._peer.address and await self.join(known, self._settings.lease_s):
+                return self.address
+        return ""
+
+

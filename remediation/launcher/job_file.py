@@ -1,0 +1,41 @@
+"""`jobs/<run>.json` in the run directory: the only thing that agent and launcher have in common."""
+
+from pathlib import Path
+
+import msgspec
+
+from eagle_eye.training import atomic_file
+from eagle_eye.training.ring import start_time_of
+
+from .workers import Worker
+
+VERSION = 1
+
+
+class Presence:
+    """Writes the file whole at each change, and removes it at the end."""
+
+    def __init__(self, run_dir: Path, job: str, node: str, pid: int) -> None:
+        self._job, self._node, self._pid = job, node, pid
+        self._run = job.rsplit("/", 1)[-1]
+        self.path = run_dir / "jobs" / f"{self._run}.json"
+
+    def write(self, epoch: int, workers: tuple[Worker, ...], state: str = "running") -> None:
+        """Say which processes are which worker now."""
+        body = {
+            "version": VERSION, "job": self._job, "run": self._run, "node": self._node, "epoch": epoch,
+            "launcher_pid": self._pid, "launcher_start_time": start_time_of(self._pid),
+            "workers": [_words(worker) for worker in workers], "state": state,
+        }  # fmt: skip
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.replace(self.path, msgspec.json.encode(body), lasting=False)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _words(worker: Worker) -> dict[str, object]:
+    return {
+        "worker": worker.name, "slot": worker.place.local_rank, "rank": worker.place.rank, "pid": worker.pid,
+        "start_time": worker.start_time, "ring": str(worker.ring), "socket": str(worker.socket), "epoch": worker.epoch, "born": worker.born,
+    }  # fmt: skip

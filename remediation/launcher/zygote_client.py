@@ -1,0 +1,155 @@
+"""The launcher's end of the conversation with its zygote: forks, stores, kills and exits as awaitables."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from eagle_eye.errors import EagleEyeError, LaunchError
+from eagle_eye.training import messages, zygote
+
+from .worker_environment import Store
+
+log = logging.getLogger(__name__)
+
+OnExit = Callable[[int, int], None]
+"""(pid, status as of waitpid)"""
+
+
+class ZygoteLink:
+    """Owns the zygote. Start it from the main thread: what it forks dies with the thread that forked."""
+
+    def __init__(self, interpreter: str, on_exit: OnExit, on_lost: Callable[[], None]) -> None:
+        self.pid = 0
+        self.modules: tuple[str, ...] = ()
+        self._interpreter = interpreter
+        self._on_exit = on_exit
+        self._on_lost = on_lost
+        self._awaited: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._one = asyncio.Lock()
+        """An answer names the slot at most, not who asked: one question at a time."""
+        self._closing = False
+
+    async def start(self, preload: tuple[str, ...], environment: Mapping[str, str], cwd: str) -> None:
+        """Spawn it and have it import `preload`; forks asked for meanwhile wait. Raises LaunchError."""
+        ours, theirs = socket.socketpair()
+        words = zygote.command(self._interpreter, theirs.fileno())
+        try:
+            self._process = subprocess.Popen(
+                words, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=dict(environment), cwd=cwd
+            )
+        except OSError as error:
+            ours.close()
+            raise LaunchError(f"cannot start {self._interpreter}: {error.strerror}; check the interpreter") from error
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        reader, self._writer = await asyncio.open_connection(sock=ours, limit=messages.LONGEST)
+        self._awaited["ready"] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read(reader))
+        self._send("import", modules=list(preload))
+
+    async def ready(self) -> None:
+        """Wait for the end of the imports. Raises LaunchError if the interpreter cannot run the zygote."""
+        message = await asyncio.shield(self._awaited["ready"])
+        self.modules = tuple(message["modules"])
+
+    async def fork(
+        self, slot: str, argv: tuple[str, ...], environment: Mapping[str, str], cwd: str, log_file: str, python: bool
+    ) -> int:
+        """Start a worker; returns its pid. Raises LaunchError."""
+        async with self._one:
+            answer = await self._ask(
+                slot, "fork", slot=slot, argv=list(argv), env=dict(environment), cwd=cwd, log=log_file, python=python
+            )
+        return int(answer["pid"])
+
+    async def store(self, host: str) -> tuple[Store, int]:
+        """Start a new store; returns it and the pid of its process. Raises LaunchError."""
+        async with self._one:
+            answer = await self._ask("store", "store", host=host)
+        return Store(host=host, port=int(answer["port"])), int(answer["pid"])
+
+    def kill(self, pid: int, number: int) -> None:
+        """Signal the process group of a child; a pid that is none any more is left alone."""
+        self._send("kill", pid=pid, signal=int(number), group=True)
+
+    async def close(self) -> None:
+        """End the zygote and everything that it has started."""
+        self._closing = True
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        if self._process is not None:
+            await asyncio.to_thread(self._reap, self._process)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    @staticmethod
+    def _reap(process: subprocess.Popen[bytes]) -> None:
+        try:
+            process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    async def _ask(self, key: str, kind: str, **fields: Any) -> Mapping[str, Any]:
+        future: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._awaited[key] = future
+        self._send(kind, **fields)
+        return await future
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(messages.encode(kind, **fields))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        reason = "it closed its end"
+        try:
+            while line := await reader.readline():
+                self._take(messages.decode(line))
+        except (OSError, ValueError, EagleEyeError) as error:
+            reason = str(error)
+        self._lost(reason)
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "exited":
+            self._on_exit(int(message["pid"]), int(message["status"]))
+            return
+        key = {"ready": "ready", "stored": "store"}.get(kind, str(message.get("slot", "")))
+        future = self._awaited.get(key)
+        if future is None or future.done():
+            return
+        if kind == "failed":
+            future.set_exception(LaunchError(f"the zygote could not start {key!r}: {message['error']}"))
+        else:
+            future.set_result(message)
+
+    def _lost(self, reason: str) -> None:
+        error = LaunchError(
+            f"the zygote under {self._interpreter} is gone ({reason}): run it by hand to see why, it must be a "
+            f"Python of version 3.11 or later"
+        )
+        for future in self._awaited.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever waits is told; who does not must not be reminded by the collector
+        if not self._closing:
+            log.error("%s", error)
+            self._on_lost()
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Signal what a worker has started, when its zygote cannot."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

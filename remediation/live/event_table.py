@@ -1,0 +1,75 @@
+"""The one-event table: for each single thing that may happen next to the running jobs, who is to have how many workers then.
+
+Unicron's look-up table (section 5): the planner's Forecast answers the loss of a worker of each job and the return of
+one; the loss of a whole node is solved apart. What it costs is paid before anything happens.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from remediation.planner.allocation.allocation import solve
+from remediation.planner.allocation.forecast import Forecast
+from remediation.planner.allocation.next_events import Event, EventKind, situation_after
+
+from .live_cluster import LiveCluster
+from .worker_placement import Exchange, exchange
+
+EventName = Literal["worker lost", "node lost", "worker returned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What to do after one event."""
+
+    event: EventName
+    of: str
+    """Job whose worker is lost; '' for a node or a worker that returns."""
+    node: str
+    workers: dict[str, int]
+    """Job → workers after it."""
+    exchange: Exchange
+    """From what the event leaves to that."""
+    waf_before: float
+    """Of the cluster before the event."""
+    waf_as_left: float
+    """After it, if nobody changes jobs."""
+    waf: float
+    """After it, with the answer."""
+
+
+def foresee(cluster: LiveCluster) -> tuple[Answer, ...]:
+    """Every next single event of the running jobs; () without a job."""
+    if not cluster.jobs:
+        return ()
+    return tuple(_answers(cluster))
+
+
+def best(cluster: LiveCluster) -> dict[str, int]:
+    """Job → workers, for what is there now: for events that nobody foresaw."""
+    return cluster.counts(solve(situation_after(cluster.planned, [])))
+
+
+def _answers(cluster: LiveCluster) -> Iterator[Answer]:
+    forecast = Forecast(cluster.planned)
+    for job in cluster.jobs:
+        plan = forecast.plan([Event(EventKind.LOST, job.name)])
+        for node, count in sorted(job.demand.seats.items()):
+            if plan is not None and count:
+                yield _answer(cluster, cluster.without(job.name, node), "worker lost", job.name, node, cluster.counts(plan))
+    back = forecast.plan([Event(EventKind.JOINED)])
+    for node in cluster.nodes:
+        if any(job.demand.seats.get(node, 0) for job in cluster.jobs):
+            left = cluster.without_node(node)
+            yield _answer(cluster, left, "node lost", "", node, best(left))
+        if cluster.missing(node) and back is not None:
+            yield _answer(cluster, cluster.returned(node), "worker returned", "", node, cluster.counts(back))
+
+
+def _answer(cluster: LiveCluster, left: LiveCluster, event: EventName, of: str, node: str, counts: Mapping[str, int]) -> Answer:
+    moved = exchange(left, counts)
+    workers = {job.name: job.workers + moved.workers.get(job.name, 0) for job in left.jobs}
+    return Answer(
+        event=event, of=of, node=node, workers=workers, exchange=moved,
+        waf_before=cluster.waf({}), waf_as_left=left.waf({}), waf=left.waf(workers),
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""The elastic jobs that run now as the planner sees them: what each makes of its workers, and the workers there are.
+
+T(t, x) is measured in steps per second at the worker counts at which a job has run, and counts in *worker-seconds a
+second*: a job that runs on all the workers it asked for makes as many. So jobs that cannot be compared by their tokens
+share one unit, and a weight says what a worker's time is worth in each (Unicron's w(t), section 5). Where x was never
+run, T is the linear share of what the nearest count reached, and of the count itself before anything was measured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eagle_eye.types import Demand
+from remediation.planner.allocation.allocation import Allocation
+from remediation.planner.allocation.tasks import Cluster, Task
+
+Seats = Mapping[str, int]
+"""Node → workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveJob:
+    """One elastic job."""
+
+    name: str
+    epoch: int
+    demand: Demand
+    measured: Mapping[int, float] = field(default_factory=dict)
+    """Workers → steps per second."""
+    regroup_s: float
+    """It stands still for so long when its workers change."""
+    start_s: float
+    """Until a further worker has joined; the others train on."""
+
+    @property
+    def workers(self) -> int:
+        """That it is to have now."""
+        return self.demand.now
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """T(x) in worker-seconds a second, at x = 0, 1, ... up to what it asked for."""
+        most = max(self.demand.most, self.workers)
+        return np.array([self.steps_per_s(count) / self.unit for count in range(most + 1)])
+
+    @property
+    def unit(self) -> float:
+        """Steps per second that count as one worker-second a second."""
+        return self.steps_per_s(self.demand.most) / max(1, self.demand.most)
+
+    def steps_per_s(self, workers: int) -> float:
+        """Measured, or the linear share of the nearest measured count; before anything was measured: the count itself."""
+        if not self.measured:
+            return float(workers)
+        nearest = min(self.measured, key=lambda count: (abs(count - workers), -count))
+        return self.measured[nearest] * workers / nearest
+
+    def source(self, workers: int) -> str:
+        """Where its T comes from, in words."""
+        if workers in self.measured:
+            return f"measured on {workers}"
+        if not self.measured:
+            return "nothing is measured yet: as much as it has workers"
+        nearest = min(self.measured, key=lambda count: (abs(count - workers), -count))
+        return f"linear share of what {nearest} workers reach"
+
+    def waf(self, workers: int) -> float:
+        """Weighted worker-seconds a second; 0 below its minimum."""
+        return self.demand.weight * float(self.table[workers]) if workers >= self.demand.workers_min else 0.0
+
+    @property
+    def reserved(self) -> int:
+        """Workers that nobody takes from it: it is never stopped by choice."""
+        return min(self.demand.workers_min, self.workers)
+
+    @property
+    def task(self) -> Task:
+        """The planner's, of what it has and may have above its minimum."""
+        least, row = self.reserved, self.table
+        return Task(
+            name=self.name, throughput=row[least:], weight=self.demand.weight, maximum=max(0, self.demand.most - least),
+            current=self.workers - least, transition_s=self.regroup_s,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCluster:
+    """All of them, and the workers that they share."""
+
+    jobs: tuple[LiveJob, ...]
+    spare: Seats = field(default_factory=dict)
+    """Node → workers that could run there and that no job has: repaired ones."""
+    worker_mtbf_s: float
+    """Mean time between failures of one worker."""
+
+    def job(self, name: str) -> LiveJob | None:
+        """By its name."""
+        return next((job for job in self.jobs if job.name == name), None)
+
+    @property
+    def workers(self) -> int:
+        """n: that can work now."""
+        return sum(job.workers for job in self.jobs) + sum(self.spare.values())
+
+    @property
+    def planned(self) -> Cluster:
+        """The allocation's input: what there is above all minima, handed out one by one."""
+        tasks, reserved = tuple(job.task for job in self.jobs), sum(job.reserved for job in self.jobs)
+        # the minima fail as well: D_running is that of all workers
+        mtbf_s = self.worker_mtbf_s * max(1, self.workers - reserved) / max(1, self.workers)
+        return Cluster(tasks=tasks, workers=self.workers - reserved, gpu_mtbf_s=mtbf_s)
+
+    def counts(self, plan: Allocation) -> dict[str, int]:
+        """Job → workers in all, as a plan for `planned` says."""
+        return {job.name: job.reserved + plan.workers[job.name] for job in self.jobs}
+
+    @property
+    def seats(self) -> dict[str, dict[str, int]]:
+        """Job → node → workers that it is to have there."""
+        return {job.name: dict(job.demand.seats) for job in self.jobs}
+
+    def waf(self, workers: Mapping[str, int]) -> float:
+        """Of all jobs with so many workers; who is not named keeps its own."""
+        return sum(job.waf(workers.get(job.name, job.workers)) for job in self.jobs)
+
+    def without(self, job: str, node: str, workers: int = 1) -> "LiveCluster":
+        """After a job has lost workers on a node."""
+        return self._with(job, {node: max(0, dict(self.seats[job]).get(node, 0) - workers)})
+
+    def without_node(self, node: str) -> "LiveCluster":
+        """After a node is gone."""
+        cluster = replace(self, spare={other: count for other, count in self.spare.items() if other != node})
+        for job in self.jobs:
+            if node in job.demand.seats:
+                cluster = cluster._with(job.name, {node: 0})
+        return cluster
+
+    def returned(self, node: str, workers: int = 1) -> "LiveCluster":
+        """After workers of a node can work again."""
+        return replace(self, spare={**self.spare, node: self.spare.get(node, 0) + workers})
+
+    def missing(self, node: str) -> int:
+        """Workers with which jobs were started on a node, and which nobody has now."""
+        declared = sum(job.demand.declared.get(node, 0) for job in self.jobs)
+        return max(0, declared - sum(job.demand.seats.get(node, 0) for job in self.jobs) - self.spare.get(node, 0))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """On which anybody was started."""
+        return tuple(sorted({node for job in self.jobs for node in (*job.demand.declared, *job.demand.seats)}))
+
+    def _with(self, name: str, seats: Seats) -> "LiveCluster":
+        return replace(self, jobs=tuple(_seated(job, seats) if job.name == name else job for job in self.jobs))
+
+
+def _seated(job: LiveJob, seats: Seats) -> LiveJob:
+    kept = {node: count for node, count in {**job.demand.seats, **seats}.items() if count}
+    demand = job.demand
+    return replace(job, demand=Demand(declared=demand.declared, seats=kept, weight=demand.weight, workers_min=demand.workers_min))

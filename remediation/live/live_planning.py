@@ -1,0 +1,255 @@
+"""The engine's part that plans for elastic jobs: what is chosen after a loss, what is given back after a repair."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import msgspec
+
+from eagle_eye.types import Incident, Mode, Plan, Severity, Target, digest_of
+from remediation.engine.background_actions import Errands
+from remediation.engine.engine_state import Desk
+from remediation.engine.execution import Report
+from remediation.engine.incident_state import Case
+from remediation.engine.job_state import Job
+from remediation.engine.plan_builder import Wanted, workers_of
+from remediation.policy.downtime_model import downtime
+from remediation.policy.escalation import DEATH, LOST, Attempt
+
+from .choice import Choice, Facts, choose
+from .event_table import best
+from .live_cluster import LiveCluster, LiveJob
+from .measured_waf import waf_before, waf_left, waf_since
+from .worker_placement import Exchange, exchange
+
+SLOWEST = 0.05
+"""Speeds below this count as this: what stands still is no straggler."""
+WATCHED_S = 120.0
+"""So long steps are waited for, to measure what a change of workers has brought."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """A change of workers whose effect is not measured yet."""
+
+    plan: Plan
+    incident: Incident | None
+    until: float
+
+
+@dataclass(slots=True)
+class LivePlanning:
+    """Asks the planner about the jobs that run; whoever calls holds the engine's lock."""
+
+    desk: Desk
+    errands: Errands
+    _repaired: dict[str, int] = field(default_factory=dict)
+    """Node → workers that can run there again and that no job has."""
+    _restoring: str = ""
+    """Plan of the errand that gives them out."""
+    _not_before: float = 0.0
+    _watched: list[Watched] = field(default_factory=list)
+    _uneven: dict[str, Plan] = field(default_factory=dict)
+    """Job → the plan that took micro-batches away from a straggler."""
+
+    # --- what there is ---------------------------------------------------------------------------------------------
+
+    def cluster(self, of: str = "") -> LiveCluster:
+        """All elastic jobs that can be planned for: this one, and those with which nothing is wrong."""
+        jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.current is not None and not job.over]
+        calm = [job for job in jobs if job.name == of or not self.desk.cases_of(job.name)]
+        return LiveCluster(jobs=tuple(self._live(job) for job in calm), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
+
+    def _live(self, job: Job) -> LiveJob:
+        desk, name = self.desk, "/".join(job.name.split("/")[:2])
+        assert job.demand is not None
+        known = desk.reached.get(name, {})
+        measured = {**known, **{count: median(rate for _, rate in rates) for count, rates in job.rates.items() if rates}}
+        return LiveJob(
+            name=job.name,
+            epoch=job.epoch,
+            demand=job.demand,
+            measured=measured,
+            regroup_s=_middle(job.regroupings, desk.costs.get((name, "regroup_s"), desk.policy.regroup_s)),
+            start_s=_middle(job.starts, desk.costs.get((name, "start_s"), desk.policy.start_s)),
+        )
+
+    # --- what is chosen ----------------------------------------------------------------------------------------------
+
+    def concerns(self, case: Case, attempts: Sequence[Attempt]) -> bool:
+        """A loss or a slow-down of an elastic job against which nothing has failed yet."""
+        known = case.treatment in (DEATH, LOST) or case.treatment.weighed
+        return known and self.desk.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
+
+    def choose(self, case: Case) -> Choice | None:
+        """The cheapest way; None: there is nothing to choose (it has all its workers, or is not known well enough)."""
+        job, cluster = self.desk.job(case.job), self.cluster(case.job)
+        live = cluster.job(case.job)
+        if live is None:
+            return None
+        speeds = self._speeds(case, job) if case.treatment.weighed else {}
+        if not speeds and (case.treatment.weighed or live.workers >= live.demand.most):
+            return None
+        facts = Facts(
+            repair_s=self.desk.policy.horizon_s if speeds else self.desk.policy.repair_s,
+            restart_s=downtime(job, self.desk.policy),
+            checkpoint_age_s=_since_checkpoint(job),
+            speeds=speeds,
+        )
+        choice = choose(cluster, live, facts)
+        case.foretold = {"waf_before": cluster.waf({live.name: live.demand.most}), **choice.waf, "share": choice.share}
+        return choice
+
+    def wanted(self, case: Case, choice: Choice, attempts: Sequence[Attempt]) -> Wanted:
+        """The choice as what is to be planned."""
+        job = self.desk.job(case.job)
+        targets: tuple[Target, ...] = ()
+        if choice.exchange is not None:
+            targets = self.targets(choice.exchange)
+        elif choice.action == "rebalance":
+            speeds = self._speeds(case, job)
+            targets = (Target(job=job.name, epoch=job.epoch, basis=job.basis, workers=tuple(speeds), speeds=speeds),)
+        return Wanted(
+            action=choice.action, own=False, incident=case.incident, attempts=attempts, now=self.desk.clock.now(), cost=choice.cost,
+            benefit=choice.benefit, alternatives=choice.losers, reason=f"{case.incident.cause}: {choice.how}", targets=targets,
+        )  # fmt: skip
+
+    def targets(self, moved: Exchange) -> tuple[Target, ...]:
+        """Givers before takers."""
+        jobs = [self.desk.job(name) for name in moved.seats]
+        return tuple(
+            Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.seats[job.name], seats_before=moved.before[job.name]) for job in jobs
+        )
+
+    def _speeds(self, case: Case, job: Job) -> dict[str, float]:
+        """All wait for the slowest: what the job lost of its pace is what its culprits lost of theirs."""
+        workers = workers_of(case.incident, job)
+        count = len(job.layout.places) if job.layout is not None else 0
+        now, healthy = job.pace(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
+        if not workers or not math.isfinite(now) or not math.isfinite(healthy) or healthy <= 0 or now >= healthy:
+            return {}
+        return dict.fromkeys(workers, max(SLOWEST, now / healthy))
+
+    # --- what comes back -----------------------------------------------------------------------------------------------
+
+    def lacks(self, node: str) -> int:
+        """Workers of a node with which jobs were started and which nobody has."""
+        return self._everybody().missing(node)
+
+    def repaired(self, node: str) -> list[str]:
+        """A person says that all workers of a node can run again; returns the jobs that were started there."""
+        missing = self.lacks(node)
+        if missing:
+            self._repaired[node] = self._repaired.get(node, 0) + missing
+            self._not_before = 0.0
+        return [job.name for job in self._everybody().jobs if node in job.demand.declared] if missing else []
+
+    def advance(self) -> None:
+        """Once a tick: give out what came back, measure what was done."""
+        self._restore()
+        self._measure()
+
+    def over(self, case: Case) -> None:
+        """The incident is over: a straggler that is well again gets its share back."""
+        plan = self._uneven.get(case.job)
+        if plan is None or plan.incident != case.incident.id:
+            return
+        job = self.desk.job(case.job)
+        target = Target(job=job.name, epoch=0, basis=job.basis)
+        self._errand("rebalance", (target,), plan, "the straggler is well again: even shares")
+        del self._uneven[case.job]
+
+    def _restore(self) -> None:
+        """As the allocation says, once nothing is wrong with anybody that it changes."""
+        cluster, now = self._everybody(), self.desk.clock.now()
+        surplus = self.desk.policy.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
+        if not (self._repaired or surplus) or self._restoring or now < self._not_before:
+            return
+        moved = exchange(cluster, best(cluster))
+        if not moved.seats:
+            self._repaired.clear()
+        elif not any(self.desk.cases_of(job) or self.desk.execution.busy(job) for job in moved.seats):
+            self._give_out(cluster, moved)
+
+    def _give_out(self, cluster: LiveCluster, moved: Exchange) -> None:
+        earlier = next((plan for plan in reversed(self.desk.memory.plans.values()) if plan.action == "resize" and plan.incident and not plan.undoes), None)
+        after = {job.name: job.workers + moved.workers.get(job.name, 0) for job in cluster.jobs}
+        full = all(count == job.demand.most for job, count in zip(cluster.jobs, after.values(), strict=True))
+        why = "workers came back: " + ("every job has again what it was started with" if full else "shared out anew")
+        foretold = {"waf_before": cluster.waf({}), "waf": cluster.waf(after)}
+        self._restoring = self._errand("resize", self.targets(moved), earlier, why, foretold)
+
+    def _errand(self, action: str, targets: tuple[Target, ...], earlier: Plan | None, why: str, foretold: dict[str, float] | None = None) -> str:
+        now = self.desk.clock.now()
+        undoes = earlier.id if earlier is not None else ""
+        plan = Plan(
+            id=digest_of(action, undoes, targets, now), incident=earlier.incident if earlier is not None else "", action=action, targets=targets,
+            made=now, expires=now + self.desk.policy.expires_s, severity=Severity.INFO, undoes=undoes, reason=why,
+        )  # fmt: skip
+        self.errands.add(plan, foretold)
+        return plan.id
+
+    # --- what came of it -------------------------------------------------------------------------------------------------
+
+    def reported(self, report: Report) -> None:
+        """An action of ours has ended: what it took goes back into the model, what it brought is watched."""
+        plan, now = report.plan, self.desk.clock.now()
+        if plan.id == self._restoring:
+            self._restoring = ""
+            if report.ending == "done":
+                self._repaired.clear()
+            self._not_before = now + self.desk.policy.weigh_again_s
+        if report.ending != "done":
+            return
+        if plan.action == "rebalance" and plan.targets[0].speeds:
+            self._uneven[plan.targets[0].job] = plan
+        if plan.action == "resize":
+            self._learn(report)
+            case = self.desk.cases.get(plan.incident)
+            incident = case.incident if case is not None and not plan.undoes else None
+            self._watched.append(Watched(plan, incident, now + WATCHED_S))
+
+    def _learn(self, report: Report) -> None:
+        begun = {step.step: step.time for step in report.progress if step.state == "intended"}
+        for target in report.plan.targets:
+            step = f"resize {target.job}"
+            ended = next((each.time for each in report.progress if each.step == step and each.state == "done"), None)
+            more = sum(target.seats.values()) > sum(target.seats_before.values())
+            job = self.desk.job(target.job)
+            if more and ended is not None and ended > begun[step]:
+                job.starts.append(ended - begun[step])
+            if job.demand is not None:  # the coordinator says so itself, a moment later
+                seats = {node: count for node, count in {**job.demand.seats, **target.seats}.items() if count}
+                job.demand = msgspec.structs.replace(job.demand, seats=seats)
+
+    def _measure(self) -> None:
+        now, steps = self.desk.clock.now(), self.desk.policy.verify_steps
+        for watched in list(self._watched):
+            cluster = self._everybody()
+            after = waf_since(cluster, self.desk.jobs, {target.job: target.epoch for target in watched.plan.targets}, steps)
+            if math.isnan(after) and now < watched.until:
+                continue
+            self._watched.remove(watched)
+            found = {"waf": after}
+            if watched.incident is not None:
+                found["waf_before"] = waf_before(cluster, self.desk.jobs, watched.incident.since, steps)
+                found["waf_left"] = waf_left(cluster, self.desk.jobs, watched.plan, watched.incident)
+            self.desk.actual(watched.plan.id, {name: value for name, value in found.items() if math.isfinite(value)})
+
+    def _everybody(self) -> LiveCluster:
+        jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.layout is not None and not job.over]
+        return LiveCluster(jobs=tuple(self._live(job) for job in jobs), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
+
+
+def _middle(seen: Sequence[float], otherwise: float) -> float:
+    return median(seen) if seen else otherwise
+
+
+def _since_checkpoint(job: Job) -> float:
+    """Seconds of healthy work that only the workers hold; since the first step, where no checkpoint is known."""
+    if not job.steps:
+        return 0.0
+    done = job.steps[-1].number + 1 - max(job.checkpoints, default=0)
+    step_s = job.step_seconds(job.steps[-1].workers)
+    return max(0, done) * step_s if math.isfinite(step_s) else 0.0

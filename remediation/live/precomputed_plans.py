@@ -1,0 +1,133 @@
+"""Standing plans: the one-event table of the running jobs, made anew after each change, judged by the guards, kept and looked up.
+
+    offer ─► foresight (outside the engine's lock) ─► keep: guards, expiry ─► ledger, coordinators
+
+A plan is bound to the mode, to the epochs of all jobs that it rests on, and to a time. It is a preparation: when its event
+comes, guards and decision are asked again, on what is true then.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eagle_eye.types import (
+    Allow,
+    Culprit,
+    Entity,
+    Hold,
+    Incident,
+    IncidentState,
+    Kind,
+    Mode,
+    Plan,
+    Severity,
+    StandingPlan,
+    digest_of,
+)
+from remediation.engine.debounce import Settling
+from remediation.engine.engine_state import Desk
+from remediation.engine.incident_state import Case, Phase
+
+from .event_table import Answer, foresee
+from .live_cluster import LiveCluster
+from .live_planning import LivePlanning
+
+CHANGED = 0.1
+"""A throughput that is so much off what the table was made with makes a new one."""
+CAUSES: Mapping[str, str] = {"worker lost": "worker killed", "node lost": "node lost", "worker returned": "worker returned"}
+
+
+@dataclass(slots=True)
+class Standing:
+    """`lock` is the engine's: held for the quick parts, not while the table is worked out."""
+
+    desk: Desk
+    live: LivePlanning
+    lock: threading.RLock
+    plans: tuple[StandingPlan, ...] = ()
+    _made_for: LiveCluster | None = None
+    _again: float = 0.0
+
+    def renew(self) -> tuple[StandingPlan, ...] | None:
+        """A new table, if anything has changed or the old one gets old; None: the old one stands. Takes its time."""
+        with self.lock:
+            cluster, now = self.live.cluster(), self.desk.clock.now()
+            if any(job.demand is not None and self.desk.cases_of(job.name) for job in self.desk.jobs.values()):
+                return None  # the old one may be spent just now
+            if self._made_for is not None and now < self._again and alike(cluster, self._made_for):
+                return None
+        answers = foresee(cluster)
+        with self.lock:
+            self._made_for, self._again = cluster, now + self.desk.policy.expires_s / 2
+            self.plans = tuple(self._stand(cluster, answer) for answer in answers)
+            return self.plans
+
+    def of_job(self, job: str) -> tuple[StandingPlan, ...]:
+        """What concerns a job: its own losses, and whatever changes its size."""
+        return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.seats))
+
+    def answers(self, plan: str, case: Case) -> bool:
+        """Whether a coordinator has answered a case with a plan of ours that still holds. The case's own job has gone on meanwhile."""
+        known = next((each for each in self.plans if each.id == plan), None)
+        if known is None or not known.allowed:
+            return False
+        epochs = {name: job.epoch for name, job in self.desk.jobs.items()} | {case.job: case.epoch}
+        return known.fits(epochs, self.desk.policy.mode, self.desk.clock.now())
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _stand(self, cluster: LiveCluster, answer: Answer) -> StandingPlan:
+        now, policy = self.desk.clock.now(), self.desk.policy
+        allowed, why = self._judged(answer)
+        epochs = {job.name: job.epoch for job in cluster.jobs}
+        return StandingPlan(
+            id=digest_of("standing", answer.event, answer.of, answer.node, epochs, answer.workers, now), event=answer.event, of=answer.of,
+            node=answer.node, mode=policy.mode, epochs=epochs, made=now, expires=now + policy.expires_s, workers=answer.workers,
+            seats=answer.exchange.seats, waf_before=answer.waf_before, waf=answer.waf, allowed=allowed, why=why,
+        )  # fmt: skip
+
+    def _judged(self, answer: Answer) -> tuple[bool, str]:
+        """What mode and guards say of it now."""
+        if not answer.exchange.seats:
+            return True, "nobody changes jobs"
+        case = self._imagined(answer)
+        plan = self._plan(case, answer)
+        situation = self.desk.situation(case, plan)
+        verdicts = [guard(plan, situation) for guard in self.desk.guards]
+        against = [verdict for verdict in verdicts if not isinstance(verdict, Allow)]
+        if self.desk.policy.mode is Mode.OBSERVE:
+            return False, "the mode is observe: it is only written down"
+        if against:
+            said = "would be held by" if all(isinstance(verdict, Hold) for verdict in against) else "is refused by"
+            return False, f"{said} {against[0].guard}: {against[0].reason}"
+        return True, f"{answer.waf:.3g} against {answer.waf_as_left:.3g} WAF if nobody changed jobs"
+
+    def _imagined(self, answer: Answer) -> Case:
+        """The incident that the event would be."""
+        now = self.desk.clock.now()
+        job = answer.of or next(iter(answer.exchange.seats))
+        culprit = Culprit(entity=Entity(kind=Kind.NODE, name=answer.node), confidence=1.0)
+        incident = Incident(
+            id=f"imagined {answer.event} {answer.of} {answer.node}", revision=1, job=job, cause=CAUSES[answer.event], culprits=(culprit,),
+            severity=Severity.SEV1, findings=(), evidence=(), since=now, time=now,
+        )  # fmt: skip
+        settled = Settling.of(incident, now - self.desk.policy.settle_max_s)
+        return Case(incident=incident, state=IncidentState.OPEN, phase=Phase.SETTLING, opened=now, settling=settled, epoch=self.desk.job(job).epoch)
+
+    def _plan(self, case: Case, answer: Answer) -> Plan:
+        now = self.desk.clock.now()
+        return Plan(
+            id=digest_of(case.incident.id, now), incident=case.incident.id, action="resize", targets=self.live.targets(answer.exchange), made=now,
+            expires=now + self.desk.policy.expires_s, severity=Severity.SEV1, reason=answer.event,
+        )  # fmt: skip
+
+
+def alike(one: LiveCluster, other: LiveCluster) -> bool:
+    """The same jobs, epochs, demands and repaired workers, and throughputs within a tenth."""
+    if dict(one.spare) != dict(other.spare) or [(job.name, job.epoch, job.demand) for job in one.jobs] != [(job.name, job.epoch, job.demand) for job in other.jobs]:
+        return False
+    return all(_close(mine.measured, theirs.measured) for mine, theirs in zip(one.jobs, other.jobs, strict=True))
+
+
+def _close(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    return one.keys() == other.keys() and all(abs(rate - other[count]) <= CHANGED * other[count] for count, rate in one.items())

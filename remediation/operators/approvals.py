@@ -1,0 +1,77 @@
+"""What waits for a person, and what the person says to it: a word counts for the plan that was seen, and for no other."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from eagle_eye.errors import ControlError
+from eagle_eye.rpc.control_messages import Body, Decision, Waiting
+from eagle_eye.types import Approval, Hold, Note, Plan
+from remediation.engine.engine_state import Desk
+from remediation.engine.incident_state import Case, Phase
+
+
+@dataclass(slots=True)
+class Approvals:
+    """Plans that are held, and decisions on them. Whoever calls holds the engine's lock."""
+
+    desk: Desk
+
+    def waiting(self, question: Waiting) -> Body:
+        """`plans`: all that a person should see before deciding, one dict each. Raises ControlError for a name that is not held."""
+        held = self._held(question.tenant)
+        if question.plan:
+            held = [self._named(question.plan, question.tenant)]
+        return {"plans": [self._shown(case, plan) for case, plan in held]}
+
+    def decide(self, decision: Decision, approved: bool) -> Body:
+        """A person's word on a plan. Raises ControlError if it does not wait, has expired, or is not the one that was seen."""
+        desk = self.desk
+        case, plan = self._named(decision.plan, decision.tenant)
+        now = desk.clock.now()
+        if not decision.digest:
+            raise ControlError(f"a decision names the digest of the plan that was seen: look at {plan.id} first, then decide on {plan.digest}")
+        if decision.digest != plan.digest:
+            raise ControlError(f"the plan has changed: {plan.digest} waits now, not {decision.digest}. Look at it and decide again.")
+        if plan.expires <= now:
+            raise ControlError(f"plan {plan.id} has expired and is being made anew: look at it again in a moment")
+        valid = decision.valid_s or desk.policy.expires_s
+        word = Approval(
+            digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid, incident=plan.incident
+        )  # fmt: skip
+        desk.ledger.save_approval(word)
+        if decision.note:
+            desk.ledger.save_note(Note(incident=case.incident.id, person=decision.person, time=now, text=decision.note))
+        case.due = now
+        return {
+            "plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved, "person": decision.person,
+            "message": f"{plan.action} of plan {plan.id} is {'approved' if approved else 'refused'} by {decision.person}",
+        }  # fmt: skip
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _held(self, tenant: str) -> list[tuple[Case, Plan]]:
+        return [
+            (case, case.plan)
+            for case in self.desk.cases.values()
+            if case.phase is Phase.HELD and case.plan is not None and tenant in ("", case.job.partition("/")[0])
+        ]
+
+    def _named(self, name: str, tenant: str) -> tuple[Case, Plan]:
+        held = self._held(tenant)
+        for case, plan in held:
+            if name in (plan.id, case.incident.id, plan.digest):
+                return case, plan
+        begins = [(case, plan) for case, plan in held if plan.id.startswith(name) or case.incident.id.startswith(name)] if name else []
+        if len(begins) == 1:
+            return begins[0]
+        raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(plan.id for _, plan in held) or 'none'}")
+
+    def _shown(self, case: Case, plan: Plan) -> Body:
+        """`holds`: what else than a person's word the guards want."""
+        verdicts = (kept.verdict for kept in self.desk.ledger.verdicts(plan=plan.id))
+        newest = {verdict.guard: verdict for verdict in verdicts}
+        return {
+            "plan": msgspec.to_builtins(plan), "digest": plan.digest, "job": case.job, "incident": case.incident.id,
+            "cause": case.incident.cause, "holds": [verdict.reason for verdict in newest.values() if isinstance(verdict, Hold)],
+        }  # fmt: skip

@@ -1,0 +1,169 @@
+"""What people order: silences, maintenance windows, the closing of a breaker, notes. Each order has a name under it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+import msgspec
+
+from eagle_eye.errors import ControlError
+from eagle_eye.rpc.control_messages import Body, BreakerOrder, MaintenanceOrder, NoteOrder, Order, SilenceOrder
+from eagle_eye.topology import node_of
+from eagle_eye.types import Breaker, Note, Silence, Window, digest_of, matches_job
+from remediation.engine.engine_state import Desk
+from remediation.engine.incident_state import Case, Phase
+from remediation.policy.escalation import TREATMENTS
+
+INCIDENTS_SEARCHED = 10_000
+SHOWN = 12
+"""Names in an error message."""
+Brake = TypeVar("Brake", Silence, Window, Breaker)
+Timed = TypeVar("Timed", Silence, Window)
+
+
+@dataclass(slots=True)
+class People:
+    """Checks an order, writes it into the ledger and answers; guards read it there. Raises ControlError."""
+
+    desk: Desk
+
+    def order(self, order: Order) -> Body:
+        """The answer holds `message`, for the person, and `id`."""
+        if not order.person:
+            raise ControlError("an order needs the name of the person who gives it: --as NAME")
+        if isinstance(order, SilenceOrder):
+            return self._end(order.id, order.person, self._silences()) if order.id else self._silence(order)
+        if isinstance(order, MaintenanceOrder):
+            return self._end(order.id, order.person, self._windows()) if order.id else self._maintain(order)
+        if isinstance(order, BreakerOrder):
+            return self._close(order)
+        return self._note(order)
+
+    def standing(self) -> Body:
+        """What is in force now, and planned work that has yet to begin."""
+        breakers = self.desk.ledger.breakers(at=self.desk.clock.now())
+        return {"silences": self._silences(), "windows": self._windows(), "breakers": breakers}
+
+    def expected(self, case: Case) -> str:
+        """For the news about a case: whose planned work it belongs to; '' if to nobody's."""
+        for window in self.desk.windows():
+            nodes = self._nodes(case)
+            hit = [node for node in nodes if window.expects(case.job, node)]
+            if hit or window.expects_job(case.job):
+                return f" (expected: {window.person} works on {', '.join(hit) or case.job}: {window.reason})"
+        return ""
+
+    # --- silences and windows ------------------------------------------------------------------------------------
+
+    def _silence(self, order: SilenceOrder) -> Body:
+        now = self.desk.clock.now()
+        _check(order.seconds, order.reason, anything=bool(order.job or order.node or order.cause), what="a job, a node or a cause")
+        if not order.ahead:
+            self._known(order.job, order.node)
+        if order.cause and not any(fnmatchcase(cause, order.cause) for cause in TREATMENTS):
+            raise ControlError(f"nothing is ever done about a cause like {order.cause!r}; causes: {_some(TREATMENTS)}")
+        silence = Silence(
+            id=digest_of("silence", order, now), person=order.person, reason=order.reason, since=now, until=now + order.seconds,
+            job=order.job or "*", node=order.node or "*", cause=order.cause or "*",
+        )  # fmt: skip
+        self.desk.ledger.keep_brake(silence)
+        return {"id": silence.id, "message": f"silence {silence.id}: nothing is done by itself about job {silence.job}, node {silence.node}, cause {silence.cause}"}
+
+    def _maintain(self, order: MaintenanceOrder) -> Body:
+        since = self.desk.clock.now() + max(0.0, order.begins_in_s)
+        _check(order.seconds, order.reason, anything=bool(order.nodes or order.jobs), what="nodes or jobs")
+        if not order.ahead:
+            for node in order.nodes:
+                self._known("", node)
+            for job in order.jobs:
+                self._known(job, "")
+        window = Window(
+            id=digest_of("window", order, since), person=order.person, reason=order.reason, since=since, until=since + order.seconds,
+            nodes=order.nodes, jobs=order.jobs,
+        )  # fmt: skip
+        self.desk.ledger.keep_brake(window)
+        return {"id": window.id, "message": f"window {window.id}: nobody is isolated among {', '.join((*window.nodes, *window.jobs))}"}
+
+    def _end(self, name: str, person: str, known: Sequence[Timed]) -> Body:
+        brake = _named(name, known, "is in force")
+        ended = msgspec.structs.replace(brake, until=self.desk.clock.now(), ended_by=person)
+        self.desk.ledger.keep_brake(ended)
+        return {"id": brake.id, "message": f"{type(brake).__name__.lower()} {brake.id} is over"}
+
+    def _silences(self) -> tuple[Silence, ...]:
+        return self.desk.ledger.silences(at=self.desk.clock.now())
+
+    def _windows(self) -> tuple[Window, ...]:
+        return self.desk.ledger.windows(at=self.desk.clock.now())
+
+    # --- breakers and notes --------------------------------------------------------------------------------------
+
+    def _close(self, order: BreakerOrder) -> Body:
+        """The action may be tried again, also on the faults that it did not help against."""
+        desk, now = self.desk, self.desk.clock.now()
+        breaker = _named(order.id, desk.ledger.breakers(at=now), "is open")
+        desk.ledger.keep_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
+        desk.memory.forgive(breaker.job, breaker.action, now)
+        for case in desk.cases.values():
+            stopped = case.phase is Phase.PARKED and case.refused_by == "breaker"
+            if stopped and case.job == breaker.job and (case.incident.active or case.treatment.lasting):
+                desk.move(case, Phase.SETTLING, due=now)
+        return {"id": breaker.id, "message": f"breaker {breaker.id} is closed: {breaker.action} may be tried on {breaker.job} again"}
+
+    def _note(self, order: NoteOrder) -> Body:
+        if not order.text.strip():
+            raise ControlError("a note needs a text")
+        incident = self._incident(order.incident)
+        self.desk.ledger.save_note(Note(incident=incident, person=order.person, time=self.desk.clock.now(), text=order.text.strip()))
+        return {"id": incident, "message": f"noted about incident {incident}"}
+
+    # --- who is meant --------------------------------------------------------------------------------------------
+
+    def _nodes(self, case: Case) -> tuple[str, ...]:
+        topology = self.desk.surroundings.topology(self.desk.jobs.values())
+        nodes = (node_of(culprit.entity, topology) for culprit in case.incident.culprits)
+        return tuple(dict.fromkeys(node for node in nodes if node))
+
+    def _incident(self, name: str) -> str:
+        if self.desk.ledger.incident_record(name) is not None:
+            return name
+        ids = [kept.incident.id for kept in self.desk.ledger.incidents(limit=INCIDENTS_SEARCHED)]
+        found = [known for known in ids if name and known.startswith(name)]
+        if len(found) != 1:
+            raise ControlError(f"{len(found) or 'no'} incidents begin with {name!r}; `eagle-eye incidents` lists them")
+        return found[0]
+
+    def _known(self, job: str, node: str) -> None:
+        """A name that nobody has is a slip of the pen, and would silence nothing."""
+        jobs = {*self.desk.jobs, *self.desk.ledger.jobs()}
+        nodes = {name for known in self.desk.jobs.values() if known.layout is not None for name in known.layout.launchers}
+        if job and not any(matches_job(job, known) for known in jobs):
+            raise ControlError(f"there is no job {job!r}; there are: {_some(jobs)}. For one that has yet to begin, say --ahead")
+        if node and not any(fnmatchcase(known, node) for known in nodes):
+            raise ControlError(f"there is no node {node!r}; there are: {_some(nodes)}. For one that has yet to come, say --ahead")
+
+
+def _check(seconds: float, reason: str, *, anything: bool, what: str) -> None:
+    if not anything:
+        raise ControlError(f"name {what}; '*' stands for all")
+    if seconds <= 0:
+        raise ControlError("say for how long, e.g. --for 2h")
+    if not reason.strip():
+        raise ControlError('say why, e.g. --reason "benchmark": whoever is woken at night will read it')
+
+
+def _named(name: str, known: Iterable[Brake], how: str) -> Brake:
+    """That of this id, or of one that begins so."""
+    brakes = list(known)
+    found = [brake for brake in brakes if name and brake.id.startswith(name)]
+    if len(found) != 1:
+        ids = _some(brake.id for brake in brakes)
+        raise ControlError(f"{'nothing' if not found else len(found)} of the id {name!r} {how}; there are: {ids}")
+    return found[0]
+
+
+def _some(names: Iterable[str]) -> str:
+    every = sorted(names)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return (", ".join(every[:SHOWN]) + more) or "none"

@@ -1,0 +1,91 @@
+"""Who gets how many workers: the plan that is worth most until the next disturbance, exact.
+
+    maximise  sum over tasks of G(t, x')   subject to   sum of x' <= n',  x' a multiple of the granularity
+
+G as in objective.py. Of plans worth the same (to about 2**-45 of the whole) the one that moves fewer workers wins; what
+is then left to chance is settled by the order of the tasks, so the same question always has the same answer.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .convolution import Choices, Scale
+from .dynamic_program import Plan, prefixes, trace
+from .objective import forced, gains, moves
+from .pruning import pruned
+from .tasks import Situation, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One plan."""
+
+    workers: dict[str, int]
+    """For each task; 0: it waits."""
+    value: float
+    """The objective, in WAF·seconds."""
+    waf: float
+    """Weighted achieved FLOP/s once the plan runs."""
+    moved: int
+    """Workers that come to a task or leave one."""
+    idle: int
+    """Usable workers that nobody gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The gains of a list of tasks at 0..units units, and the scale of their keys."""
+
+    tasks: tuple[Task, ...]
+    granularity: int
+    units: int
+    gains: NDArray[np.float64]
+    moves: NDArray[np.int64]
+    scale: Scale
+
+    @classmethod
+    def of(cls, situation: Situation) -> "Grid":
+        """As if no task had failed; see `forced`."""
+        tasks, granularity = situation.tasks, situation.granularity
+        units = situation.usable // granularity
+        worth = gains(tasks, units, granularity, situation.horizon_s)
+        moved = moves(tasks, units, granularity)
+        most_moved = sum(task.current for task in tasks) + situation.usable
+        return cls(tasks, granularity, units, worth, moved, Scale.of(worth, most_moved))
+
+    def forced(self, index: int) -> NDArray[np.float64]:
+        """The gains of a task that lost a worker."""
+        return forced(self.tasks[index], self.gains[index], self.granularity)
+
+    def choices(self, index: int, row: NDArray[np.float64]) -> Choices:
+        """What the task may be given, if `row` is what each count is worth."""
+        return Choices.of(self.scale.keys(row, self.moves[index]))
+
+    def allocation(self, units: Plan, usable: int, there: Sequence[int], changed: Mapping[int, NDArray[np.float64]]) -> Allocation:
+        """A plan in words: of the tasks that are `there`, with the gains of the `changed` ones in place of the grid's."""
+        counts = (units * self.granularity).tolist()
+        given = [(self.tasks[index], counts[index]) for index in there]
+        worth = self.gains[np.arange(len(units)), units].tolist()
+        for index, row in changed.items():
+            worth[index] = float(row[units[index]])
+        return Allocation(
+            workers={task.name: count for task, count in given},
+            value=math.fsum(worth[index] for index in there),
+            waf=math.fsum(task.waf_at(count) for task, count in given),
+            moved=sum(abs(count - task.current) for task, count in given),
+            idle=usable - sum(count for _, count in given),
+        )
+
+
+def solve(situation: Situation) -> Allocation:
+    """The best plan, from scratch. O(tasks · units²) at worst; large problems are first cut down by a proof (pruning.py)."""
+    grid = Grid.of(situation)
+    rows = {index: grid.forced(index) for index, task in enumerate(situation.tasks) if task.name in situation.failed}
+    everyone = range(len(situation.tasks))
+    choices = pruned([grid.choices(index, rows.get(index, grid.gains[index])) for index in everyone], grid.units)
+    units = trace(prefixes(choices, grid.units), choices, grid.units)
+    return grid.allocation(units, situation.usable, everyone, rows)

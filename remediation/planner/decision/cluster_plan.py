@@ -1,0 +1,120 @@
+"""Who gets how many nodes after what happens, told which layouts run and which nodes are slow.
+
+A job that runs another layout than its best one makes what that layout makes as long as its nodes stay, and more once
+they change. Where (F of the best - F now) · D_running is above F of the best · D_transition it changes its layout, even
+on as many nodes.
+
+A slow node stays in its job, which then makes what balanced micro-batches leave of F (slowness.py; on x GPUs in place
+of n the harm is n / x of that), or it is set aside as if it were lost: a spare replaces it, or the nodes are shared out
+anew. Each goes the way that is worth more until the repair, the slowest first, given where the ones before it went:
+exact for one slow node, no proof for several.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from remediation.planner.allocation.allocation import Allocation, solve
+from remediation.planner.allocation.next_events import Event, EventKind, situation_after
+from remediation.planner.allocation.tasks import Cluster, Situation, Task
+from remediation.planner.files.cluster_file import ClusterFile, Job
+
+from .job_case import case_of, estimate_now
+from .slowness import slowness
+from .what_if import WhatIf
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNode:
+    """Where a slow node goes."""
+
+    node: str
+    job: str
+    speed: float
+    kept: bool
+    """False: it is set aside until it is healthy."""
+    gain: float
+    """WAF·seconds that the other way would cost, until the repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The plan, and what it rests on."""
+
+    situation: Situation
+    allocation: Allocation
+    slow: tuple[SlowNode, ...]
+    relaid: frozenset[str]
+    """Jobs that change to their best layout, whatever their nodes."""
+
+
+def share(file: ClusterFile, cluster: Cluster, happens: WhatIf, owners: Mapping[str, str]) -> Sharing:
+    """owners: node -> job before anything happened. Raises ConfigError for events that cannot be."""
+    problem = _Problem(file, cluster, happens, owners)
+    aside: frozenset[str] = frozenset()
+    best, found = problem.plan(aside), []
+    for node in sorted(problem.slow, key=lambda one: problem.slow[one]):
+        without = problem.plan(aside | {node})
+        gain = without[1].value - best[1].value
+        found.append(SlowNode(node, owners[node], problem.slow[node], gain <= 0, abs(gain)))
+        if gain > 0:
+            aside, best = aside | {node}, without
+    return Sharing(*best, tuple(found), problem.relaid)
+
+
+class _Problem:
+    """The cluster with what its jobs make now; the same but for the slow nodes that are set aside."""
+
+    def __init__(self, file: ClusterFile, cluster: Cluster, happens: WhatIf, owners: Mapping[str, str]) -> None:
+        self._file, self._happens, self._owners = file, happens, owners
+        self._jobs = {job.name: job for job in file.jobs}
+        there = situation_after(cluster, happens.events)
+        names = {task.name for task in there.tasks}
+        self.slow = {node: speed for node, speed in happens.slow.items() if owners[node] in names and speed < 1 and node not in happens.lost}
+        repair_s = file.machines.repair_hours * 3600
+        self._running_s = min(there.horizon_s, repair_s) if self.slow else there.horizon_s
+        self.relaid = frozenset(task.name for task in there.tasks if self._worth_another_layout(task))
+        self._cluster = replace(cluster, tasks=tuple(self._as_it_runs(task) for task in cluster.tasks))
+
+    def plan(self, aside: Collection[str]) -> tuple[Situation, Allocation]:
+        """The best with these slow nodes set aside and the others where they are."""
+        tasks = tuple(self._slowed(task, aside) for task in self._cluster.tasks)
+        out = [Event(EventKind.LOST, self._owners[node]) for node in sorted(aside)]
+        situation = situation_after(replace(self._cluster, tasks=tasks), [*self._happens.events, *out])
+        situation = replace(situation, failed=situation.failed | self.relaid, running_s=self._running_s)
+        return situation, solve(situation)
+
+    def _worth_another_layout(self, task: Task) -> bool:
+        job, best = self._jobs[task.name], float(task.throughput[task.current])
+        if job.layout is None:
+            return False
+        return (best - estimate_now(self._file, job).flops) * self._running_s > best * task.transition_s
+
+    def _as_it_runs(self, task: Task) -> Task:
+        job = self._jobs[task.name]
+        if job.layout is None or task.name in self.relaid:
+            return task
+        row = task.throughput.copy()
+        row[task.current] = estimate_now(self._file, job).flops
+        return replace(task, throughput=row)
+
+    def _slowed(self, task: Task, aside: Collection[str]) -> Task:
+        speeds = {node: speed for node, speed in self.slow.items() if self._owners[node] == task.name and node not in aside}
+        if not speeds:
+            return task
+        counts = np.maximum(1, np.arange(len(task.throughput)))
+        harm = 1 - self._share_left(self._jobs[task.name], task, speeds)
+        return replace(task, throughput=task.throughput * np.maximum(min(speeds.values()), 1 - harm * task.current / counts))
+
+    def _share_left(self, job: Job, task: Task, speeds: Mapping[str, float]) -> float:
+        return slowness(replace(case_of(self._file, job, task), slow=speeds)).balanced_share
+
+
+def described(slow: Sequence[SlowNode]) -> list[str]:
+    """A sentence for each."""
+    return [
+        f"{one.node} at {one.speed:.0%} of its speed {f'stays in {one.job}' if one.kept else f'leaves {one.job}'} until it is healthy: "
+        f"to {'set it aside' if one.kept else 'keep it'} would cost {one.gain:.2g} WAF·s more"
+        for one in slow
+    ]

@@ -1,0 +1,54 @@
+"""One incident, all that can be done about it side by side, the cheapest first, and why each other one lost."""
+
+from dataclasses import dataclass
+
+from .alternatives import Alternative, Impossible, Kind, alternatives
+from .incident_case import Case
+from .transition_costs import Costs
+
+__all__ = ["Alternative", "Case", "Costs", "Decision", "Impossible", "Kind", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do."""
+
+    options: tuple[Alternative, ...]
+    """All that are possible, by rising cost; of equal ones that which touches least."""
+    impossible: tuple[Impossible, ...]
+    why_lost: dict[Kind, str]
+    """One sentence for each kind but the chosen one."""
+
+    @property
+    def best(self) -> Alternative:
+        """The chosen one. There always is one: to do nothing."""
+        return self.options[0]
+
+
+def decide(case: Case, costs: Costs | None = None) -> Decision:
+    """Never dearer than doing nothing, nor than any other alternative. Raises ConfigError from templates that contradict the case."""
+    found = alternatives(case, costs or Costs())
+    possible = sorted((one for one in found if isinstance(one, Alternative)), key=lambda one: one.cost)
+    impossible = [one for one in found if isinstance(one, Impossible)]
+    best = possible[0]
+    reasons = {one.kind: _why_lost(one, best, case) for one in possible[1:]}
+    reasons.update({one.kind: f"Not possible: {one.why}." for one in impossible})
+    return Decision(tuple(possible), tuple(impossible), reasons)
+
+
+def _why_lost(one: Alternative, best: Alternative, case: Case) -> str:
+    if one.cost == best.cost:
+        return f"Costs as much as to {best.kind}, which touches less."
+    against: list[str] = []
+    though: list[str] = []
+    if one.downtime_s != best.downtime_s:
+        (against if one.downtime_s > best.downtime_s else though).append(f"{one.downtime_s:,.1f} s of downtime against {best.downtime_s:,.1f} s")
+    if one.throughput != best.throughput:
+        worse = one.throughput < best.throughput
+        (against if worse else though).append(f"{one.throughput / case.healthy:.1%} of the throughput afterwards against {best.throughput / case.healthy:.1%}")
+    if one.lost_work_s != best.lost_work_s:
+        (against if one.lost_work_s > best.lost_work_s else though).append(f"{one.lost_work_s:,.0f} s of work again against {best.lost_work_s:,.0f} s")
+    if not against:
+        against.append("more on spares or on the way back")
+    in_spite = f"; in spite of {', '.join(though)}" if though else ""
+    return f"Costs {one.cost - best.cost:.3g} WAF·s ({one.gpu_hours - best.gpu_hours:,.2f} GPU-hours) more: {', '.join(against)}{in_spite}."

@@ -1,0 +1,55 @@
+"""A job of a cluster file as it runs now: what it achieves, what its state is, and the case of an incident that hits it."""
+
+import math
+
+from remediation.planner.allocation.tasks import Task
+from remediation.planner.files.cluster_file import ClusterFile, Job
+from remediation.planner.performance.throughput_model import Estimate
+
+from .incident_case import Case
+from .transition_costs import Costs
+
+STATE_BYTES = 14.0
+"""Of a parameter: weights in half precision, and Adam's fp32 weights and moments (ZeRO, 2020, section 3.1)."""
+
+
+def estimate_now(file: ClusterFile, job: Job) -> Estimate:
+    """With the layout that it runs, where the file names one, else with the best on as many GPUs."""
+    if job.layout is not None:
+        return file.performance.running(job.name, job.layout.layout)
+    return file.performance.estimate(job.name, job.nodes * file.machines.gpus_per_node)
+
+
+def state_bytes(file: ClusterFile, job: Job) -> float:
+    """Of one copy of parameters and optimizer; 0 where no model is described."""
+    run = file.performance.runs.get(job.name)
+    return STATE_BYTES * run.shape.parameters if run else 0.0
+
+
+def transition_s(file: ClusterFile, job: Job, costs: Costs) -> float:
+    """D_transition: as the file says, else a restart and each node's part of the state."""
+    if job.transition_s is not None:
+        return job.transition_s
+    return costs.restart_s + state_bytes(file, job) / max(1, job.nodes) / costs.network_bytes_s
+
+
+def case_of(file: ClusterFile, job: Job, task: Task) -> Case:
+    """Before anything is broken."""
+    now = estimate_now(file, job)
+    layout, run = now.layout, file.performance.runs.get(job.name)
+    micro_batches = math.ceil(run.global_batch / (layout.data * layout.micro_batch)) if run and layout else 1
+    return Case(
+        task=job.name,
+        gpus=task.current,
+        gpus_per_node=file.machines.gpus_per_node,
+        healthy=now.flops,
+        iteration_s=now.iteration_s if math.isfinite(now.iteration_s) else 1.0,
+        repair_s=file.machines.repair_hours * 3600,
+        weight=job.weight,
+        replicas=job.replicas or (layout.data if layout else 1),
+        stages=layout.pipeline if layout else 1,
+        micro_batches=max(1, micro_batches),
+        state_bytes=state_bytes(file, job),
+        checkpoint_age_s=job.checkpoint_age_minutes * 60,
+        throughput=task.throughput,
+    )

@@ -1,0 +1,141 @@
+"""A whole plan for a cluster file: who gets how many nodes, why, and what to do about what happens to whom."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from remediation.planner.allocation.allocation import Allocation
+from remediation.planner.allocation.next_events import EventKind
+from remediation.planner.allocation.tasks import Cluster, Task
+from remediation.planner.decision import what_if
+from remediation.planner.decision.checkpoint_interval import daly
+from remediation.planner.decision.cluster_plan import Sharing, SlowNode, share
+from remediation.planner.decision.decision import Costs, Decision, decide
+from remediation.planner.decision.job_case import case_of, estimate_now, transition_s
+from remediation.planner.performance.calibration import Calibration
+from remediation.planner.performance.throughput_model import Estimate
+
+from .cluster_file import ClusterFile, Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """One job's part."""
+
+    name: str
+    before: int
+    """Nodes it has."""
+    nodes: int
+    """Nodes it is to have."""
+    estimate: Estimate
+    waf: float
+    """Weighted FLOP/s with them."""
+    why: str
+    checkpoint: str
+    """Advice on the interval; empty where no save was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """The plan, and the decisions for the jobs that were hit."""
+
+    allocation: Allocation
+    jobs: tuple[JobPlan, ...]
+    slow: tuple[SlowNode, ...]
+    """Whether each slow node stays in its job."""
+    decisions: dict[str, Decision]
+    owners: dict[str, str]
+    """Node -> job before anything happened; '' for none."""
+    calibration: Calibration
+    """Of the performance model that it rests on."""
+
+
+def foresee(file: ClusterFile, words: Sequence[str] = (), costs: Costs | None = None) -> Prospect:
+    """words: what happens, all at once; none: the plan for the cluster as it stands. Raises ConfigError for what cannot happen."""
+    costs = costs or Costs()
+    cluster = file.cluster({job.name: transition_s(file, job, costs) for job in file.jobs})
+    owners = node_owners(file)
+    happens = what_if.parse(words, owners, [job.name for job in file.jobs])
+    shared = share(file, cluster, happens, owners)
+    tasks = {task.name: task for task in shared.situation.tasks}
+    jobs = tuple(_job_plan(file, job, tasks[job.name], shared) for job in file.jobs if job.name in tasks)
+    return Prospect(shared.allocation, jobs, shared.slow, _decisions(file, cluster, happens, owners, shared, costs), owners, file.calibration)
+
+
+def node_owners(file: ClusterFile) -> dict[str, str]:
+    """node1, node2, ...: to the jobs in the order of the file; then free ones, the spares last."""
+    names = [f"node{number}" for number in range(1, file.machines.nodes + 1)]
+    taken = [job.name for job in file.jobs for _ in range(job.nodes)]
+    return dict(zip(names, [*taken, *[""] * (len(names) - len(taken))], strict=True))
+
+
+def _job_plan(file: ClusterFile, job: Job, task: Task, shared: Sharing) -> JobPlan:
+    gpus, node = shared.allocation.workers[job.name], file.machines.gpus_per_node
+    stays = gpus == task.current and job.name not in shared.relaid
+    estimate = estimate_now(file, job) if stays else file.performance.estimate(job.name, gpus)
+    return JobPlan(
+        name=job.name,
+        before=job.nodes,
+        nodes=gpus // node,
+        estimate=replace(estimate, flops=float(task.throughput[gpus])),
+        waf=task.waf_at(gpus),
+        why=", ".join([*_layout_words(file, job, estimate), *_why(task, gpus, node, shared.situation.horizon_s)]),
+        checkpoint=_checkpoint(file, job, gpus),
+    )
+
+
+def _layout_words(file: ClusterFile, job: Job, planned: Estimate) -> list[str]:
+    """What its layout has to do with it, where the file names it."""
+    if job.layout is None or planned.layout is None:
+        return []
+    now, best = estimate_now(file, job), file.performance.estimate(job.name, job.nodes * file.machines.gpus_per_node)
+    gain = job.weight * (best.flops - now.flops)
+    if planned.layout != job.layout.layout:
+        return [f"leaves {now.layout}"]
+    return [f"{best.layout} would bring {_flops(gain)}, less than the switch costs"] if gain > 0 and best.layout != now.layout else []
+
+
+def _why(task: Task, gpus: int, node: int, horizon_s: float) -> list[str]:
+    """What a node more or less would do to it."""
+    here = task.waf_at(gpus)
+    parts = []
+    if gpus + node <= task.most:
+        parts.append(f"a node more would bring {_flops(task.waf_at(gpus + node) - here)}")
+    elif gpus:
+        parts.append("it may not have more")
+    if gpus:
+        parts.append(f"one less would cost {_flops(here - task.waf_at(gpus - node))}")
+    if gpus != task.current:
+        gain, price = (here - task.waf) * horizon_s, task.waf * task.transition_s
+        parts.append(f"the change brings {gain:.2g} WAF·s until the next failure or repair in {horizon_s / 3600:.1f} h and costs {price:.2g}")
+    return parts
+
+
+def _flops(flops: float) -> str:
+    return f"{flops / 1e15:+.2f} weighted PFLOP/s" if flops >= 0 else f"{flops / 1e15:.2f} weighted PFLOP/s"
+
+
+def _checkpoint(file: ClusterFile, job: Job, gpus: int) -> str:
+    if job.checkpoint_save_s is None or not gpus:
+        return ""
+    mtbf = file.machines.gpu_mtbf_hours * 3600 / gpus
+    return f"save every {daly(job.checkpoint_save_s, mtbf) / 60:.0f} min (a failure every {mtbf / 3600:.0f} h, a save stops it for {job.checkpoint_save_s:g} s)"
+
+
+def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, owners: dict[str, str], shared: Sharing, costs: Costs) -> dict[str, Decision]:
+    """For each job that lost a node or has a slow one. A spare may be taken by those that the plan gives nodes to."""
+    free = sum(not owner for owner in owners.values()) - sum(not owner for owner in happens.lost.values())
+    finished = {event.task for event in happens.events if event.kind is EventKind.FINISHED}
+    found = {}
+    for job in file.jobs:
+        if job.name in finished:
+            continue
+        lost = sum(owner == job.name for owner in happens.lost.values())
+        slow = {node: speed for node, speed in happens.slow.items() if owners[node] == job.name and speed < 1 and node not in happens.lost}
+        if lost or slow:
+            task = next(task for task in cluster.tasks if task.name == job.name)
+            aside = sum(one.job == job.name and not one.kept for one in shared.slow)
+            coming = shared.allocation.workers[job.name] // file.machines.gpus_per_node - (job.nodes - lost - aside)
+            spares = max(0, min(free, coming))
+            found[job.name] = decide(replace(case_of(file, job, task), lost=lost, slow=slow, spares=spares), costs)
+            free -= spares
+    return found

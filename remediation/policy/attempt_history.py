@@ -1,0 +1,101 @@
+"""What was tried lately, so that the same repair is not tried on the same fault for ever."""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from eagle_eye.types import Incident, Outcome, Plan
+
+from .escalation import Attempt
+
+KEPT = 1024
+REPAIRS = frozenset({"reattempt", "restart_worker", "restart_without_node", "roll_back", "heal_in_place", "rebalance", "resize"})
+
+
+def attempt_of(
+    plan: Plan, incident: Incident, ended: float, *, rung: str = "", failed: bool = False, step: int = -1
+) -> Attempt:
+    """A plan as an attempt on its incident's fault; `rung`: its name on the ladder, if it is not the action's."""
+    return Attempt(
+        plan=plan.id,
+        incident=incident.id,
+        job=incident.job,
+        cause=incident.cause,
+        culprits=frozenset(str(culprit.entity) for culprit in incident.culprits),
+        action=rung or ("skip_batch" if plan.targets[0].skip else plan.action),
+        ended=ended,
+        failed=failed,
+        step=step,
+    )
+
+
+class Memory:
+    """Attempts, plans and outcomes of the last hour or so, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, Attempt] = {}
+        self._outcomes: deque[Outcome] = deque(maxlen=KEPT)
+        self.plans: dict[str, Plan] = {}
+
+    def plan(self, plan: Plan) -> None:
+        """Keep a plan; the oldest go."""
+        self.plans[plan.id] = plan
+        while len(self.plans) > KEPT:
+            self.plans.pop(next(iter(self.plans)))
+
+    def attempt(self, attempt: Attempt) -> None:
+        """Keep an attempt, or replace what is known of it."""
+        self._attempts[attempt.plan] = attempt
+        while len(self._attempts) > KEPT:
+            self._attempts.pop(next(iter(self._attempts)))
+
+    def judged(self, plan: str, ended: float, *, failed: bool) -> None:
+        """The verdict on an attempt."""
+        if plan in self._attempts:
+            self._attempts[plan] = replace(self._attempts[plan], ended=ended, failed=failed)
+
+    def forgive(self, job: str, action: str, until: float) -> None:
+        """A person wants this action to be tried again: what failed before counts no more."""
+        mine = {key for key, old in self._attempts.items() if (old.job, self.action_of(old)) == (job, action)}
+        for key in mine:
+            if self._attempts[key].ended <= until:
+                del self._attempts[key]
+
+    def action_of(self, attempt: Attempt) -> str:
+        """Of the plan that was tried; its name on the ladder may say more."""
+        return self.plans[attempt.plan].action if attempt.plan in self.plans else attempt.action
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Keep an outcome, or replace what is known of it."""
+        older = [kept for kept in self._outcomes if kept.plan != outcome.plan]
+        self._outcomes = deque([*older, outcome], maxlen=KEPT)
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Newest first."""
+        return tuple(reversed(self._outcomes))
+
+    def attempts_on(self, incident: Incident, culprits: frozenset[str], relapse_s: float) -> list[Attempt]:
+        """On this incident, or on the same fault, so lately that it must have come back."""
+        return [
+            attempt
+            for attempt in self._attempts.values()
+            if incident.since - attempt.ended <= relapse_s
+            and (attempt.incident == incident.id or attempt.same_fault(incident.job, incident.cause, culprits))
+        ]
+
+    def last_on(self, incident: str) -> float:
+        """When the last attempt on this incident ended; infinity if there was none."""
+        return max((attempt.ended for attempt in self._attempts.values() if attempt.incident == incident), default=math.inf)
+
+    def recall(self, plans: Iterable[Plan], outcomes: Iterable[Outcome], incidents: dict[str, Incident]) -> None:
+        """Take in what the leader before wrote down."""
+        for plan in plans:
+            self.plan(plan)
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.time):
+            self.outcome(outcome)
+            tried, incident = self.plans.get(outcome.plan), incidents.get(outcome.incident)
+            if tried is None or incident is None or outcome.state not in ("done", "failed") or tried.action not in REPAIRS:
+                continue
+            step = int(outcome.predicted.get("bad_step", -1))
+            self.attempt(attempt_of(tried, incident, outcome.time, failed=outcome.state == "failed", step=step))

@@ -1,0 +1,73 @@
+"""What an action is expected to lead to. It is told before the action is done, and judged by what came of it."""
+
+import math
+from statistics import median
+
+from eagle_eye.types import Plan
+from remediation.engine.job_state import Job
+
+from .downtime_model import RESTARTS, regroups, standstill
+from .settings import Policy
+
+PATIENCE = 2.0
+"""An action is given so many times as long as it is expected to take."""
+LOSSES = 64
+"""Steps before the fault whose losses make the band."""
+FEWEST_LOSSES = 8
+BAND_DEVIATIONS = 6.0
+BAND_SHARE = 0.1
+"""The band is at least so much of its middle wide: a loss that hardly moves has no deviation to speak of."""
+MAD_TO_DEVIATION = 1.4826
+"""Median absolute deviation of a normal distribution → its standard deviation."""
+
+
+def predict(plan: Plan, job: Job, policy: Policy, *, since: float, bad_step: int = -1) -> dict[str, float]:
+    """Name → number, with what is not known left out.
+
+    throughput_per_s, downtime_s (of a restart, or of a regrouping in its place), verify_s (by then it must have helped), loss and loss_high (middle and
+    upper border of the band before `since`, when the fault began), bad_step (first step whose loss was no number).
+    """
+    workers = _workers_left(plan, job)
+    predicted = {
+        "throughput_per_s": job.expected(workers),
+        "downtime_s": standstill(plan.action, plan.target_of(job.name).workers, job, policy),
+        "verify_s": _verify_s(plan, job, policy, workers),
+        "bad_step": float(bad_step) if bad_step >= 0 else math.nan,
+        **_loss_band(job, since),
+    }
+    return {name: value for name, value in predicted.items() if math.isfinite(value)}
+
+
+def _workers_left(plan: Plan, job: Job) -> int:
+    target = plan.target_of(job.name)
+    if target.seats and job.demand is not None:
+        return sum({**job.demand.seats, **target.seats}.values())
+    return sum(place.node not in target.exclude for place in job.layout.places) if job.layout is not None else 0
+
+
+def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:
+    """Long enough to stand still, to do again what was lost, and to show some new steps; never below the policy's."""
+    step_s = job.step_seconds(workers)
+    if plan.action not in RESTARTS or not math.isfinite(step_s):
+        return policy.verify_s
+    named = plan.target_of(job.name).workers
+    again = 0 if regroups(plan.action, named, job) else _done_again(plan, job)
+    steps = again + policy.verify_steps + 1
+    return max(policy.verify_s, PATIENCE * (standstill(plan.action, named, job, policy) + steps * step_s))
+
+
+def _done_again(plan: Plan, job: Job) -> int:
+    """Steps between the checkpoint that is taken and the last one done; 0 if no checkpoint is known of."""
+    resume = plan.target_of(job.name).resume_step
+    kept = resume if resume >= 0 else max(job.checkpoints, default=-1)
+    highest = max((step.number for step in job.steps), default=0)
+    return max(0, highest - kept) if kept >= 0 else 0
+
+
+def _loss_band(job: Job, since: float) -> dict[str, float]:
+    losses = job.losses(until=since)[-LOSSES:]
+    if len(losses) < FEWEST_LOSSES:
+        return {}
+    middle = median(losses)
+    deviation = MAD_TO_DEVIATION * median(abs(loss - middle) for loss in losses)
+    return {"loss": middle, "loss_high": middle + max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(middle))}

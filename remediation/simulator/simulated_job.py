@@ -1,0 +1,273 @@
+"""One job while it is simulated: its nodes, what it is doing, and what it has earned and lost so far.
+
+Between two events everything is in closed form: checkpoints come at a fixed interval of work, so how much of a stretch
+was work, and how much would be lost now, needs no event of its own.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+
+from remediation.planner.pipelines.batches import Pace, lower_bound
+
+from .in_place_cost import Price, price
+from .job_mix import Job
+from .recovery_policy import Costs, Repair
+from .time_accounting import Account, Books
+
+MICRO_BATCHES = 8
+"""Of each replica; what the bubble of a pipeline and the balance of slow replicas depend on (assumed)."""
+
+
+class Phase(StrEnum):
+    """What a job is doing."""
+
+    RUNNING = "running"
+    DETECTION = "detection"
+    TRANSITION = "transition"
+    RECOMPUTATION = "recomputation"
+    WAITING = "waiting"
+
+
+class Source(StrEnum):
+    """Where state comes from, nearest first."""
+
+    KEPT = "kept"
+    REPLICA = "replica"
+    MEMORY = "memory"
+    STORAGE = "storage"
+
+
+SPENT = {Phase.DETECTION: Account.DETECTION, Phase.TRANSITION: Account.TRANSITION, Phase.WAITING: Account.IDLE}
+
+
+class JobRun:
+    """Mutable; whatever changes it settles the books first."""
+
+    def __init__(self, job: Job, costs: Costs, gpus_per_node: int, now: Callable[[], float]) -> None:
+        self.job, self.costs, self.gpus_per_node, self._now = job, costs, gpus_per_node, now
+        self.rates = job.template_rates if costs.templates else job.rates
+        self.nodes: list[int] = []
+        """By place: node i stands in stage i % replica of pipeline i // replica."""
+        self.wanted = 0
+        """Nodes that the plan gives it."""
+        self.phase = Phase.WAITING
+        self.version = 0
+        """Rises whenever something supersedes what is under way."""
+        self.books = Books()
+        self.waf_s = 0.0
+        """WAF·seconds: weighted FLOP that count."""
+        self.stretches: list[tuple[float, float, float]] = []
+        """(from, to, WAF·seconds), of running alone."""
+        self.source = Source.KEPT
+        self.repair: Repair = "reattempt"
+        """What is under way, or was last."""
+        self.owed = self.owed_since_checkpoint = 0.0
+        """Weighted FLOP to do again: now, and if the state should be lost again."""
+        self.speed = 1.0
+        self.lost: dict[int, int] = {}
+        """Replica → nodes that it lost since the job last ran."""
+        self.survivors = 0
+        """Nodes that have state since the last of these losses."""
+        self._since = 0.0
+        self._entered = 0.0
+        self._cycle = 0.0
+        """Seconds since the end of the last checkpoint."""
+        self._checkpoints = 0
+
+    @property
+    def gpus(self) -> int:
+        """That it holds."""
+        return len(self.nodes) * self.gpus_per_node
+
+    @property
+    def rate(self) -> float:
+        """F, weighted FLOP/s with the nodes that it holds, were it running."""
+        return self.job.weight * self.costs.efficiency * self.speed * self._flops()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it works now, be it for the second time."""
+        return self.phase in (Phase.RUNNING, Phase.RECOMPUTATION)
+
+    def _flops(self) -> float:
+        held, missing = len(self.nodes), self.wanted - len(self.nodes)
+        if held < max(self.job.minimum, 1):
+            return 0.0
+        if not self.costs.reroute or missing <= 0:
+            return float(self.rates[min(held, self.job.maximum)])
+        pipelines = self.wanted // self.job.replica
+        lost = -(-missing // self.job.replica)  # of the stage that lost most, when losses are spread
+        if pipelines <= lost:
+            return 0.0
+        slots = MICRO_BATCHES + self.job.replica - 1
+        return float(self.rates[self.wanted]) * slots / max(slots, MICRO_BATCHES * pipelines / (pipelines - lost))
+
+    @property
+    def used(self) -> int:
+        """Nodes that work; the others are left over beside whole replicas."""
+        if self.costs.templates or self.costs.reroute:
+            return len(self.nodes)
+        return len(self.nodes) // self.job.replica * self.job.replica
+
+    def take(self, node: int) -> None:
+        """Another node."""
+        self.settle()
+        self.nodes.append(node)
+
+    def lose(self, node: int) -> None:
+        """One of its nodes is out."""
+        self.settle()
+        self.nodes.remove(node)
+
+    def leave(self) -> int:
+        """Its last node goes elsewhere."""
+        self.settle()
+        return self.nodes.pop()
+
+    def bereave(self, nodes: Collection[int]) -> None:
+        """Some of its nodes are lost, with what was on them."""
+        for node in nodes:
+            replica = self.nodes.index(node) // self.job.replica
+            self.lost[replica] = min(self.job.replica, self.lost.get(replica, 0) + 1)
+        self.survivors = len(self.nodes) - len(nodes)
+        source = self.source_after(nodes)
+        planned = self._price(len(self.nodes) // self.job.replica, new_nodes=0) if source is Source.REPLICA else None
+        self.fail(source, planned.lost_share if planned else len(nodes) / len(self.nodes))
+        for node in nodes:
+            self.lose(node)
+
+    def load_share(self) -> float:
+        """Of a node's state: what the busiest node has to move before the job goes on."""
+        replicas = (self.survivors + sum(self.lost.values())) // self.job.replica
+        planned = self._price(replicas, new_nodes=max(0, len(self.nodes) - self.survivors))
+        return planned.load_share if planned else 1.0
+
+    def _price(self, replicas: int, new_nodes: int) -> Price | None:
+        """Of a transition in place; None where there is nothing to plan or no whole replica is left to plan with."""
+        if not self.costs.transitions or not self.lost or len(self.lost) >= replicas:
+            return None
+        return price(replicas, self.job.replica, tuple(sorted(self.lost.values())), new_nodes, MICRO_BATCHES)
+
+    def settle(self) -> None:
+        """Book everything until now."""
+        now = self._now()
+        passed = now - self._since
+        if passed <= 0:
+            return
+        account = SPENT.get(self.phase)
+        if account is not None:
+            self.books.book(account, passed * self.gpus)
+        else:
+            self._settle_work(passed, now)
+        self._since = now
+
+    def _settle_work(self, passed: float, now: float) -> None:
+        gpus = self.used * self.gpus_per_node
+        self.books.book(Account.IDLE, passed * (self.gpus - gpus))
+        if self.phase is Phase.RECOMPUTATION:
+            self.books.book(Account.RECOMPUTATION, passed * gpus)
+            self.owed = max(0.0, self.owed - passed * self.rate)
+            return
+        work = self._work(passed)
+        self.books.book(Account.CHECKPOINT, (passed - work) * gpus)
+        self.books.book(Account.SUB_HEALTHY, work * gpus * (1 - self.speed))
+        self.books.book(Account.REDUNDANT, work * gpus * self.speed * self.costs.redundant_share)
+        self.books.book(Account.EFFECTIVE, work * gpus * self.speed * (1 - self.costs.redundant_share))
+        earned = work * self.rate
+        self.waf_s += earned
+        self.stretches.append((self._since, now, earned))
+
+    def _work(self, passed: float) -> float:
+        """Seconds of work in a stretch; the rest are checkpoints. Moves the cycle on."""
+        interval, stall = self.costs.checkpoint_interval_s, self.costs.checkpoint_stall_s
+        if interval <= 0:
+            self._cycle += passed
+            return passed
+        whole, end = divmod(self._cycle + passed, interval + stall)
+        work = whole * interval + min(end, interval) - min(self._cycle, interval)
+        self._checkpoints += int(whole)
+        self._cycle = end
+        return max(0.0, min(work, passed))
+
+    def enter(self, phase: Phase) -> int:
+        """Start something else; returns the version that it has."""
+        self.settle()
+        self.phase = phase
+        self._entered = self._since
+        self.version += 1
+        if phase is Phase.RUNNING:
+            self.owed = self.owed_since_checkpoint = 0.0
+            self.source = Source.KEPT
+            self.lost = {}
+        return self.version
+
+    def fail(self, source: Source, lost_share: float) -> None:
+        """What has to be done again, given where its state comes from.
+
+        lost_share: of its nodes, how many lost what they had done of the iteration.
+        """
+        self.settle()
+        lost = self._lost_s(source, lost_share) * self.rate if self.phase is Phase.RUNNING else 0.0
+        if source in (Source.MEMORY, Source.STORAGE):
+            self.owed = max(lost, self.owed_since_checkpoint)
+            self.owed_since_checkpoint = self.owed
+        else:
+            self.owed = max(lost, self.owed)
+            self.owed_since_checkpoint = max(self.owed_since_checkpoint, self._since_checkpoint_s() * self.rate)
+        self.source = max(self.source, source, key=list(Source).index)
+
+    def _lost_s(self, source: Source, lost_share: float) -> float:
+        if source is Source.STORAGE:
+            unfinished = self._checkpoints > 0 and self._cycle < self.costs.checkpoint_persist_s
+            return self._since_checkpoint_s() + (self.costs.checkpoint_interval_s if unfinished else 0.0)
+        if source is Source.MEMORY:
+            return self._since_checkpoint_s()
+        iteration = (self._since - self._entered) % self.job.iteration_s
+        if source is Source.KEPT:
+            return 0.0 if self.costs.partial_results else iteration
+        return iteration * (lost_share if self.costs.partial_results else 1.0)
+
+    def _since_checkpoint_s(self) -> float:
+        interval = self.costs.checkpoint_interval_s
+        return min(self._cycle, interval) if interval > 0 else self._cycle
+
+    def recomputation_s(self) -> float:
+        """How long it takes to do again what is owed."""
+        return self.owed / self.rate if self.owed > 0 and self.rate > 0 else 0.0
+
+    def source_after(self, lost: Collection[int]) -> Source:
+        """The nearest holder of the state that these nodes of its had, each lost with all that is on it."""
+        places = {self.nodes.index(node) for node in lost}
+        if self.costs.replica and self._has_replica(places):
+            return Source.REPLICA
+        neighbours = {(place + 1) % len(self.nodes) for place in places}
+        return Source.MEMORY if self.costs.memory and not neighbours & places else Source.STORAGE
+
+    def _has_replica(self, places: Collection[int]) -> bool:
+        pipelines, stages = len(self.nodes) // self.job.replica, self.job.replica
+        whole = range(pipelines * stages)
+        lost_of_stage: dict[int, int] = {}
+        for place in places:
+            if place in whole:
+                lost_of_stage[place % stages] = lost_of_stage.get(place % stages, 0) + 1
+        return all(count < pipelines for count in lost_of_stage.values())
+
+    def slow_down(self, speeds: Mapping[int, float], balanced: bool) -> None:
+        """Set its speed by its slow nodes; balanced: micro-batches go where they are done first."""
+        self.settle()
+        slow = [(self.nodes.index(node) // self.job.replica, speed) for node, speed in speeds.items()]
+        if not slow:
+            self.speed = 1.0
+        elif not balanced:
+            self.speed = min(speed for _, speed in slow)
+        else:
+            self.speed = self._balanced_speed(slow)
+
+    def _balanced_speed(self, slow: list[tuple[int, float]]) -> float:
+        pipelines = max(1, len(self.nodes) // self.job.replica)
+        slowest = [1.0] * (pipelines + 1)
+        for pipeline, speed in slow:
+            at = min(pipeline, pipelines)
+            slowest[at] = min(slowest[at], speed)
+        paces = [Pace(1.0).at_speed(speed) for speed in slowest[:pipelines]]
+        return MICRO_BATCHES / lower_bound(paces, MICRO_BATCHES * pipelines)

@@ -1,0 +1,166 @@
+"""One transition of an elastic job, worked out."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from eagle_eye.errors import PermanentError
+from eagle_eye.types import Holding, Layout, Transition
+
+from .contributions import Contributions, contributions_of, kept_of
+from .member_progress import Standing, layers_of, standing_of
+from .micro_batch_shares import shares_of
+from .state_moves import Move, moves_of
+
+
+def plan_transition(
+    job: str,
+    epoch: int,
+    target: Layout,
+    holdings: Iterable[Holding],
+    *,
+    micro_batches: int,
+    segments: int,
+    layer_bytes: Sequence[int],
+    speeds: Mapping[str, float] | None = None,
+    before: Transition | None = None,
+    torn: Mapping[str, Collection[int]] | None = None,
+    at_least: int = 1,
+) -> Transition:
+    """What the workers of `target` do, given what they hold (in any order; holdings of other workers count for nothing).
+
+    micro_batches: of a step, at least 1. segments: of a step's gradient. layer_bytes: state of each layer, in bytes.
+    speeds: worker → speed, 1 if not named; shares follow it in whole micro-batches. before: the transition that the job ran
+    on; with it the living keep what they were to do and `lost_micro_batches` are those of the others, without it everything
+    that nobody has done of a step in flight. torn: worker → layers whose state arrived changed from it: another holder gives
+    them, if there is one. at_least: workers that the job needs.
+
+    Raises PermanentError where the job cannot go on in place: too few workers, a worker that has not said what it holds, a
+    layer that no living worker holds, numbers that do not fit the job.
+    """
+    workers = _workers(job, target, at_least)
+    held = _by_rank(job, workers, holdings, micro_batches, segments, len(layer_bytes))
+    pace = _speeds(workers, speeds or {})
+    standing = standing_of(held, segments)
+    shares = shares_of(micro_batches, pace)
+    owned = [_owned(before, worker, standing.step) for worker in workers]
+    contributions = _contributions(standing, held, owned, shares, pace, micro_batches)
+    lost = _lost(standing, held, workers, before, micro_batches)
+    moves = _moves(standing, held, layer_bytes, torn or {})
+    return Transition(
+        job=job,
+        epoch=epoch,
+        target=target,
+        step=standing.step,
+        current=contributions.current,
+        shares=shares,
+        finish=standing.finish,
+        moves=moves,
+        bytes=sum(layer_bytes[layer] for _, _, layer in moves),
+        source="" if standing.holders else "checkpoint",
+        lost_micro_batches=lost,
+        recompute=_of_worker(workers, [sorted(set(mine) & set(lost)) for mine in contributions.current]),
+        dropped=_of_worker(workers, contributions.dropped),
+    )
+
+
+def _workers(job: str, target: Layout, at_least: int) -> tuple[str, ...]:
+    places = sorted(target.places, key=lambda place: place.rank)
+    if [place.rank for place in places] != list(range(len(places))):
+        raise PermanentError(f"{job}: the ranks of epoch {target.epoch} are {[place.rank for place in places]}; they must count from 0 without a gap")
+    if len(places) < max(1, at_least):
+        raise PermanentError(f"{job}: {len(places)} workers are left and the job needs {max(1, at_least)}: give it more, or lower --min-workers")
+    return tuple(place.worker for place in places)
+
+
+def _by_rank(job: str, workers: Sequence[str], holdings: Iterable[Holding], micro_batches: int, segments: int, layers: int) -> list[Holding]:
+    said: dict[str, Holding] = {}
+    for holding in holdings:
+        if said.setdefault(holding.worker, holding) != holding:
+            raise PermanentError(f"{job}: {holding.worker} says two different things of what it holds; ask it again")
+    missing = [worker for worker in workers if worker not in said]
+    if missing:
+        raise PermanentError(f"{job}: {', '.join(missing)} has not said what it holds: leave it out of the epoch, or ask it again")
+    held = [said[worker] for worker in workers]
+    for holding in held:
+        _check(job, holding, "micro-batch", holding.done, micro_batches)
+        _check(job, holding, "segment", holding.segments, segments)
+        _check(job, holding, "layer", holding.layers or (), layers)
+    return held
+
+
+def _check(job: str, holding: Holding, what: str, numbers: Collection[int], total: int) -> None:
+    wrong = [number for number in numbers if not 0 <= number < total]
+    if wrong:
+        raise PermanentError(f"{job}: {holding.worker} holds {what} {wrong[0]}, and the job has {total} of them: its workers run different programs")
+
+
+def _speeds(workers: Sequence[str], speeds: Mapping[str, float]) -> tuple[float, ...]:
+    still = [worker for worker in workers if not speeds.get(worker, 1.0) > 0]
+    if still:
+        raise PermanentError(f"the speed of {still[0]} is {speeds[still[0]]}; it must be above zero: leave out a worker that stands still")
+    return tuple(float(speeds.get(worker, 1.0)) for worker in workers)
+
+
+def _share(before: Transition, rank: int, step: int) -> tuple[int, ...]:
+    """What the rank was to do of the step."""
+    return before.current[rank] if step == before.step and not before.finish else before.shares[rank]
+
+
+def _owned(before: Transition | None, worker: str, step: int) -> tuple[int, ...]:
+    rank = before.target.rank_of(worker) if before is not None else -1
+    return () if before is None or rank < 0 else _share(before, rank, step)
+
+
+def _contributions(
+    standing: Standing,
+    held: Sequence[Holding],
+    owned: Sequence[Collection[int]],
+    shares: tuple[tuple[int, ...], ...],
+    speeds: Sequence[float],
+    micro_batches: int,
+) -> Contributions:
+    done = [holding.done if rank in standing.working else () for rank, holding in enumerate(held)]
+    if standing.finish:
+        return kept_of(done)
+    if not standing.begun:
+        return Contributions(shares, ((),) * len(shares))
+    # who still waits for state would hold the others up
+    return contributions_of(micro_batches, done, owned, standing.holders, speeds)
+
+
+def _lost(standing: Standing, held: Sequence[Holding], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
+    if standing.finish or not standing.working or not standing.begun:  # at a boundary nobody had anything of the next step
+        return ()
+    done = {number for rank in standing.working for number in held[rank].done}
+    if before is None:
+        return tuple(sorted(set(range(micro_batches)) - done))
+    keeping = {workers[rank] for rank in standing.holders}
+    gone = [place.rank for place in before.target.places if place.worker not in keeping]
+    return tuple(sorted({number for rank in gone for number in _share(before, rank, standing.step)} - done))
+
+
+def _moves(standing: Standing, held: Sequence[Holding], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
+    nodes = [holding.node for holding in held]
+    layers = range(len(layer_bytes))
+    if not standing.holders:
+        # one initial state for all, where there is no checkpoint
+        alike = standing.step == 0 and all(holding.step == 0 for holding in held)
+        return moves_of(dict.fromkeys(range(1, len(held)), layers), [(0,)] * len(layers), nodes, layer_bytes) if alike else ()
+    has = {rank: _whole(standing, held, rank, len(layers)) for rank in range(len(held))}
+    holders = [tuple(rank for rank in has if layer in has[rank]) for layer in layers]
+    orphans = [layer for layer in layers if not holders[layer]]
+    if orphans:
+        raise PermanentError(f"no living worker holds the state of layer {orphans[0]} of step {standing.step}: start again from a checkpoint")
+    trusted = [tuple(rank for rank in holders[layer] if layer not in torn.get(held[rank].worker, ())) or holders[layer] for layer in layers]
+    lacking = {rank: [layer for layer in layers if layer not in has[rank]] for rank in standing.lacking}
+    return moves_of(lacking, trusted, nodes, layer_bytes)
+
+
+def _whole(standing: Standing, held: Sequence[Holding], rank: int, layers: int) -> frozenset[int]:
+    """Layers of the newest state that a rank has when the moves begin; what arrived in part is old once others apply."""
+    if rank in standing.lacking and (held[rank].step != standing.step or standing.finish):
+        return frozenset()
+    return layers_of(held[rank], layers)
+
+
+def _of_worker(workers: Sequence[str], numbers: Sequence[Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    return {worker: tuple(mine) for worker, mine in zip(workers, numbers, strict=True) if mine}

@@ -1,0 +1,221 @@
+"""The launcher's end of the sessions, for tests: it says what it is told to, and keeps the store.
+
+    with Rehearsal(path) as launcher:
+        ... workers connect to `path` and enter ...
+        launcher.entered("a", "b")
+        launcher.form(1, "a", "b")                  # fence, holdings, plan, regroup
+        launcher.form(2, "b", soft=True)
+
+One thread reads all connections. Waits are condition waits; each raises AssertionError after `patience_s`.
+"""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any
+
+from eagle_eye.training import messages
+from eagle_eye.training.elastic.epoch_protocol import Regroup
+from eagle_eye.training.elastic.rendezvous.key_value_store import Keys
+
+Plan = Callable[[int, dict[str, messages.Message], dict[str, messages.Message]], dict[str, Regroup]]
+"""(epoch, what the workers hold, how they entered), both by worker in the order of ranks → orders by worker."""
+
+_TICK_S = 0.05
+"""How often questions to the store that wait too long are looked for."""
+
+
+class Rehearsal:
+    """Serves any number of workers on a unix socket."""
+
+    def __init__(self, path: str, plan: "Plan | None" = None, patience_s: float = 30.0) -> None:
+        self.path = path
+        self.keys = Keys()
+        self._plan = plan or even_plan
+        self._patience_s = patience_s
+        self._news = threading.Condition()
+        self._heard: list[messages.Message] = []
+        self._lines: dict[str, socket.socket] = {}
+        self._lost: set[str] = set()
+        self._open = True
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._bell, ringing = socket.socketpair()
+        self._selector.register(ringing, selectors.EVENT_READ, lambda: None)
+        self._thread = threading.Thread(target=self._serve, name="rehearsal", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Rehearsal":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        if not self._open:
+            return
+        self._open = False
+        self._bell.close()
+        self._thread.join()
+        for connection in [key.fileobj for key in self._selector.get_map().values()]:
+            connection.close()  # type: ignore[union-attr]  # all are sockets
+        self._selector.close()
+
+    # --- what a launcher says -------------------------------------------------------------------------------------
+
+    def say(self, worker: str, kind: str, **words: Any) -> None:
+        """One message to one worker; nothing if it is gone."""
+        with self._news, contextlib.suppress(OSError, KeyError):
+            self._lines[worker].sendall(messages.encode(kind, **words))
+
+    def fence(self, epoch: int, *workers: str, soft: bool = False) -> None:
+        """To workers that have entered, or are about to."""
+        self.entered(*workers)
+        for worker in workers:
+            self.say(worker, "fence", epoch=epoch, soft=soft)
+
+    def regroup(self, orders: Mapping[str, Regroup]) -> None:
+        for worker, regroup in orders.items():
+            self.say(worker, "regroup", **asdict(regroup))
+
+    def form(self, epoch: int, *workers: str, soft: bool = False) -> dict[str, Regroup]:
+        """The whole path to an epoch: fence, holdings, plan, regroup. Ranks are in the order of `workers`."""
+        self.fence(epoch, *workers, soft=soft)
+        holdings = {worker: self.hear("holding", worker, epoch=epoch) for worker in workers}
+        entries = {worker: self.hear("enter", worker) for worker in workers}
+        orders = self._plan(epoch, holdings, entries)
+        self.regroup(orders)
+        return orders
+
+    def halt(self, reason: str, code: int, *workers: str) -> None:
+        for worker in workers:
+            self.say(worker, "halt", reason=reason, code=code)
+
+    # --- what it hears --------------------------------------------------------------------------------------------
+
+    def entered(self, *workers: str) -> None:
+        """Wait until they have all entered."""
+        for worker in workers:
+            self.hear("enter", worker)
+
+    def hear(self, kind: str, worker: str, **words: Any) -> messages.Message:
+        """The newest message of that kind from that worker with these words; waits for one."""
+        wanted = {"kind": kind, "worker": worker, **words}
+        with self._news:
+            self._until(lambda: self._matching(wanted), str(wanted))
+            return self._matching(wanted)[-1]
+
+    def all_heard(self, kind: str, **words: Any) -> list[messages.Message]:
+        """Every message of that kind with these words, in order."""
+        with self._news:
+            return self._matching({"kind": kind, **words})
+
+    def lost(self, worker: str) -> None:
+        """Wait until the worker's connection is closed."""
+        with self._news:
+            self._until(lambda: worker in self._lost, f"the end of {worker}")
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while self._open:
+            for key, _ in self._selector.select(_TICK_S):
+                key.data()
+            with self._news:
+                self.keys.expire(time.monotonic())
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        lines = messages.Lines()
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(connection, lines))
+
+    def _read(self, connection: socket.socket, lines: messages.Lines) -> None:
+        try:
+            data = connection.recv(65536)
+        except OSError:
+            data = b""
+        with self._news:
+            for line in lines.feed(data):
+                self._take(messages.decode(line), connection)
+            if not data:
+                self._forget(connection)
+            self._news.notify_all()
+
+    def _take(self, message: messages.Message, connection: socket.socket) -> None:
+        if message["kind"] == "store":
+            self.keys.ask(message, lambda line: _send(connection, line), time.monotonic())
+        if message["kind"] == "enter":
+            self._lines[message["worker"]] = connection
+            self._lost.discard(message["worker"])
+        self._heard.append(message)
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        for worker in [worker for worker, line in self._lines.items() if line is connection]:
+            del self._lines[worker]
+            self._lost.add(worker)
+            self.keys.forget_asker(worker)
+        connection.close()
+
+    def _matching(self, words: Mapping[str, Any]) -> list[messages.Message]:
+        return [message for message in self._heard if words.items() <= message.items()]
+
+    def _until(self, condition: Callable[[], Any], what: str) -> None:
+        if not self._news.wait_for(condition, self._patience_s):
+            raise AssertionError(f"waited in vain for {what}")
+
+
+def even_plan(
+    epoch: int, holdings: dict[str, messages.Message], entries: dict[str, messages.Message]
+) -> dict[str, Regroup]:
+    """The simplest transition: the newest state goes from one holder to all behind it; what is lost is dealt out.
+
+    A worker that has the whole sum of a step which another has applied is brought up to date by state, too.
+    """
+    workers = list(holdings)
+    entry = entries[workers[0]]
+    known = [held["step"] for held in holdings.values() if not held["fresh"]]
+    step = max(known, default=max(held["step"] for held in holdings.values()))
+    ready = [bool(known) and not held["fresh"] and held["step"] == step for held in holdings.values()]
+    total = int(entry["micro_batches"])
+    done = [set(held["done"]) if up else set() for held, up in zip(holdings.values(), ready, strict=True)]
+    current = _deal(total, done)
+    shares = tuple(
+        tuple(range(total * rank // len(workers), total * (rank + 1) // len(workers))) for rank in range(len(workers))
+    )
+    moves = tuple(
+        (ready.index(True), taker, layer)
+        for taker, up in enumerate(ready)
+        if known and not up
+        for layer in range(len(entry["layers"]))
+    )
+    source = "" if known else "checkpoint"
+    now = current if known else shares
+    first = Regroup(epoch, 0, len(workers), tuple(workers), step, now, shares, moves=moves, source=source)
+    return {worker: replace(first, rank=rank) for rank, worker in enumerate(workers)}
+
+
+def _deal(total: int, done: list[set[int]]) -> tuple[tuple[int, ...], ...]:
+    """Each keeps what it has done; the rest goes one by one to who has least."""
+    current: list[set[int]] = []
+    for each in done:
+        current.append(each - set().union(*current))
+    for lost in sorted(set(range(total)) - set().union(*current)):
+        min(current, key=len).add(lost)
+    return tuple(tuple(sorted(each)) for each in current)
+
+
+def _send(connection: socket.socket, line: bytes) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(line)

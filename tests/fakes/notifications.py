@@ -1,0 +1,75 @@
+"""Cases as the engine shows them, and the letters that come of them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.ledger import Ledger
+from eagle_eye.types import Culprit, Entity, Incident, IncidentState, Kind, Plan, Severity
+from remediation.alerts.alert import Alert, alert_of
+from remediation.alerts.alert_lifecycle import Bulletin
+from remediation.alerts.alert_storm import Storms
+from remediation.alerts.receiver import Receiver
+from remediation.engine.debounce import Settling
+from remediation.engine.incident_state import Case, Phase
+
+from .sample_values import JOB, a_plan, an_incident
+
+
+class Newsroom:
+    """A bulletin over cases that a test moves by hand."""
+
+    def __init__(self, ledger: Ledger, clock: FakeClock, receivers: Iterable[Receiver] = (), **options: Any) -> None:
+        self.ledger, self.clock = ledger, clock
+        self.receivers = tuple(receivers) or (Receiver(kind="plain", name="pager"),)
+        self.options = options
+        self.cases: dict[str, Case] = {}
+        self.bulletin = self.new_bulletin()
+
+    def new_bulletin(self) -> Bulletin:
+        """As a new leader makes it."""
+        options = {"storms": Storms(alone=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
+        return Bulletin(book=self.ledger, receivers=self.receivers, clock=self.clock, **options)
+
+    def open(self, name: str = "i1", *, cause: str = "slow node", node: str = "node-b", job: str = JOB, severity: Severity = Severity.SEV1) -> Case:
+        now = self.clock.now()
+        culprit = Culprit(entity=Entity(kind=Kind.NODE, name=node), confidence=0.9)
+        incident = an_incident(id=name, cause=cause, culprits=(culprit,), job=job, severity=severity, since=now, time=now)
+        self.ledger.save_incident(incident, IncidentState.OPEN)
+        case = self.cases[name] = Case(
+            incident=incident, state=IncidentState.OPEN, phase=Phase.SETTLING, opened=now, settling=Settling.of(incident, now), epoch=1
+        )
+        return case
+
+    def revise(self, case: Case, **changes: Any) -> None:
+        changed: Incident = msgspec.structs.replace(case.incident, revision=case.incident.revision + 1, **changes)
+        case.incident = changed
+        self.ledger.save_incident(changed, case.state)
+
+    def move(self, case: Case, state: IncidentState, phase: Phase = Phase.TRYING) -> None:
+        case.state, case.phase = state, phase
+        self.ledger.move_incident(case.incident.id, state, self.clock.now())
+
+    def tell(self, case: Case, news: str) -> None:
+        self.ledger.tell(case.incident.id, news)
+        case.told += 1
+
+    def ask(self, case: Case, name: str = "plan-1", **changes: Any) -> Plan:
+        case.plan, case.phase, case.asked = a_plan(name, incident=case.incident.id, **changes), Phase.HELD, name
+        return case.plan
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Let the time pass, a look each second."""
+        self.bulletin.look(self.cases)
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            self.bulletin.look(self.cases)
+
+    def letters(self, name: str = "pager") -> list[Alert]:
+        """All that were written and not sent."""
+        return [alert_of(letter.body) for letter in self.ledger.unsent(name, limit=10_000)]
+
+    def said(self, name: str = "pager") -> list[tuple[str, str]]:
+        return [(alert.what, alert.id) for alert in self.letters(name)]

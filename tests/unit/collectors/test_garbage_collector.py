@@ -1,0 +1,76 @@
+"""What dead owners left is taken away, and nothing else."""
+
+import contextlib
+import json
+import os
+import socket
+from pathlib import Path
+
+from collectors.agent.garbage_collector import sweep
+from collectors.agent.job_directory import JobDirectory
+from collectors.worker.procfs import Process
+from eagle_eye.clock import FakeClock
+from eagle_eye.digests import digest_of
+from eagle_eye.training.ring import RingWriter, start_time_of
+from fakes.ring_trainer import DEAD_PID, Trainer, write_listing
+
+
+def test_a_recycled_pid_is_another_process() -> None:
+    assert Process.open(os.getpid(), start_time_of(os.getpid()) + 1) is None
+    process = Process.open(os.getpid(), start_time_of(os.getpid()))
+    assert process is not None
+    look = process.look()
+    assert look is not None
+    assert look.cpu_s > 0
+    process.close()
+
+
+def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    dead, living = Trainer(tmp_path, 0, clock, pid=DEAD_PID), Trainer(tmp_path, 1, clock)
+    home = digest_of(str(tmp_path))[:8]
+    stray, elsewhere = shared / f"eagle-eye-0-r0-n1-{home}-0-1.ring", shared / f"eagle-eye-0-r0-n2-{home}-0-1.ring"
+    of_others = shared / "eagle-eye-0-r0-n1-12345678-0-1.ring"
+    for path, worker in ((stray, "r0/n1/0"), (elsewhere, "r0/n2/0"), (of_others, "r0/n1/0")):
+        RingWriter.create(path, pid=DEAD_PID, worker=worker, start_time=1).close()
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "precious").touch()
+    dead_socket = tmp_path / "r1-0-1.sock"
+    listening = socket.socket(socket.AF_UNIX)
+    with listening, socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(dead_socket))
+        listening.bind(str(tmp_path / "r2-launcher.sock"))
+        listening.listen()
+        write_listing(tmp_path, dead, living, launcher=DEAD_PID)
+        (listing,) = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.json")]
+        listing["workers"][0]["socket"] = str(outside / "precious")
+        (tmp_path / "jobs" / "r1.json").write_text(json.dumps(listing))
+        jobs = JobDirectory(tmp_path).look()
+        later = max(path.stat().st_mtime for path in tmp_path.rglob("*")) + 120
+        removed = sweep(tmp_path, jobs, later, "n1", shared)
+    assert set(removed) == {dead.path, stray, dead_socket}
+    assert living.path.exists()
+    assert elsewhere.exists()
+    assert of_others.exists(), "of another run directory: its launcher may live"
+    assert (outside / "precious").exists(), "a listing cannot make us remove anything outside our folders"
+    assert (tmp_path / "r2-launcher.sock").exists()
+
+
+def test_what_a_killed_launcher_itself_listened_on_goes_at_once(tmp_path: Path, clock: FakeClock) -> None:
+    dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
+    write_listing(tmp_path, dead, launcher=DEAD_PID)
+    names = ("r1-launcher.sock", "r1-elastic.sock", "r2-launcher.sock")
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(tmp_path / name))
+        removed = sweep(tmp_path, JobDirectory(tmp_path).look(), 0.0, "n1", tmp_path / "shared")
+    assert removed == [dead.path, tmp_path / "r1-launcher.sock", tmp_path / "r1-elastic.sock"], "the young one may be about to listen"
+
+
+def test_nothing_of_a_living_launcher_is_swept(tmp_path: Path, clock: FakeClock) -> None:
+    dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
+    write_listing(tmp_path, dead)
+    jobs = JobDirectory(tmp_path).look()
+    assert sweep(tmp_path, jobs, 1e12, "n1", tmp_path) == []

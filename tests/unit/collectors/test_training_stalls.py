@@ -1,0 +1,195 @@
+"""What the training collector calls a stall, and what it does not, over real rings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.training import TrainingCollector
+from collectors.worker.stall_limits import Limits, Progress, Sight
+from eagle_eye.clock import FakeClock
+from eagle_eye.training.ring import RUNNING
+from eagle_eye.types import Event
+from fakes.collector_readings import events_of, watch
+from fakes.ring_trainer import DEAD_PID, Trainer, write_listing
+
+
+def run_steps(collector: TrainingCollector, clock: FakeClock, *trainers: Trainer, steps: int = 6) -> list[Any]:
+    found: list[Any] = []
+    for number in range(steps):
+        for trainer in trainers:
+            trainer.step(number)
+        found += watch(collector, clock, 0.4)
+    for trainer in trainers:
+        trainer.begin(steps)
+        trainer.mark("forward")
+    clock.advance(0.2)
+    return found + collector.collect()
+
+
+def test_a_hung_worker_is_told_once_with_the_positions_of_all(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    hung, waiting = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, hung, waiting)
+    assert events_of(run_steps(collector, clock, hung, waiting)) == []
+    clock.advance(0.2)
+    waiting.mark("communication")
+    early = collector.collect() + watch(collector, clock, 0.4)
+    assert events_of(early) == []
+    stalls = events_of(watch(collector, clock, 0.6))
+    assert [(event.name, event.entity.name) for event in stalls] == [("stall", "r1/n1/0"), ("stall", "r1/n1/1")]
+    assert stalls[0].time == stalls[1].time, "in the same round, so that they can be compared"
+    assert stalls[0].attributes["phase"] == "forward"
+    assert stalls[1].attributes["phase"] == "communication"
+    assert int(stalls[0].attributes["marks"]) < int(stalls[1].attributes["marks"])
+    assert float(stalls[0].attributes["age_s"]) == pytest.approx(1.0, abs=0.21)
+    assert stalls[0].job == "default/gpt/r1"
+    assert stalls[0].attributes["step"] == "6"
+    assert events_of(watch(collector, clock, 5.0)) == []
+
+
+def test_a_worker_that_pauses_for_data_is_seen_beside_those_that_wait_for_it(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    reading, waiting = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, reading, waiting)
+    run_steps(collector, clock, reading, waiting)
+    reading.mark("data")
+    waiting.mark("communication")
+    stalls = events_of(watch(collector, clock, 1.4), "stall")
+    assert {event.entity.name: event.attributes["phase"] for event in stalls} == {
+        "r1/n1/0": "data",
+        "r1/n1/1": "communication",
+    }
+
+
+def test_a_worker_that_moves_is_not_told_beside_one_that_stands(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    hung, moving = Trainer(tmp_path, 0, clock), Trainer(tmp_path, 1, clock)
+    write_listing(tmp_path, hung, moving)
+    run_steps(collector, clock, hung, moving)
+    stalls: list[Event] = []
+    for _ in range(10):
+        moving.mark("forward")
+        stalls += events_of(watch(collector, clock, 0.2), "stall")
+    assert [event.entity.name for event in stalls] == ["r1/n1/0"]
+
+
+def test_a_worker_that_moves_again_is_told(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    assert len(events_of(watch(collector, clock, 2.0), "stall")) == 1
+    trainer.mark("backward")
+    assert [event.name for event in events_of(watch(collector, clock, 0.4))] == ["resumed"]
+    assert len(events_of(watch(collector, clock, 2.0), "stall")) == 1, "the next stall is a new one"
+
+
+def test_a_long_iteration_is_no_stall(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    trainer.step_s = 2.0
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    assert events_of(watch(collector, clock, 5.4)) == []
+    assert len(events_of(watch(collector, clock, 1.0), "stall")) == 1
+
+
+@pytest.mark.parametrize(("phase", "limit"), [("data", 10.0), ("evaluation", 300.0), ("checkpoint", 300.0)])
+def test_phases_that_may_take_long(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, phase: str, limit: float
+) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    trainer.mark(phase)
+    assert events_of(watch(collector, clock, limit - 0.5)) == []
+    assert len(events_of(watch(collector, clock, 1.0), "stall")) == 1
+
+
+def test_the_first_step_of_an_epoch_may_take_long(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    trainer.begin(0)
+    assert events_of(watch(collector, clock, 299.0)) == []
+    assert len(events_of(watch(collector, clock, 2.0), "stall")) == 1
+
+
+def test_a_loop_that_is_over_does_not_stall(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    trainer.ring.now[RUNNING] = 0
+    assert events_of(watch(collector, clock, 60.0)) == []
+
+
+def test_what_nobody_watched_is_no_stall(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    clock.advance(30.0)
+    assert events_of(collector.collect()) == [], "the whole machine may have stood still"
+    clock.advance(30.0)
+    trainer.mark()
+    assert events_of(collector.collect()) == [], "the agent was stopped, the worker was not"
+
+
+def test_a_dead_worker_does_not_stall(collector: TrainingCollector, tmp_path: Path, clock: FakeClock) -> None:
+    dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
+    dead.begin(1)
+    write_listing(tmp_path, dead)
+    assert events_of(watch(collector, clock, 400.0)) == []
+
+
+def test_the_state_stopped_counts_after_half_a_second_in_any_phase() -> None:
+    progress = Progress(Limits())
+    sight = Sight("T", marks=1, phase="checkpoint", completed=5, running=True)
+    told = []
+    for tenth in range(10):
+        progress.look(tenth / 10, sight)
+        told.append(progress.stands())
+    assert told == [False] * 6 + [True] * 4
+    assert not progress.look(1.0, sight._replace(state="S"))
+    assert not progress.stands()
+
+
+def test_a_short_stop_is_no_stall() -> None:
+    progress = Progress(Limits())
+    for tenth, state in enumerate("STTTSTTTSTTT"):
+        progress.look(tenth / 10, Sight(state, marks=tenth, phase="forward", completed=5, running=True))
+        assert not progress.stands()
+
+
+def test_a_stopped_worker_without_a_ring_is_resumed_by_its_state() -> None:
+    progress = Progress(Limits())
+    for tenth in range(8):
+        progress.look(tenth / 10, Sight("T"))
+    assert progress.stands()
+    progress.stalled = True
+    assert progress.look(0.9, Sight("S"))
+    assert not progress.stalled
+
+
+def test_the_first_step_does_not_count_for_the_mean() -> None:
+    progress = Progress(Limits())
+    progress.completed(60.0)
+    assert progress.iteration_s == 60.0
+    progress.completed(1.0)
+    assert progress.iteration_s == 1.0
+
+
+def test_evaluation_and_checkpoint_do_not_count_for_the_iteration_time(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock
+) -> None:
+    trainer = Trainer(tmp_path, 0, clock)
+    write_listing(tmp_path, trainer)
+    trainer.step(0)
+    for number in range(1, 5):
+        trainer.step(number, step_s=20.0, evaluation_s=15.0, checkpoint_s=4.9)
+    trainer.begin(5)
+    trainer.mark("forward")
+    collector.collect()
+    assert len(events_of(watch(collector, clock, 1.4), "stall")) == 1

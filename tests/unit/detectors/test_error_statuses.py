@@ -1,0 +1,74 @@
+"""The tables: Unicron's statuses, and the vendor's advice on Xids."""
+
+import pytest
+
+from detectors.features.error_statuses import STATUSES, XIDS, Method, classify, xid
+from eagle_eye.types import Severity
+
+# Unicron, table 1
+TABLE = {
+    "lost connection": (Method.NODE_HEALTH, Severity.SEV1),
+    "exited abnormally": (Method.PROCESS, Severity.SEV2),
+    "connection refused or reset": (Method.PROCESS, Severity.SEV3),
+    "ecc error": (Method.EXCEPTION, Severity.SEV1),
+    "invalid dma mapping": (Method.EXCEPTION, Severity.SEV1),
+    "nvlink error": (Method.EXCEPTION, Severity.SEV1),
+    "gpu driver error": (Method.EXCEPTION, Severity.SEV1),
+    "illegal memory access": (Method.EXCEPTION, Severity.SEV2),
+    "cuda error": (Method.EXCEPTION, Severity.SEV2),
+    "other software error": (Method.EXCEPTION, Severity.SEV2),
+    "other network error": (Method.EXCEPTION, Severity.SEV3),
+    "nccl timeout": (Method.STATISTICS, Severity.SEV3),
+    "link flapping": (Method.STATISTICS, Severity.SEV3),
+    "task hang": (Method.STATISTICS, Severity.SEV2),
+}
+
+
+def test_every_row_of_unicrons_table_is_there() -> None:
+    ours = {status.name: (status.method, status.severity) for status in STATUSES}
+    assert {name: ours.get(name) for name in TABLE} == TABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4", "connection refused or reset"),
+        ("RuntimeError: [pair.cc:537] Read error [127.0.0.1]:4: Connection reset by peer", "connection refused or reset"),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", "connection refused or reset"),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", "connection refused or reset"),
+        ("RuntimeError: [unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete", "nccl timeout"),
+        ("torch.distributed.DistStoreError: wait timeout after 300000ms", "nccl timeout"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal memory access"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "ecc error"),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink error"),
+        ("torch.AcceleratorError: CUDA error: device-side assert triggered", "cuda error"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory"),
+        ("NVMLError: Driver/library version mismatch", "gpu driver error"),
+        ("RuntimeError: invalid DMA mapping", "invalid dma mapping"),
+        ("OSError: [Errno 113] No route to host", "other network error"),
+        ("ValueError: too many values to unpack", "other software error"),
+    ],
+)
+def test_exceptions_are_named(text: str, name: str) -> None:
+    assert classify(text).name == name
+
+
+def test_a_broken_connection_is_a_symptom_and_a_broken_gpu_is_not() -> None:
+    assert classify("RuntimeError: Connection reset by peer").symptom
+    assert not classify("RuntimeError: CUDA error: uncorrectable ECC error encountered").symptom
+
+
+@pytest.mark.parametrize(
+    ("severity", "codes"),
+    [
+        (Severity.SEV1, (48, 62, 64, 74, 79, 95, 119, 120, 140)),
+        (Severity.SEV2, (13, 31, 69, 94)),
+        (Severity.INFO, (33, 43, 45, 61, 63, 92)),
+    ],
+)
+def test_severity_of_an_xid_follows_the_vendors_advice(severity: Severity, codes: tuple[int, ...]) -> None:
+    assert {code: XIDS[code].severity for code in codes} == dict.fromkeys(codes, severity)
+
+
+def test_an_xid_that_nobody_knows_informs_only() -> None:
+    assert xid(9999).severity is Severity.INFO

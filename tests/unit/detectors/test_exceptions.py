@@ -1,0 +1,50 @@
+"""Exceptions: raised by a worker, told before it dies, named by the table of statuses."""
+
+from detectors.exceptions import Exceptions
+from eagle_eye.types import Event
+from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
+
+WORKER = worker("node-1", 0)
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
+RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
+
+
+def raised(kind: str, message: str, time: float = 5.0, epoch: int = 1) -> Event:
+    trace = 'File "train.py", line 9\n  loss.backward()'
+    return event("exception", WORKER, time, type=kind, message=message, traceback=trace, epoch=epoch, step=40)
+
+
+def test_fault_a_cuda_error_is_told_with_type_worker_and_status() -> None:
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, raised("torch.AcceleratorError", ILLEGAL))])
+    assert (claim.entity, claim.kind, claim.score) == (WORKER, "worker.exception", 1.0)
+    assert claim.evidence[0].status == "illegal memory access"
+    assert "AcceleratorError" in claim.evidence[0].text
+    assert claim.evidence[-1].text == "loss.backward()"
+
+
+def test_twin_a_victims_connection_reset_is_a_symptom_with_a_low_score() -> None:
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, raised("RuntimeError", RESET))])
+    assert claim.evidence[0].status == "connection refused or reset"
+    assert claim.score == Exceptions().symptom_score
+
+
+def test_the_first_exception_of_a_worker_counts_and_ends_with_the_epoch() -> None:
+    begun = event("epoch.begun", job(), 7.0, epoch=2)
+    frames = [
+        cut_frame(5.01, raised("RuntimeError", ILLEGAL)),
+        cut_frame(5.10, raised("RuntimeError", RESET, time=5.09)),
+        cut_frame(7.01, begun),
+        cut_frame(7.02, raised("RuntimeError", RESET, time=6.9)),
+        cut_frame(9.00, raised("RuntimeError", RESET, time=8.9, epoch=2)),
+    ]
+    claims = claims_of(Exceptions(), frames)
+    assert [(claim.active, claim.evidence[0].status) for claim in claims] == [
+        (True, "illegal memory access"),
+        (False, "illegal memory access"),
+        (True, "connection refused or reset"),
+    ]
+
+
+def test_no_traceback_is_kept_if_none_is_wanted() -> None:
+    (claim,) = claims_of(Exceptions(traceback_lines=0), [cut_frame(5.01, raised("ValueError", "no"))])
+    assert len(claim.evidence) == 1

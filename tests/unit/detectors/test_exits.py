@@ -1,0 +1,73 @@
+"""Exits: a worker's process ended although nobody told it to."""
+
+import pytest
+
+from detectors.exits import Exits
+from eagle_eye.types import Claim
+from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
+
+VICTIM = worker("node-0", 1)
+
+
+def died(**attributes: object) -> list[Claim]:
+    told = {"pid": 7, "rank": 1, "epoch": 1, "step": 12, **attributes}
+    return claims_of(Exits(), [cut_frame(10.0, event("exit", VICTIM, 9.99, **told))])
+
+
+def test_fault_a_killed_worker_is_named_by_one_cut_frame() -> None:
+    (claim,) = died(code=-9, signal="SIGKILL", last_lines="step 11\nstep 12")
+    assert (claim.entity, claim.kind, claim.active, claim.since) == (VICTIM, "worker.exited", True, 9.99)
+    assert claim.evidence[0].status == "killed"
+    assert "SIGKILL" in claim.evidence[0].text
+    assert "step 12" in claim.evidence[0].text
+    assert [line.text for line in claim.evidence[1:]] == ["its last words: step 11", "its last words: step 12"]
+
+
+def test_twin_a_worker_that_is_done_exits_with_zero() -> None:
+    assert died(code=0, signal="") == []
+
+
+def test_an_end_that_the_launcher_brought_on_is_no_death() -> None:
+    assert died(code=-15, signal="SIGTERM", expected=1) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status"),
+    [
+        ({"code": -15, "signal": "SIGTERM"}, "killed"),
+        ({"code": -11, "signal": "SIGSEGV"}, "exited abnormally"),
+        ({"code": 1, "signal": ""}, "exited abnormally"),
+        ({"code": "", "signal": ""}, "exited abnormally"),
+        ({"code": 1, "signal": "", "exception": "ConnectionResetError"}, "connection refused or reset"),
+        ({"code": 1, "last_lines": "RuntimeError: Connection closed by peer"}, "connection refused or reset"),
+        ({"code": 1, "last_lines": "torch.OutOfMemoryError: CUDA out of memory"}, "out of memory"),
+        ({"code": 1, "last_lines": "reading connection reset counters, nvlink ok"}, "exited abnormally"),
+    ],
+)
+def test_the_last_words_tell_victims_but_chatter_tells_nothing(attributes: dict[str, object], status: str) -> None:
+    (claim,) = died(**attributes)
+    assert claim.evidence[0].status == status
+
+
+def test_it_is_over_with_the_next_epoch_and_stale_exits_are_not_told() -> None:
+    exits = Exits()
+    killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    begun = event("epoch.begun", job(), 11.0, epoch=2)
+    late = event("exit", worker("node-1", 0), 11.1, code=1, epoch=1)
+    claims = claims_of(exits, [cut_frame(10.0, killed), cut_frame(11.0, begun), cut_frame(11.2, late)])
+    assert [(claim.entity, claim.active) for claim in claims] == [(VICTIM, True), (VICTIM, False)]
+    assert "epoch 2 has begun" in claims[1].evidence[-1].text
+
+
+def test_death_and_new_epoch_in_one_frame_are_both_told() -> None:
+    """A flood after the stream was away."""
+    killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    begun = event("epoch.begun", job(), 11.0, epoch=2)
+    assert [claim.active for claim in claims_of(Exits(), [cut_frame(30.0, killed, begun)])] == [True, False]
+
+
+@pytest.mark.parametrize(("lines", "kept"), [(0, 0), (1, 1), (5, 2)])
+def test_as_many_last_lines_are_kept_as_asked_for(lines: int, kept: int) -> None:
+    told = event("exit", VICTIM, 9.99, code=1, last_lines="one\ntwo")
+    (claim,) = claims_of(Exits(lines=lines), [cut_frame(10.0, told)])
+    assert len(claim.evidence) == 1 + kept

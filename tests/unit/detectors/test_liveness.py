@@ -1,0 +1,161 @@
+"""A node is lost when three witnesses agree, and never before."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.liveness import Liveness
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Event, Kind
+from fakes.synthetic_events import claims_of, cut_frame, event, job, node, with_events, worker
+from fakes.synthetic_frames import BEGAN, SilentNode, job_frames
+
+LOST = "node-1"
+
+
+def ticks(nodes: int = 2, count: int = 12, silent: tuple[str, ...] = (), begin: int = 5) -> list[Frame]:
+    faults = [SilentNode(name, begin) for name in silent]
+    return list(job_frames(nodes, 2, count, np.random.default_rng(0), faults=faults))
+
+
+def sessions(name: str, time: float, *roles: str, opened: bool = False) -> tuple[Event, ...]:
+    said = "session.opened" if opened else "session.lost"
+    return tuple(event(said, node(name), time, role=role) for role in roles)
+
+
+def peer(name: str, time: float) -> Event:
+    return event("peer.lost", node(name), time, seen_by="node-0")
+
+
+def told(frames: list[Frame], at: float, *events: Event) -> Iterator[Frame]:
+    """The ticks with a cut frame in between that holds the events."""
+    cut = False
+    for frame in frames:
+        if not cut and frame.time > at:
+            cut = True
+            yield cut_frame(at, *events, layout=frame.layout)
+        yield frame
+
+
+def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
+    return [(claim.kind, claim.entity.name, claim.active) for claim in claims]
+
+
+def test_fault_a_killed_node_is_lost_within_three_seconds() -> None:
+    killed = BEGAN + 5.05  # its last batch came just before
+    frames = told(ticks(silent=(LOST,)), killed, *sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    detector = Liveness()
+    found = next((frame.time, claim) for frame in frames for claim in detector.update(frame))
+    time, claim = found
+    assert kinds([claim]) == [("node.lost", LOST, True)]
+    assert time - killed <= 3.0
+    assert claim.since == killed
+    assert len(claim.evidence) == 4
+
+
+def frozen(frame: Frame) -> Frame:
+    """No worker gets on."""
+    workers = dict(frame.metrics[Kind.WORKER])
+    for name in ("step", "marks"):
+        workers[name] = np.where(np.isnan(workers[name]), workers[name], np.float32(7))
+    return replace(frame, metrics={**frame.metrics, Kind.WORKER: workers})
+
+
+def test_the_job_standing_still_is_a_third_witness_too() -> None:
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=(LOST,))]
+    claims = claims_of(Liveness(), told(frames, BEGAN + 5.1, *sessions(LOST, BEGAN + 5.1, "agent", "launcher")))
+    assert kinds(claims) == [("node.lost", LOST, True)]
+    assert "stands still" in claims[0].evidence[-1].text
+
+
+@pytest.mark.parametrize(
+    ("name", "silent", "events"),
+    [
+        ("stream away: batches alone stop", (LOST,), ()),
+        ("server restarted: sessions alone break", (), (*sessions(LOST, BEGAN + 5.1, "agent"), peer(LOST, BEGAN + 5.1))),
+        ("agent dead: batches and its session, the job goes on", (LOST,), sessions(LOST, BEGAN + 5.1, "agent")),
+        ("a peer's connection alone", (LOST,), (peer(LOST, BEGAN + 5.1),)),
+        ("two witnesses: the job goes on", (LOST,), sessions(LOST, BEGAN + 5.1, "agent", "launcher")),
+    ],
+)
+def test_twin_one_or_two_witnesses_are_not_enough(name: str, silent: tuple[str, ...], events: tuple[Event, ...]) -> None:
+    assert kinds(claims_of(Liveness(), told(ticks(silent=silent), BEGAN + 5.1, *events))) == [], name
+
+
+def test_twin_a_dead_agent_in_a_job_that_stands_still_is_no_dead_node_while_the_launcher_is_there() -> None:
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=(LOST,))]
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 5.1, *sessions(LOST, BEGAN + 5.1, "agent")))) == []
+
+
+def test_a_node_that_reports_again_is_not_lost_any_more() -> None:
+    killed = BEGAN + 5.05
+    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    frames = list(told(ticks(count=10, silent=(LOST,)), killed, *gone))
+    healthy = [frame for frame in ticks(count=16) if frame.time > frames[-1].time]
+    back = with_events(healthy[0], *sessions(LOST, healthy[0].time, "agent", opened=True))
+    claims = claims_of(Liveness(), [*frames, back, *healthy[1:]])
+    assert kinds(claims)[:2] == [("node.lost", LOST, True), ("node.lost", LOST, False)]
+    again = claims_of(Liveness(), [*frames, *healthy])
+    assert "reports again" in again[1].evidence[-1].text
+
+
+def test_fault_a_launcher_alone_is_lost_while_its_agent_reports() -> None:
+    events = (*sessions(LOST, BEGAN + 5.1, "launcher"), peer(LOST, BEGAN + 5.1))
+    opened = sessions(LOST, BEGAN + 8.5, "launcher", opened=True)
+    frames = list(told(list(told(ticks(), BEGAN + 5.1, *events)), BEGAN + 8.5, *opened))
+    assert kinds(claims_of(Liveness(), frames)) == [("launcher.lost", LOST, True), ("launcher.lost", LOST, False)]
+
+
+def test_twin_launchers_and_agents_of_a_finished_job_may_leave() -> None:
+    done = event("job.finished", job(), BEGAN + 5.0)
+    events = (done, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), told(ticks(silent=(LOST,)), BEGAN + 5.1, *events))) == []
+
+
+def test_many_nodes_at_once_are_a_switch_only_those_that_peers_saw_die_are_lost() -> None:
+    names = tuple(f"node-{index}" for index in range(4))
+    events = [each for name in names for each in sessions(name, BEGAN + 5.1, "agent", "launcher")]
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(nodes=20, silent=names)]
+    cut = told(frames, BEGAN + 5.1, *events, peer("node-2", BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), cut)) == [("node.lost", "node-2", True)]
+
+
+def test_two_nodes_of_two_are_no_crowd() -> None:
+    names = ("node-0", "node-1")
+    events = [each for name in names for each in sessions(name, BEGAN + 5.1, "agent", "launcher")]
+    seen = [peer(name, BEGAN + 5.1) for name in names]
+    claims = claims_of(Liveness(), told(ticks(silent=names), BEGAN + 5.1, *events, *seen))
+    assert {claim.entity.name for claim in claims} == set(names)
+
+
+def test_a_node_without_a_job_is_lost_on_two_witnesses_after_two_lease_times_more() -> None:
+    idle = [replace(frame, job="idle/node-1", layout=None) for frame in ticks(count=20, silent=(LOST,))]
+    frames = told(idle, BEGAN + 5.1, *sessions(LOST, BEGAN + 5.1, "agent"))
+    detector = Liveness()
+    times = [frame.time - BEGAN for frame in (replace(each, job="idle/node-1") for each in frames) for _ in detector.update(frame)]
+    assert len(times) == 1
+    assert times[0] > 5.0 + detector.silence_s + 2 * detector.lease_s
+
+
+def test_a_node_whose_clock_is_minutes_off_is_not_silent() -> None:
+    frames = [replace(frame, reporting={**frame.reporting, LOST: frame.reporting[LOST] - 300}) for frame in ticks()]
+    events = (*sessions(LOST, BEGAN + 5.1, "agent", "launcher"), peer(LOST, BEGAN + 5.1))
+    assert kinds(claims_of(Liveness(), told(frames, BEGAN + 5.1, *events))) == []
+
+
+def test_a_broken_connection_of_a_survivor_is_a_witness() -> None:
+    reset = event(
+        "exception", worker("node-0", 0), BEGAN + 5.2, type="RuntimeError", message="Connection closed by peer"
+    )
+    frames = told(ticks(silent=(LOST,)), BEGAN + 5.3, *sessions(LOST, BEGAN + 5.1, "agent", "launcher"), reset)
+    assert kinds(claims_of(Liveness(), frames)) == [("node.lost", LOST, True)]
+
+
+def test_with_the_job_the_loss_of_its_node_is_over() -> None:
+    killed = BEGAN + 5.05
+    gone = (*sessions(LOST, killed, "agent", "launcher"), peer(LOST, killed))
+    frames = list(told(ticks(silent=(LOST,)), killed, *gone))
+    done = cut_frame(frames[-1].time + 1, event("job.finished", job(), frames[-1].time + 1))
+    assert kinds(claims_of(Liveness(), [*frames, done])) == [("node.lost", LOST, True), ("node.lost", LOST, False)]

@@ -1,0 +1,118 @@
+"""The loss is no number any more, or jumps."""
+
+import numpy as np
+import pytest
+
+from detectors.loss import Loss
+from eagle_eye.types import Claim, Event
+from fakes.synthetic_events import claims_of, cut_frame, event, job
+from fakes.synthetic_frames import Draft, Fault, job_frames
+
+NAN = np.float32(np.nan)
+
+
+def claims(*faults: Fault, ticks: int = 40, detector: Loss | None = None) -> list[Claim]:
+    frames = job_frames(2, 2, ticks, np.random.default_rng(0), faults=faults)
+    return claims_of(detector or Loss(), frames)
+
+
+def broken(name: str, value: float, number: int, workers: slice | list[int], last: int = 1 << 30) -> Fault:
+    def fault(draft: Draft) -> None:
+        for step in draft.steps:
+            if number <= step.number <= last:
+                step.values[name][workers] = value
+                step.values[f"{name}_nan"] = np.where(np.isnan(step.values[name]), np.float32(1), NAN)
+
+    return fault
+
+
+def kinds(found: list[Claim]) -> list[tuple[str, str, bool]]:
+    return [(claim.kind, claim.entity.name, claim.active) for claim in found]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_fault_the_worker_whose_loss_was_first_no_number_is_named_with_the_step(value: float) -> None:
+    """Its gradients reach all others in the same step, their losses in the next one."""
+    found = claims(
+        broken("loss", value, 41, [2]), broken("grad_norm", np.nan, 41, slice(None)), broken("loss", np.nan, 42, slice(None))
+    )
+    assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
+    assert (found[0].evidence[0].metric, found[0].evidence[0].value) == ("step", 41.0)
+
+
+def test_fault_a_loss_of_nan_is_found_where_nothing_else_is_logged_with_it() -> None:
+    def alone(draft: Draft) -> None:
+        for step in draft.steps:
+            del step.values["tokens"], step.values["grad_norm"]
+
+    found = claims(broken("loss", np.nan, 41, [2]), broken("loss", np.nan, 42, slice(None)), alone)
+    assert kinds(found) == [("loss.not_finite", "run/node-1/0", True)]
+
+
+def test_twin_a_script_that_logs_its_loss_often_and_then_seldom_has_no_bad_loss() -> None:
+    def tiring(draft: Draft) -> None:
+        for step in draft.steps:
+            if step.number > 10 and step.number % 10:
+                step.values["loss"][:] = NAN
+
+    assert claims(tiring) == []
+
+
+def test_if_all_are_bad_in_the_same_step_nobody_is_named() -> None:
+    assert kinds(claims(broken("loss", np.nan, 41, slice(None)))) == [("loss.not_finite", job().name, True)]
+
+
+def test_twin_a_script_that_logs_its_loss_seldom_has_no_bad_loss() -> None:
+    def seldom(draft: Draft) -> None:
+        for step in draft.steps:
+            if step.number % 10:
+                step.values["loss"][:] = NAN
+
+    assert claims(seldom) == []
+
+
+def test_twin_a_worker_whose_step_was_not_reported_has_no_bad_loss() -> None:
+    def unreported(draft: Draft) -> None:
+        for step in draft.steps:
+            if step.number == 41:
+                for values in step.values.values():
+                    values[1] = NAN
+
+    assert claims(unreported) == []
+
+
+def test_twin_a_loss_scaler_makes_one_infinite_norm_and_goes_on() -> None:
+    assert claims(broken("grad_norm", np.inf, 41, slice(None), 42)) == []
+    assert kinds(claims(broken("grad_norm", np.inf, 41, slice(None)))) == [("loss.not_finite", job().name, True)]
+
+
+def test_it_is_over_when_the_loss_is_a_number_again_or_a_new_epoch_begins() -> None:
+    assert [claim.active for claim in claims(broken("loss", np.inf, 41, [2], 43))] == [True, False]
+    detector = Loss()
+    claims(broken("loss", np.inf, 41, [2]), detector=detector)
+    over = claims_of(detector, [cut_frame(99.0, event("epoch.begun", job(), 99.0, epoch=2))])
+    assert [claim.active for claim in over] == [False]
+
+
+@pytest.mark.parametrize("end", [event("epoch.begun", job(), 99.0, epoch=2), event("job.finished", job(), 99.0, epoch=1)])
+def test_twin_the_last_steps_of_an_epoch_that_is_over_accuse_nobody(end: Event) -> None:
+    detector = Loss()
+    late = list(job_frames(2, 2, 40, np.random.default_rng(0), faults=[broken("loss", np.nan, 41, [2])]))
+    assert claims_of(detector, [cut_frame(99.0, end), *late]) == []
+
+
+def test_fault_a_spike_of_the_loss_informs_and_passes() -> None:
+    found = claims(broken("loss", 60.0, 61, slice(None), 61))
+    assert kinds(found) == [("loss.spike", job().name, True), ("loss.spike", job().name, False)]
+    assert found[0].evidence[0].value == 61
+
+
+def test_twin_a_falling_loss_and_a_noisy_one_are_no_spikes() -> None:
+    rng = np.random.default_rng(4)
+
+    def noisy(draft: Draft) -> None:
+        for step in draft.steps:
+            step.values["loss"] *= np.float32(rng.uniform(0.7, 1.4))
+
+    assert claims(noisy, ticks=200) == []
+    assert claims(ticks=200) == []

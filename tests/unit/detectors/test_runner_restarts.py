@@ -1,0 +1,209 @@
+"""A runner that takes over: after a restart, from a former owner, and where the stream has begun anew."""
+
+import threading
+
+import msgspec
+import numpy as np
+import pytest
+
+from detectors.runtime import open_record_offsets, recovery
+from detectors.runtime.runner import Runner
+from detectors.runtime.watermarks import SNAPSHOT_TICKS
+from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
+from eagle_eye.stream.memory import MemoryLog, MemoryStream
+from eagle_eye.types import ConfigChange, Incident, Kind, Layout, Place, SchemaRecord
+from fakes.runner_partition import JOB, Exited, Hot, World, settle
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(world: World) -> None:
+    runner = world.runner(Hot())
+    for _ in range(5):
+        world.second(runner, 90.0)
+    [opened] = world.findings
+    told = len(world.incidents)
+    again = world.runner(Hot(), generation=2)
+    assert world.incidents[told:] == world.incidents[:told]  # those that are open are told once more
+    assert again.watch.open_findings() == (opened,)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
+    world.second(again, 90.0)
+    assert len(world.findings) == 1
+    world.second(again, 20.0)
+    assert [(finding.id, finding.revision, finding.active) for finding in world.findings[1:]] == [(opened.id, 2, False)]
+    assert world.runner(Hot(), generation=3).watch.open_findings() == ()
+    assert again.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0).shape == (7, 1)
+
+
+def test_what_was_read_but_not_judged_before_a_crash_is_judged_after_it(world: World) -> None:
+    runner = world.runner(Exited())
+    world.second(runner)
+    world.exit()
+    runner.step()  # reads the event and appends the cut; then the process is killed
+    world.runner(Exited(), generation=2)
+    assert [incident.cause for incident in world.incidents] == ["worker.exited"]
+
+
+def test_a_crash_between_writing_and_committing_makes_no_second_finding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    monkeypatch.setattr(world.stream, "commit", lambda *_: None)
+    settle(runner)
+    monkeypatch.undo()
+    world.runner(Exited(), generation=2)
+    assert len(world.stream.read(FINDINGS, 0, 0)) == 1
+    assert {incident.id for incident in world.incidents} == {world.incidents[0].id}
+
+
+def test_an_owner_below_what_the_stream_has_seen_is_over_before_it_says_anything(world: World) -> None:
+    runner = world.runner(Exited(), generation=7)
+    world.second(runner)
+    late = world.runner(Exited(), generation=3)
+    world.second(late)
+    assert (late.outranked_by, len(world.marks())) == (7, 1)
+
+
+def test_an_older_revision_that_a_former_owner_writes_late_opens_nothing(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    [incident] = world.incidents
+    over = msgspec.structs.replace(incident, revision=2, active=False)
+    for revision in (over, incident):
+        world.stream.append(INCIDENTS, [(JOB, msgspec.json.encode(revision))])
+    assert world.runner(Exited(), generation=2).watch.incidents == {}
+
+
+def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_records() -> None:
+    log = MemoryLog()
+    world = World(MemoryStream(log))
+    runner = world.runner(Exited(), config=ConfigChange(digest="d", text=""))
+    world.second(runner)
+    world.exit()
+    settle(runner)
+    log.topics.clear()
+    log.committed.clear()
+    settle(runner)
+    assert "stream.anew" in world.notices
+    assert len(world.stream.read(FINDINGS, 0, 0)) == len(world.stream.read(INCIDENTS, 0, 0)) == 1
+    world.second(runner)
+    assert {ConfigChange, SchemaRecord} <= {type(record) for record in world.records()}
+    world.exit("r/n/1")
+    settle(runner)
+    assert len(world.incidents) == 2
+    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+
+
+def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
+    runner = world.runner(Exited())
+    world.exit()
+    settle(runner)
+    world.runner(Exited(), generation=2)
+    written = [msgspec.json.decode(message.value, type=Incident) for message in world.stream.read(INCIDENTS, 0, 0)]
+    assert written == [world.incidents[0]] * 2, "whoever leads may have lost it"
+
+
+# --- a past that is too long to be seen at once --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "AT_ONCE", 40)
+    monkeypatch.setattr(recovery, "NEAR", 4)
+
+
+def until_deep(runner: Runner) -> None:
+    """The second watch works in a thread of its own."""
+    deepening = runner._deepening
+    assert deepening is not None
+    deepening._thread.join(30)
+    settle(runner)
+    assert runner._deepening is None
+
+
+def past_of(runner: Runner) -> int:
+    """Ticks in the window of the job."""
+    return len(runner.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0))
+
+
+def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_follows(world: World, little_at_once: None) -> None:
+    runner = world.runner(Exited(), Hot())
+    for _ in range(100):
+        world.second(runner, 90.0)
+    again = world.runner(Exited(), Hot(), generation=2)
+    assert past_of(again) < 25
+    world.exit()
+    settle(again)
+    assert [incident.cause for incident in world.incidents[-1:]] == ["worker.exited"], "before the past was seen whole"
+    opened = again.watch.incidents, set(again.watch.open_findings())
+    until_deep(again)
+    assert past_of(again) == 100
+    assert (again.watch.incidents, set(again.watch.open_findings())) == opened
+    told = len(world.findings)
+    world.second(again, 90.0)
+    assert len(world.findings) == told, "what is open stays what it is"
+    world.second(again, 20.0)
+    assert [(finding.kind, finding.active) for finding in world.findings[told:]] == [("node.hot", False)]
+
+
+def test_the_newest_part_is_read_with_the_standing_records_of_before(world: World, little_at_once: None) -> None:
+    runner = world.runner(Exited())
+    place = Place(worker="r/n/0", node="n", rank=0, local_rank=0)
+    world.put(Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, places=(place,)))
+    for _ in range(SNAPSHOT_TICKS + 50):
+        world.second(runner)
+    again = world.runner(Exited(), generation=2)
+    world.second(again)
+    assert world.frames[-1].layout is not None
+    assert not np.isnan(world.frames[-1].metrics[Kind.NODE]["temperature_celsius"]).any(), "its schema is known"
+
+
+def test_one_that_ends_before_it_has_seen_everything_leaves_nothing_behind(world: World, little_at_once: None) -> None:
+    runner = world.runner(Hot())
+    for _ in range(100):
+        world.second(runner)
+    again = world.runner(Hot(), generation=2)
+    again.close()
+    assert not any(thread.name.startswith("deepening") for thread in threading.enumerate())
+
+
+# --- what is open, and where it lies -------------------------------------------------------------------------------------
+
+
+def test_an_owner_looks_for_what_is_open_no_further_back_than_the_last_snapshot(world: World) -> None:
+    runner = world.runner(Exited(), Hot())
+    for _ in range(3):
+        for celsius in (90, 90, 90, 20):  # opened and withdrawn
+            world.second(runner, celsius)
+    for _ in range(SNAPSHOT_TICKS):
+        world.second(runner)
+    end = world.stream.end(FINDINGS, 0)
+    assert (end, world.stream.committed("eagle-eye.open.0", FINDINGS, 0)) == (6, end)
+    world.exit()
+    settle(runner)
+    for _ in range(SNAPSHOT_TICKS):
+        world.second(runner)
+    assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == end, "where the open one lies"
+    [opened] = world.runner(Exited(), Hot(), generation=2).watch.open_findings()
+    assert opened.kind == "worker.exited"
+
+
+def test_what_lies_far_back_is_written_again_so_that_nobody_goes_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_record_offsets, "FAR", 5)
+    runner = world.runner(Exited(), Hot())
+    world.exit()
+    for _ in range(4):
+        for celsius in (90, 90, 90, 20):
+            world.second(runner, celsius)
+    for _ in range(2 * SNAPSHOT_TICKS):
+        world.second(runner)
+    first = world.stream.read(FINDINGS, 0, 0)[0].value
+    copies = [message.offset for message in world.stream.read(FINDINGS, 0, 0) if message.value == first]
+    assert len(copies) == 2
+    assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == copies[1]
+    assert [finding.kind for finding in world.runner(Exited(), Hot(), generation=2).watch.open_findings()] == ["worker.exited"]

@@ -1,0 +1,259 @@
+"""The job stands still: who keeps it waiting?"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from detectors.stall import Progress
+from eagle_eye.frames import Frame
+from eagle_eye.training.messages import PHASES
+from eagle_eye.types import Claim, Event, Kind
+from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
+from fakes.synthetic_frames import BEGAN, Draft, FrozenWorker, job_frames, layout_of
+
+LAYOUT = layout_of(2, 2)
+NOW = BEGAN + 6.0
+HANGS = "run/node-0/1"
+
+
+def healthy(count: int = 6) -> list[Frame]:
+    return list(job_frames(2, 2, count, np.random.default_rng(0)))
+
+
+def stalls(phases: str, *, step: int = 12, marks: int = 120, behind: int = 0, state: str = "S", **more: object) -> list[Event]:
+    """One stall event per worker, e.g. phases "f ccc": the first is in forward, the others in communication."""
+    short = {"c": "communication", "f": "forward", "d": "data", "e": "evaluation", "o": "other"}
+    found = []
+    for index, place in enumerate(LAYOUT.places):
+        slow = phases[index] != "c" or (index == 0 and behind > 0)
+        entity = worker(place.node, place.local_rank)
+        told = {"step": step - (behind if slow else 0), "marks": marks - (1 if slow else 0), "phase": short[phases[index]]}
+        found.append(event("stall", entity, NOW, age_s=2.0, state=state if slow else "S", **{"epoch": 1, **told, **more}))
+    return found
+
+
+def run(*frames: Frame) -> list[Claim]:
+    return claims_of(Progress(), [*healthy(), *frames])
+
+
+def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
+    return [(claim.kind, claim.entity.name, claim.active) for claim in claims]
+
+
+def test_fault_a_python_hang_is_blamed_once_all_positions_are_known() -> None:
+    events = stalls("cfcc")
+    first = cut_frame(NOW, *events[:2], layout=LAYOUT)
+    assert kinds(run(first)) == []
+    claims = run(first, cut_frame(NOW + 0.2, *events[2:], layout=LAYOUT))
+    assert kinds(claims) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert claims[1].since == pytest.approx(NOW - 2.0)
+    assert claims[1].evidence[1].value == 3
+    assert claims[1].evidence[0].event == events[1].id
+
+
+def test_fault_a_stopped_process_is_the_culprit_at_once_and_in_any_phase() -> None:
+    (event_,) = [each for each in stalls("cccc", state="T", behind=1) if each.attributes["state"] == "T"]
+    claims = run(cut_frame(NOW, event_, layout=LAYOUT))
+    assert kinds(claims) == [("worker.stopped", "run/node-0/0", True)]
+
+
+def test_twin_all_wait_at_the_same_place_nobody_is_accused() -> None:
+    assert kinds(run(cut_frame(NOW, *stalls("cccc"), layout=LAYOUT))) == [("job.stalled", job().name, True)]
+
+
+def test_twin_all_stand_in_the_same_unmarked_place_nobody_is_accused() -> None:
+    assert kinds(run(cut_frame(NOW, *stalls("oooo"), layout=LAYOUT))) == [("job.stalled", job().name, True)]
+
+
+def test_one_that_never_came_out_of_a_collective_that_the_others_left_is_the_culprit() -> None:
+    """The GIL is held while the exchange goes on in the background."""
+    claims = run(cut_frame(NOW, *stalls("cccc", behind=1), layout=LAYOUT))
+    assert kinds(claims)[1] == ("worker.stalled", "run/node-0/0", True)
+    assert claims[1].score < 0.9
+
+
+@dataclass
+class Pausing:
+    """One worker is in a phase for long, the others wait for it; ticks alone."""
+
+    phase: str
+    begin: int = 4
+
+    def __call__(self, draft: Draft) -> None:
+        FrozenWorker(worker=1, begin=self.begin)(draft)
+        if draft.tick >= self.begin:
+            draft.metrics[Kind.WORKER]["phase"][1] = PHASES.index(self.phase)
+
+
+@pytest.mark.parametrize("phase", ["evaluation", "checkpoint"])
+def test_twin_evaluation_and_checkpoint_of_one_worker_raise_nothing(phase: str) -> None:
+    frames = list(job_frames(2, 2, 40, np.random.default_rng(0), faults=[Pausing(phase)]))
+    waiting = [each for each in stalls("cccc") if each.entity.name != HANGS]
+    frames.insert(5, cut_frame(frames[4].time + 0.1, *waiting, layout=LAYOUT))
+    assert kinds(claims_of(Progress(), frames)) == []
+
+
+def test_fault_a_hang_that_the_others_await_in_their_evaluation_is_found() -> None:
+    def evaluating(draft: Draft) -> None:
+        if draft.tick >= 4:
+            draft.metrics[Kind.WORKER]["phase"][[0, 2, 3]] = PHASES.index("evaluation")
+
+    frames = job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
+    found = claims_of(Progress(), frames)
+    assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+
+
+def test_twin_all_stand_in_their_evaluation_nobody_is_accused_because_it_began_a_moment_earlier() -> None:
+    def evaluating(draft: Draft) -> None:
+        if draft.tick >= 4:
+            metrics = draft.metrics[Kind.WORKER]
+            metrics["phase"][:], metrics["marks"][:] = PHASES.index("evaluation"), metrics["marks"].max()
+            metrics["progress_age_s"][1] += 0.4
+
+    frames = job_frames(2, 2, 14, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
+    found = claims_of(Progress(unseen_patience_s=5.2), frames)
+    assert kinds(found) == [("job.stalled", job().name, True)]
+
+
+def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[Pausing("data")]))
+    claims = claims_of(Progress(), frames)
+    assert kinds(claims) == [("input.stalled", job().name, True)]
+
+
+def test_a_wait_for_input_without_end_is_a_stall_of_the_worker_that_never_got_it() -> None:
+    frames = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Pausing("data")]))
+    claims = claims_of(Progress(data_patience_s=8.0), frames)
+    assert [claim.kind for claim in claims] == ["input.stalled", "job.stalled", "worker.stalled"]
+
+
+@pytest.mark.parametrize("begin", [4, 7])
+def test_fault_a_hang_is_found_from_ticks_alone(begin: int) -> None:
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=begin)]))
+    detector = Progress()
+    found = [(frame.time, claim) for frame in frames for claim in detector.update(frame)]
+    assert kinds([claim for _, claim in found]) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert found[0][0] - (BEGAN + begin) <= 3.0
+
+
+def test_it_is_over_when_the_workers_move_or_a_new_epoch_begins() -> None:
+    events = stalls("cfcc")
+    resumed = [event("resumed", each.entity, NOW + 1, step=12, epoch=1) for each in events]
+    stalled = cut_frame(NOW, *events, layout=LAYOUT)
+    over = [("worker.stalled", HANGS, False), ("job.stalled", job().name, False)]
+    assert sorted(kinds(run(stalled, cut_frame(NOW + 1, *resumed, layout=LAYOUT)))[2:]) == sorted(over)
+    begun = event("epoch.begun", job(), NOW + 1, epoch=2)
+    late = stalls("cfcc", epoch=1)
+    claims = run(stalled, cut_frame(NOW + 1, begun, layout=LAYOUT), cut_frame(NOW + 1.1, *late, layout=LAYOUT))
+    assert sorted(kinds(claims)[2:]) == sorted(over)
+
+
+def test_twin_what_was_read_before_the_workers_moved_again_accuses_nobody_anew() -> None:
+    """A worker moves again between two ticks; the batch of the later tick was read before that."""
+
+    def second_stall(draft: Draft) -> None:
+        if draft.tick >= 9:
+            draft.metrics[Kind.WORKER]["progress_age_s"][:] = draft.tick - 8.3
+
+    faults = [FrozenWorker(worker=1, begin=4), second_stall]
+    frames = list(job_frames(2, 2, 13, np.random.default_rng(0), faults=faults))
+    begun, moved = frames[7].time, frames[7].time + 0.6
+    frames[8] = replace(frames[8], metrics={Kind.WORKER: frames[7].metrics[Kind.WORKER]})
+    resumed = [event("resumed", worker(place.node, place.local_rank), moved, step=12, epoch=1) for place in LAYOUT.places]
+    detector = Progress()
+    before = [claim for frame in frames[:8] for claim in detector.update(frame)]
+    over = list(detector.update(cut_frame(moved, *resumed, layout=LAYOUT)))
+    assert [claim.active for claim in (*before, *over)] == [True, True, False, False]
+    assert list(detector.update(frames[8])) == []
+    again = [claim for frame in frames[9:] for claim in detector.update(frame)]
+    assert kinds(again) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert again[0].since > begun
+
+
+def test_twin_survivors_of_a_death_stand_still_without_being_accused() -> None:
+    """Nor is the dead one, whose last position is furthest behind: who died is told elsewhere."""
+    dead = event("exit", worker("node-0", 1), BEGAN + 4.5, code=-9, signal="SIGKILL", epoch=1)
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4)]))
+    frames.insert(4, cut_frame(BEGAN + 4.5, dead, layout=LAYOUT))
+    assert kinds(claims_of(Progress(), frames)) == []
+
+
+def test_before_the_first_step_of_an_epoch_slow_workers_are_not_stalled() -> None:
+    def loading(draft: Draft) -> None:
+        draft.steps.clear()
+        draft.metrics[Kind.WORKER]["progress_age_s"][:] = draft.tick + 1
+
+    frames = list(job_frames(2, 2, 30, np.random.default_rng(0), faults=[loading]))
+    assert kinds(claims_of(Progress(), frames)) == []
+
+
+def test_late_batches_of_a_node_leave_its_workers_where_they_were() -> None:
+    def late(draft: Draft) -> None:
+        if draft.tick in (7, 8):
+            for values in draft.metrics[Kind.WORKER].values():
+                values[2:] = np.nan
+
+    faults = [FrozenWorker(worker=1, begin=4), late]
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=faults))
+    assert [claim.active for claim in claims_of(Progress(), frames)] == [True, True]
+
+
+def test_positions_that_stay_unknown_accuse_nobody() -> None:
+    def half(draft: Draft) -> None:
+        if draft.tick >= 4:
+            for values in draft.metrics[Kind.WORKER].values():
+                values[2:] = np.nan
+
+    faults = [half, FrozenWorker(worker=1, begin=4), half]
+    frames = list(job_frames(2, 2, 14, np.random.default_rng(0), faults=faults))
+    kinds_ = [claim.kind for claim in claims_of(Progress(late_ticks=0), frames)]
+    assert kinds_ == ["job.stalled"]
+
+
+@dataclass
+class Finished:
+    """A worker's loop is over and its process is gone from a tick on, as its node reads it."""
+
+    worker: int
+    begin: int = 4
+    steps_short: int = 0
+
+    def __call__(self, draft: Draft) -> None:
+        if draft.tick >= self.begin:
+            metrics = draft.metrics[Kind.WORKER]
+            metrics["running"][self.worker] = 0
+            metrics["state"][self.worker] = np.nan
+            metrics["marks"][self.worker] += 5
+            metrics["step"][self.worker] -= self.steps_short
+
+
+def test_fault_who_hangs_after_a_peer_has_finished_is_named_and_the_peer_is_not() -> None:
+    frames = job_frames(1, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), Finished(0)])
+    found = claims_of(Progress(), frames)
+    assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert not any("node-0/0" in line.text for claim in found for line in claim.evidence)
+
+
+@pytest.mark.parametrize("phase", ["communication", "other"])
+def test_twin_those_that_wait_for_a_peer_that_has_left_early_are_not_named_nor_is_it(phase: str) -> None:
+    def waiting(draft: Draft) -> None:
+        if draft.tick >= 4:
+            draft.metrics[Kind.WORKER]["phase"][1] = PHASES.index(phase)
+
+    faults = [FrozenWorker(worker=1, begin=4), waiting, Finished(0, steps_short=3)]
+    found = claims_of(Progress(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults))
+    assert kinds(found) == [("job.stalled", job().name, True)]
+    assert not any("worker run/node-0/0" in line.text for claim in found for line in claim.evidence)
+
+
+def test_twin_workers_that_have_all_finished_do_not_stand_still() -> None:
+    faults = [FrozenWorker(worker=1, begin=4), Finished(0), Finished(1)]
+    assert claims_of(Progress(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults)) == []
+
+
+def test_a_stall_told_by_events_is_judged_without_waiting_for_who_has_finished() -> None:
+    frames = list(job_frames(2, 2, 6, np.random.default_rng(0), faults=[Finished(0)]))
+    told = cut_frame(NOW, *stalls("cfcc", step=1000)[1:], layout=LAYOUT)
+    named = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert kinds(claims_of(Progress(), [*frames, told])) == named

@@ -1,0 +1,74 @@
+"""A worker makes itself ready to enter: nothing that it holds is another thing than before."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from eagle_eye.training.elastic.model import Trained
+from eagle_eye.training.elastic.reduce.reduction import arithmetic
+from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.warmup import make_ready
+
+
+class Counting(nn.Module):
+    """Keeps count of how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("asked", torch.zeros(()))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.asked += 1
+        return self.linear(given)
+
+
+def worker(reduction: str, batch: Any) -> tuple[Any, Any, Inventory]:
+    torch.manual_seed(0)
+    trained = Trained(
+        [Counting(), nn.Dropout(0.5)], loss=nn.functional.mse_loss, batch=batch,
+        optimizer=lambda these: torch.optim.AdamW(these, lr=0.1),
+    )  # fmt: skip
+    gradients, _ = arithmetic(reduction, trained.parameters, 4)
+    return trained, gradients, Inventory(trained.layers, trained.optimizer)
+
+
+def batch(step: int, micro_batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    asked.append((step, micro_batch))
+    return torch.ones(2, 4), torch.zeros(2, 4)
+
+
+asked: list[tuple[int, int]] = []
+
+
+@pytest.mark.parametrize("reduction", ["exact", "fast"])
+def test_a_micro_batch_is_rehearsed_and_leaves_nothing(reduction: str) -> None:
+    asked.clear()
+    trained, gradients, inventory = worker(reduction, batch)
+    before = inventory.digest()
+    make_ready(trained, gradients, inventory)
+    assert asked == [(0, 0)]
+    assert (inventory.digest(), gradients.done, len(trained.optimizer.state)) == (before, frozenset(), 0)
+    untouched = worker(reduction, batch)
+    for one, these in ((trained, gradients), untouched[:2]):
+        these.begin(1)
+        these.finish(1, *one.run(0, 1))
+    sums = [each.sum if reduction == "fast" else each.sums[1, 2] for each in (gradients, untouched[1])]
+    assert torch.equal(*sums)
+    assert inventory.digest() == untouched[2].digest()
+
+
+@pytest.mark.parametrize("reduction", ["exact", "fast"])
+def test_what_the_users_code_raises_is_not_heard_of_before_it_counts(reduction: str) -> None:
+    def failing(step: int, micro_batch: int) -> Any:
+        if step == 0:
+            raise LookupError("no data of step 0 any more")
+        return batch(step, micro_batch)
+
+    trained, gradients, inventory = worker(reduction, failing)
+    make_ready(trained, gradients, inventory)
+    gradients.begin(0)
+    gradients.finish(0, *trained.run(1, 0))
+    assert gradients.done == {0}

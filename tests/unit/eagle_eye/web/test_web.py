@@ -1,0 +1,185 @@
+"""The HTTP port: who may listen, who may ask, and what it says."""
+
+import socket
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from eagle_eye.access import Gate, Role, Tokens
+from eagle_eye.access.tokens import add_person
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import ConfigError
+from eagle_eye.web import health, incident_redirect
+from eagle_eye.web.health import Health
+from eagle_eye.web.http_server import Door, WebServer, is_loopback, metrics_door
+from fakes.web_request import Asking
+
+HEALTHY = Health(role="all", leads=True, leader="process 1", term=3, partitions=(0,), tick_age_s=0.5)
+
+
+async def whoever(request: Request) -> Response:
+    person = request.state.person
+    return PlainTextResponse(person.name if person else "nobody")
+
+
+DOORS = (
+    Door(path="/look", answer=whoever),
+    Door(path="/push", answer=whoever, methods=("POST",), role=Role.OPERATOR, own_key=lambda token: token == "hook-key"),
+    Door(path="/open", answer=whoever, role=None),
+)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """(gate, token of a viewer, token of an operator)"""
+    clock = FakeClock()
+    path = tmp_path / "tokens.toml"
+    shown = [add_person(path, name, role, now=clock.now()) for name, role in (("vera", Role.VIEWER), ("otto", Role.OPERATOR))]
+    return Gate(Tokens(path, clock), believes=True), *shown
+
+
+@pytest.fixture
+def no_tokens(tmp_path) -> Gate:
+    return Gate(Tokens(tmp_path / "none.toml", FakeClock()), believes=True)
+
+
+def client_of(*doors: Door, gate: Gate, address: str = "127.0.0.1:0") -> Asking:
+    """Asks the port without opening it."""
+    return Asking(WebServer(address, doors, gate=gate).app)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_on_loopback_without_tokens_everything_is_open(no_tokens) -> None:
+    client = client_of(*DOORS, gate=no_tokens)
+    assert [client.get("/look").status_code, client.post("/push").status_code, client.get("/open").status_code] == [200, 200, 200]
+
+
+def test_on_loopback_with_tokens_looking_is_open_and_pushing_needs_an_operator(tokens) -> None:
+    gate, viewer, operator = tokens
+    client = client_of(*DOORS, gate=gate)
+    assert client.get("/look").status_code == 200
+    assert client.post("/push").status_code == 401
+    assert client.post("/push", headers=bearer(viewer)).status_code == 403
+    assert client.post("/push", headers=bearer(operator)).text == "otto"
+
+
+def test_beyond_loopback_looking_needs_a_viewer(tokens) -> None:
+    gate, viewer, operator = tokens
+    client = client_of(*DOORS, gate=gate, address="0.0.0.0:0")
+    refused = client.get("/look")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    assert "eagle-eye token add" in refused.json()["error"]
+    assert client.get("/look", headers=bearer("eet_wrong")).status_code == 401
+    assert client.get("/look", headers={"Authorization": f"Basic {viewer}"}).status_code == 401
+    assert [client.get("/look", headers=bearer(token)).text for token in (viewer, operator)] == ["vera", "otto"]
+    assert client.get("/open").status_code == 200
+
+
+def test_a_hooks_own_key_opens_that_door_and_no_other(tokens) -> None:
+    gate, _, _ = tokens
+    client = client_of(*DOORS, gate=gate, address="0.0.0.0:0")
+    assert client.post("/push", headers=bearer("hook-key")).status_code == 200
+    assert client.post("/push", headers=bearer("hook-kex")).status_code == 401
+    assert client.get("/look", headers=bearer("hook-key")).status_code == 401
+
+
+def test_beyond_loopback_without_tokens_it_refuses_to_listen(no_tokens) -> None:
+    with pytest.raises(ConfigError, match=r"beyond loopback.*eagle-eye token add.*server\.insecure"):
+        WebServer("0.0.0.0:0", DOORS, gate=no_tokens).start()
+
+
+def test_an_address_in_use_is_named_with_what_to_do(no_tokens) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: address already in use.*empty one"):
+            WebServer(f"127.0.0.1:{port}", DOORS, gate=no_tokens).start()
+
+
+def test_an_address_that_cannot_be_listened_on_is_a_clear_error(no_tokens) -> None:
+    with pytest.raises(ConfigError, match=r"server\.http cannot listen on 192\.0\.2\.1:7468"):
+        WebServer("192.0.2.1:7468", DOORS, gate=no_tokens, insecure=True).start()
+    with pytest.raises(ConfigError, match="the highest port is 65535"):
+        WebServer("127.0.0.1:99999", DOORS, gate=no_tokens)
+
+
+def test_after_stop_nobody_listens_and_it_may_start_again(no_tokens) -> None:
+    server = WebServer("127.0.0.1:0", DOORS, gate=no_tokens)
+    for _ in range(2):
+        server.start()
+        assert httpx.get(f"{server.url}/open", trust_env=False).status_code == 200
+        server.stop()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/open", trust_env=False)
+
+
+def test_wrong_methods_and_paths_are_refused(no_tokens) -> None:
+    client = client_of(*DOORS, gate=no_tokens)
+    assert client.get("/push").status_code == 405
+    assert client.get("/nothing").status_code == 404
+
+
+@pytest.mark.parametrize(("host", "near"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("node-a", False)])
+def test_only_this_machine_is_loopback(host, near) -> None:
+    assert is_loopback(host) is near
+
+
+def test_metrics_come_in_the_format_that_is_asked_for(no_tokens) -> None:
+    client = client_of(metrics_door(lambda accept: (accept.encode(), "text/x-test")), gate=no_tokens)
+    shown = client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert (shown.text, shown.headers["content-type"]) == ("application/openmetrics-text", "text/x-test")
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+def looks(report: Health, gate: Gate) -> tuple[int, int, int, dict]:
+    client = client_of(*health.doors(lambda: report), gate=gate)
+    whole = client.get("/healthz")
+    return whole.status_code, client.get("/healthz/ready").status_code, client.get("/healthz/live").status_code, whole.json()
+
+
+def test_a_process_that_does_its_work_is_live_and_ready(no_tokens) -> None:
+    *codes, body = looks(HEALTHY, no_tokens)
+    assert codes == [200, 200, 200]
+    assert body["status"] == "ok"
+    assert {"role": "all", "leads": True, "term": 3, "partitions": [0], "tick_age_s": 0.5}.items() <= body.items()
+
+
+def test_a_standby_is_ready_as_long_as_somebody_leads(no_tokens) -> None:
+    assert looks(Health(role="lead", leader="process 9 on b (term 4)", term=4), no_tokens)[0] == 200
+    *codes, body = looks(Health(role="lead"), no_tokens)
+    assert codes == [503, 503, 200]
+    assert body["problems"] == ["nobody leads"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"stream": "it does not answer"}, "stream: it does not answer"),
+        ({"ledger": "the disk is full"}, "ledger: the disk is full"),
+        ({"tick_age_s": 42.0}, "nothing has been judged for 42 s"),
+    ],
+)
+def test_what_a_restart_would_not_mend_makes_it_unready_not_dead(changes, problem, no_tokens) -> None:
+    fields = {"role": "all", "leads": True, "leader": "process 1", "partitions": (0,), "tick_age_s": 0.5}
+    *codes, body = looks(Health(**(fields | changes)), no_tokens)
+    assert codes == [503, 503, 200]
+    assert body["problems"] == [problem]
+
+
+def test_a_process_whose_loop_stands_still_is_dead(no_tokens) -> None:
+    *codes, body = looks(Health(role="detect", beat_age_s=31.0), no_tokens)
+    assert codes == [503, 503, 503]
+    assert body["status"] == "failing"
+
+
+def test_the_link_of_an_alert_leads_to_the_dashboard(no_tokens) -> None:
+    client = client_of(incident_redirect.door("http://board:8501/"), gate=no_tokens)
+    answer = client.get("/incidents/4f1c9a02", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (302, "http://board:8501/incident?incident=4f1c9a02")
+    assert client.get("/incidents/%3Fa%26b", follow_redirects=False).headers["location"].endswith("incident=%3Fa%26b")

@@ -1,0 +1,307 @@
+"""One alert per incident: opened once, updated when something changed, resolved in the end; storms are told together."""
+
+import pytest
+
+from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Mode, Severity
+from fakes.notifications import Newsroom
+from remediation.alerts.alert_lifecycle import FORGET_S
+from remediation.alerts.alert_storm import Storms
+from remediation.alerts.receiver import Receiver
+from remediation.engine.incident_state import Phase
+
+ENDED = {"phase": Phase.ENDED}
+
+
+@pytest.fixture
+def room(ledger, clock):
+    return Newsroom(ledger, clock)
+
+
+def test_an_incident_is_opened_once_and_resolved_once(room):
+    case = room.open()
+    room.look(30)
+    assert room.said() == [("trigger", "i1")]
+    room.move(case, IncidentState.CONTAINED)
+    room.look(30)
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(30)
+    assert room.said() == [("trigger", "i1"), ("update", "i1"), ("resolve", "i1")]
+    opened, updated, resolved = room.letters()
+    assert (opened.cause, opened.severity, opened.link) == ("slow node", "sev1", "https://eye.example/incidents/i1")
+    assert [alert.state for alert in room.letters()] == ["open", "contained", "healed"]
+    assert len({alert.letter for alert in room.letters()}) == 3
+    assert opened.opened == updated.opened == resolved.opened
+
+
+def test_revisions_without_news_are_not_told(room):
+    case = room.open()
+    for _ in range(50):
+        [culprit] = case.incident.culprits
+        room.revise(case, culprits=(Culprit(entity=culprit.entity, confidence=culprit.confidence / 1.1),), bill_gpu_hours=1.0)
+        room.look(1)
+    assert room.said() == [("trigger", "i1")]
+
+
+def test_changes_are_told_together(room):
+    case = room.open()
+    room.look(1)
+    room.revise(case, cause="worker hang")
+    room.look(2)
+    room.revise(case, culprits=(Culprit(entity=Entity(kind=Kind.NODE, name="node-c"), confidence=0.9),))
+    room.look(2)
+    room.move(case, IncidentState.HEALING)
+    room.look(20)
+    [_, update] = room.letters()
+    assert (update.cause, [culprit.name for culprit in update.culprits], update.state) == ("worker hang", ["node-c"], "healing")
+    assert update.time - room.letters()[0].time >= 10.0
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        lambda room, case: room.revise(case, severity=Severity.SEV1),
+        lambda room, case: room.move(case, IncidentState.FAILED, Phase.PARKED),
+        lambda room, case: room.ask(case),
+    ],
+    ids=["severity", "failed", "plan"],
+)
+def test_what_got_worse_or_waits_for_a_person_is_told_at_once(room, worse):
+    case = room.open(severity=Severity.SEV3)
+    room.look(1)
+    worse(room, case)
+    room.look(1)
+    assert room.said() == [("trigger", "i1"), ("update", "i1")]
+
+
+def test_a_plan_that_waits_is_in_the_letter_with_its_link(ledger, clock):
+    room = Newsroom(ledger, clock, approval_link=lambda plan: f"https://eye.example/approve/{plan.digest}")
+    case = room.open()
+    room.look()
+    plan = room.ask(case, reason="it costs less")
+    room.look(1)
+    letter = room.letters()[-1]
+    assert (letter.waits.plan, letter.waits.digest, letter.waits.reason) == ("plan-1", plan.digest, "it costs less")
+    assert letter.approval_link == f"https://eye.example/approve/{plan.digest}"
+    room.move(case, IncidentState.HEALING, Phase.RUNNING)
+    room.look(20)
+    assert (room.letters()[-1].waits, room.letters()[-1].approval_link) == (None, "")
+
+
+def test_news_reach_the_letter(room):
+    case = room.open()
+    room.look()
+    room.tell(case, "every repair was tried, none helped")
+    room.look(20)
+    assert [letter.news for letter in room.letters()] == ["", "every repair was tried, none helped"]
+
+
+@pytest.mark.parametrize(("severity", "told"), [(Severity.INFO, 0), (Severity.SEV3, 1)])
+def test_what_only_informs_makes_no_alert(room, severity, told):
+    room.open(severity=severity)
+    room.look(20)
+    assert len(room.said()) == told
+
+
+def test_each_receiver_hears_from_its_severity_on(ledger, clock):
+    room = Newsroom(ledger, clock, [Receiver(kind="slack", name="chat"), Receiver(kind="plain", name="night", min_severity="sev1")])
+    case = room.open(severity=Severity.SEV3)
+    room.look(1)
+    room.revise(case, severity=Severity.SEV1)
+    room.look(1)
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(1)
+    assert [what for what, _ in room.said("chat")] == ["trigger", "update", "resolve"]
+    assert [what for what, _ in room.said("night")] == ["trigger", "resolve"]
+    assert room.letters("chat")[-1].former == (Severity.SEV3,)
+
+
+def test_nobody_hears_for_the_first_time_that_it_is_over(ledger, clock):
+    room = Newsroom(ledger, clock, [Receiver(kind="slack", name="chat"), Receiver(kind="plain", name="night", min_severity="sev1")])
+    case = room.open(severity=Severity.SEV3)
+    room.look(1)
+    room.revise(case, severity=Severity.SEV1)
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(20)
+    assert room.said("night") == []
+    assert room.said("chat")[-1] == ("resolve", "i1")
+
+
+def test_an_incident_that_is_over_soon_makes_no_alert_where_a_delay_is_wanted(ledger, clock):
+    room = Newsroom(ledger, clock, delay_s=20.0)
+    case, lasting = room.open("i1"), room.open("i2")
+    room.look(10)
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(30)
+    assert room.said() == [("trigger", "i2")]
+    assert lasting.state is IncidentState.OPEN
+
+
+def test_an_incident_that_comes_back_is_opened_again_and_no_letter_has_a_known_number(room):
+    case = room.open()
+    room.look()
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(1)
+    room.move(case, IncidentState.OPEN, Phase.SETTLING)
+    room.look(1)
+    assert [what for what, _ in room.said()] == ["trigger", "resolve", "trigger"]
+    assert [letter.letter for letter in room.letters()] == ["i1/1", "i1/2", "i1/3"]
+
+
+def test_a_failed_incident_stays_until_it_can_matter_to_nobody(room):
+    case = room.open()
+    room.look()
+    room.move(case, IncidentState.FAILED, Phase.ENDED)
+    room.look(60)
+    assert [what for what, _ in room.said()] == ["trigger", "update"]
+    room.clock.advance(FORGET_S)
+    room.look(1)
+    assert [what for what, _ in room.said()] == ["trigger", "update", "resolve"]
+
+
+# --- a new leader --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_does_not_say_it_again(room):
+    case = room.open()
+    room.look()
+    room.tell(case, "a plan waits")
+    room.look(20)
+    before = room.said()
+    room.bulletin = room.new_bulletin()
+    room.look(30)
+    assert room.said() == before
+    room.move(case, IncidentState.HEALED, **ENDED)
+    room.look(1)
+    assert room.said()[len(before) :] == [("resolve", "i1")]
+
+
+@pytest.mark.parametrize("state", [IncidentState.HEALED, IncidentState.CLOSED])
+def test_what_ended_while_nobody_led_is_resolved(room, state):
+    case = room.open()
+    room.look()
+    room.move(case, state)  # the leader died before it wrote the letter
+    room.cases.clear()
+    room.bulletin = room.new_bulletin()
+    room.look(1)
+    assert room.said() == [("trigger", "i1"), ("resolve", "i1")]
+    room.look(30)
+    assert len(room.said()) == 2
+
+
+def test_a_case_that_left_the_desk_unseen_is_resolved(room):
+    case = room.open()
+    room.look()
+    room.move(case, IncidentState.HEALED, **ENDED)
+    del room.cases["i1"]
+    room.look(1)
+    assert room.said() == [("trigger", "i1"), ("resolve", "i1")]
+
+
+def test_a_failed_one_is_not_resolved_because_a_new_leader_has_no_case_of_it(room):
+    room.move(room.open(), IncidentState.FAILED, Phase.PARKED)
+    room.look()
+    room.cases.clear()
+    room.bulletin = room.new_bulletin()
+    room.look(60)
+    assert [what for what, _ in room.said()] == ["trigger"]
+
+
+# --- storms --------------------------------------------------------------------------------------------------------
+
+
+def storm(room, count, **more):
+    for number in range(count):
+        room.open(f"s{number}", node=f"node-{number}", **more)
+        room.look()
+        room.clock.advance(0.25)
+
+
+def test_hundreds_of_incidents_of_a_job_are_a_handful_of_letters(room):
+    storm(room, 300)
+    room.look(90)
+    assert len(room.said()) <= 5 + 4
+    assert len({name for _, name in room.said()}) == 6
+    assert len(room.ledger.incidents(limit=1000)) == 300  # nothing is lost
+    last = room.letters()[-1]
+    assert last.summary == "and 295 more incidents: 295× slow node (tenant/gpt/run1)"
+    assert last.causes == {"slow node": 295}
+
+
+def test_another_cause_in_the_storm_is_told_at_once(room):
+    storm(room, 100)
+    before = len(room.said())
+    room.open("death", cause="worker killed", node="node-x")
+    room.look(1)
+    assert len(room.said()) == before + 1
+    assert "1× worker killed" in room.letters()[-1].summary
+    assert "node-x" in room.letters()[-1].news
+
+
+def test_a_plan_that_waits_leaves_the_storm(room):
+    storm(room, 50)
+    room.ask(room.cases["s40"])
+    room.look(1)
+    assert room.letters()[-1].id == "s40"
+    assert (room.letters()[-1].what, room.letters()[-1].waits.plan) == ("trigger", "plan-1")
+    room.move(room.cases["s40"], IncidentState.HEALED, **ENDED)
+    room.look(1)
+    assert room.said()[-1] == ("resolve", "s40")
+
+
+def test_a_storm_is_over_with_its_last_incident(room):
+    storm(room, 20)
+    room.look(15)
+    for case in room.cases.values():
+        assert not any(what == "resolve" and name.startswith("storm") for what, name in room.said())
+        room.move(case, IncidentState.HEALED, **ENDED)
+        room.look(1)
+    assert room.said()[-1][0] == "resolve"
+    assert room.letters()[-1].news == "all of them are over"
+    assert room.ledger.alerts() == ()
+    opened = [name for what, name in room.said() if what == "trigger"]
+    assert sorted(opened) == sorted(name for what, name in room.said() if what == "resolve")
+
+
+def test_jobs_do_not_share_a_storm(room):
+    for number in range(10):
+        room.open(f"i{number}", job=f"tenant/job{number}/run1")
+    room.look(1)
+    assert [what for what, _ in room.said()] == ["trigger"] * 10
+
+
+def test_a_storm_survives_its_leader(room):
+    storm(room, 30)
+    name = room.letters()[-1].id
+    room.bulletin = room.new_bulletin()
+    room.open("later", node="node-later")
+    room.look(90)
+    assert room.letters()[-1].id == name
+    assert room.letters()[-1].causes == {"slow node": 26}
+
+
+def test_storms_may_be_switched_off(ledger, clock):
+    room = Newsroom(ledger, clock, storms=Storms(alone=0, within_s=60.0))
+    storm(room, 30)
+    assert len(room.said()) == 30
+
+
+# --- as the engine shows it ----------------------------------------------------------------------------------------
+
+
+def test_the_engine_opens_asks_and_resolves(make_world):
+    world = make_world(Mode.RECOMMEND)
+    room = Newsroom(world.ledger, world.clock, approval_link=lambda plan: f"https://eye.example/approve/{plan.id}")
+    world.engine.show_cases_to(room.bulletin.look)
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), since=world.clock.now() - 6)
+    world.run(10)
+    assert room.said()[0] == ("trigger", "i1")
+    asked = room.letters()[-1]
+    assert asked.waits is not None
+    assert asked.approval_link == f"https://eye.example/approve/{asked.waits.plan}"
+    world.job.slow = lambda nodes: 1.0
+    [over] = [case.incident for case in world.engine._desk.cases.values()]
+    world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), revision=over.revision + 1, active=False, since=over.since)
+    world.run(3)
+    assert room.said()[-1] == ("resolve", "i1")

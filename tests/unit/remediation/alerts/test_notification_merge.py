@@ -1,0 +1,80 @@
+"""Letters that wait are merged to the newest, but a trigger and its resolve arrive as a pair."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle_eye.ledger import Letter
+from eagle_eye.types import Severity
+from remediation.alerts.alert import Alert, encode
+from remediation.alerts.notification_merge import heads
+
+WORDS = {"t": "trigger", "u": "update", "r": "resolve", "x": "test"}
+
+
+def box(*names):
+    """Letters "i1t": the trigger of incident i1."""
+    letters = []
+    for number, name in enumerate(names, 1):
+        alert = Alert(
+            id=name[:-1], what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=0.0, time=float(number)
+        )
+        letters.append(Letter(id=number, name="pager", body=encode(alert), made=float(number), attempts=0, next_try=0.0))
+    return letters
+
+
+def sent(letters):
+    """What is sent, letter by letter, when every one is taken: (what, incident, the time it was written)."""
+    order = []
+    while letters:
+        found, _ = heads(letters)
+        head = found[0]
+        order.append((head.alert.what, head.alert.id, head.alert.time))
+        letters = [letter for letter in letters if letter.id not in head.letters]
+    return order
+
+
+@pytest.mark.parametrize(
+    ("waiting", "order"),
+    [
+        (["at"], [("trigger", "a", 1)]),
+        (["at", "au", "au"], [("trigger", "a", 3)]),
+        (["au", "au"], [("update", "a", 2)]),
+        (["at", "au", "ar"], [("trigger", "a", 2), ("resolve", "a", 3)]),
+        (["au", "au", "ar"], [("resolve", "a", 3)]),
+        (["ar", "at"], [("resolve", "a", 1), ("trigger", "a", 2)]),
+        (["au", "ar", "at", "au", "ar"], [("resolve", "a", 2), ("trigger", "a", 4), ("resolve", "a", 5)]),
+        (["at", "bt", "au", "ar"], [("trigger", "a", 3), ("trigger", "b", 2), ("resolve", "a", 4)]),
+        (["ax", "at"], [("test", "a", 1), ("trigger", "a", 2)]),
+    ],
+)
+def test_the_newest_is_said_and_pairs_stay_in_order(waiting, order):
+    assert sent(box(*waiting)) == order
+
+
+@given(st.lists(st.sampled_from(["a", "b"]).flatmap(lambda name: st.sampled_from("tur").map(lambda what: name + what)), max_size=20))
+def test_every_trigger_and_every_resolve_arrives_and_in_order(waiting):
+    letters = box(*waiting)
+    order = sent(letters)
+    for name in ("a", "b"):
+        mine = [WORDS[each[-1]] for each in waiting if each[0] == name]
+        told = [what for what, incident, _ in order if incident == name]
+        assert told.count("resolve") == mine.count("resolve")
+        assert [what for what in told if what == "resolve" or told[0] == what][:1] == told[:1]
+        times = [time for _, incident, time in order if incident == name]
+        assert times == sorted(times)
+
+
+def test_a_merged_letter_keeps_the_patience_of_those_in_it():
+    letters = box("at", "au")
+    letters[0] = msgspec.structs.replace(letters[0], attempts=3, next_try=50.0)
+    [head], _ = heads(letters)
+    assert (head.id, head.merged, head.attempts, head.next_try, head.made) == (2, (1,), 3, 50.0, 1.0)
+
+
+def test_what_cannot_be_read_is_set_aside():
+    letters = box("at")
+    strange = msgspec.structs.replace(letters[0], id=9, body='{"version": 9}')
+    found, unreadable = heads([strange, *letters])
+    assert ([head.id for head in found], unreadable) == ([1], [strange])

@@ -1,0 +1,223 @@
+"""What each action sends, and what it says of it."""
+
+import msgspec
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import PermanentError, Stale, TemporaryError
+from eagle_eye.types import Plan, Severity, Target
+from remediation.actions.dump import Dump
+from remediation.actions.release import Release
+from remediation.actions.resize import Resize
+from remediation.actions.restart_without_node import RestartWithoutNode
+from remediation.actions.roll_back import RollBack
+from remediation.actions.undo import Undo
+from remediation.engine.execution import Execution, at_once
+from remediation.job_commands.commander import FakeCommander
+
+JOB = "t/n/r"
+
+
+def plan(action, *, own=False, **target) -> Plan:
+    aim = Target(job=JOB, epoch=3, basis="b", **target)
+    return Plan(
+        id="p1", incident="i1", action=action, targets=(aim,), made=0.0, expires=60.0, severity=Severity.SEV1, own=own,
+        reason="slow node",
+    )
+
+
+class Cordons:
+    def __init__(self):
+        self.made = []
+
+    def cordon(self, node, job, plan, time, reason=""):
+        self.made.append((node, job, plan, reason))
+        return True
+
+
+@pytest.fixture
+def commander():
+    return FakeCommander(epochs={JOB: 3})
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def test_a_node_is_cordoned_only_after_the_job_runs_without_it(commander, clock):
+    cordons = Cordons()
+    action = RestartWithoutNode(commander=commander, ledger=cordons, clock=clock)
+    steps = action.run(plan("restart_without_node", exclude=("b",)))
+    assert next(steps).state == "intended"
+    assert commander.sent == []
+    assert next(steps).detail == '{"epoch":4}'
+    assert cordons.made == []
+    assert [step.step for step in steps] == ["cordon b", "cordon b"]
+    assert cordons.made == [("b", JOB, "p1", "slow node")]
+    [sent] = commander.sent
+    assert (sent.arguments["exclude"], sent.arguments["own"], sent.epoch) == (["b"], False, 3)
+
+
+def test_a_command_for_an_epoch_that_is_over_is_refused(commander, clock):
+    commander.epochs[JOB] = 5
+    with pytest.raises(Stale):
+        list(RollBack(commander=commander, clock=clock).run(plan("roll_back", resume_step=10)))
+
+
+def test_the_same_step_of_the_same_plan_is_done_once(commander, clock):
+    action = RollBack(commander=commander, clock=clock)
+    for _ in range(2):
+        steps = list(action.run(plan("roll_back", resume_step=10, skip=(12,))))
+    assert len(commander.sent) == 1
+    assert steps[-1].detail == '{"epoch":4}'
+    assert commander.sent[0].arguments["skip"] == [12]
+
+
+def test_a_roll_back_to_nowhere_is_refused_before_anything_is_sent(commander, clock):
+    with pytest.raises(PermanentError):
+        list(RollBack(commander=commander, clock=clock).run(plan("roll_back")))
+    assert commander.sent == []
+
+
+def test_stacks_are_kept_once_for_all_that_stand_there_the_rare_one_first(commander, clock):
+    waits = {"stack": "all_reduce", "flight_recorder": None}
+    commander.answers["dump"] = {"w0": waits, "w1": {"stack": "sleep", "flight_recorder": {"entries": [1]}}, "w2": waits, "w3": None}
+    *_, last = Dump(commander=commander, clock=clock).run(plan("dump"))
+    kept = msgspec.json.decode(last.detail)
+    assert [stack["workers"] for stack in kept["stacks"]][-1] == ["w0", "w2"]
+    assert {"workers": ["w1"], "stack": "sleep"} in kept["stacks"]
+    assert kept["flight_recorders"] == {"w1": {"entries": [1]}}
+
+
+def test_a_dump_of_many_stays_small(commander, clock):
+    commander.answers["dump"] = {f"w{n}": {"stack": f"{n}" * 5000, "flight_recorder": "x" * 5000} for n in range(200)}
+    *_, last = Dump(commander=commander, clock=clock, longest=20_000).run(plan("dump"))
+    assert len(last.detail) < 60_000
+
+
+def test_a_release_names_the_node(commander, clock):
+    *_, last = Release(commander=commander, clock=clock).run(plan("release", exclude=("b",)))
+    assert last.state == "done"
+    assert commander.sent[0].arguments == {"node": "b"}
+
+
+class Book:
+    def __init__(self):
+        self.written = []
+
+    def intend(self, plan, step):
+        self.written.append((step.step, step.state))
+
+    def did(self, plan, step):
+        self.written.append((step.step, step.state))
+
+
+def test_every_step_is_written_before_it_runs_and_a_failure_after_it(commander, clock):
+    book = Book()
+    seen = []
+
+    def restart(sent):
+        seen.append(list(book.written))
+        raise PermanentError("too few nodes")
+
+    commander.answers["restart"] = restart
+    execution = Execution(
+        actions={"roll_back": RollBack(commander=commander, clock=clock)}, book=book, clock=clock, start=at_once
+    )
+    execution.begin(plan("roll_back", resume_step=1))
+    [report] = execution.reports()
+    assert seen == [[(f"restart {JOB}", "intended")]]
+    assert book.written[-1] == (f"restart {JOB}", "failed")
+    assert (report.ending, report.detail) == ("refused", "too few nodes")
+
+
+def test_an_action_that_breaks_in_a_way_of_its_own_is_reported_too(clock):
+    class Odd:
+        def run(self, plan):
+            raise ZeroDivisionError("odd")
+            yield
+
+    book = Book()
+    execution = Execution(actions={"odd": Odd()}, book=book, clock=clock, start=at_once)
+    execution.begin(plan("odd"))
+    [report] = execution.reports()
+    assert report.ending == "refused"
+    assert book.written == [("odd", "intended"), ("odd", "failed")]
+
+
+def test_an_action_that_is_not_there_names_the_remedy(clock):
+    execution = Execution(actions={}, book=Book(), clock=clock, start=at_once)
+    execution.begin(plan("reboot"))
+    [report] = execution.reports()
+    assert "remediation/actions/reboot.py" in report.detail
+
+
+def test_a_lease_lost_between_two_steps_stops_before_the_second(commander, clock):
+    leads = iter([True, True, True, False, False])
+    cordons = Cordons()
+    action = RestartWithoutNode(commander=commander, ledger=cordons, clock=clock)
+    execution = Execution(
+        actions={"restart_without_node": action}, book=Book(), clock=clock, start=at_once, leads=lambda: next(leads)
+    )
+    execution.begin(plan("restart_without_node", exclude=("b",)))
+    [report] = execution.reports()
+    assert report.ending == "stopped"
+    assert cordons.made == []
+
+
+# --- who changes jobs ------------------------------------------------------------------------------------------------
+
+
+def exchanging() -> Plan:
+    light = Target(job="t/light/r", epoch=3, basis="b", seats={"n1": 2}, seats_before={"n1": 3})
+    heavy = Target(job="t/heavy/r", epoch=5, basis="b", seats={"n1": 3}, seats_before={"n1": 2})
+    return msgspec.structs.replace(plan("resize"), targets=(light, heavy))
+
+
+def only(job: str, error: Exception):
+    def answer(sent):
+        if sent.job == job:
+            raise error
+        return {"epoch": sent.epoch + 1}
+
+    return answer
+
+
+def asked(commander):
+    return [(sent.job, sent.arguments["workers"], sent.epoch) for sent in commander.sent]
+
+
+def test_who_gives_does_so_before_who_takes():
+    commander = FakeCommander()
+    steps = list(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == [("t/light/r", {"n1": 2}, 3), ("t/heavy/r", {"n1": 3}, 5)]
+    assert [step.state for step in steps] == ["intended", "done"] * 2
+
+
+@pytest.mark.parametrize(("error", "raised"), [(PermanentError("no memory"), PermanentError), (Stale("epoch 6"), Stale), (TemporaryError("no session"), PermanentError)])
+def test_a_taker_that_fails_gives_back_what_was_given(error, raised):
+    commander = FakeCommander(answers={"resize": only("t/heavy/r", error)})
+    steps = []
+    with pytest.raises(raised, match=str(error)):
+        steps.extend(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == [("t/light/r", {"n1": 2}, 3), ("t/light/r", {"n1": 3}, 0)]
+    told = [(step.step, step.state) for step in steps]
+    assert ("resize t/heavy/r", "failed") in told
+    assert told[-1] == ("give back t/light/r", "done")
+
+
+def test_a_giver_that_fails_has_given_nothing_and_may_be_asked_again():
+    commander = FakeCommander(answers={"resize": only("t/light/r", TemporaryError("no session"))})
+    with pytest.raises(TemporaryError):
+        list(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == []
+
+
+def test_an_exchange_is_undone_by_the_seats_of_before():
+    commander = FakeCommander()
+    undo = Undo(commander=commander, ledger=Cordons(), clock=FakeClock())
+    first = exchanging().targets
+    back = tuple(msgspec.structs.replace(each, seats=each.seats_before, seats_before=each.seats, epoch=0) for each in reversed(first))
+    list(undo.run(msgspec.structs.replace(plan("undo"), targets=back, undoes="p1")))
+    assert asked(commander) == [("t/heavy/r", {"n1": 2}, 0), ("t/light/r", {"n1": 3}, 0)]

@@ -1,0 +1,292 @@
+"""Two elastic jobs of paper on one node: who takes whose worker when one is lost, and who gets it back."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import ControlError
+from eagle_eye.ledger import Ledger, Throughput, TransitionCost
+from eagle_eye.plugins import available, build, load
+from eagle_eye.types import Entity, IncidentState, Kind, Mode, Outcome, Plan
+from fakes.fake_elastic_job import ElasticJob, commands
+from fakes.synthetic_job import incident
+from remediation.engine.engine import Engine
+from remediation.engine.execution import at_once
+from remediation.guards import POLICY
+from remediation.job_commands.commander import FakeCommander
+from remediation.policy.settings import Policy
+
+
+class Cluster:
+    """A heavy and a light job with three workers each, and the engine."""
+
+    def __init__(self, ledger: Ledger, mode: Mode, **policy: float) -> None:
+        self.clock, self.ledger = FakeClock(), ledger
+        self.heavy = ElasticJob(clock=self.clock, name="t/heavy/h1", weight=3.0)
+        self.light = ElasticJob(clock=self.clock, name="t/light/l1")
+        self.jobs = (self.heavy, self.light)
+        self.commander = FakeCommander(answers=commands(*self.jobs))
+        services = {"commander": self.commander, "clock": self.clock, "ledger": ledger}
+        actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
+        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, policy=Policy(mode=mode, **policy), start=at_once)
+        self.engine.resume()
+        self.run(8)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(0.1)
+            for job in self.jobs:
+                for pulse in job.advance(0.0):
+                    self.engine.follow(pulse)
+                self.engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
+            self.engine.tick()
+
+    def kill(self, job: ElasticJob, name: str = "i1") -> None:
+        event = job.lose_worker()
+        self.engine.consider([incident(job, "worker killed", Entity(kind=Kind.WORKER, name=event.entity.name), event=event, name=name)])
+
+    @property
+    def sent(self) -> list[tuple[str, str, dict[str, int]]]:
+        return [(sent.action, sent.job, sent.arguments["workers"]) for sent in self.commander.sent if sent.action == "resize"]
+
+    def plan(self, action: str = "resize") -> Plan:
+        return next(plan for plan in self.ledger.plans(incident="i1") if plan.action == action)
+
+    def outcome(self, plan: Plan) -> Outcome:
+        found = self.ledger.outcome(plan.id)
+        assert found is not None
+        return found
+
+    def state(self, name: str = "i1") -> IncidentState:
+        record = self.ledger.incident_record(name)
+        assert record is not None
+        return record.state
+
+
+@pytest.fixture
+def make(ledger_path: Path) -> Iterator[Callable[..., Cluster]]:
+    ledger = Ledger.open(ledger_path)
+    yield lambda mode=Mode.AUTO, **policy: Cluster(ledger, mode, **policy)
+    ledger.close()
+
+
+# --- a broken node -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothing_about_restarts(ledger: Ledger):
+    clock = FakeClock()
+    job = ElasticJob(clock=clock, name="t/gpt/g1", declared={"n1": 2, "n2": 2})
+    commander = FakeCommander(answers=commands(job))
+    services = {"commander": commander, "clock": clock, "ledger": ledger}
+    actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
+    policy = Policy(mode=Mode.AUTO, downtime_s=40.0, regroup_s=0.5)
+    engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, policy=policy, start=at_once)
+    engine.resume()
+
+    def run(seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            clock.advance(0.1)
+            for pulse in job.advance(0.0):
+                engine.follow(pulse)
+            engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
+            engine.tick()
+
+    run(8)
+    engine.consider([incident(job, "gpu fault", Entity(kind=Kind.NODE, name="n2"))])
+    run(40)
+    (sent,) = [each for each in commander.sent if each.action == "restart"]
+    assert sent.arguments["exclude"] == ["n2"]
+    plan = next(plan for plan in ledger.plans(incident="i1") if plan.action == "restart_without_node")
+    outcome = ledger.outcome(plan.id)
+    assert outcome is not None
+    assert (plan.cost, outcome.predicted["downtime_s"]) == (pytest.approx(4 * 0.5), 0.5)
+    assert outcome.state == "done"
+    assert outcome.actual["downtime_s"] < 0.5
+    assert not engine._desk.job(job.name).downtimes, "nothing was restarted"
+    assert [cordon.node for cordon in ledger.cordoned()] == ["n2"]
+
+
+# --- a loss ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_of_the_lighter_job_takes_the_place_of_the_dead_one(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    assert world.sent == [("resize", "t/light/l1", {"n1": 2}), ("resize", "t/heavy/h1", {"n1": 3})]
+    assert world.state() is IncidentState.HEALED
+    assert (len(world.heavy.layout.places), len(world.light.layout.places)) == (3, 2)
+
+
+def test_every_alternative_is_told_with_its_price_and_why_it_lost(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(3)
+    plan = world.plan()
+    assert not plan.own
+    assert plan.benefit > 0
+    lost = {loser.action: loser for loser in plan.alternatives}
+    assert {"nothing", "wait", "restart_worker", "rebalance"} <= set(lost)
+    assert lost["nothing"].cost == pytest.approx(plan.cost + plan.benefit)
+    assert lost["restart_worker"].cost > plan.cost
+    assert "more" in lost["nothing"].why
+    assert lost["rebalance"].cost is None
+
+
+def test_the_waf_of_both_layouts_is_foretold_and_measured(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    outcome = world.outcome(world.plan())
+    assert outcome.state == "done"
+    told = {name: value for name, value in outcome.predicted.items() if name.startswith("waf")}
+    assert told == {"waf_before": pytest.approx(12.0, rel=0.02), "waf_left": pytest.approx(9.0, rel=0.02), "waf": pytest.approx(11.0, rel=0.02)}
+    for name, value in told.items():
+        assert outcome.actual[name] == pytest.approx(value, rel=0.1), name
+
+
+def test_the_heavier_job_gives_nothing_to_the_lighter_one(make):
+    world = make()
+    world.kill(world.light)
+    world.run(20)
+    assert world.sent == []
+    assert world.state() is IncidentState.HEALED
+    own = world.plan("heal_in_place")
+    assert own.own
+    taken = next(loser for loser in own.alternatives if loser.action == "resize")
+    assert taken.cost is not None
+    assert taken.cost > own.cost
+
+
+def test_a_replacement_that_comes_by_itself_needs_no_plan(make):
+    world = make()
+    world.heavy.respawns = True
+    world.kill(world.heavy)
+    world.run(20)
+    assert world.sent == []
+    assert world.state() is IncidentState.HEALED
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.RECOMMEND])
+def test_what_reaches_beyond_the_job_is_ruled_by_the_mode(make, mode):
+    world = make(mode)
+    world.kill(world.heavy)
+    world.run(10)
+    assert world.sent == []
+    assert world.plan().alternatives, "it is written down all the same"
+
+
+def test_what_was_given_goes_back_when_the_taker_cannot_start_a_worker(make):
+    world = make()
+    world.heavy.refuses = True
+    world.kill(world.heavy)
+    world.run(20)
+    assert world.sent == [("resize", "t/light/l1", {"n1": 2}), ("resize", "t/light/l1", {"n1": 3})]
+    assert "given back" in world.outcome(world.plan()).detail
+    assert world.outcome(world.plan()).state == "failed"
+    assert [sent.action for sent in world.commander.sent if sent.action == "restart"] == []
+
+
+# --- the way back --------------------------------------------------------------------------------------------------------
+
+
+def test_a_repaired_worker_restores_the_first_layout(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    assert world.engine.release("n1", "ada") == {"node": "n1", "jobs": ["t/heavy/h1", "t/light/l1"]}
+    world.run(10)
+    assert world.sent[2:] == [("resize", "t/light/l1", {"n1": 3})]
+    assert (world.heavy.seats, world.light.seats) == ({"n1": 3}, {"n1": 3})
+    back = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "resize" and plan.undoes)
+    assert back.undoes == next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "resize" and not plan.undoes).id
+    outcome = world.outcome(back)
+    assert outcome.predicted["waf"] == pytest.approx(12.0, rel=0.02)
+    assert outcome.actual["waf"] == pytest.approx(12.0, rel=0.1)
+
+
+def test_a_node_where_nothing_is_missing_is_not_released(make):
+    world = make()
+    with pytest.raises(ControlError, match="no elastic job lacks a worker there"):
+        world.engine.release("n1", "ada")
+
+
+# --- standing plans --------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_answers_stands_ready_and_is_made_anew_when_something_changes(make):
+    world = make()
+    table = world.engine.standing.renew()
+    assert {(plan.event, plan.of.split("/")[1] if plan.of else "") for plan in table} == {("worker lost", "heavy"), ("worker lost", "light"), ("node lost", "")}
+    heavy = next(plan for plan in table if plan.of == world.heavy.name)
+    assert heavy.seats == {"t/light/l1": {"n1": 2}, "t/heavy/h1": {"n1": 3}}
+    assert heavy.allowed
+    assert heavy.epochs == {world.heavy.name: 1, world.light.name: 1}
+    assert world.engine.standing.renew() is None
+    world.heavy.weight = 0.5
+    world.run(0.1)
+    assert world.engine.standing.renew() is not None
+
+
+def test_a_plan_that_was_spent_by_the_coordinator_is_carried_out_without_waiting(make):
+    world = make()
+    world.engine.standing.renew()
+    world.heavy.standing_plan = next(plan.id for plan in world.engine.standing.plans if plan.of == world.heavy.name)
+    world.kill(world.heavy)
+    world.run(0.3)
+    assert [job for _, job, _ in world.sent] == ["t/light/l1", "t/heavy/h1"]
+
+
+def test_in_observe_mode_nothing_stands_ready(make):
+    world = make(Mode.OBSERVE)
+    heavy = next(plan for plan in world.engine.standing.renew() if plan.of == world.heavy.name)
+    assert not heavy.allowed
+    assert "observe" in heavy.why
+
+
+# --- what was learned ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_transitions_took_and_jobs_reached_goes_back_into_the_model(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    costs = {(cost.job, cost.name): cost.seconds for cost in world.engine.transition_costs()}
+    assert costs["t/heavy", "regroup_s"] == pytest.approx(0.04)
+    assert {(each.job, each.workers) for each in world.engine.reached()} >= {("t/heavy", 3), ("t/light", 3)}
+    assert all(each.steps_per_s for each in world.engine.reached())
+
+
+def test_the_next_leader_plans_with_what_earlier_runs_reached(make, ledger_path):
+    ledger = Ledger.open(ledger_path)
+    ledger.save_throughputs((Throughput(job="t/heavy", workers=2, steps_per_s=5.0, time=1.0),))  # as fast as with three
+    ledger.save_transition_costs((TransitionCost(job="t/heavy", name="start_s", seconds=2.0, time=1.0),))
+    ledger.close()
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    assert world.sent == [], "a third worker brought nothing"
+
+
+# --- stragglers ----------------------------------------------------------------------------------------------------------------
+
+
+def test_micro_batches_move_away_from_a_straggler_and_back_when_it_is_well(make):
+    world = make()
+    slow = Entity(kind=Kind.WORKER, name=world.heavy.layout.workers[1])
+    world.heavy.speeds = {slow.name: 0.5}
+    world.run(4)
+    found = incident(world.heavy, "slow worker", slow)
+    world.engine.consider([found])
+    world.run(20)
+    sent = [each for each in world.commander.sent if each.action == "rebalance"]
+    assert len(sent) == 1
+    assert sent[0].arguments["shares"][slow.name] == pytest.approx(0.5, rel=0.1)
+    assert world.state() is IncidentState.HEALED
+    world.heavy.speeds = {}
+    world.engine.consider([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
+    world.run(2)
+    assert [each.arguments["shares"] for each in world.commander.sent if each.action == "rebalance"][1:] == [{}]

@@ -1,0 +1,116 @@
+"""The weakest repair that can help, and what it costs."""
+
+import math
+
+import pytest
+
+from eagle_eye.types import Severity
+from remediation.policy.escalation import (
+    BROKEN,
+    DEATH,
+    INFORM,
+    NETWORK,
+    REVERSIBLE,
+    SEVERITIES,
+    TREATMENTS,
+    Attempt,
+    next_rung,
+    same_fault,
+    treatment_of,
+)
+from remediation.policy.slowdown_cost import Slowdown, weigh
+
+RUNGS = ("reattempt", "restart_worker", "restart_without_node")
+ALLOWED = {"reattempt": 3, "restart_worker": 1}
+
+
+def tried(action, *, failed=False, **more) -> Attempt:
+    usual = {"plan": "p", "incident": "i", "job": "j", "cause": "c", "culprits": frozenset({"w"}), "ended": 0.0}
+    return Attempt(action=action, failed=failed, **{**usual, **more})
+
+
+@pytest.mark.parametrize(("attempts", "next_one"), [
+    ([], "reattempt"),
+    ([tried("reattempt")] * 2, "reattempt"),
+    ([tried("reattempt")] * 3, "restart_worker"),
+    ([tried("reattempt", failed=True)], "restart_worker"),
+    ([tried("restart_worker", failed=True)], "restart_without_node"),
+    ([tried("reattempt", failed=True), tried("restart_worker")], "restart_without_node"),
+    ([tried("reattempt", failed=True), tried("heal_in_place")], "restart_without_node"),
+    ([tried("restart_without_node")], "reattempt"),
+    ([tried("restart_without_node", failed=True)], None),
+    ([tried("dump", failed=True)], "reattempt"),
+])  # fmt: skip
+def test_a_stronger_repair_follows_only_when_the_weaker_failed_or_is_used_up(attempts, next_one):
+    assert next_rung(RUNGS, attempts, ALLOWED) == next_one
+
+
+def test_severities_are_those_of_the_actions_in_order():
+    order = [Severity.SEV3, Severity.SEV2, Severity.SEV1]
+    for treatment in TREATMENTS.values():
+        ranks = [order.index(SEVERITIES[rung]) for rung in treatment.rungs]
+        assert ranks == sorted(ranks)
+
+
+def test_nothing_that_isolates_is_a_jobs_own():
+    assert "restart_without_node" not in REVERSIBLE
+    assert "roll_back" not in REVERSIBLE
+
+
+def test_unknown_and_informing_causes_have_no_repair():
+    assert treatment_of("unknown", Severity.SEV1) is INFORM
+    assert treatment_of("host contended", Severity.INFO) is INFORM
+    assert INFORM.rungs == ()
+
+
+def test_a_cause_in_no_table_is_treated_by_its_severity():
+    assert treatment_of("a word of tomorrow", Severity.SEV1) is BROKEN
+    assert treatment_of("a word of tomorrow", Severity.SEV2) is DEATH
+    assert treatment_of("a word of tomorrow", Severity.SEV3) is NETWORK
+
+
+def test_the_same_fault_is_the_same_cause_at_the_same_culprit():
+    attempt = tried("restart_worker")
+    assert attempt.same_fault("j", "c", frozenset({"w", "v"}))
+    assert not attempt.same_fault("j", "c", frozenset({"v"}))
+    assert not attempt.same_fault("j", "other", frozenset({"w"}))
+    assert tried("roll_back", culprits=frozenset()).same_fault("j", "c", frozenset())
+
+
+def test_a_slow_node_that_was_first_seen_as_its_slow_worker_is_the_same_fault():
+    worker, beside, node = (frozenset({name}) for name in ("worker r/a/0", "worker r/a/1", "node a"))
+    assert same_fault("slow worker", worker, "slow node", node)
+    assert same_fault("slow node", node, "slow worker", worker)
+    assert not same_fault("slow worker", worker, "slow node", frozenset({"node b"}))
+    assert not same_fault("slow worker", worker, "slow worker", beside)
+    assert not same_fault("python hang", worker, "slow node", node)
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+def slow(now=0.3, without=0.5, hope=0.5) -> Slowdown:
+    return Slowdown(workers=4, now=now, healthy=1.0, without=without, downtime_s=5.0, eviction_s=5.0, horizon_s=3600.0, restart_hope=hope)
+
+
+def test_costs_are_gpu_seconds_of_work_not_done():
+    costs = {choice.action: choice.cost for choice in weigh(slow(), frozenset())}
+    assert costs["nothing"] == pytest.approx(4 * 3600 * 0.7)
+    assert costs["restart_without_node"] == pytest.approx(4 * 5 + 4 * 3600 * 0.5)
+    assert costs["restart_worker"] == pytest.approx(4 * 5 + 0.5 * costs["restart_without_node"])
+
+
+def test_the_cheapest_comes_first_and_what_did_not_help_is_left_out():
+    assert weigh(slow(), frozenset())[0].action == "restart_worker"
+    assert weigh(slow(), frozenset({"restart_worker"}))[0].action == "restart_without_node"
+    assert weigh(slow(now=0.6), frozenset({"restart_worker"}))[0].action == "nothing"
+    assert weigh(slow(now=0.999), frozenset())[0].action == "nothing"
+
+
+def test_a_node_that_cannot_be_left_out_is_no_alternative():
+    actions = [choice.action for choice in weigh(slow(without=math.nan), frozenset())]
+    assert "restart_without_node" not in actions
+
+
+def test_without_a_measured_throughput_nothing_is_weighed():
+    assert weigh(slow(now=math.nan), frozenset()) == []

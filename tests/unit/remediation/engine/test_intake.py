@@ -1,0 +1,208 @@
+"""What a leader reads: everything once, in order, also where a leader died in the middle."""
+
+import threading
+
+import msgspec
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import LedgerAway
+from eagle_eye.ledger import Ledger
+from eagle_eye.stream import FINDINGS, INCIDENTS, PULSES
+from eagle_eye.stream.memory import MemoryLog, MemoryStream
+from eagle_eye.types import Incident, IncidentState, Pulse
+from fakes.sample_values import JOB, a_finding, an_incident
+from remediation.engine.intake import GROUP, Intake
+
+OTHER = "tenant/other/run9"
+
+
+class Judge:
+    """Writes incidents down, as the engine does, and remembers the order of everything."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.heard: list[str] = []
+        self._ledger = ledger
+
+    def consider(self, incidents: list[Incident]) -> None:
+        for incident in incidents:
+            self._ledger.save_incident(incident, IncidentState.OPEN)
+            self.heard.append(f"{incident.id} {incident.revision}")
+
+    def follow(self, pulse: Pulse) -> None:
+        self.heard.append(f"pulse {pulse.generation} {pulse.number}")
+
+    def recall(self, pulse: Pulse) -> None:
+        self.heard.append(f"recalled {pulse.generation} {pulse.number}")
+
+
+class Desk:
+    """A stream, a ledger, and leaders that come and go."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.clock = FakeClock()
+        self.log = MemoryLog(partitions=2, clock=self.clock)
+        self.stream = MemoryStream(self.log)
+        self.ledger = ledger
+        self.intake, self.judge = self.leader()
+
+    def leader(self) -> tuple[Intake, Judge]:
+        judge = Judge(self.ledger)
+        return Intake(self.stream, self.ledger, judge, self.clock), judge
+
+    def next_leader(self) -> list[str]:
+        self.intake, self.judge = self.leader()
+        return self.read()
+
+    def read(self) -> list[str]:
+        """What the present leader hears; a second passes."""
+        self.judge.heard.clear()
+        self.clock.advance(1.0)
+        while self.intake.step():
+            pass
+        return list(self.judge.heard)
+
+    def incident(self, revision: int = 1, **changes: object) -> None:
+        self.write(INCIDENTS, an_incident(revision, **changes))
+
+    def pulse(self, number: int, generation: int = 1, job: str = JOB) -> None:
+        now = self.clock.now()
+        self.write(PULSES, Pulse(job=job, generation=generation, number=number, time=now, tick=True))
+
+    def write(self, topic: str, noun: object) -> None:
+        self.stream.append(topic, [(noun.job, msgspec.json.encode(noun))])
+
+
+@pytest.fixture
+def desk(ledger: Ledger) -> Desk:
+    return Desk(ledger)
+
+
+def test_an_incident_comes_before_the_pulse_that_was_written_after_it(desk):
+    desk.incident()
+    desk.pulse(1)
+    assert desk.read() == ["incident-1 1", "pulse 1 1"]
+
+
+def test_findings_are_in_the_ledger_before_anything_is_committed(desk):
+    desk.write(FINDINGS, a_finding())
+    desk.read()
+    assert desk.ledger.findings() == (a_finding(),)
+    assert sum(desk.stream.committed(GROUP, FINDINGS, partition) or 0 for partition in range(2)) == 1
+
+
+def test_every_partition_is_read(desk):
+    for number in range(8):
+        desk.incident(id=f"i{number}", job=f"t/n/{number}")
+    assert sorted(desk.read()) == [f"i{number} 1" for number in range(8)]
+
+
+def test_what_comes_twice_or_late_is_heard_once(desk):
+    for revision in (1, 2, 2, 1):
+        desk.incident(revision)
+    for number, generation in ((1, 1), (2, 1), (2, 1), (3, 2), (4, 1), (4, 2)):  # (4, 1): of an owner that was superseded
+        desk.pulse(number, generation)
+    heard = desk.read()
+    assert heard == ["incident-1 1", "incident-1 2", "pulse 1 1", "pulse 1 2", "pulse 2 3", "pulse 2 4"]
+
+
+def test_a_job_that_moved_to_another_partition_is_heard_under_a_lower_generation(desk):
+    desk.pulse(7, generation=9)
+    desk.read()
+    desk.clock.advance(61.0)
+    desk.pulse(1, generation=2)
+    desk.pulse(2, generation=2)
+    assert desk.read() == ["pulse 2 1", "pulse 2 2"]
+
+
+def test_the_next_leader_goes_on_where_the_last_one_stopped(desk):
+    desk.incident()
+    desk.read()
+    desk.incident(2)
+    assert desk.next_leader() == ["incident-1 2"]
+
+
+def test_a_leader_that_dies_before_it_commits_loses_and_doubles_nothing(desk, monkeypatch):
+    desk.incident()
+    desk.incident(2)
+    monkeypatch.setattr(desk.stream, "commit", lambda *_: None)
+    desk.read()  # it is written down; then the process is killed
+    monkeypatch.undo()
+    desk.incident(3)
+    assert desk.next_leader() == ["incident-1 2", "incident-1 3"], "the newest of before once more: it may not have been answered"
+    assert [revision.revision for revision in desk.ledger.incident("incident-1")] == [1, 2, 3]
+
+
+def test_a_new_leader_recalls_what_it_may_know_of_jobs_and_answers_nothing_of_it(desk):
+    for number in range(1, 1201):
+        desk.pulse(number)
+        desk.clock.advance(1.0)
+    desk.read()
+    desk.read()
+    desk.pulse(1201)
+    heard = desk.next_leader()
+    assert heard[-1] == "pulse 1 1201"
+    assert {word.split()[0] for word in heard[:-1]} == {"recalled"}
+    assert 595 <= len(heard) - 1 <= 605, "ten minutes of them"
+
+
+def test_what_was_recalled_is_not_followed_again(desk):
+    desk.pulse(1)
+    desk.read()
+    assert desk.next_leader() == ["recalled 1 1"]
+    desk.pulse(1)
+    assert desk.read() == []
+
+
+def test_a_stream_that_is_away_is_waited_for(desk):
+    desk.incident()
+    desk.stream.away = True
+    assert desk.read() == []
+    desk.stream.away = False
+    assert desk.read() == ["incident-1 1"]
+
+
+def test_a_stream_that_begins_anew_is_read_from_its_beginning(desk):
+    for number in range(1, 6):
+        desk.pulse(number)
+    desk.read()
+    desk.log.topics.clear()
+    desk.log.committed.clear()
+    desk.incident()
+    desk.pulse(1, generation=2)
+    assert desk.read() == ["incident-1 1", "pulse 2 1"]
+    desk.incident(2)
+    assert desk.next_leader() == ["recalled 2 1", "incident-1 2"]
+
+
+def test_what_the_ledger_did_not_take_is_not_committed(desk, monkeypatch):
+    desk.incident()
+    monkeypatch.setattr(desk.ledger, "save_incident", lambda *_: (_ for _ in ()).throw(LedgerAway("it is away")))
+    with pytest.raises(LedgerAway):
+        desk.read()
+    monkeypatch.undo()
+    assert desk.next_leader() == ["incident-1 1"]
+
+
+def test_what_cannot_be_read_is_passed_over(desk):
+    desk.stream.append(INCIDENTS, [(JOB, b"garbage"), (JOB, b'{"noun": "incident"}')])
+    desk.incident()
+    assert desk.read() == ["incident-1 1"]
+
+
+def test_the_nudge_comes_with_each_news_and_not_before(desk):
+    desk.intake.step()
+    nudge, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=desk.intake.look, args=(PULSES, nudge, stop))
+    thread.start()
+    try:
+        for number, job in ((1, JOB), (2, OTHER)):
+            assert not nudge.is_set()
+            desk.pulse(number, job=job)
+            assert nudge.wait(30)
+            assert desk.read() == [f"pulse 1 {number}"]
+            nudge.clear()
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()

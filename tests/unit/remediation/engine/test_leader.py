@@ -1,0 +1,283 @@
+"""The leader's side: whom it grants an epoch, whom it calls lost, whom it names as coordinator."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from eagle_eye import wire
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.ledger import Ledger
+from eagle_eye.rpc.control_messages import Body, Decision, Order, Peer, Waiting
+from eagle_eye.stream import OBSERVATIONS
+from eagle_eye.types import Demand, Event, Layout, Place
+from fakes.sample_values import JOB, a_layout
+from remediation.engine.leader import LONGEST_RETURN, Leader
+
+LEASE_S = 2.0
+OLD_S = 2 * LEASE_S
+OTHER = "tenant/other/run9"
+
+
+class Engine:
+    """An operator that remembers what was declared."""
+
+    def __init__(self) -> None:
+        self.declared: list[tuple[str, str, int, int]] = []
+        self.demands: list[Demand | None] = []
+
+    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
+        self.declared.append((job, heal, budget_left, nodes_min))
+        self.demands.append(demand)
+
+    def decide(self, decision: Decision, approved: bool) -> Body:
+        return {}
+
+    def release(self, node: str, person: str) -> Body:
+        return {}
+
+    def status(self) -> Body:
+        return {"mode": "auto"}
+
+    def order(self, order: Order) -> Body:
+        return {}
+
+    def waiting(self, question: Waiting) -> Body:
+        return {}
+
+
+@dataclass
+class Seat:
+    """A leader over a ledger, and all that it wrote."""
+
+    ledger: Ledger
+    clock: FakeClock = field(default_factory=FakeClock)
+    written: list[tuple[str, Event]] = field(default_factory=list)
+    engine: Engine = field(default_factory=Engine)
+
+    def __post_init__(self) -> None:
+        self.leader = self.elect()
+
+    def elect(self, term: int = 1) -> Leader:
+        """A new leader, on what the ledger knows."""
+        self.leader = Leader(
+            term=term, lease_s=LEASE_S, ledger=self.ledger, operator=self.engine, write=self._write, clock=self.clock, boot="b"
+        )
+        return self.leader
+
+    def _write(self, topic: str, key: str, value: bytes) -> None:
+        assert topic == OBSERVATIONS
+        event = wire.decode(value, {})
+        assert isinstance(event, Event)
+        assert event.job == key
+        self.written.append((key, event))
+
+    def ask(self, kind: str, body: Body, peer: Peer | None = None) -> Body:
+        return asyncio.run(self.leader.request(peer or launcher("node-a"), kind, body))
+
+    def grant(self, epoch: int, *missing: str, coordinator: str = "node-a") -> Body:
+        layout = two_nodes(epoch, coordinator=coordinator)
+        body = {"job": JOB, "epoch": epoch, "layout": msgspec.to_builtins(layout), "missing": list(missing)}
+        return self.ask("grant", body, launcher(coordinator))
+
+    def report(self, layout: Layout, **more: object) -> Body:
+        return self.ask("layout", {"layout": msgspec.to_builtins(layout), **more}, launcher(layout.coordinator, layout.job))
+
+    def events(self) -> list[tuple[str, str, str, str]]:
+        """(name, role, node, job) of what was written."""
+        return [(event.name, event.attributes["role"], event.entity.name, job) for job, event in self.written]
+
+
+@pytest.fixture
+def seat(ledger: Ledger) -> Seat:
+    return Seat(ledger)
+
+
+@pytest.fixture
+def old(seat: Seat) -> Seat:
+    """The leader is old enough to speak."""
+    seat.clock.advance(OLD_S)
+    return seat
+
+
+def launcher(node: str, job: str = JOB) -> Peer:
+    return Peer(role="launcher", node=node, job=job, boot=f"{node}-life", address=f"{node}:7000")
+
+
+def agent(node: str) -> Peer:
+    return Peer(role="agent", node=node, boot=f"{node}-agent")
+
+
+def two_nodes(epoch: int, *, coordinator: str = "node-a", job: str = JOB) -> Layout:
+    nodes = ("node-a", "node-b")
+    places = tuple(Place(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(nodes))
+    launchers = {node: f"{node}:7000" for node in nodes}
+    return msgspec.structs.replace(a_layout(epoch, coordinator), job=job, launchers=launchers, places=places)
+
+
+# --- the voice ---------------------------------------------------------------------------------------------------------
+
+
+def test_half_of_a_job_gets_no_voice_while_the_other_half_has_a_session(old: Seat) -> None:
+    """The network between the two is cut, but not the one to the leader: both halves live."""
+    old.leader.opened(launcher("node-b"))
+    answer = old.grant(3, "node-b")
+    assert not answer["granted"]
+    assert answer["reason"] == "node-b still has a session to the leader"
+    old.leader.lost(launcher("node-b"), "closed")
+    assert old.grant(3, "node-b")["granted"]
+
+
+def test_of_several_missing_one_that_lives_is_enough_to_refuse(old: Seat) -> None:
+    old.leader.opened(launcher("node-c"))
+    assert old.grant(3, "node-b", "node-c", "node-d")["reason"] == "node-c still has a session to the leader"
+
+
+def test_a_session_of_the_nodes_agent_or_of_another_job_is_no_rival(old: Seat) -> None:
+    old.leader.opened(agent("node-b"))
+    old.leader.opened(launcher("node-b", OTHER))
+    assert old.grant(3, "node-b")["granted"]
+
+
+def test_a_young_leader_gives_its_voice_to_nobody(seat: Seat) -> None:
+    """It has not heard yet who lives."""
+    seat.clock.advance(OLD_S - 0.1)
+    answer = seat.grant(3, "node-b")
+    assert not answer["granted"]
+    assert "just begun" in answer["reason"]
+    seat.clock.advance(0.1)
+    assert seat.grant(3, "node-b")["granted"], "the refusal before has used up nothing"
+
+
+def test_an_epoch_is_granted_to_one_side_only_whoever_leads(old: Seat) -> None:
+    assert old.grant(3, "node-b")["granted"]
+    again = old.grant(3, "node-a", coordinator="node-b")
+    assert again == {"granted": False, "reason": "epoch 3 was granted to others"}
+    old.elect(term=2)
+    old.clock.advance(OLD_S)
+    assert not old.grant(3, "node-a", coordinator="node-b")["granted"]
+    assert old.grant(3, "node-b")["granted"], "the same side may ask again: its answer was lost"
+    assert old.grant(4, "node-a", coordinator="node-b")["granted"]
+
+
+# --- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_young_leader_calls_nobody_new_or_lost(seat: Seat) -> None:
+    seat.clock.advance(OLD_S - 0.1)
+    seat.leader.opened(launcher("node-a"))
+    seat.leader.lost(launcher("node-a"), "closed")
+    assert seat.events() == []
+
+
+def test_an_old_leader_tells_each_session_that_begins_or_ends(old: Seat) -> None:
+    old.leader.opened(launcher("node-a"))
+    old.leader.lost(launcher("node-a"), "silent for 2 s")
+    assert old.events() == [("session.opened", "launcher", "node-a", JOB), ("session.lost", "launcher", "node-a", JOB)]
+    opened, lost = (event for _, event in old.written)
+    assert opened.number < lost.number
+    assert lost.attributes["boot"] == "node-a-life"
+    assert "silent for 2 s" in lost.message
+
+
+def test_an_agent_is_told_in_every_job_on_its_node(old: Seat) -> None:
+    old.leader.lost(agent("node-b"), "closed")
+    old.report(two_nodes(1))
+    old.report(two_nodes(1, job=OTHER))
+    old.leader.lost(agent("node-b"), "closed")
+    assert [job for *_, job in old.events()] == ["idle/node-b", JOB, OTHER]
+
+
+# --- after a change of leaders -----------------------------------------------------------------------------------------
+
+
+def test_who_does_not_come_back_to_a_new_leader_is_lost_once_it_is_old_enough(seat: Seat) -> None:
+    seat.report(two_nodes(1))
+    new = seat.elect(term=2)
+    new.opened(launcher("node-a"))
+    new.opened(agent("node-a"))
+    new.opened(agent("node-b"))
+    seat.clock.advance(OLD_S - 0.1)
+    new.settle()
+    assert seat.events() == []
+    seat.clock.advance(0.1)
+    new.settle()
+    new.settle()
+    assert seat.events() == [("session.lost", "launcher", "node-b", JOB)], "said once"
+
+
+def test_as_long_as_others_come_back_nobody_is_late_but_not_for_ever(seat: Seat) -> None:
+    seat.report(two_nodes(1))
+    new = seat.elect(term=2)
+    for number in range(int(LONGEST_RETURN) * 2 - 1):
+        seat.clock.advance(OLD_S / 4)
+        new.opened(agent(f"node-{number}"))
+        new.settle()
+        assert not [event for event in seat.events() if event[0] == "session.lost"]
+    seat.clock.advance(OLD_S / 4)
+    new.opened(agent("the-last"))
+    new.settle()
+    assert ("session.lost", "launcher", "node-b", JOB) in seat.events()
+
+
+def test_only_jobs_of_the_leader_before_can_fail_to_come_back(seat: Seat) -> None:
+    seat.report(two_nodes(1))  # its first layout comes to this very leader
+    seat.clock.advance(OLD_S)
+    seat.leader.settle()
+    assert seat.events() == []
+
+
+# --- who coordinates ---------------------------------------------------------------------------------------------------
+
+
+def test_a_coordinator_is_named_while_it_has_a_session(seat: Seat) -> None:
+    asked = {"job": JOB}
+    assert seat.ask("coordinator_of", asked) == {}
+    seat.report(two_nodes(4), heal="restart:3", budget_left=2, nodes_min=2)
+    assert seat.engine.declared == [(JOB, "restart:3", 2, 2)]
+    assert seat.ask("coordinator_of", asked) == {}, "known, but not connected"
+    with pytest.raises(TemporaryError, match="node-a has no session"):
+        seat.leader.coordinator(JOB)
+    seat.leader.opened(launcher("node-a"))
+    assert seat.ask("coordinator_of", asked) == {"address": "node-a:7000", "node": "node-a", "epoch": 4}
+    assert seat.leader.coordinator(JOB) == launcher("node-a")
+    seat.leader.lost(launcher("node-a"), "closed")
+    assert seat.ask("coordinator_of", asked) == {}
+
+
+def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(seat: Seat) -> None:
+    asked = {"declared": {"node-a": 3}, "seats": {"node-a": 2}, "weight": 2.5, "workers_min": 2}
+    seat.report(two_nodes(4), heal="in-place", budget_left=100, **asked)
+    seat.report(two_nodes(5), heal="restart:3", budget_left=3)
+    demand = Demand(declared={"node-a": 3}, seats={"node-a": 2}, weight=2.5, workers_min=2)
+    assert seat.engine.demands == [demand, None]
+    with pytest.raises(ControlError, match="asks for workers in words"):
+        seat.report(two_nodes(6), seats={"node-a": "many"})
+
+
+def test_a_command_for_a_job_that_nobody_reported_can_wait(seat: Seat) -> None:
+    with pytest.raises(TemporaryError, match="no coordinator"):
+        seat.leader.coordinator(JOB)
+
+
+def test_a_layout_older_than_the_known_one_changes_nothing(seat: Seat) -> None:
+    seat.report(two_nodes(4, coordinator="node-b"))
+    with pytest.raises(ControlError, match=r"is at epoch 4; the launcher on node-a .* reports the older 3"):
+        seat.report(two_nodes(3))
+    facts = seat.leader.facts(JOB)
+    assert facts is not None
+    assert (facts.layout.epoch, facts.layout.coordinator) == (4, "node-b")
+    assert seat.ledger.jobs()[JOB] == facts
+    assert len(seat.engine.declared) == 1
+
+
+def test_an_unknown_request_is_refused_by_name(seat: Seat) -> None:
+    with pytest.raises(ControlError, match="'dance'"):
+        seat.ask("dance", {})
+
+
+def test_the_status_names_term_and_sessions(seat: Seat) -> None:
+    seat.leader.opened(agent("node-a"))
+    assert asyncio.run(seat.leader.status()) == {"mode": "auto", "term": 1, "sessions": ["agent on node-a"]}

@@ -1,0 +1,388 @@
+"""The coordinator's state machine: who votes, who is lost, what is spent. No sockets, a clock that tests own."""
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from eagle_eye.errors import ConfigError
+from eagle_eye.types import Layout
+from remediation.launcher.coordinator import Coordinator, Effects, Phase, Rules
+from remediation.launcher.effects import Answer, AskGrant, End, Halt, Prepare, Start, Tell
+from remediation.launcher.heal_budget import Budget, parse_heal
+from remediation.launcher.membership import Member, precedes, tally, voters
+
+
+class Job:
+    """A coordinator, its clock, and launchers that acknowledge when they are told to."""
+
+    def __init__(self, nodes: int = 2, heal: str = "restart:3", last: Layout | None = None, lost: tuple[str, ...] = (), **rules: object) -> None:
+        self.clock = FakeClock()
+        given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | rules
+        self.coordinator = Coordinator(Rules(**given), parse_heal(heal), self.clock, last, lost)  # type: ignore[arg-type]
+
+    def join(self, *nodes: str, boot: str = "b", last: Layout | None = None, promised: int = 0) -> Effects:
+        effects: Effects = []
+        for node in nodes:
+            member = Member(node=node, address=f"{node}:1", slots=2, boot=f"{node}-{boot}")
+            effects += self.coordinator.joined(member, last, promised)
+        return effects
+
+    def acknowledge(self, *nodes: str) -> Effects:
+        epoch = self.coordinator.epoch
+        return [effect for node in nodes for effect in self.coordinator.acknowledged(node, epoch)]
+
+    def running(self, *nodes: str) -> "Job":
+        """Bring it up on these nodes."""
+        self.join(*nodes)
+        self.acknowledge(*nodes)
+        self.coordinator.started(self.coordinator.epoch)
+        assert self.coordinator.phase is Phase.RUNNING
+        return self
+
+    def pass_time(self, seconds: float) -> Effects:
+        self.clock.advance(seconds)
+        return self.coordinator.tick()
+
+    @property
+    def layout(self) -> Layout:
+        assert self.coordinator.last is not None
+        return self.coordinator.last
+
+
+def only(effects: Effects, kind: type) -> list:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def layout_of(*nodes: str, epoch: int = 4, excluded: tuple[str, ...] = (), restarts: int = 0) -> Layout:
+    return Layout(
+        job="t/n/r", epoch=epoch, time=0.0, coordinator=nodes[0], launchers={node: f"{node}:1" for node in nodes},
+        places=(), excluded=excluded, restarts=restarts,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launchers", "acknowledged", "majority", "half"),
+    [(1, 1, True, False), (1, 0, False, False), (2, 1, False, True), (2, 2, True, False), (3, 1, False, False),
+     (3, 2, True, False), (4, 2, False, True), (4, 3, True, False), (5, 2, False, False), (5, 3, True, False)],
+)  # fmt: skip
+def test_quorum(launchers: int, acknowledged: int, majority: bool, half: bool) -> None:
+    nodes = [f"n{number}" for number in range(launchers)]
+    count = tally(layout_of(*nodes), nodes[:acknowledged])
+    assert (count.majority, count.half) == (majority, half)
+
+
+def test_the_excluded_have_no_vote_and_strangers_neither() -> None:
+    last = layout_of("n0", "n1", "n2", excluded=("n2",))
+    assert voters(last) == ("n0", "n1")
+    assert tally(last, ["n2", "stranger"]).votes == 0
+    assert precedes(last, "n0", "n1")
+    assert not precedes(last, "n1", "n0")
+
+
+def test_the_job_starts_when_everybody_is_here() -> None:
+    job = Job(nodes=2)
+    assert job.join("n0") == []
+    prepare = only(job.join("n1"), Prepare)[0]
+    assert prepare.layout.workers == ("r/n0/0", "r/n0/1", "r/n1/0", "r/n1/1")
+    assert [place.rank for place in prepare.layout.places] == [0, 1, 2, 3]
+    assert job.acknowledge("n0") == []
+    assert only(job.acknowledge("n1"), Start)
+    told = only(job.coordinator.started(1), Tell)
+    assert [event.name for event in told] == ["job.started", "epoch.begun"]
+
+
+def test_the_fewest_start_after_the_time_for_joining() -> None:
+    job = Job(nodes=3, min_nodes=2)
+    job.join("n0", "n1")
+    assert job.pass_time(9.9) == []
+    assert only(job.pass_time(0.2), Prepare)[0].layout.nodes == ("n0", "n1")
+
+
+def test_too_few_wait_for_another_and_then_begin() -> None:
+    job = Job(nodes=3, min_nodes=2)
+    job.join("n0")
+    assert job.pass_time(60) == []
+    job.join("n1")
+    assert only(job.pass_time(0.3), Prepare)
+
+
+def test_a_death_begins_an_epoch_at_once_and_the_next_ones_belong_to_it() -> None:
+    job = Job().running("n0", "n1")
+    first = job.coordinator.died(1, "event-1")
+    assert only(first, Prepare)[0].layout.epoch == 2
+    assert job.coordinator.died(1, "event-2") == [], "5 ms later: one event"
+    start = only(job.acknowledge("n0", "n1"), Start)[0]
+    assert (start.cause, start.budget_left, start.layout.restarts) == ("event-1", 2, 1)
+    assert job.coordinator.died(1, "event-3") == [], "of an epoch that is over"
+
+
+def test_a_lost_session_alone_is_no_loss() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    assert [effect.name for effect in job.coordinator.left("n2")] == ["peer.lost"]
+    assert job.coordinator.suspects == ("n2",)
+    job.join("n2", last=job.layout)
+    assert job.coordinator.suspects == ()
+    assert job.pass_time(1.0) == []
+
+
+def test_a_lost_session_and_a_second_witness_are_a_lost_node() -> None:
+    for witness in (lambda job: job.coordinator.died(1, "e"), lambda job: job.coordinator.standing_still()):
+        job = Job(nodes=3).running("n0", "n1", "n2")
+        job.coordinator.left("n2")
+        layout = only(witness(job), Prepare)[0].layout
+        assert (layout.nodes, layout.reason) == (("n0", "n1"), "node lost")
+        assert only(job.acknowledge("n0", "n1"), Start), "two of three are a majority"
+
+
+def test_standing_still_without_a_suspect_is_nobodys_loss() -> None:
+    assert Job().running("n0", "n1").coordinator.standing_still() == []
+
+
+def test_exactly_half_needs_the_leaders_voice() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.left("n1")
+    job.coordinator.standing_still()
+    asked = only(job.acknowledge("n0"), AskGrant)[0]
+    assert asked.missing == ("n1",)
+    assert job.coordinator.granted(2, False) == []
+    assert only(job.pass_time(0.3), AskGrant), "asked again"
+    assert only(job.coordinator.granted(2, True), Start)[0].layout.nodes == ("n0",)
+    assert job.coordinator.granted(2, True) == [], "an answer that comes late changes nothing"
+
+
+def test_less_than_half_never_goes_on() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    job.coordinator.standing_still()
+    assert job.acknowledge("n0") == []
+    assert job.pass_time(60) == []
+    assert job.coordinator.phase is Phase.FORMING
+
+
+def test_a_launcher_that_is_lost_while_an_epoch_is_formed_is_left_out() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0")
+    layout = only(job.coordinator.left("n2"), Prepare)[0].layout
+    assert (layout.epoch, layout.nodes) == (3, ("n0", "n1"))
+    assert job.coordinator.budget.spent == 1, "the same fault is paid once"
+    assert job.coordinator.acknowledged("n1", 2) == [], "a vote for the epoch before"
+
+
+def test_a_launcher_that_does_not_answer_is_left_behind() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0", "n1")
+    assert only(job.pass_time(5.1), Prepare)[0].layout.nodes == ("n0", "n1")
+
+
+def test_a_higher_vote_elsewhere_raises_the_number() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.died(1, "e")
+    assert only(job.coordinator.refused(2, promised=7), Prepare)[0].layout.epoch == 8
+
+
+def test_joiners_are_taken_in_together() -> None:
+    job = Job(nodes=4, min_nodes=1, join_timeout_s=1.0)
+    job.join("n0")
+    job.pass_time(1.1)
+    job.acknowledge("n0")
+    job.coordinator.started(1)
+    assert job.join("n1") == []
+    job.clock.advance(0.15)
+    assert job.join("n2") == []
+    prepare = only(job.pass_time(0.06), Prepare)
+    assert prepare[0].layout.nodes == ("n0", "n1", "n2")
+    assert job.coordinator.budget.spent == 0
+
+
+def test_a_launcher_that_was_started_again_has_no_workers_any_more() -> None:
+    job = Job().running("n0", "n1")
+    job.join("n1", boot="another")
+    assert only(job.pass_time(0.3), Prepare)[0].layout.reason == "node returned"
+
+
+def test_nobody_is_taken_in_beyond_the_most_nodes() -> None:
+    job = Job(nodes=2).running("n0", "n1")
+    job.join("n2")
+    assert job.pass_time(1.0) == []
+
+
+def test_a_spent_budget_ends_the_workers_and_then_the_job() -> None:
+    job = Job(heal="restart:0", patience_s=5.0).running("n0", "n1")
+    effects = job.coordinator.died(1, "e")
+    assert only(effects, Tell)[0].name == "budget.spent"
+    assert only(effects, Halt)[0].nodes == ("n0", "n1")
+    end = only(job.pass_time(5.1), End)[0]
+    assert end.code == 1
+
+
+def test_nobody_waits_for_a_server_that_is_not_there() -> None:
+    job = Job(heal="none", patience_s=5.0).running("n0", "n1")
+    job.coordinator.commanded = False
+    job.coordinator.died(1, "e")
+    assert only(job.pass_time(0.0), End)[0].code == 1
+
+
+def test_a_command_still_heals_when_the_budget_is_spent() -> None:
+    job = Job(heal="none", patience_s=5.0).running("n0", "n1")
+    job.coordinator.died(1, "e")
+    refused = job.coordinator.restart("c", own=True)
+    assert "budget" in only(refused, Answer)[0].error
+    assert only(job.coordinator.restart("d", plan="p"), Prepare)
+    job.acknowledge("n0", "n1")
+    assert only(job.coordinator.started(2), Answer)[0].epoch == 2
+
+
+def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
+    job = Job().running("n0", "n1")
+    effects = job.coordinator.restart("c", plan="p", exclude=("n1",), resume_step=40, skip=(43,))
+    layout = only(effects, Prepare)[0].layout
+    assert (layout.nodes, layout.excluded, layout.resume_step, layout.skipped) == (("n0",), ("n1",), 40, (43,))
+    assert layout.restarts == 0
+    assert only(effects, Prepare)[0].nodes == ("n0", "n1"), "the excluded one ends its workers too"
+    job.acknowledge("n1", "n0")
+    job.coordinator.started(2)
+    assert job.join("n1", boot="again") == []
+    assert job.pass_time(1.0) == [], "it stays out until it is released"
+    job.coordinator.died(2, "e")
+    assert job.coordinator.epoch == 3
+    job.acknowledge("n0", "n1")
+    assert (job.layout.resume_step, job.layout.skipped) == (-1, (43,)), "the batch stays skipped, the roll-back is done"
+    job.coordinator.started(3)
+    assert only(job.coordinator.restart("d", skip=(50,)), Prepare)[0].layout.skipped == (43, 50)
+
+
+def test_restart_refuses_to_leave_too_few() -> None:
+    job = Job(min_nodes=2).running("n0", "n1")
+    assert "needs 2" in only(job.coordinator.restart("c", exclude=("n1",)), Answer)[0].error
+    assert job.coordinator.phase is Phase.RUNNING
+
+
+def test_a_released_node_comes_back() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.restart("c", exclude=("n1",))
+    job.acknowledge("n0", "n1")
+    job.coordinator.started(2)
+    layout = only(job.coordinator.release("d", "n1"), Prepare)[0].layout
+    assert (layout.nodes, layout.reason) == (("n0", "n1"), "node released")
+
+
+def test_too_few_nodes_wait_and_go_on() -> None:
+    job = Job(nodes=3, min_nodes=2).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    assert only(job.coordinator.standing_still(), Halt)
+    assert job.coordinator.phase is Phase.WAITING
+    job.join("n1")
+    assert only(job.pass_time(0.3), Prepare)[0].layout.nodes == ("n0", "n1")
+
+
+def test_too_few_nodes_do_not_wait_for_ever() -> None:
+    job = Job(nodes=2, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1")
+    job.coordinator.left("n1")
+    job.coordinator.standing_still()
+    job.join("n9", boot="x")
+    job.coordinator.left("n9")
+    assert job.pass_time(30.0) == []
+    assert only(job.pass_time(31.0), End)[0].code == 1
+
+
+def test_a_coordinator_that_was_cut_off_looks_for_the_others_after_a_lease() -> None:
+    for min_nodes, phase in ((1, Phase.FORMING), (2, Phase.WAITING)):
+        job = Job(nodes=3, min_nodes=min_nodes).running("n0", "n1", "n2")
+        job.coordinator.left("n1")
+        job.coordinator.left("n2")
+        job.coordinator.standing_still()
+        assert (job.coordinator.phase, job.coordinator.candidate) == (phase, False), "it may be a moment's trouble"
+        job.pass_time(2.1)
+        assert job.coordinator.candidate
+        assert job.coordinator.missing == ("n1", "n2")
+
+
+def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:
+    job = Job(nodes=3, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1", "n2")
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    job.coordinator.standing_still()
+    assert job.pass_time(61.0) == []
+
+
+def test_a_script_that_never_began_is_not_started_again() -> None:
+    job = Job().running("n0", "n1")
+    effects = job.coordinator.died(1, "e", at_start="ValueError: no such file")
+    assert "ValueError" in only(effects, Tell)[0].message
+    assert only(effects, End)[0].code == 1
+
+
+def test_an_early_death_of_those_whose_peers_are_lost_is_not_the_scripts_fault() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.left("n2")
+    prepare = only(job.coordinator.died(1, "e", at_start="RuntimeError: Connection closed by peer"), Prepare)[0]
+    assert prepare.layout.reason == "node lost"
+
+
+def test_after_the_first_epoch_an_early_death_is_a_death() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.died(1, "e")
+    job.acknowledge("n0", "n1")
+    assert only(job.coordinator.died(2, "f", at_start="out of memory"), Prepare)
+
+
+def test_the_job_is_finished_when_every_node_is() -> None:
+    job = Job().running("n0", "n1")
+    assert job.coordinator.finished("n0", 1) == []
+    assert job.coordinator.finished("n1", 7) == []
+    assert only(job.coordinator.finished("n1", 1), End)[0].code == 0
+
+
+def test_an_epoch_whose_workers_end_before_all_launchers_have_answered_has_begun_all_the_same() -> None:
+    job = Job(nodes=1)
+    job.join("n0")
+    job.acknowledge("n0")
+    told = only(job.coordinator.finished("n0", 1), Tell)
+    assert [event.name for event in told] == ["job.started", "epoch.begun", "job.finished"]
+    assert job.coordinator.started(1) == [], "once"
+
+
+def test_a_successor_goes_on_above_every_number_it_heard_of() -> None:
+    job = Job(nodes=3, last=layout_of("n9", "n0", "n1", restarts=1), lost=("n9",))
+    assert job.join("n0", promised=4) == []
+    layout = only(job.join("n1", promised=6, last=layout_of("n9", "n0", "n1")), Prepare)[0].layout
+    assert (layout.epoch, layout.coordinator, layout.nodes, layout.reason) == (7, "n0", ("n0", "n1"), "node lost")
+    assert only(job.acknowledge("n0", "n1"), Start)
+
+
+def test_a_successor_of_two_asks_the_leader() -> None:
+    job = Job(last=layout_of("n9", "n0"), lost=("n9",))
+    assert only(job.join("n0"), Prepare)
+    assert job.coordinator.candidate
+    assert only(job.acknowledge("n0"), AskGrant)[0].missing == ("n9",)
+    job.coordinator.granted(5, True)
+    assert not job.coordinator.candidate
+
+
+def test_a_launcher_that_was_started_again_alone_does_not_begin_a_second_job() -> None:
+    job = Job(nodes=3, last=layout_of("n0", "n1", "n2"))
+    assert job.join("n0") == []
+    assert job.pass_time(60.0) == []
+    assert job.coordinator.candidate
+
+
+def test_a_joiner_that_knows_a_newer_layout_teaches_it() -> None:
+    job = Job(nodes=3, last=layout_of("n0", "n1", epoch=4))
+    job.join("n0")
+    job.join("n1", last=layout_of("n0", "n1", "n2", epoch=9, excluded=("n2",)))
+    job.pass_time(0.3)
+    assert job.coordinator.epoch == 10
+    assert job.coordinator.excluded == {"n2"}
+
+
+def test_heal() -> None:
+    assert parse_heal("none") == Budget(heal="none", limit=0)
+    assert parse_heal("restart:12").limit == 12
+    assert (parse_heal("").limit, parse_heal("").in_place) == (3, False)
+    assert (parse_heal("in-place").limit, parse_heal("in-place:7").limit) == (100, 7)
+    for wrong in ("restart", "restart:x", "none:1", "in-place:", "in-place:x", "restart:-1"):
+        with pytest.raises(ConfigError, match=r"use none, restart:N .* or in-place\[:N\]"):
+            parse_heal(wrong)

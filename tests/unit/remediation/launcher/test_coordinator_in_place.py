@@ -1,0 +1,484 @@
+"""Elastic workers under the coordinator's state machine: who is left out, who is taken in, and what ends the job."""
+
+import random
+
+import pytest
+
+from eagle_eye.types import Holding
+from fakes.elastic_coordinator import Job, only
+from remediation.launcher.coordinator import Effects, Phase
+from remediation.launcher.effects import (
+    Answer,
+    AskGrant,
+    Dismiss,
+    End,
+    Exclude,
+    Fork,
+    Halt,
+    HaltWorkers,
+    Prepare,
+    Regroup,
+    Start,
+    Tell,
+)
+from remediation.launcher.worker_registry import ATTEMPTS
+
+
+def test_the_workers_of_a_new_job_meet_once_all_are_here() -> None:
+    job = Job(slots=2)
+    job.join("n0")
+    job.votes("n0")
+    job.coordinator.started(1)
+    assert job.enter("r/n0/0") == []
+    told = job.agree(job.enter("r/n0/1"))
+    regroup = only(told, Regroup)[0]
+    assert (regroup.layout.epoch, regroup.layout.workers, regroup.transition.source) == (2, ("r/n0/0", "r/n0/1"), "checkpoint")
+    assert job.coordinator.budget.heal == "in-place", "they can, and nobody chose otherwise"
+    assert [event.attributes["reason"] for event in only(told, Tell)] == ["join"]
+
+
+def test_a_death_is_healed_in_place_and_the_slot_is_filled_again() -> None:
+    job = Job().running()
+    told = job.agree(job.die("r/n0/1"))
+    regroup = only(told, Regroup)[0]
+    assert [(place.worker, place.rank) for place in regroup.layout.places] == [("r/n0/0", 0), ("r/n0/2", 1)]
+    assert only(told, Fork)[0].slots == (1,)
+    soft = job.enter("r/n0/1")
+    assert only(soft, Prepare)[0].soft == ("r/n0/0", "r/n0/2"), "those who train finish their step first"
+    assert job.coordinator.training
+    assert only(job.agree(soft), Regroup)[0].layout.workers == ("r/n0/0", "r/n0/1", "r/n0/2")
+
+
+def test_a_launcher_that_was_not_reached_is_asked_again_for_new_workers_and_no_try_is_counted() -> None:
+    job = Job(nodes=2, slots=1).running()
+    job.agree(job.die("r/n1/0"))
+    for _ in range(2 * ATTEMPTS):
+        job.coordinator.left("n1")
+        job.coordinator.roster.not_asked(["r/n1/0"])
+        assert only(job.join("n1", last=job.layout), Fork)[0].slots == (0,)
+    assert job.coordinator.roster.awaited == {"r/n1/0": "n1"}
+
+
+def test_deaths_within_a_moment_are_one_event() -> None:
+    job = Job(slots=4).running()
+    prepare = only(job.die("r/n0/1"), Prepare)[0]
+    job.votes("n0")
+    job.clock.advance(0.004)
+    assert job.die("r/n0/3") == []
+    assert job.holdings() == [], "a third one could still die"
+    regroup = only(job.pass_time(0.002), Regroup)[0]
+    assert regroup.layout.epoch == prepare.layout.epoch
+    assert regroup.layout.workers == ("r/n0/0", "r/n0/2")
+    assert job.coordinator.budget.spent == 1
+
+
+def test_a_later_death_supersedes_with_a_higher_epoch() -> None:
+    job = Job(slots=4).running()
+    first = only(job.die("r/n0/1"), Prepare)[0].layout.epoch
+    job.pass_time(0.006)
+    second = only(job.die("r/n0/2"), Prepare)[0].layout
+    assert (second.epoch, second.workers) == (first + 1, ("r/n0/0", "r/n0/3"))
+    assert job.coordinator.held(first, ()) == []
+    assert only(job.agree([Prepare(nodes=(), layout=second)]), Regroup)
+
+
+def test_a_silent_worker_is_left_out_like_a_dead_one_but_lives() -> None:
+    job = Job().running()
+    job.die("r/n0/1")
+    job.votes("n0")
+    told = job.coordinator.held(job.epoch, (job.holding("r/n0/0"),), ("r/n0/2",))
+    assert only(told, Exclude)[0].worker == "r/n0/2"
+    assert only(job.agree(told), Regroup)[0].layout.workers == ("r/n0/0",)
+    assert only(job.enter("r/n0/2"), Prepare) == [], "the replacement of the dead one is on its way: one epoch for both"
+    assert only(job.pass_time(0.21), Prepare)[0].layout.workers == ("r/n0/0", "r/n0/2")
+
+
+def test_a_stalled_worker_is_left_out_and_replaced_once_it_is_dead() -> None:
+    job = Job().running()
+    told = job.coordinator.stalled(job.layout.epoch, {"r/n0/2": 0.6})
+    assert only(told, Exclude)[0].worker == "r/n0/2"
+    told = job.agree(told)
+    assert only(told, Fork) == [], "it may wake up"
+    assert only(job.die("r/n0/2"), Fork)[0].slots == (2,)
+
+
+def test_a_restart_of_one_worker_leaves_the_others_at_work() -> None:
+    job = Job().running()
+    epoch = job.layout.epoch
+    told = job.coordinator.restart("c", plan="p", own=True, workers=("r/n0/2",))
+    assert [each.worker for each in only(told, Exclude)] == ["r/n0/2"]
+    job.agree(told)
+    assert job.layout.in_place
+    assert job.layout.epoch > epoch
+    assert set(job.layout.workers) == {"r/n0/0", "r/n0/1"}
+    assert only(job.coordinator.restart("d", workers=("r/n0/2",)), Prepare) == [], "it is out already"
+
+
+def test_nobody_is_left_out_when_all_stand_still() -> None:
+    job = Job().running()
+    assert job.coordinator.stalled(job.layout.epoch, dict.fromkeys(job.layout.workers, 0.6)) == []
+    assert job.coordinator.stalled(job.layout.epoch - 1, {"r/n0/2": 0.6}) == [], "of an epoch that is over"
+
+
+def test_too_few_workers_save_a_checkpoint_and_the_job_says_what_it_needs() -> None:
+    job = Job(min_workers=3).running()
+    halt = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0]
+    assert (halt.saver, halt.code) == ("r/n0/1", 1)
+    assert job.coordinator.phase is Phase.HALTING
+    assert job.coordinator.exited("r/n0/1", job.pids["r/n0/1"]) == []
+    end = job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
+    assert "needs 3 (--min-workers)" in only(end, End)[0].reason
+
+
+def test_a_layer_that_nobody_holds_any_more_halts_the_job() -> None:
+    job = Job(slots=2).running()
+    job.die("r/n0/1")
+    job.votes("n0")
+    job.coordinator.held(job.epoch, (Holding(worker="r/n0/0", node="n0", step=3, phase="computing", layers=(0,)),))
+    told = job.pass_time(0.006)
+    assert "layer 1" in only(told, HaltWorkers)[0].reason
+
+
+def test_who_was_the_last_to_hold_a_state_is_said_when_the_newest_checkpoint_takes_its_place() -> None:
+    job = Job(slots=1).running()
+    job.coordinator.resize("c", {"n0": 2})
+    job.agree(job.enter("r/n0/1"))
+    job.steps.pop("r/n0/1")  # its state has not come yet
+    regroup = only(job.agree(job.die("r/n0/0", step=57)), Regroup)[0]
+    assert regroup.transition.source == "checkpoint"
+    told = only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), Tell)[0]
+    assert told.name == "state.lost"
+    assert "layers 0 to 1 any more: r/n0/0 held it last, of step 57; the newest checkpoint, of step 50, is used: 7 step(s)" in told.message
+    assert only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), Tell) == [], "once"
+
+
+def test_a_job_that_stops_waits_for_its_last_checkpoint_as_long_as_somebody_says_that_it_is_written() -> None:
+    job = Job(min_workers=3, halt_s=60.0).running()
+    saver = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0].saver
+    job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
+    refused = job.coordinator.saving(saver, 4, "no room", "")
+    assert [(told.name, told.message) for told in only(refused, Tell)] == [("checkpoint.refused", f"{saver}: no room")]
+    for _ in range(5):
+        assert job.pass_time(59.0) == []
+        assert job.coordinator.saving(saver, 4, "no room", "") == [], "it is said once"
+    job.coordinator.saving(saver, 4, "", "/kept/step-4.json")
+    assert only(job.coordinator.exited(saver, job.pids[saver]), End)[0].reason.endswith("; its state was saved to /kept/step-4.json")
+
+
+def test_a_stop_whose_last_checkpoint_was_never_written_says_so() -> None:
+    job = Job(min_workers=3).running()
+    saver = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0].saver
+    job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
+    job.coordinator.saving(saver, 4, "no room", "")
+    assert "its last checkpoint was never written: no room" in only(job.die(saver), End)[0].reason
+
+
+def test_a_giver_whose_layer_arrived_torn_does_not_give_it_again() -> None:
+    job = Job(slots=2).running()
+    job.coordinator.resize("c", {"n0": 3})
+    moves = only(job.agree(job.enter("r/n0/2")), Regroup)[0].transition.moves
+    giver, _, layer = moves[0]
+    epoch = job.epoch
+    job.steps.pop("r/n0/2")
+    job.coordinator.broken("r/n0/2", epoch, giver=f"r/n0/{giver}", layers=(layer,))
+    again = only(job.agree(job.pass_time(1.1)), Regroup)[0].transition.moves
+    assert again
+    assert (giver, 2, layer) not in again
+
+
+def test_a_spent_budget_is_a_stop_with_a_checkpoint() -> None:
+    job = Job(heal="in-place:1").running()
+    job.agree(job.die("r/n0/1"))
+    job.agree(job.enter("r/n0/1"))
+    assert "--heal in-place:1" in only(job.agree(job.die("r/n0/1")), HaltWorkers)[0].reason
+
+
+def test_an_explicit_restart_restarts() -> None:
+    job = Job(heal="restart:2").running()
+    prepare = only(job.die("r/n0/1"), Prepare)[0]
+    assert (prepare.layout.in_place, len(prepare.layout.workers)) == (False, 3)
+
+
+def test_when_nobody_is_left_all_begin_again_from_the_checkpoint() -> None:
+    job = Job(slots=2).running()
+    job.die("r/n0/0")
+    prepare = only(job.die("r/n0/1"), Prepare)[0]
+    assert not prepare.layout.in_place
+    assert only(job.votes("n0"), Start)
+
+
+def test_a_worker_that_never_enters_is_tried_a_few_times() -> None:
+    job = Job(slots=2).running()
+    forks = only(job.agree(job.die("r/n0/1")), Fork)
+    job.pids["r/n0/1"] = 0
+    while forks and len(forks) < 10:
+        more = only(job.die("r/n0/1", at_start="ImportError"), Fork)
+        if not more:
+            break
+        forks += more
+    assert len(forks) == 5
+
+
+def test_the_job_ends_when_all_have_done_their_part() -> None:
+    job = Job(slots=2).running()
+    for worker in job.layout.workers:
+        job.coordinator.leaving(worker, job.layout.epoch)
+    assert only(job.enter("r/n0/7"), Dismiss), "too late to join"
+    assert job.coordinator.exited("r/n0/0", job.pids["r/n0/0"]) == []
+    assert only(job.die("r/n0/1", code=-9), End)[0].code == 0, "killed after it had done its part"
+
+
+def test_a_script_that_fails_after_the_training_fails_the_job() -> None:
+    job = Job(slots=1).running()
+    job.coordinator.leaving("r/n0/0", job.layout.epoch)
+    assert only(job.die("r/n0/0", code=1), End)[0].code == 1
+
+
+def test_a_lost_node_needs_a_second_witness_and_its_workers_are_left_out() -> None:
+    job = Job(nodes=3, slots=1).running()
+    job.coordinator.left("n2")
+    told = job.coordinator.broken("r/n0/0", job.layout.epoch)
+    assert only(told, Prepare)[0].layout.workers == ("r/n0/0", "r/n1/0")
+    job.votes("n0", "n1")
+    job.holdings()
+    assert only(job.pass_time(0.006), Regroup)
+    assert only(job.join("n2", boot="again"), Fork)[0].slots == (0,)
+
+
+def test_broken_connections_without_a_loss_are_made_anew() -> None:
+    job = Job().running()
+    assert job.coordinator.broken("r/n0/0", job.layout.epoch) == []
+    assert only(job.pass_time(1.1), Prepare)[0].layout.workers == job.layout.workers
+
+
+def test_half_without_a_server_is_a_stop_that_says_why() -> None:
+    job = Job(nodes=2, slots=1).running()
+    job.coordinator.left("n1")
+    job.coordinator.standing_still()
+    job.holdings()
+    job.votes("n0")
+    assert only(job.pass_time(0.006), AskGrant)
+    job.coordinator.granted(job.epoch, False)
+    assert "no server was there to say which half goes on" in only(job.pass_time(2.1), End)[0].reason
+
+
+def test_a_minority_gives_its_workers_up_and_looks_for_the_others() -> None:
+    job = Job(nodes=3, slots=1).running()
+    job.coordinator.left("n1")
+    job.coordinator.left("n2")
+    job.coordinator.standing_still()
+    job.votes("n0")
+    job.holdings()
+    told = job.pass_time(2.1)
+    assert only(told, Halt)
+    assert not only(told, End)
+    assert job.coordinator.candidate
+
+
+def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has() -> None:
+    job = Job(nodes=3, slots=1).running()
+    before = job.layout
+    job.coordinator.left("n2")
+    job.coordinator.standing_still()
+    job.votes("n0", "n1")
+    job.holdings()
+    job.pass_time(0.006)
+    job.steps |= {"r/n0/0": 9, "r/n1/0": 9}
+    assert job.join("n2", last=before, elastic=(job.entrant("r/n2/0"),)) == []
+    told = job.agree(job.pass_time(0.21))
+    assert only(told, Regroup)[0].transition.moves, "it is behind, and takes the state of the others"
+
+
+def test_rebalance_moves_micro_batches_at_a_boundary() -> None:
+    job = Job(slots=2).running()
+    prepare = job.coordinator.rebalance("c", {"r/n0/0": 1, "r/n0/1": 3})
+    assert only(prepare, Prepare)[0].soft == ("r/n0/0", "r/n0/1")
+    told = job.agree(prepare)
+    assert [len(mine) for mine in only(told, Regroup)[0].transition.shares] == [2, 6]
+    assert only(told, Answer)[0].error == ""
+    assert "no worker" in only(job.coordinator.rebalance("d", {"x": 1}), Answer)[0].error
+
+
+def test_resize_lets_the_last_ones_go_and_brings_new_ones() -> None:
+    job = Job().running()
+    told = job.agree(job.coordinator.resize("c", {"n0": 2}))
+    regroup = only(told, Regroup)[0]
+    assert (regroup.layout.workers, regroup.leaving) == (("r/n0/0", "r/n0/1"), ("r/n0/2",))
+    assert job.coordinator.exited("r/n0/2", job.pids["r/n0/2"]) == []
+    told = job.coordinator.resize("d", {"n0": 4})
+    assert only(told, Fork)[0].slots == (2, 3)
+    assert "--min-workers" in only(job.coordinator.resize("e", {"n0": 0}), Answer)[0].error
+
+
+def test_commands_for_elastic_workers_are_refused_for_others() -> None:
+    job = Job()
+    job.join("n0")
+    job.votes("n0")
+    for refused in (job.coordinator.rebalance("c", {}), job.coordinator.resize("d", {"n0": 1})):
+        assert "not elastic" in only(refused, Answer)[0].error
+
+
+def test_a_transition_is_accounted_for_once_all_have_committed() -> None:
+    job = Job().running()
+    job.agree(job.die("r/n0/1", noticed_s=0.003))
+    epoch = job.layout.epoch
+    job.coordinator.regrouped("r/n0/0", epoch, {"group_s": 0.01, "state_s": 0.0, "bytes": 70})
+    job.coordinator.regrouped("r/n0/2", epoch, {"group_s": 0.03, "state_s": 0.0, "bytes": 30})
+    assert job.coordinator.resumed("r/n0/0", epoch, 0.2, (1, 2)) == []
+    assert only(job.enter("r/n0/1"), Prepare), "the next epoch is being formed, for another reason"
+    told = only(job.coordinator.resumed("r/n0/2", epoch, 0.1, (3,)), Tell)[0]
+    assert told.name == "transition.done"
+    expected = {"reason": "death", "cause": "e", "lost": "r/n0/1", "recomputed": "1,2,3", "group_s": "0.010000", "bytes": "100", "recompute_s": "0.200000", "notice_s": "0.003000", "plan_s": "0.006000"}
+    assert expected.items() <= told.attributes.items()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_each_epoch_is_valid_once_and_without_the_dead(seed: int) -> None:
+    chance = random.Random(seed)
+    job = Job(nodes=3, slots=2, heal="in-place:1000").running()
+    world = World(job, chance)
+    for _ in range(150):
+        world.something_happens()
+    world.calm_down()
+    assert job.coordinator.phase in {Phase.RUNNING, Phase.WAITING, Phase.SPENT, Phase.ENDED}
+    assert len(world.valid) == len(set(world.valid)), "no number is valid twice"
+    assert world.valid == sorted(world.valid)
+
+
+class World:
+    """Launchers that answer late and in any order, workers that die, stall, break and join."""
+
+    def __init__(self, job: Job, chance: random.Random) -> None:
+        self.job, self.chance = job, chance
+        self.valid: list[int] = []
+        self.alive = set(job.layout.workers)
+        self.pending: list[object] = []
+        self.stalled: set[str] = set()
+        self.boots = 0
+
+    def something_happens(self) -> None:
+        chance = self.chance
+        roll = chance.random()
+        if roll < 0.08 and len(self.alive) > 1:
+            self.kill(chance.choice(sorted(self.alive)))
+        elif roll < 0.10 and self.job.coordinator.serving:
+            self.take(self.job.coordinator.stalled(self.job.layout.epoch, {chance.choice(self.job.coordinator.serving): 0.6}))
+        elif roll < 0.12 and self.job.coordinator.serving:
+            self.take(self.job.coordinator.broken(chance.choice(self.job.coordinator.serving), self.job.layout.epoch))
+        elif roll < 0.14:
+            self.part(chance.choice(["n1", "n2"]), anew=chance.random() < 0.3)
+        elif roll < 0.16:
+            self.let_out_or_in(chance.choice(["n1", "n2"]))
+        elif roll < 0.24:
+            self.take(self.job.pass_time(chance.choice([0.001, 0.004, 0.006, 0.25, 1.2])))
+        elif self.pending:
+            self.answer(self.pending.pop(chance.randrange(len(self.pending))))
+
+    def calm_down(self) -> None:
+        """Everything that was asked is answered, and time goes on."""
+        for _ in range(400):
+            while self.pending:
+                self.answer(self.pending.pop(0))
+            self.come_back()
+            self.take(self.job.pass_time(0.3))
+
+    def part(self, node: str, anew: bool) -> None:
+        """A launcher's session breaks; the launcher comes back, or is started again without its workers."""
+        if not self.job.coordinator.members[node].connected:
+            return
+        self.take(self.job.coordinator.left(node))
+        self.take(self.job.coordinator.standing_still())
+        self.pending.append(("back", node))
+        if anew:
+            gone = {worker for worker in self.alive if worker.split("/")[1] == node}
+            self.alive -= gone
+            self.pending = [("anew", node)] + [each for each in self.pending if not self.is_of(each, node)]
+
+    def let_out_or_in(self, node: str) -> None:
+        """By command."""
+        coordinator = self.job.coordinator
+        self.take(coordinator.release("c", node) if node in coordinator.excluded else coordinator.restart("c", exclude=(node,)))
+
+    def ends(self, worker: str) -> None:
+        """It was told to go: some time it has."""
+        if worker in self.alive:
+            self.alive.discard(worker)
+            self.stalled.discard(worker)
+            self.pending.append(("gone", worker, self.job.pids[worker]))
+
+    def is_of(self, asked: object, node: str) -> bool:
+        return isinstance(asked, tuple) and (asked[1] == node or f"/{node}/" in asked[1])
+
+    def come_back(self) -> None:
+        """A launcher that took too long joins again, with the workers that it still has."""
+        for node, member in self.job.coordinator.members.items():
+            if not member.connected:
+                self.rejoin(node)
+
+    def rejoin(self, node: str, boot: str = "b") -> None:
+        living = [worker for worker in sorted(self.alive - self.stalled) if worker.split("/")[1] == node]
+        self.take(self.job.join(node, boot, last=self.job.layout, elastic=tuple(map(self.job.entrant, living))))
+
+    def kill(self, worker: str) -> None:
+        self.alive.discard(worker)
+        self.stalled.discard(worker)
+        self.take(self.job.die(worker))
+
+    def take(self, effects: Effects) -> None:
+        for effect in effects:
+            if isinstance(effect, Regroup):
+                self.valid.append(effect.layout.epoch)
+                assert set(effect.layout.workers) <= self.alive - self.stalled
+                assert not self.job.coordinator.excluded & set(effect.layout.nodes), "who is out has no worker in it"
+                for worker in effect.leaving:
+                    self.ends(worker)
+                self.job.steps |= dict.fromkeys(effect.layout.workers, effect.transition.step)
+            elif isinstance(effect, Start):
+                self.valid.append(effect.layout.epoch)
+                self.alive = set()
+                self.stalled.clear()
+                self.pending = [("enter", place.worker) for place in effect.layout.places]
+            elif isinstance(effect, Dismiss):
+                self.ends(effect.worker)
+            elif isinstance(effect, Exclude):
+                self.stalled.add(effect.worker)
+            if isinstance(effect, Prepare | Fork | Exclude | HaltWorkers | AskGrant):
+                self.pending.append(effect)
+
+    def answer(self, asked: object) -> None:
+        coordinator = self.job.coordinator
+        match asked:
+            case ("enter", str(worker)):
+                self.alive.add(worker)
+                self.stalled.discard(worker)
+                self.take(self.job.enter(worker))
+            case ("back" | "anew" as how, str(node)):
+                if how == "anew" or not coordinator.members[node].connected:
+                    self.boots += how == "anew"
+                    self.rejoin(node, f"again{self.boots}" if how == "anew" else "b")
+            case ("gone", str(worker), int(pid)):
+                self.take(coordinator.exited(worker, pid))
+            case ("vote", str(node), int(epoch)):
+                self.take(coordinator.acknowledged(node, epoch))
+            case ("held", str(node), int(epoch)):
+                held = [worker for worker in coordinator.roster.entered if worker in self.alive and worker.split("/")[1] == node]
+                self.take(coordinator.held(epoch, tuple(self.job.holding(worker) for worker in held)))
+            case _:
+                self.obey(asked)
+
+    def obey(self, effect: object) -> None:
+        match effect:
+            case Prepare():
+                for node in effect.nodes:
+                    self.pending += [("vote", node, effect.layout.epoch), ("held", node, effect.layout.epoch)]
+            case AskGrant():
+                self.take(self.job.coordinator.granted(effect.layout.epoch, False, heard=True))
+            case Fork():
+                self.pending += [("enter", f"r/{effect.node}/{slot}") for slot in effect.slots]
+            case Exclude() if self.chance.random() < 0.5:
+                self.pending.append(("enter", effect.worker))
+            case Exclude() if effect.worker in self.alive:
+                self.kill(effect.worker)
+            case HaltWorkers():
+                for worker in sorted(self.alive):
+                    self.take(self.job.coordinator.exited(worker, self.job.pids[worker]))

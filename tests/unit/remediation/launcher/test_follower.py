@@ -1,0 +1,103 @@
+"""A launcher that looks for its coordinator: who is believed, who is asked again, and that it comes in once."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from eagle_eye.clock import SystemClock
+from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.control_messages import Body, Peer
+from fakes.control_channel import Office, at, run, served, until
+from remediation.launcher.coordinator_election import StandStill
+from remediation.launcher.event_log import Journal
+from remediation.launcher.follower import Following
+from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.vote_log import TermsFile
+
+PEER = Peer(role="launcher", node="n2", job="t/j/r", boot="b", address="127.0.0.1:1")
+
+
+class Neighbour(Office):
+    """Answers requests to join in their order; takes everybody in once it has nothing else to say."""
+
+    def __init__(self, *answers: Body) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.joins = 0
+
+    async def request(self, peer: Peer, kind: str, body: Body) -> Body:
+        self.joins += 1
+        return self.answers.pop(0) if self.answers else {"accepted": True}
+
+
+class Idle:
+    """A participant without workers."""
+
+    roster: tuple[Body, ...] = ()
+    broken = False
+
+    def __init__(self) -> None:
+        self.moved = lambda _address: None
+
+    async def obey(self, _command: object) -> Body:
+        return {}
+
+
+@asynccontextmanager
+async def a_follower(folder: Path) -> AsyncIterator[tuple[Following, Idle]]:
+    clock, participant = SystemClock(), Idle()
+    settings = LauncherSettings(job=PEER.job, node=PEER.node, command=("x",), state_dir=folder, run_dir=folder)
+
+    async def nobody() -> str:
+        return ""
+
+    made = Following(
+        settings, PEER, participant, TermsFile(folder, "r", "n2"), Journal(PEER.job, "n2", "b", clock, lambda *_: None), Fence(), clock,  # type: ignore[arg-type]
+        still=StandStill(clock), coordinator_of=nobody,
+    )  # fmt: skip
+    try:
+        yield made, participant
+    finally:
+        await made.close()
+
+
+def test_who_still_believes_in_a_coordinator_that_is_gone_is_asked_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing, like a parted network
+            gone = f"127.0.0.1:{silent.getsockname()[1]}"
+            neighbour = Neighbour({"accepted": False, "coordinator": gone})
+            async with a_follower(tmp_path) as (following, _), served(neighbour) as server:
+                assert await following.join(at(server), 5.0, gone={gone})
+                assert (following.address, neighbour.joins) == (at(server), 2)
+
+    run(play())
+
+
+def test_who_names_another_is_believed(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with (
+            a_follower(tmp_path) as (following, _), served(Neighbour()) as there,
+            served(Neighbour({"accepted": False, "coordinator": at(there)})) as here,
+        ):  # fmt: skip
+            assert await following.join(at(here), 5.0)
+            assert following.address == at(there)
+
+    run(play())
+
+
+def test_who_has_joined_follows_without_coming_in_anew(tmp_path: Path) -> None:
+    async def play() -> None:
+        first, second = Neighbour(), Neighbour()
+        async with a_follower(tmp_path) as (following, participant), served(first) as here, served(second) as there:
+            assert await following.join(at(here), 5.0)
+            task = asyncio.create_task(following.follow(at(here)))
+            await asyncio.sleep(0)  # it follows by now
+            participant.moved(at(there))
+            await until(lambda: following.address == at(there))
+            assert (first.joins, second.joins) == (1, 1), "each coming and going costs the job an epoch"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run(play())

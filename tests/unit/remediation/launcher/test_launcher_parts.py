@@ -1,0 +1,311 @@
+"""The small parts of a launcher: commands, exits, /proc, promises, presence, settings."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from psutil import net_if_addrs
+
+from eagle_eye.errors import ConfigError, LaunchError
+from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.types import Layout, Place
+from remediation.launcher.__main__ import read_settings, settings_json
+from remediation.launcher.cleanup import sweep
+from remediation.launcher.command import parse_command
+from remediation.launcher.death_watch import DeathWatch, glimpse, parse_stat
+from remediation.launcher.inbox import Inbox
+from remediation.launcher.network_interface import VARIABLE, facing_the_others, interface_of
+from remediation.launcher.process_exit import code_of, died_at_start, signal_name
+from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.vote_log import TermsFile
+from remediation.launcher.worker_environment import Paths, Store, worker_environment
+from remediation.launcher.workers import Worker, Workers
+
+
+def settings(tmp_path: Path, **changes: object) -> LauncherSettings:
+    given = {"job": "t/n/r", "node": "n0", "command": ("python", "x.py"), "state_dir": tmp_path, "run_dir": tmp_path}
+    return LauncherSettings(**given | changes)  # type: ignore[arg-type]
+
+
+def test_a_python_command_runs_under_its_own_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    command = parse_command((sys.executable, "train.py", "--lr", "1"), tmp_path)
+    assert (command.interpreter, command.python) == (sys.executable, True)
+    assert parse_command(("train.py",), tmp_path).argv == (sys.executable, "train.py")
+    assert parse_command((sys.executable, "-m", "package.train"), tmp_path).python
+    assert not parse_command(("sh", "-c", "true"), tmp_path).python
+
+
+def test_the_interpreter_behind_a_shim_is_found(tmp_path: Path) -> None:
+    shim = tmp_path / "python3"
+    shim.write_text(f"#!/bin/sh\nexec {sys.executable} \"$@\"\n")
+    shim.chmod(0o755)
+    (tmp_path / "train.py").write_text("")
+    command = parse_command((str(shim), "train.py"), tmp_path)
+    assert (command.interpreter, command.argv) == (sys.executable, (sys.executable, "train.py"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [((), "no training command"), (("no-such-program",), "'no-such-program' does not exist"),
+     (("missing.py",), "'missing.py' does not exist in"), ((sys.executable, "-u", "missing.py"), "'missing.py' does not exist in"),
+     ((sys.executable,), "no script")],
+)  # fmt: skip
+def test_a_command_that_cannot_run_is_refused_by_name(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        parse_command(words, tmp_path)
+
+
+def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
+    for wrong in ({"job": "name"}, {"node": "a/b"}, {"node": ".."}, {"job": "a/b/.."}, {"job": "a/b/*"}, {"nproc": 0}, {"nnodes": (3, 2)}):
+        with pytest.raises(ConfigError):
+            settings(tmp_path, **wrong)
+    with pytest.raises(ConfigError, match=r"--min-workers 5 is more than the job can have.*--nproc-per-node.*lower it"):
+        settings(tmp_path, nproc=2, min_workers=5)
+    assert settings(tmp_path, nproc=2, min_workers=2).nproc == 2
+    assert settings(tmp_path, nproc=2, min_workers=5, nnodes=(1, 2)).nproc == 2, "the other node may have more"
+    assert read_settings(settings_json(settings(tmp_path, nnodes=(1, 2)))) == settings(tmp_path, nnodes=(1, 2))
+
+
+def test_a_second_launcher_of_a_run_is_refused_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
+    first = Inbox(tmp_path / "7-launcher.sock", lambda _: None)
+
+    async def both() -> None:
+        first.check_free()
+        await first.start()
+        with pytest.raises(LaunchError, match="--run-dir each"):
+            Inbox(tmp_path / "7-launcher.sock", lambda _: None).check_free()
+        await first.stop()
+
+    asyncio.run(both())
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(tmp_path / "7-launcher.sock"))
+    first.check_free()
+
+
+def test_a_launcher_removes_the_sockets_of_its_own_run_alone(tmp_path: Path) -> None:
+    given = settings(tmp_path, job="t/n/7")
+    workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    for name in ("7-0-1.sock", "7-0-1.sock.fr", "7-1-0-1.sock", "7-launcher.sock"):
+        (tmp_path / name).touch()
+    workers.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["7-1-0-1.sock", "7-launcher.sock"]
+
+
+def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_path: Path) -> None:
+    workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    assert not workers.is_on_its_way(0)
+    joining = workers._by_pid[7] = Worker(
+        place=Place(worker="r/n0/0", node="n0", rank=2, local_rank=0), epoch=1, pid=7, start_time=1, secret="", log=tmp_path,
+        log_from=0, ring=tmp_path, socket=tmp_path, began=0.0, elastic=True,
+    )  # fmt: skip
+    assert workers.is_on_its_way(0), "whoever asks again gets no second one beside it"
+    assert not workers.is_on_its_way(1)
+    joining.member = True
+    assert not workers.is_on_its_way(0), "the coordinator has met it, and knows why it asks"
+    joining.member, joining.status = False, 9
+    assert not workers.is_on_its_way(0)
+
+
+def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) -> None:
+    class Hasty:
+        """Tells of the birth and of the end in one breath, as a busy machine makes it look."""
+
+        def __init__(self, workers: Workers) -> None:
+            self.workers = workers
+
+        async def fork(self, *_: object) -> int:
+            self.workers.exited(1 << 22, 7 << 8)
+            return 1 << 22
+
+    async def play() -> list[int | None]:
+        told: asyncio.Queue[int | None] = asyncio.Queue()
+        given = settings(tmp_path)
+        given.logs.mkdir(parents=True)
+        workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.put_nowait(status))
+        workers.zygote = Hasty(workers)  # type: ignore[assignment]
+        place = Place(worker="r/n0/0", node=given.node, rank=0, local_rank=0)
+        layout = Layout(job=given.job, epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, places=(place,))
+        await workers.start(layout, Store(host="127.0.0.1", port=1, served=False), 3)
+        async with asyncio.timeout(5):
+            return [await told.get()]
+
+    assert asyncio.run(play()) == [7 << 8]
+
+
+def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path: Path) -> None:
+    """The pid of a reaped worker may be a stranger's by now."""
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+        place = Place(worker="r/n0/0", node="n0", rank=0, local_rank=0)
+        workers._by_pid[stranger.pid] = Worker(
+            place=place, epoch=1, pid=stranger.pid, start_time=1, secret="", log=tmp_path, log_from=0, ring=tmp_path,
+            socket=tmp_path, began=0.0, status=0,
+        )  # fmt: skip
+        workers.zygote_lost()
+        with pytest.raises(subprocess.TimeoutExpired):
+            stranger.wait(0.2)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize(("status", "waits"), [(1 << 8, True), (0, False), (int(signal.SIGKILL), False)])
+def test_an_exit_code_waits_for_the_exception_that_it_overtook_a_signal_does_not(
+    tmp_path: Path, status: int, waits: bool
+) -> None:
+    async def end() -> tuple[list[str], list[str]]:
+        told: list[str] = []
+        done = asyncio.Event()
+
+        def hear(worker: Worker, _: int | None) -> None:
+            told.append(worker.exception)
+            done.set()
+
+        workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, hear)
+        pid = 1 << 22  # above the kernel's highest
+        worker = Worker(
+            place=Place(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
+            log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
+        )  # fmt: skip
+        workers._by_pid[pid] = worker
+        workers.exited(pid, status)
+        at_once = list(told)
+        worker.exception = "ImportError"  # as the inbox does when the message is read
+        async with asyncio.timeout(5):
+            await done.wait()
+        workers.exited(pid, status)
+        return at_once, told
+
+    at_once, told = asyncio.run(end())
+    assert (at_once, told) == (([], ["ImportError"]) if waits else ([""], [""]))
+
+
+def test_exits_in_words() -> None:
+    assert code_of(3 << 8) == 3
+    assert signal_name(code_of(signal.SIGKILL)) == "SIGKILL"
+    assert (code_of(None), signal_name(None), signal_name(1)) == (None, "", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "completed", "lived", "early"),
+    [(1, 0, 60.0, True), (1, 3, 1.0, False), (-9, 0, 1.0, False), (-15, None, 1.0, False), (-11, 0, 1.0, True),
+     (1, None, 1.0, True), (1, None, 60.0, False), (None, 0, 1.0, False)],
+)  # fmt: skip
+def test_who_never_began(code: int | None, completed: int | None, lived: float, early: bool) -> None:
+    assert died_at_start(code, completed, lived) is early
+
+
+def test_the_flag_of_a_dying_process_is_read() -> None:
+    living = glimpse(1)
+    assert living is not None
+    assert not living.exiting
+    fields = ["S"] + ["0"] * 49
+    fields[6], fields[19], fields[49] = str(0x400100 | 4), "77", "9"
+    seen = parse_stat("12 (a name) with) " + " ".join(fields))
+    assert (seen.exiting, seen.start_time, seen.status) == (True, 77, 9)
+    fields[6] = str(0x400100)
+    assert parse_stat("12 (x) " + " ".join(fields)).status is None
+
+
+def test_each_death_is_told_once_with_its_status() -> None:
+    async def watch() -> list[tuple[int, int | None]]:
+        told: list[tuple[int, int | None]] = []
+        heard = asyncio.Event()
+
+        def hear(pid: int, status: int | None) -> None:
+            told.append((pid, status))
+            heard.set()
+
+        deaths = DeathWatch(hear, look_s=0.002)
+        child = subprocess.Popen(["sleep", "60"])
+        deaths.watch(child.pid)
+        looking = asyncio.create_task(deaths.run())
+        child.kill()
+        async with asyncio.timeout(5):
+            await heard.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        child.wait()
+        looking.cancel()
+        deaths.close()
+        return told
+
+    told = asyncio.run(watch())
+    assert len(told) == 1
+    assert told[0][1] in (signal.SIGKILL, None), "the kernel shows the status at once, or not at all"
+
+
+def left_by(given: LauncherSettings, *files: Path) -> list[str]:
+    """What lies in the state directory after the end of a run that had left this much."""
+    fence, terms = Fence(given.state_dir / "terms" / "r-n0"), TermsFile(given.state_dir, given.run, given.node)
+    fence.admit_term(2)
+    terms.promise(3)
+    terms.end()
+    for directory in (given.logs, given.checkpoints):
+        directory.mkdir(parents=True)
+    for file in (given.logs / "0.log", *files):
+        file.touch()
+    sweep(given, fence)
+    return sorted(str(path.relative_to(given.state_dir)) for path in given.state_dir.rglob("*"))
+
+
+def test_a_run_that_is_over_leaves_its_log_and_its_vote(tmp_path: Path) -> None:
+    left = left_by(settings(tmp_path))
+    assert left == ["checkpoints", "logs", "logs/r", "logs/r/n0", "logs/r/n0/0.log", "terms", "terms/r-n0.json"]
+    assert TermsFile(tmp_path, "r", "n0").terms.promised == 3, "a start of the same run id begins above"
+
+
+def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path) -> None:
+    given = settings(tmp_path)
+    assert "checkpoints/t_n_r/step-1" in left_by(given, given.checkpoints / "step-1")
+    chosen = settings(tmp_path / "other", checkpoint_dir=tmp_path / "other" / "mine")
+    assert "mine" in left_by(chosen)
+
+
+def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
+    file = TermsFile(tmp_path, "r", "n0")
+    assert file.promise(3)
+    assert not TermsFile(tmp_path, "r", "n0").promise(3)
+    file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, places=()))
+    again = TermsFile(tmp_path, "r", "n0").terms
+    assert again.last is not None
+    assert (again.promised, again.last.epoch, again.over) == (3, 3, False)
+    file.end()
+    assert TermsFile(tmp_path, "r", "n0").terms.over
+
+
+def test_the_environment_of_a_worker() -> None:
+    places = tuple(
+        Place(worker=f"r/n{node}/{slot}", node=f"n{node}", rank=2 * node + slot, local_rank=slot)
+        for node in (0, 1) for slot in (0, 1)
+    )  # fmt: skip
+    layout = Layout(
+        job="t/n/r", epoch=5, time=0.0, coordinator="n0", launchers={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
+        places=places, resume_step=40, skipped=(41, 43),
+    )  # fmt: skip
+    paths = Paths(inbox="i", ring="ring", probe="p", checkpoints="c")
+    found = worker_environment({"PATH": "x"}, layout, places[3], Store(host="127.0.0.1", port=77), paths, "secret", 3)
+    assert (found["RANK"], found["LOCAL_RANK"], found["GROUP_RANK"], found["WORLD_SIZE"]) == ("3", "1", "1", "4")
+    assert (found["MASTER_PORT"], found["TORCHELASTIC_USE_AGENT_STORE"], found["PATH"]) == ("77", "True", "x")
+    assert (found["EAGLE_EYE_WORKER"], found["EAGLE_EYE_EPOCH"]) == ("r/n1/1", "5")
+    assert (found["EAGLE_EYE_RESUME_STEP"], found["EAGLE_EYE_SKIP_STEPS"]) == ("40", "41,43")
+    assert found["GLOO_SOCKET_IFNAME"] == "lo"
+    elsewhere = msgspec.structs.replace(layout, launchers={"n0": "10.0.0.1:1", "n1": "10.0.0.2:1"})
+    assert "GLOO_SOCKET_IFNAME" not in worker_environment({}, elsewhere, places[0], Store(host="h", port=1), paths, "", 3)
+
+
+def test_gloo_uses_the_interface_that_the_launcher_listens_on() -> None:
+    assert interface_of("127.0.0.1:29400") == interface_of("localhost:0") == "lo"
+    assert interface_of("192.0.2.1:29400") == "", "an address of documentation (RFC 5737): of no machine"
+    assert interface_of("no-such-host.invalid:29400") == ""
+    assert facing_the_others({"PATH": "x"}, "127.0.0.1:29400") == {"PATH": "x"}, "where all are on loopback the layout says so"
+    assert facing_the_others({VARIABLE: "ib0"}, "192.0.2.1:1") == {VARIABLE: "ib0"}, "the user's choice"
+    own = next((f"{end.address}:1", name) for name, ends in net_if_addrs().items() for end in ends if end.family == socket.AF_INET)
+    assert interface_of(own[0]) == own[1]
