@@ -12,8 +12,8 @@ from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.control_messages import Body, Decision, Order, Waiting
 from eagle_eye.types import Demand, Incident, IncidentState, Outcome, Plan, Pulse, digest_of
-from remediation.live.live_planning import LivePlanning
-from remediation.live.precomputed_plans import Standing
+from remediation.live.live_planner import LivePlanner
+from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.operators.approvals import Approvals
 from remediation.operators.operator_commands import People
 from remediation.operators.releases import Releases
@@ -59,13 +59,13 @@ class Engine:
             ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution, publish=publish
         )
         self._errands = Errands(self._desk)
-        self._live = LivePlanning(self._desk, self._errands)
-        self.standing = Standing(self._desk, self._live, self._lock)
+        self._live = LivePlanner(self._desk, self._errands)
+        self.precomputed_plans = PrecomputedPlans(self._desk, self._live, self._lock)
         """What stands ready for the next event."""
         self._proposals = Proposals(self._desk, self._live, self._notify)
         self._recourse = Recourse(self._desk, self._errands, self._notify)
         self._judging = Judging(self._desk, self._recourse, self._proposals.propose, self._notify)
-        self._containment = Containment(self._desk, self._proposals, self._judging, self._notify, self.standing.answers)
+        self._containment = Containment(self._desk, self._proposals, self._judging, self._notify, self.precomputed_plans.covers)
         self._aftermath = Aftermath(self._desk, self._proposals, self._judging, self._containment)
         self._releases = Releases(self._desk, self._errands, self._live)
         self._people = People(self._desk)
@@ -255,7 +255,7 @@ class Engine:
 
     def _over(self, case: Case, *, absorbed: bool) -> None:
         """Every finding was withdrawn, or the epoch of the fault is over, or another incident explains it (absorbed)."""
-        self._live.over(case)
+        self._live.incident_closed(case)
         waits = case.phase in (Phase.SETTLING, Phase.HELD, Phase.RETRYING) and not case.treatment.lasting
         waits = waits or (absorbed and case.phase not in (Phase.RUNNING, Phase.TRYING, Phase.ENDED))
         if waits and case.plan is not None and case.phase is Phase.HELD:
@@ -277,7 +277,7 @@ class Engine:
     def _take_reports(self) -> None:
         for report in self._desk.execution.reports():
             case = self._desk.cases.get(report.plan.incident)
-            self._live.reported(report)
+            self._live.action_ended(report)
             if self._errands.holds(report.plan):
                 self._errands.ended(report, self._recourse.undone)
             elif case is not None and case.phase is Phase.RUNNING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from eagle_eye.types import Hold, IncidentState, Mode, Plan, Refuse, Verdict
-from remediation.live.choice import Choice
-from remediation.live.live_planning import LivePlanning
+from remediation.live.live_decision import LiveDecision
+from remediation.live.live_planner import LivePlanner
 from remediation.policy.attempt_history import attempt_of
 from remediation.policy.escalation import REVERSIBLE, Attempt, next_rung
 from remediation.policy.prediction import predict
@@ -31,7 +31,7 @@ class Proposals:
     """Decides what is tried next."""
 
     desk: Desk
-    live: LivePlanning
+    live: LivePlanner
     notify: Callable[[Case, str], object]
     _verdicts: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
     """(incident, guard) → what was written down last: (plan, allow, hold or refuse, reason)."""
@@ -102,7 +102,7 @@ class Proposals:
         return Wanted(action=action, own=True, incident=case.incident, attempts=(), now=now, reason="keep what a restart destroys")
 
     def _repair(self, case: Case) -> Wanted | None:
-        if self.live.concerns(case, self.attempts(case)):
+        if self.live.applies_to(case, self.attempts(case)):
             return self._live(case)
         if case.treatment.weighed:
             return self._cheapest(case)
@@ -151,7 +151,7 @@ class Proposals:
 
     def _live(self, case: Case) -> Wanted | None:
         """An elastic job: the planner weighs what the job did by itself against what goes beyond it."""
-        desk, choice = self.desk, self.live.choose(case)
+        desk, choice = self.desk, self.live.decide(case)
         if choice is None and desk.clock.now() < desk.settled(case):
             desk.move(case, Phase.SETTLING, due=desk.settled(case))
             return None
@@ -159,16 +159,16 @@ class Proposals:
             self.goes_on(case, choice)
             return None
         case.rung = choice.action
-        return self.live.wanted(case, choice, self.attempts(case))
+        return self.live.request(case, choice, self.attempts(case))
 
-    def goes_on(self, case: Case, choice: Choice | None) -> None:
+    def goes_on(self, case: Case, choice: LiveDecision | None) -> None:
         """Nothing is done beyond what the job did: written down with all that could have been."""
         desk = self.desk
         trial = desk.trials.get(case.incident.id)
         plan = trial.plan if trial is not None else None
         if choice is not None and plan is not None and not plan.alternatives:
             reason = f"{plan.reason}; {choice.how}"
-            desk.keep(msgspec.structs.replace(plan, alternatives=choice.losers, cost=choice.cost, benefit=choice.benefit, reason=reason))
+            desk.keep(msgspec.structs.replace(plan, alternatives=choice.alternatives, cost=choice.cost, benefit=choice.benefit, reason=reason))
         if trial is not None:
             desk.move(case, Phase.TRYING)
         elif case.treatment.weighed:

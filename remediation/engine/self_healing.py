@@ -118,7 +118,7 @@ class Containment:
         desk.note_plan(plan, "intended")
         case.plan, case.rung = None, plan.action
         self.judging.begin(case, plan, (told, done), began=begun.time)
-        if begun.in_place and self.proposals.live.concerns(case, earlier):
+        if begun.in_place and self.proposals.live.applies_to(case, earlier):
             case.foreseen = self.standing(begun.plan, case)
             desk.move(case, Phase.SETTLING, due=now if case.foreseen else desk.settled(case))
             return

@@ -16,7 +16,7 @@ from eagle_eye.types import Demand
 from remediation.planner.allocation.allocation import Allocation
 from remediation.planner.allocation.tasks import Cluster, Task
 
-Seats = Mapping[str, int]
+WorkersByNode = Mapping[str, int]
 """Node → workers."""
 
 
@@ -90,7 +90,7 @@ class LiveCluster:
     """All of them, and the workers that they share."""
 
     jobs: tuple[LiveJob, ...]
-    spare: Seats = field(default_factory=dict)
+    spare: WorkersByNode = field(default_factory=dict)
     """Node → workers that could run there and that no job has: repaired ones."""
     worker_mtbf_s: float
     """Mean time between failures of one worker."""
@@ -117,7 +117,7 @@ class LiveCluster:
         return {job.name: job.reserved + plan.workers[job.name] for job in self.jobs}
 
     @property
-    def seats(self) -> dict[str, dict[str, int]]:
+    def placement(self) -> dict[str, dict[str, int]]:
         """Job → node → workers that it is to have there."""
         return {job.name: dict(job.demand.seats) for job in self.jobs}
 
@@ -127,7 +127,7 @@ class LiveCluster:
 
     def without(self, job: str, node: str, workers: int = 1) -> "LiveCluster":
         """After a job has lost workers on a node."""
-        return self._with(job, {node: max(0, dict(self.seats[job]).get(node, 0) - workers)})
+        return self._with(job, {node: max(0, dict(self.placement[job]).get(node, 0) - workers)})
 
     def without_node(self, node: str) -> "LiveCluster":
         """After a node is gone."""
@@ -151,11 +151,11 @@ class LiveCluster:
         """On which anybody was started."""
         return tuple(sorted({node for job in self.jobs for node in (*job.demand.declared, *job.demand.seats)}))
 
-    def _with(self, name: str, seats: Seats) -> "LiveCluster":
-        return replace(self, jobs=tuple(_seated(job, seats) if job.name == name else job for job in self.jobs))
+    def _with(self, name: str, seats: WorkersByNode) -> "LiveCluster":
+        return replace(self, jobs=tuple(_placed(job, seats) if job.name == name else job for job in self.jobs))
 
 
-def _seated(job: LiveJob, seats: Seats) -> LiveJob:
+def _placed(job: LiveJob, seats: WorkersByNode) -> LiveJob:
     kept = {node: count for node, count in {**job.demand.seats, **seats}.items() if count}
     demand = job.demand
     return replace(job, demand=Demand(declared=demand.declared, seats=kept, weight=demand.weight, workers_min=demand.workers_min))

@@ -28,9 +28,9 @@ from remediation.engine.debounce import Settling
 from remediation.engine.engine_state import Desk
 from remediation.engine.incident_state import Case, Phase
 
-from .event_table import Answer, foresee
+from .event_responses import EventResponse, event_responses
 from .live_cluster import LiveCluster
-from .live_planning import LivePlanning
+from .live_planner import LivePlanner
 
 CHANGED = 0.1
 """A throughput that is so much off what the table was made with makes a new one."""
@@ -38,11 +38,11 @@ CAUSES: Mapping[str, str] = {"worker lost": "worker killed", "node lost": "node 
 
 
 @dataclass(slots=True)
-class Standing:
+class PrecomputedPlans:
     """`lock` is the engine's: held for the quick parts, not while the table is worked out."""
 
     desk: Desk
-    live: LivePlanning
+    live: LivePlanner
     lock: threading.RLock
     plans: tuple[StandingPlan, ...] = ()
     _made_for: LiveCluster | None = None
@@ -56,17 +56,17 @@ class Standing:
                 return None  # the old one may be spent just now
             if self._made_for is not None and now < self._again and alike(cluster, self._made_for):
                 return None
-        answers = foresee(cluster)
+        responses = event_responses(cluster)
         with self.lock:
             self._made_for, self._again = cluster, now + self.desk.policy.expires_s / 2
-            self.plans = tuple(self._stand(cluster, answer) for answer in answers)
+            self.plans = tuple(self._precomputed(cluster, response) for response in responses)
             return self.plans
 
     def of_job(self, job: str) -> tuple[StandingPlan, ...]:
         """What concerns a job: its own losses, and whatever changes its size."""
         return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.seats))
 
-    def answers(self, plan: str, case: Case) -> bool:
+    def covers(self, plan: str, case: Case) -> bool:
         """Whether a coordinator has answered a case with a plan of ours that still holds. The case's own job has gone on meanwhile."""
         known = next((each for each in self.plans if each.id == plan), None)
         if known is None or not known.allowed:
@@ -76,22 +76,22 @@ class Standing:
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 
-    def _stand(self, cluster: LiveCluster, answer: Answer) -> StandingPlan:
+    def _precomputed(self, cluster: LiveCluster, response: EventResponse) -> StandingPlan:
         now, policy = self.desk.clock.now(), self.desk.policy
-        allowed, why = self._judged(answer)
+        allowed, why = self._guard_verdict(response)
         epochs = {job.name: job.epoch for job in cluster.jobs}
         return StandingPlan(
-            id=digest_of("standing", answer.event, answer.of, answer.node, epochs, answer.workers, now), event=answer.event, of=answer.of,
-            node=answer.node, mode=policy.mode, epochs=epochs, made=now, expires=now + policy.expires_s, workers=answer.workers,
-            seats=answer.exchange.seats, waf_before=answer.waf_before, waf=answer.waf, allowed=allowed, why=why,
+            id=digest_of("standing", response.event, response.of, response.node, epochs, response.workers, now), event=response.event, of=response.of,
+            node=response.node, mode=policy.mode, epochs=epochs, made=now, expires=now + policy.expires_s, workers=response.workers,
+            seats=response.moves.placement, waf_before=response.waf_before, waf=response.waf, allowed=allowed, why=why,
         )  # fmt: skip
 
-    def _judged(self, answer: Answer) -> tuple[bool, str]:
+    def _guard_verdict(self, response: EventResponse) -> tuple[bool, str]:
         """What mode and guards say of it now."""
-        if not answer.exchange.seats:
+        if not response.moves.placement:
             return True, "nobody changes jobs"
-        case = self._imagined(answer)
-        plan = self._plan(case, answer)
+        case = self._hypothetical_case(response)
+        plan = self._plan(case, response)
         situation = self.desk.situation(case, plan)
         verdicts = [guard(plan, situation) for guard in self.desk.guards]
         against = [verdict for verdict in verdicts if not isinstance(verdict, Allow)]
@@ -100,25 +100,25 @@ class Standing:
         if against:
             said = "would be held by" if all(isinstance(verdict, Hold) for verdict in against) else "is refused by"
             return False, f"{said} {against[0].guard}: {against[0].reason}"
-        return True, f"{answer.waf:.3g} against {answer.waf_as_left:.3g} WAF if nobody changed jobs"
+        return True, f"{response.waf:.3g} against {response.waf_as_left:.3g} WAF if nobody changed jobs"
 
-    def _imagined(self, answer: Answer) -> Case:
+    def _hypothetical_case(self, response: EventResponse) -> Case:
         """The incident that the event would be."""
         now = self.desk.clock.now()
-        job = answer.of or next(iter(answer.exchange.seats))
-        culprit = Culprit(entity=Entity(kind=Kind.NODE, name=answer.node), confidence=1.0)
+        job = response.of or next(iter(response.moves.placement))
+        culprit = Culprit(entity=Entity(kind=Kind.NODE, name=response.node), confidence=1.0)
         incident = Incident(
-            id=f"imagined {answer.event} {answer.of} {answer.node}", revision=1, job=job, cause=CAUSES[answer.event], culprits=(culprit,),
+            id=f"imagined {response.event} {response.of} {response.node}", revision=1, job=job, cause=CAUSES[response.event], culprits=(culprit,),
             severity=Severity.SEV1, findings=(), evidence=(), since=now, time=now,
         )  # fmt: skip
         settled = Settling.of(incident, now - self.desk.policy.settle_max_s)
         return Case(incident=incident, state=IncidentState.OPEN, phase=Phase.SETTLING, opened=now, settling=settled, epoch=self.desk.job(job).epoch)
 
-    def _plan(self, case: Case, answer: Answer) -> Plan:
+    def _plan(self, case: Case, response: EventResponse) -> Plan:
         now = self.desk.clock.now()
         return Plan(
-            id=digest_of(case.incident.id, now), incident=case.incident.id, action="resize", targets=self.live.targets(answer.exchange), made=now,
-            expires=now + self.desk.policy.expires_s, severity=Severity.SEV1, reason=answer.event,
+            id=digest_of(case.incident.id, now), incident=case.incident.id, action="resize", targets=self.live.targets(response.moves), made=now,
+            expires=now + self.desk.policy.expires_s, severity=Severity.SEV1, reason=response.event,
         )  # fmt: skip
 
 

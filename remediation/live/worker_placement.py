@@ -7,10 +7,10 @@ from .live_cluster import LiveCluster, LiveJob
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class WorkerMoves:
     """Who is to have how many workers where: only jobs and nodes that change, givers before takers."""
 
-    seats: dict[str, dict[str, int]]
+    placement: dict[str, dict[str, int]]
     """Job → node → workers from now on."""
     before: dict[str, dict[str, int]]
     """The same as they are."""
@@ -20,40 +20,40 @@ class Exchange:
     @property
     def workers(self) -> dict[str, int]:
         """Job → how many more (or less) it has afterwards."""
-        return {job: sum(seats.values()) - sum(self.before[job].values()) for job, seats in self.seats.items()}
+        return {job: sum(placement.values()) - sum(self.before[job].values()) for job, placement in self.placement.items()}
 
 
-def exchange(cluster: LiveCluster, wanted: Mapping[str, int]) -> Exchange:
-    """From the seats of now to `wanted` (job → workers), as far as nodes allow it.
+def plan_moves(cluster: LiveCluster, wanted: Mapping[str, int]) -> WorkerMoves:
+    """From the placement of now to `wanted` (job → workers), as far as nodes allow it.
 
     A worker changes jobs on its own node, where both jobs have a launcher. A job that takes wants back the places with
     which it was started; one that gives, gives what it was not started with first.
     """
-    seats, free = cluster.seats, dict(cluster.spare)
+    placement, free = cluster.placement, dict(cluster.spare)
     jobs = {job.name: job for job in cluster.jobs}
     surplus = {name: max(0, job.workers - wanted.get(name, job.workers)) for name, job in jobs.items()}
     short = {name: max(0, wanted.get(name, job.workers) - job.workers) for name, job in jobs.items()}
-    _give_back(jobs, seats, free, surplus)
+    _give_back(jobs, placement, free, surplus)
     for name in sorted(short, key=lambda each: (-jobs[each].demand.weight, each)):
-        while short[name] and _take_one(jobs[name], jobs, seats, free, surplus):
+        while short[name] and _take_one(jobs[name], jobs, placement, free, surplus):
             short[name] -= 1
-    return _changes(cluster, seats)
+    return _changes(cluster, placement)
 
 
-def _give_back(jobs: Mapping[str, LiveJob], seats: dict[str, dict[str, int]], free: dict[str, int], surplus: dict[str, int]) -> None:
+def _give_back(jobs: Mapping[str, LiveJob], placement: dict[str, dict[str, int]], free: dict[str, int], surplus: dict[str, int]) -> None:
     """What a job was not started with and need not keep is free for all."""
     for name, job in jobs.items():
-        for node, count in sorted(seats[name].items()):
+        for node, count in sorted(placement[name].items()):
             gives = min(surplus[name], max(0, count - job.demand.declared.get(node, 0)))
             if gives:
-                seats[name][node] -= gives
+                placement[name][node] -= gives
                 surplus[name] -= gives
                 free[node] = free.get(node, 0) + gives
 
 
-def _take_one(job: LiveJob, jobs: Mapping[str, LiveJob], seats: dict[str, dict[str, int]], free: dict[str, int], surplus: dict[str, int]) -> bool:
+def _take_one(job: LiveJob, jobs: Mapping[str, LiveJob], placement: dict[str, dict[str, int]], free: dict[str, int], surplus: dict[str, int]) -> bool:
     """One more worker for a job; False if there is none on any of its nodes."""
-    own = seats[job.name]
+    own = placement[job.name]
     reachable = sorted(job.demand.declared, key=lambda node: (own.get(node, 0) - job.demand.declared[node], node))
     for node in reachable:
         if free.get(node, 0):
@@ -61,22 +61,22 @@ def _take_one(job: LiveJob, jobs: Mapping[str, LiveJob], seats: dict[str, dict[s
             own[node] = own.get(node, 0) + 1
             return True
     for node in reachable:
-        giver = next((other for other in sorted(jobs, key=lambda each: (-surplus[each], each)) if surplus[other] and seats[other].get(node, 0)), None)
+        giver = next((other for other in sorted(jobs, key=lambda each: (-surplus[each], each)) if surplus[other] and placement[other].get(node, 0)), None)
         if giver is not None:
             surplus[giver] -= 1
-            seats[giver][node] -= 1
+            placement[giver][node] -= 1
             own[node] = own.get(node, 0) + 1
             return True
     return False
 
 
-def _changes(cluster: LiveCluster, seats: Mapping[str, Mapping[str, int]]) -> Exchange:
-    before = cluster.seats
-    changed = {name: {node: count for node, count in sorted(now.items()) if count != before[name].get(node, 0)} for name, now in seats.items()}
+def _changes(cluster: LiveCluster, placement: Mapping[str, Mapping[str, int]]) -> WorkerMoves:
+    before = cluster.placement
+    changed = {name: {node: count for node, count in sorted(now.items()) if count != before[name].get(node, 0)} for name, now in placement.items()}
     change = {name: sum(nodes.values()) - sum(before[name].get(node, 0) for node in nodes) for name, nodes in changed.items() if nodes}
     order = sorted(change, key=lambda name: (change[name], name))
-    return Exchange(
-        seats={name: changed[name] for name in order},
+    return WorkerMoves(
+        placement={name: changed[name] for name in order},
         before={name: {node: before[name].get(node, 0) for node in changed[name]} for name in order},
         givers=tuple(name for name in order if change[name] < 0),
         takers=tuple(name for name in order if change[name] > 0),

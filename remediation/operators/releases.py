@@ -6,7 +6,7 @@ from eagle_eye.errors import ControlError
 from eagle_eye.types import Plan, Severity, Target, digest_of
 from remediation.engine.background_actions import Errands
 from remediation.engine.engine_state import Desk
-from remediation.live.live_planning import LivePlanning
+from remediation.live.live_planner import LivePlanner
 
 EXPIRES_S = 60.0
 
@@ -18,14 +18,14 @@ class Releases:
 
     desk: Desk
     errands: Errands
-    live: LivePlanning
+    live: LivePlanner
 
     def ask(self, node: str, person: str) -> list[str]:
         """Written down at once; returns the jobs that will be told. Raises ControlError for a node that nobody leaves out."""
         now = self.desk.clock.now()
         jobs = [job for job in self.desk.jobs.values() if job.layout is not None and node in job.layout.excluded]
         out = {cordon.node for cordon in self.desk.ledger.cordoned()}
-        back = self.live.repaired(node)
+        back = self.live.workers_repaired(node)
         if not jobs and node not in out and not back:
             raise ControlError(f"nobody leaves {node!r} out; out now: {', '.join(sorted(out)) or 'no node'}; and no elastic job lacks a worker there")
         self.desk.ledger.release(node, person, now)

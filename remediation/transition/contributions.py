@@ -17,7 +17,7 @@ class Contributions:
     """Done by it, and by a lower rank too, which keeps it."""
 
 
-def kept_of(done: Sequence[Collection[int]]) -> Contributions:
+def deduplicated(done: Sequence[Collection[int]]) -> Contributions:
     """What the living have done, each micro-batch once."""
     taken: set[int] = set()
     current, dropped = [], []
@@ -35,7 +35,7 @@ def contributions_of(
 
     A taker keeps what it was to do and nobody has done; the rest goes to whoever is done first, in pieces as whole as can be.
     """
-    kept = kept_of(done)
+    kept = deduplicated(done)
     current = [set(mine) for mine in kept.current]
     left = set(range(micro_batches)).difference(*current)
     ahead = dict.fromkeys(takers, 0)

@@ -14,7 +14,7 @@ ENTERED = ("committing", "applying")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberProgress:
     """Ranks by what they need."""
 
     step: int
@@ -35,13 +35,13 @@ class Standing:
         return tuple(sorted(self.working + self.applying))
 
 
-def standing_of(holdings: Sequence[Holding], segments: int) -> Standing:
+def member_progress(holdings: Sequence[Holding], segments: int) -> MemberProgress:
     """Where the members stand. holdings: by rank; segments: of a step's gradient."""
     step = max((holding.step for holding in holdings if not holding.fresh), default=max(holding.step for holding in holdings))
     ranks = range(len(holdings))
     working = tuple(rank for rank in ranks if not holdings[rank].fresh and holdings[rank].step == step)
     applying = tuple(rank for rank in ranks if _only_applies(holdings[rank], step, segments))
-    return Standing(
+    return MemberProgress(
         step=step,
         working=working,
         applying=applying,

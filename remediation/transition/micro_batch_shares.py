@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heapreplace
 
-SEARCHED = 16
+SEARCH_LIMIT = 16
 """Workers up to which all cuts are looked into; beyond them the first ranks just get more."""
 HELD_BACK = 2
 """Micro-batches at most by which a worker stays below what it could do in the time."""
-SAME = 1e-9
+RELATIVE_TOLERANCE = 1e-9
 """Times that are relatively as close are equal."""
 
 
@@ -23,7 +23,7 @@ def shares_of(micro_batches: int, speeds: tuple[float, ...]) -> tuple[tuple[int,
     Nobody who can do one in that time goes without, as long as there are as many micro-batches as workers.
     """
     most = _most(micro_batches, speeds)
-    sizes = (_sizes(micro_batches, most) if len(most) <= SEARCHED else None) or _plain(micro_batches, most)
+    sizes = (_sizes(micro_batches, most) if len(most) <= SEARCH_LIMIT else None) or _plain(micro_batches, most)
     ends = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
     return tuple(tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
 
@@ -52,7 +52,7 @@ def _most(micro_batches: int, speeds: Sequence[float]) -> tuple[int, ...]:
         time, rank = ready[0]
         counts[rank] += 1
         heapreplace(ready, ((counts[rank] + 1) / speeds[rank], rank))
-    return tuple(int(time * speed * (1 + SAME)) for speed in speeds)
+    return tuple(int(time * speed * (1 + RELATIVE_TOLERANCE)) for speed in speeds)
 
 
 def _least(micro_batches: int, workers: int) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Holding, Layout, Transition
 
-from .contributions import Contributions, contributions_of, kept_of
-from .member_progress import Standing, layers_of, standing_of
+from .contributions import Contributions, contributions_of, deduplicated
+from .member_progress import MemberProgress, layers_of, member_progress
 from .micro_batch_shares import shares_of
 from .state_moves import Move, moves_of
 
@@ -39,7 +39,7 @@ def plan_transition(
     workers = _workers(job, target, at_least)
     held = _by_rank(job, workers, holdings, micro_batches, segments, len(layer_bytes))
     pace = _speeds(workers, speeds or {})
-    standing = standing_of(held, segments)
+    standing = member_progress(held, segments)
     shares = shares_of(micro_batches, pace)
     owned = [_owned(before, worker, standing.step) for worker in workers]
     contributions = _contributions(standing, held, owned, shares, pace, micro_batches)
@@ -111,7 +111,7 @@ def _owned(before: Transition | None, worker: str, step: int) -> tuple[int, ...]
 
 
 def _contributions(
-    standing: Standing,
+    standing: MemberProgress,
     held: Sequence[Holding],
     owned: Sequence[Collection[int]],
     shares: tuple[tuple[int, ...], ...],
@@ -120,14 +120,14 @@ def _contributions(
 ) -> Contributions:
     done = [holding.done if rank in standing.working else () for rank, holding in enumerate(held)]
     if standing.finish:
-        return kept_of(done)
+        return deduplicated(done)
     if not standing.begun:
         return Contributions(shares, ((),) * len(shares))
     # who still waits for state would hold the others up
     return contributions_of(micro_batches, done, owned, standing.holders, speeds)
 
 
-def _lost(standing: Standing, held: Sequence[Holding], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
+def _lost(standing: MemberProgress, held: Sequence[Holding], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
     if standing.finish or not standing.working or not standing.begun:  # at a boundary nobody had anything of the next step
         return ()
     done = {number for rank in standing.working for number in held[rank].done}
@@ -138,7 +138,7 @@ def _lost(standing: Standing, held: Sequence[Holding], workers: Sequence[str], b
     return tuple(sorted({number for rank in gone for number in _share(before, rank, standing.step)} - done))
 
 
-def _moves(standing: Standing, held: Sequence[Holding], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
+def _moves(standing: MemberProgress, held: Sequence[Holding], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
     nodes = [holding.node for holding in held]
     layers = range(len(layer_bytes))
     if not standing.holders:
@@ -155,7 +155,7 @@ def _moves(standing: Standing, held: Sequence[Holding], layer_bytes: Sequence[in
     return moves_of(lacking, trusted, nodes, layer_bytes)
 
 
-def _whole(standing: Standing, held: Sequence[Holding], rank: int, layers: int) -> frozenset[int]:
+def _whole(standing: MemberProgress, held: Sequence[Holding], rank: int, layers: int) -> frozenset[int]:
     """Layers of the newest state that a rank has when the moves begin; what arrived in part is old once others apply."""
     if rank in standing.lacking and (held[rank].step != standing.step or standing.finish):
         return frozenset()

@@ -42,7 +42,7 @@ class Foreseeing:
 
     def _look(self) -> None:
         try:
-            plans = self._engine.standing.renew()
+            plans = self._engine.precomputed_plans.renew()
             if plans is None:
                 return
             self._ledger.save_standing(plans)
@@ -51,7 +51,7 @@ class Foreseeing:
             log.warning("no answers stand ready for the next event: %s", error)
             return
         for job in sorted({job for plan in plans for job in plan.epochs}):
-            self._tell(job, self._engine.standing.of_job(job))
+            self._tell(job, self._engine.precomputed_plans.of_job(job))
 
     def _tell(self, job: str, plans: tuple[StandingPlan, ...]) -> None:
         carrier = Plan(id="", incident="", action="standing", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # said again, it does no harm

@@ -219,22 +219,22 @@ def test_a_node_where_nothing_is_missing_is_not_released(make):
 
 def test_a_table_of_answers_stands_ready_and_is_made_anew_when_something_changes(make):
     world = make()
-    table = world.engine.standing.renew()
+    table = world.engine.precomputed_plans.renew()
     assert {(plan.event, plan.of.split("/")[1] if plan.of else "") for plan in table} == {("worker lost", "heavy"), ("worker lost", "light"), ("node lost", "")}
     heavy = next(plan for plan in table if plan.of == world.heavy.name)
     assert heavy.seats == {"t/light/l1": {"n1": 2}, "t/heavy/h1": {"n1": 3}}
     assert heavy.allowed
     assert heavy.epochs == {world.heavy.name: 1, world.light.name: 1}
-    assert world.engine.standing.renew() is None
+    assert world.engine.precomputed_plans.renew() is None
     world.heavy.weight = 0.5
     world.run(0.1)
-    assert world.engine.standing.renew() is not None
+    assert world.engine.precomputed_plans.renew() is not None
 
 
 def test_a_plan_that_was_spent_by_the_coordinator_is_carried_out_without_waiting(make):
     world = make()
-    world.engine.standing.renew()
-    world.heavy.standing_plan = next(plan.id for plan in world.engine.standing.plans if plan.of == world.heavy.name)
+    world.engine.precomputed_plans.renew()
+    world.heavy.standing_plan = next(plan.id for plan in world.engine.precomputed_plans.plans if plan.of == world.heavy.name)
     world.kill(world.heavy)
     world.run(0.3)
     assert [job for _, job, _ in world.sent] == ["t/light/l1", "t/heavy/h1"]
@@ -242,7 +242,7 @@ def test_a_plan_that_was_spent_by_the_coordinator_is_carried_out_without_waiting
 
 def test_in_observe_mode_nothing_stands_ready(make):
     world = make(Mode.OBSERVE)
-    heavy = next(plan for plan in world.engine.standing.renew() if plan.of == world.heavy.name)
+    heavy = next(plan for plan in world.engine.precomputed_plans.renew() if plan.of == world.heavy.name)
     assert not heavy.allowed
     assert "observe" in heavy.why
 

@@ -10,9 +10,9 @@ from remediation.planner.decision.alternatives import Alternative as Option
 from remediation.planner.decision.decision import Costs, Decision, Kind, decide
 from remediation.planner.decision.incident_case import Case
 
-from .event_table import best as best_counts
+from .event_responses import best_worker_counts
 from .live_cluster import LiveCluster, LiveJob
-from .worker_placement import Exchange, exchange
+from .worker_placement import WorkerMoves, plan_moves
 
 ACTIONS: Mapping[Kind, str] = {
     Kind.NOTHING: "nothing",
@@ -25,13 +25,13 @@ ACTIONS: Mapping[Kind, str] = {
     Kind.SWAP: "swap",
 }
 """Of the planner's kinds; those without an action of ours are shown, and never carried out."""
-NO_LAYOUT = (Kind.SWAP, Kind.RELAYOUT)
+PIPELINE_ONLY = (Kind.SWAP, Kind.RELAYOUT)
 """Of pipelines; elastic workers are replicas."""
-DOABLE = frozenset({Kind.NOTHING, Kind.REBALANCE, Kind.SPARE, Kind.RESTART})
+SUPPORTED = frozenset({Kind.NOTHING, Kind.REBALANCE, Kind.SPARE, Kind.RESTART})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DecisionInputs:
     """Of the job, beside what the cluster says."""
 
     repair_s: float
@@ -45,7 +45,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class LiveDecision:
     """What is best, and what else there was."""
 
     kind: Kind
@@ -55,8 +55,8 @@ class Choice:
     benefit: float
     """WAF·seconds that it saves against doing nothing."""
     how: str
-    losers: tuple[Alternative, ...]
-    exchange: Exchange | None
+    alternatives: tuple[Alternative, ...]
+    moves: WorkerMoves | None
     """Who changes jobs, if that is what is done."""
     waf: Mapping[str, float]
     """`waf_left`: if nothing is done; `waf`: once the choice runs. In weighted worker-seconds a second."""
@@ -64,32 +64,32 @@ class Choice:
     """Of the healthy throughput that the job reaches then."""
 
 
-def choose(cluster: LiveCluster, job: LiveJob, facts: Facts) -> Choice:
+def decide_live(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs) -> LiveDecision:
     """The cheapest of all ways. A job without a slow worker is asked for what it lacks of what it was started with."""
-    moved = None if facts.speeds else _exchange(cluster, job)
+    moved = None if inputs.speeds else _moves(cluster, job)
     coming = moved.workers.get(job.name, 0) if moved is not None else 0
     lost = coming or max(0, job.demand.most - job.workers)
-    case = _case(cluster, job, facts, lost, moved if coming else None)
-    decision = decide(case, _costs(job, facts))
-    best = next(option for option in decision.options if option.kind in DOABLE)
+    case = _case(cluster, job, inputs, lost, moved if coming else None)
+    decision = decide(case, _costs(job, inputs))
+    best = next(option for option in decision.options if option.kind in SUPPORTED)
     nothing = next(option for option in decision.options if option.kind is Kind.NOTHING)
     takes = best.kind is Kind.SPARE and moved is not None
-    return Choice(
+    return LiveDecision(
         kind=best.kind,
         action=ACTIONS[best.kind],
         cost=best.cost,
         benefit=nothing.cost - best.cost,
         how=best.how,
-        losers=tuple(_losers(decision, best, nothing)),
-        exchange=moved if takes else None,
+        alternatives=tuple(_alternatives(decision, best, nothing)),
+        moves=moved if takes else None,
         share=best.throughput / case.healthy,
         waf=_waf(cluster, job, nothing, best, moved if takes else None),
     )
 
 
-def _exchange(cluster: LiveCluster, job: LiveJob) -> Exchange | None:
+def _moves(cluster: LiveCluster, job: LiveJob) -> WorkerMoves | None:
     """What the allocation wants; where it leaves this job as it is, the cheapest worker of another job, so that its price is told."""
-    best = exchange(cluster, best_counts(cluster))
+    best = plan_moves(cluster, best_worker_counts(cluster))
     if best.workers.get(job.name, 0) > 0:
         return best
     if job.workers >= job.demand.most:
@@ -102,14 +102,14 @@ def _exchange(cluster: LiveCluster, job: LiveJob) -> Exchange | None:
     for name in sorted(prices, key=lambda each: (prices[each], each)):
         giver = cluster.job(name)
         wanted = {job.name: job.workers + 1, name: giver.workers - 1 if giver is not None else 0}
-        moved = exchange(cluster, wanted)
+        moved = plan_moves(cluster, wanted)
         if moved.workers.get(job.name, 0) > 0:
             return moved
     return None
 
 
-def _case(cluster: LiveCluster, job: LiveJob, facts: Facts, lost: int, moved: Exchange | None) -> Case:
-    count = job.workers + (0 if facts.speeds else lost)
+def _case(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs, lost: int, moved: WorkerMoves | None) -> Case:
+    count = job.workers + (0 if inputs.speeds else lost)
     table = job.table
     row = np.concatenate([table, np.full(max(0, count + 1 - len(table)), table[-1])])
     rate = job.steps_per_s(count)
@@ -121,10 +121,10 @@ def _case(cluster: LiveCluster, job: LiveJob, facts: Facts, lost: int, moved: Ex
         gpus_per_node=1,
         healthy=float(row[count]) or 1e-9,
         iteration_s=1.0 / rate if rate > 0 else 1.0,
-        repair_s=facts.repair_s,
+        repair_s=inputs.repair_s,
         weight=job.demand.weight,
-        lost=0 if facts.speeds else lost,
-        slow=facts.speeds,
+        lost=0 if inputs.speeds else lost,
+        slow=inputs.speeds,
         spares=lost if moved is not None else 0,
         spare_worth=max(0.0, worth) / max(1, lost),
         spare_cost=sum(2 * other.waf(other.workers) * other.regroup_s for other in givers),  # there, and back when all is well
@@ -132,7 +132,7 @@ def _case(cluster: LiveCluster, job: LiveJob, facts: Facts, lost: int, moved: Ex
         in_place=True,
         replicas=count,
         micro_batches=MICRO_BATCHES,
-        checkpoint_age_s=facts.checkpoint_age_s,
+        checkpoint_age_s=inputs.checkpoint_age_s,
         throughput=row,
     )
 
@@ -141,23 +141,23 @@ MICRO_BATCHES = 64
 """Of a worker and step, where shares are weighed: how fine the micro-batches of a job are is not known to the leader."""
 
 
-def _costs(job: LiveJob, facts: Facts) -> Costs:
+def _costs(job: LiveJob, inputs: DecisionInputs) -> Costs:
     """Measured on this job where they were, else the planner's constants. Finished micro-batches are kept (Unicron, 6)."""
-    return replace(Costs(), regroup_s=job.regroup_s, spare_start_s=job.start_s, restart_s=facts.restart_s, lost_iterations=0.0)
+    return replace(Costs(), regroup_s=job.regroup_s, spare_start_s=job.start_s, restart_s=inputs.restart_s, lost_iterations=0.0)
 
 
-def _losers(decision: Decision, best: Option, nothing: Option) -> list[Alternative]:
-    replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to lay out anew.") for kind in NO_LAYOUT]
+def _alternatives(decision: Decision, best: Option, nothing: Option) -> list[Alternative]:
+    replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to lay out anew.") for kind in PIPELINE_ONLY]
     possible = [
         Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_lost.get(one.kind) or 'Nobody here can do it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
         for one in decision.options
-        if one.kind is not best.kind and one.kind not in NO_LAYOUT
+        if one.kind is not best.kind and one.kind not in PIPELINE_ONLY
     ]
-    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_lost[one.kind]) for one in decision.impossible if one.kind not in NO_LAYOUT]
+    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_lost[one.kind]) for one in decision.impossible if one.kind not in PIPELINE_ONLY]
     return [*possible, *impossible, *replicas]
 
 
-def _waf(cluster: LiveCluster, job: LiveJob, nothing: Option, best: Option, moved: Exchange | None) -> dict[str, float]:
+def _waf(cluster: LiveCluster, job: LiveJob, nothing: Option, best: Option, moved: WorkerMoves | None) -> dict[str, float]:
     others = cluster.waf({}) - job.waf(job.workers)
     left = others + job.demand.weight * nothing.throughput
     if moved is None:

@@ -17,20 +17,20 @@ from remediation.engine.plan_builder import Wanted, workers_of
 from remediation.policy.downtime_model import downtime
 from remediation.policy.escalation import DEATH, LOST, Attempt
 
-from .choice import Choice, Facts, choose
-from .event_table import best
+from .event_responses import best_worker_counts
 from .live_cluster import LiveCluster, LiveJob
+from .live_decision import DecisionInputs, LiveDecision, decide_live
 from .measured_waf import waf_before, waf_left, waf_since
-from .worker_placement import Exchange, exchange
+from .worker_placement import WorkerMoves, plan_moves
 
-SLOWEST = 0.05
+LEAST_SPEED = 0.05
 """Speeds below this count as this: what stands still is no straggler."""
-WATCHED_S = 120.0
+MEASURE_TIMEOUT_S = 120.0
 """So long steps are waited for, to measure what a change of workers has brought."""
 
 
 @dataclass(slots=True)
-class Watched:
+class PendingMeasurement:
     """A change of workers whose effect is not measured yet."""
 
     plan: Plan
@@ -39,7 +39,7 @@ class Watched:
 
 
 @dataclass(slots=True)
-class LivePlanning:
+class LivePlanner:
     """Asks the planner about the jobs that run; whoever calls holds the engine's lock."""
 
     desk: Desk
@@ -49,7 +49,7 @@ class LivePlanning:
     _restoring: str = ""
     """Plan of the errand that gives them out."""
     _not_before: float = 0.0
-    _watched: list[Watched] = field(default_factory=list)
+    _unmeasured: list[PendingMeasurement] = field(default_factory=list)
     _uneven: dict[str, Plan] = field(default_factory=dict)
     """Job → the plan that took micro-batches away from a straggler."""
 
@@ -71,18 +71,18 @@ class LivePlanning:
             epoch=job.epoch,
             demand=job.demand,
             measured=measured,
-            regroup_s=_middle(job.regroupings, desk.costs.get((name, "regroup_s"), desk.policy.regroup_s)),
-            start_s=_middle(job.starts, desk.costs.get((name, "start_s"), desk.policy.start_s)),
+            regroup_s=_median_or(job.regroupings, desk.costs.get((name, "regroup_s"), desk.policy.regroup_s)),
+            start_s=_median_or(job.starts, desk.costs.get((name, "start_s"), desk.policy.start_s)),
         )
 
     # --- what is chosen ----------------------------------------------------------------------------------------------
 
-    def concerns(self, case: Case, attempts: Sequence[Attempt]) -> bool:
+    def applies_to(self, case: Case, attempts: Sequence[Attempt]) -> bool:
         """A loss or a slow-down of an elastic job against which nothing has failed yet."""
         known = case.treatment in (DEATH, LOST) or case.treatment.weighed
         return known and self.desk.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
 
-    def choose(self, case: Case) -> Choice | None:
+    def decide(self, case: Case) -> LiveDecision | None:
         """The cheapest way; None: there is nothing to choose (it has all its workers, or is not known well enough)."""
         job, cluster = self.desk.job(case.job), self.cluster(case.job)
         live = cluster.job(case.job)
@@ -91,35 +91,35 @@ class LivePlanning:
         speeds = self._speeds(case, job) if case.treatment.weighed else {}
         if not speeds and (case.treatment.weighed or live.workers >= live.demand.most):
             return None
-        facts = Facts(
+        inputs = DecisionInputs(
             repair_s=self.desk.policy.horizon_s if speeds else self.desk.policy.repair_s,
             restart_s=downtime(job, self.desk.policy),
             checkpoint_age_s=_since_checkpoint(job),
             speeds=speeds,
         )
-        choice = choose(cluster, live, facts)
+        choice = decide_live(cluster, live, inputs)
         case.foretold = {"waf_before": cluster.waf({live.name: live.demand.most}), **choice.waf, "share": choice.share}
         return choice
 
-    def wanted(self, case: Case, choice: Choice, attempts: Sequence[Attempt]) -> Wanted:
+    def request(self, case: Case, choice: LiveDecision, attempts: Sequence[Attempt]) -> Wanted:
         """The choice as what is to be planned."""
         job = self.desk.job(case.job)
         targets: tuple[Target, ...] = ()
-        if choice.exchange is not None:
-            targets = self.targets(choice.exchange)
+        if choice.moves is not None:
+            targets = self.targets(choice.moves)
         elif choice.action == "rebalance":
             speeds = self._speeds(case, job)
             targets = (Target(job=job.name, epoch=job.epoch, basis=job.basis, workers=tuple(speeds), speeds=speeds),)
         return Wanted(
             action=choice.action, own=False, incident=case.incident, attempts=attempts, now=self.desk.clock.now(), cost=choice.cost,
-            benefit=choice.benefit, alternatives=choice.losers, reason=f"{case.incident.cause}: {choice.how}", targets=targets,
+            benefit=choice.benefit, alternatives=choice.alternatives, reason=f"{case.incident.cause}: {choice.how}", targets=targets,
         )  # fmt: skip
 
-    def targets(self, moved: Exchange) -> tuple[Target, ...]:
+    def targets(self, moved: WorkerMoves) -> tuple[Target, ...]:
         """Givers before takers."""
-        jobs = [self.desk.job(name) for name in moved.seats]
+        jobs = [self.desk.job(name) for name in moved.placement]
         return tuple(
-            Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.seats[job.name], seats_before=moved.before[job.name]) for job in jobs
+            Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.placement[job.name], seats_before=moved.before[job.name]) for job in jobs
         )
 
     def _speeds(self, case: Case, job: Job) -> dict[str, float]:
@@ -129,58 +129,58 @@ class LivePlanning:
         now, healthy = job.pace(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
         if not workers or not math.isfinite(now) or not math.isfinite(healthy) or healthy <= 0 or now >= healthy:
             return {}
-        return dict.fromkeys(workers, max(SLOWEST, now / healthy))
+        return dict.fromkeys(workers, max(LEAST_SPEED, now / healthy))
 
     # --- what comes back -----------------------------------------------------------------------------------------------
 
-    def lacks(self, node: str) -> int:
+    def missing_workers(self, node: str) -> int:
         """Workers of a node with which jobs were started and which nobody has."""
-        return self._everybody().missing(node)
+        return self._running_cluster().missing(node)
 
-    def repaired(self, node: str) -> list[str]:
+    def workers_repaired(self, node: str) -> list[str]:
         """A person says that all workers of a node can run again; returns the jobs that were started there."""
-        missing = self.lacks(node)
+        missing = self.missing_workers(node)
         if missing:
             self._repaired[node] = self._repaired.get(node, 0) + missing
             self._not_before = 0.0
-        return [job.name for job in self._everybody().jobs if node in job.demand.declared] if missing else []
+        return [job.name for job in self._running_cluster().jobs if node in job.demand.declared] if missing else []
 
     def advance(self) -> None:
         """Once a tick: give out what came back, measure what was done."""
         self._restore()
         self._measure()
 
-    def over(self, case: Case) -> None:
+    def incident_closed(self, case: Case) -> None:
         """The incident is over: a straggler that is well again gets its share back."""
         plan = self._uneven.get(case.job)
         if plan is None or plan.incident != case.incident.id:
             return
         job = self.desk.job(case.job)
         target = Target(job=job.name, epoch=0, basis=job.basis)
-        self._errand("rebalance", (target,), plan, "the straggler is well again: even shares")
+        self._schedule("rebalance", (target,), plan, "the straggler is well again: even shares")
         del self._uneven[case.job]
 
     def _restore(self) -> None:
         """As the allocation says, once nothing is wrong with anybody that it changes."""
-        cluster, now = self._everybody(), self.desk.clock.now()
+        cluster, now = self._running_cluster(), self.desk.clock.now()
         surplus = self.desk.policy.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
         if not (self._repaired or surplus) or self._restoring or now < self._not_before:
             return
-        moved = exchange(cluster, best(cluster))
-        if not moved.seats:
+        moved = plan_moves(cluster, best_worker_counts(cluster))
+        if not moved.placement:
             self._repaired.clear()
-        elif not any(self.desk.cases_of(job) or self.desk.execution.busy(job) for job in moved.seats):
-            self._give_out(cluster, moved)
+        elif not any(self.desk.cases_of(job) or self.desk.execution.busy(job) for job in moved.placement):
+            self._hand_out(cluster, moved)
 
-    def _give_out(self, cluster: LiveCluster, moved: Exchange) -> None:
+    def _hand_out(self, cluster: LiveCluster, moved: WorkerMoves) -> None:
         earlier = next((plan for plan in reversed(self.desk.memory.plans.values()) if plan.action == "resize" and plan.incident and not plan.undoes), None)
         after = {job.name: job.workers + moved.workers.get(job.name, 0) for job in cluster.jobs}
         full = all(count == job.demand.most for job, count in zip(cluster.jobs, after.values(), strict=True))
         why = "workers came back: " + ("every job has again what it was started with" if full else "shared out anew")
         foretold = {"waf_before": cluster.waf({}), "waf": cluster.waf(after)}
-        self._restoring = self._errand("resize", self.targets(moved), earlier, why, foretold)
+        self._restoring = self._schedule("resize", self.targets(moved), earlier, why, foretold)
 
-    def _errand(self, action: str, targets: tuple[Target, ...], earlier: Plan | None, why: str, foretold: dict[str, float] | None = None) -> str:
+    def _schedule(self, action: str, targets: tuple[Target, ...], earlier: Plan | None, why: str, foretold: dict[str, float] | None = None) -> str:
         now = self.desk.clock.now()
         undoes = earlier.id if earlier is not None else ""
         plan = Plan(
@@ -192,8 +192,8 @@ class LivePlanning:
 
     # --- what came of it -------------------------------------------------------------------------------------------------
 
-    def reported(self, report: Report) -> None:
-        """An action of ours has ended: what it took goes back into the model, what it brought is watched."""
+    def action_ended(self, report: Report) -> None:
+        """An action of ours has ended: what it took goes back into the model, what it brought is measured later."""
         plan, now = report.plan, self.desk.clock.now()
         if plan.id == self._restoring:
             self._restoring = ""
@@ -208,7 +208,7 @@ class LivePlanning:
             self._learn(report)
             case = self.desk.cases.get(plan.incident)
             incident = case.incident if case is not None and not plan.undoes else None
-            self._watched.append(Watched(plan, incident, now + WATCHED_S))
+            self._unmeasured.append(PendingMeasurement(plan, incident, now + MEASURE_TIMEOUT_S))
 
     def _learn(self, report: Report) -> None:
         begun = {step.step: step.time for step in report.progress if step.state == "intended"}
@@ -225,24 +225,24 @@ class LivePlanning:
 
     def _measure(self) -> None:
         now, steps = self.desk.clock.now(), self.desk.policy.verify_steps
-        for watched in list(self._watched):
-            cluster = self._everybody()
-            after = waf_since(cluster, self.desk.jobs, {target.job: target.epoch for target in watched.plan.targets}, steps)
-            if math.isnan(after) and now < watched.until:
+        for pending in list(self._unmeasured):
+            cluster = self._running_cluster()
+            after = waf_since(cluster, self.desk.jobs, {target.job: target.epoch for target in pending.plan.targets}, steps)
+            if math.isnan(after) and now < pending.until:
                 continue
-            self._watched.remove(watched)
+            self._unmeasured.remove(pending)
             found = {"waf": after}
-            if watched.incident is not None:
-                found["waf_before"] = waf_before(cluster, self.desk.jobs, watched.incident.since, steps)
-                found["waf_left"] = waf_left(cluster, self.desk.jobs, watched.plan, watched.incident)
-            self.desk.actual(watched.plan.id, {name: value for name, value in found.items() if math.isfinite(value)})
+            if pending.incident is not None:
+                found["waf_before"] = waf_before(cluster, self.desk.jobs, pending.incident.since, steps)
+                found["waf_left"] = waf_left(cluster, self.desk.jobs, pending.plan, pending.incident)
+            self.desk.actual(pending.plan.id, {name: value for name, value in found.items() if math.isfinite(value)})
 
-    def _everybody(self) -> LiveCluster:
+    def _running_cluster(self) -> LiveCluster:
         jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.layout is not None and not job.over]
         return LiveCluster(jobs=tuple(self._live(job) for job in jobs), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
 
 
-def _middle(seen: Sequence[float], otherwise: float) -> float:
+def _median_or(seen: Sequence[float], otherwise: float) -> float:
     return median(seen) if seen else otherwise
 
 

@@ -13,13 +13,13 @@ from remediation.planner.allocation.forecast import Forecast
 from remediation.planner.allocation.next_events import Event, EventKind, situation_after
 
 from .live_cluster import LiveCluster
-from .worker_placement import Exchange, exchange
+from .worker_placement import WorkerMoves, plan_moves
 
 EventName = Literal["worker lost", "node lost", "worker returned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EventResponse:
     """What to do after one event."""
 
     event: EventName
@@ -28,7 +28,7 @@ class Answer:
     node: str
     workers: dict[str, int]
     """Job → workers after it."""
-    exchange: Exchange
+    moves: WorkerMoves
     """From what the event leaves to that."""
     waf_before: float
     """Of the cluster before the event."""
@@ -38,38 +38,38 @@ class Answer:
     """After it, with the answer."""
 
 
-def foresee(cluster: LiveCluster) -> tuple[Answer, ...]:
+def event_responses(cluster: LiveCluster) -> tuple[EventResponse, ...]:
     """Every next single event of the running jobs; () without a job."""
     if not cluster.jobs:
         return ()
-    return tuple(_answers(cluster))
+    return tuple(_responses(cluster))
 
 
-def best(cluster: LiveCluster) -> dict[str, int]:
+def best_worker_counts(cluster: LiveCluster) -> dict[str, int]:
     """Job → workers, for what is there now: for events that nobody foresaw."""
     return cluster.counts(solve(situation_after(cluster.planned, [])))
 
 
-def _answers(cluster: LiveCluster) -> Iterator[Answer]:
+def _responses(cluster: LiveCluster) -> Iterator[EventResponse]:
     forecast = Forecast(cluster.planned)
     for job in cluster.jobs:
         plan = forecast.plan([Event(EventKind.LOST, job.name)])
         for node, count in sorted(job.demand.seats.items()):
             if plan is not None and count:
-                yield _answer(cluster, cluster.without(job.name, node), "worker lost", job.name, node, cluster.counts(plan))
+                yield _response(cluster, cluster.without(job.name, node), "worker lost", job.name, node, cluster.counts(plan))
     back = forecast.plan([Event(EventKind.JOINED)])
     for node in cluster.nodes:
         if any(job.demand.seats.get(node, 0) for job in cluster.jobs):
             left = cluster.without_node(node)
-            yield _answer(cluster, left, "node lost", "", node, best(left))
+            yield _response(cluster, left, "node lost", "", node, best_worker_counts(left))
         if cluster.missing(node) and back is not None:
-            yield _answer(cluster, cluster.returned(node), "worker returned", "", node, cluster.counts(back))
+            yield _response(cluster, cluster.returned(node), "worker returned", "", node, cluster.counts(back))
 
 
-def _answer(cluster: LiveCluster, left: LiveCluster, event: EventName, of: str, node: str, counts: Mapping[str, int]) -> Answer:
-    moved = exchange(left, counts)
+def _response(cluster: LiveCluster, left: LiveCluster, event: EventName, of: str, node: str, counts: Mapping[str, int]) -> EventResponse:
+    moved = plan_moves(left, counts)
     workers = {job.name: job.workers + moved.workers.get(job.name, 0) for job in left.jobs}
-    return Answer(
-        event=event, of=of, node=node, workers=workers, exchange=moved,
+    return EventResponse(
+        event=event, of=of, node=node, workers=workers, moves=moved,
         waf_before=cluster.waf({}), waf_as_left=left.waf({}), waf=left.waf(workers),
     )  # fmt: skip
