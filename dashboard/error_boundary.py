@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from dashboard import formatting, html
 from dashboard.errors import NotShown
-from eagle_eye.errors import AccessDenied, ConfigError, EagleEyeError, LedgerAway
+from eagle_eye.errors import AccessDenied, ConfigError, EagleEyeError, LedgerUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def explained(error: EagleEyeError) -> html.Safe:
 def title_of(error: EagleEyeError) -> str:
     """One line.
 
-    >>> title_of(LedgerAway("…"))
+    >>> title_of(LedgerUnavailable("…"))
     'The ledger does not answer'
     """
     if isinstance(error, NotShown):
@@ -46,6 +46,6 @@ def title_of(error: EagleEyeError) -> str:
     titles: tuple[tuple[type[EagleEyeError], str], ...] = (
         (AccessDenied, "You may not do this"),
         (ConfigError, "The configuration is not usable"),
-        (LedgerAway, "The ledger does not answer"),
+        (LedgerUnavailable, "The ledger does not answer"),
     )
     return next((title for kind, title in titles if isinstance(error, kind)), "This cannot be shown")

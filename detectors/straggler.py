@@ -225,7 +225,7 @@ def _work(step: Step) -> Floats:
 
 def _stages(workers: tuple[str, ...], layout: Layout | None) -> Floats:
     """Number of each worker's pipeline stage: only those of one stage do the same."""
-    if layout is None or not any(place.pp for place in layout.places):
+    if layout is None or not any(place.pp for place in layout.placements):
         return np.zeros(len(workers), dtype=np.float32)
-    stage = {place.worker: place.pp for place in layout.places}
+    stage = {place.worker: place.pp for place in layout.placements}
     return np.array([stage.get(worker, 0) for worker in workers], dtype=np.float32)

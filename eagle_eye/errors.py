@@ -6,12 +6,12 @@
     ├── WireError              bytes that are no record of ours
     │   └── NewerVersion       a record of a newer version than this program reads
     ├── StreamError            the stream refused or lost a request
-    │   ├── StreamAway         it does not answer: try again later, spool meanwhile
+    │   ├── StreamUnavailable         it does not answer: try again later, spool meanwhile
     │   ├── StreamFull         no room left under it
     │   └── StreamRefused      a record that the stream can never take: trying again is of no use
     ├── RingError              a ring that cannot be read (torn, foreign, of another version)
     ├── LedgerError            the ledger cannot be read or written
-    │   ├── LedgerAway         its database has gone away and kept nothing of the call: try again later
+    │   ├── LedgerUnavailable         its database has gone away and kept nothing of the call: try again later
     │   └── LedgerVersion      its tables are of another version than this program's
     ├── HistoryError           the history cannot be read or written
     ├── ControlError           the control channel refused a request
@@ -56,7 +56,7 @@ class StreamError(EagleEyeError):
     """The stream refused or lost a request."""
 
 
-class StreamAway(StreamError):
+class StreamUnavailable(StreamError):
     """The stream does not answer; the caller spools and tries again."""
 
 
@@ -76,7 +76,7 @@ class LedgerError(EagleEyeError):
     """The ledger cannot be read or written."""
 
 
-class LedgerAway(LedgerError):
+class LedgerUnavailable(LedgerError):
     """The database has gone away and may come back; nothing of the call was kept."""
 
 

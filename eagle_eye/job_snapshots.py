@@ -1,35 +1,35 @@
-"""Frames → pulses. No clock and no chance: the same frames give the same pulses."""
+"""Frames → snapshots. No clock and no chance: the same frames give the same snapshots."""
 
 import msgspec
 import numpy as np
 
 from .frames import Frame
 from .step_assembly import LOGGED_NAN
-from .types import ANSWERED, Floats, Layout, Pulse, PulseStep, Step
+from .types import SNAPSHOT_EVENTS, Floats, JobSnapshot, Layout, SnapshotStep, Step
 from .types.job_snapshot import LATE_S
 
 NOTHING: Floats = np.zeros(0, dtype=np.float32)
 
 
-def pulse_of(frame: Frame, *, told: Layout | None = None) -> Pulse:
-    """What decisions need of a frame. `told`: the layout that an earlier pulse has carried."""
-    pulse = Pulse(
+def snapshot_of(frame: Frame, *, told: Layout | None = None) -> JobSnapshot:
+    """What decisions need of a frame. `told`: the layout that an earlier snapshot has carried."""
+    snapshot = JobSnapshot(
         job=frame.job,
         generation=frame.generation,
         number=frame.number,
         time=frame.time,
         tick=frame.tick,
-        events=tuple(event for event in frame.events if event.name in ANSWERED),
+        events=tuple(event for event in frame.events if event.name in SNAPSHOT_EVENTS),
         layout=None if frame.layout is told or frame.layout == told else frame.layout,
     )
-    return _of_tick(pulse, frame) if frame.tick else pulse
+    return _of_tick(snapshot, frame) if frame.tick else snapshot
 
 
-def _of_tick(pulse: Pulse, frame: Frame) -> Pulse:
-    nodes = {place.node for place in frame.layout.places} if frame.layout is not None else set[str]()
+def _of_tick(snapshot: JobSnapshot, frame: Frame) -> JobSnapshot:
+    nodes = {place.node for place in frame.layout.placements} if frame.layout is not None else set[str]()
     ages = ((node, frame.time - frame.reporting.get(node, 0.0)) for node in sorted(nodes))
     return msgspec.structs.replace(
-        pulse,
+        snapshot,
         heard=min((frame.reporting.get(node, 0.0) for node in nodes), default=frame.time),
         steps=tuple(_step(step) for step in frame.steps),
         entities={kind.value: len(entities) for kind, entities in frame.entities.items() if entities},
@@ -38,29 +38,29 @@ def _of_tick(pulse: Pulse, frame: Frame) -> Pulse:
     )
 
 
-class Pulses:
-    """The pulses of one partition: the layout of a job is in the first one that knows it, and in those that change it."""
+class JobSnapshots:
+    """The snapshots of one partition: the layout of a job is in the first one that knows it, and in those that change it."""
 
     def __init__(self) -> None:
         self._told: dict[str, Layout] = {}
 
-    def of(self, frame: Frame) -> Pulse | None:
+    def of(self, frame: Frame) -> JobSnapshot | None:
         """None where there is nothing to decide: a node without a job."""
-        pulse = pulse_of(frame, told=self._told.get(frame.job))
-        if frame.layout is None and not pulse.events and not pulse.steps:
+        snapshot = snapshot_of(frame, told=self._told.get(frame.job))
+        if frame.layout is None and not snapshot.events and not snapshot.steps:
             return None
         if frame.layout is not None:
             self._told[frame.job] = frame.layout
-        return pulse
+        return snapshot
 
     def forget(self, jobs: set[str]) -> None:
         """Keep what was told of these jobs alone."""
         self._told = {name: layout for name, layout in self._told.items() if name in jobs}
 
 
-def _step(step: Step) -> PulseStep:
+def _step(step: Step) -> SnapshotStep:
     tokens, seconds = (_numbers(step, name) for name in ("tokens", "step_s"))
-    return PulseStep(
+    return SnapshotStep(
         number=step.number,
         epoch=step.epoch,
         end=step.end,

@@ -13,8 +13,8 @@ from .types import Entity, Kind, Layout, Topology
 def with_layout(topology: Topology, layout: Layout) -> Topology:
     """The topology with the nodes, GPUs and workers that a layout speaks of; what is known already stays."""
     nodes = {**dict.fromkeys(layout.nodes, ""), **topology.nodes}
-    gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.places if place.gpu}}
-    workers = {**topology.workers, **{place.worker: place.node for place in layout.places}}
+    gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.placements if place.gpu}}
+    workers = {**topology.workers, **{place.worker: place.node for place in layout.placements}}
     return Topology(nodes=nodes, gpus=gpus, workers=workers)
 
 

@@ -166,12 +166,12 @@ class Schemas:
         return True
 
     def get(self, schema_id: str) -> SchemaRecord:
-        """Raises WireError if the schema has not come yet: it stands in the stream's next snapshot."""
+        """Raises WireError if the schema has not come yet: it comes with the next bootstrap records of the stream."""
         try:
             return self._records[schema_id]
         except KeyError:
             raise WireError(
-                f"schema {schema_id!r} is not known yet: it comes with the next snapshot of the stream"
+                f"schema {schema_id!r} is not known yet: it comes with the next bootstrap records of the stream"
             ) from None
 
     def __contains__(self, schema_id: str) -> bool:

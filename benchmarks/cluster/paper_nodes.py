@@ -18,11 +18,11 @@ import numpy as np
 
 from eagle_eye import wire
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, StreamAway
+from eagle_eye.errors import EagleEyeError, StreamUnavailable
 from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Body, Command, Connection, Peer
 from eagle_eye.stream import OBSERVATIONS, Stream
-from eagle_eye.types import Batch, Block, Entity, Event, Kind, Layout, Place, Reading, StepReading
+from eagle_eye.types import Batch, Block, Entity, Event, Kind, Layout, RankPlacement, Reading, StepReading
 from tests.fakes.synthetic_frames import GPU_NORMALS
 
 GPUS, METRICS = 8, 30
@@ -59,12 +59,12 @@ class PaperJob:
     @property
     def layout(self) -> Layout:
         places = tuple(
-            Place(worker=f"{self.run}/{node}/{slot}", node=node, rank=place * GPUS + slot, local_rank=slot, gpu=f"{node}-GPU-{slot}")
+            RankPlacement(worker=f"{self.run}/{node}/{slot}", node=node, rank=place * GPUS + slot, local_rank=slot, gpu=f"{node}-GPU-{slot}")
             for place, node in enumerate(self.nodes)
             for slot in range(GPUS)
         )
         return Layout(
-            job=self.name, epoch=self.epoch, time=self.clock.now(), coordinator=self.nodes[0], places=places,
+            job=self.name, epoch=self.epoch, time=self.clock.now(), coordinator=self.nodes[0], placements=places,
             launchers=dict.fromkeys(self.nodes, "127.0.0.1:1"),
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ class PaperNodes:
         while not self._stop.is_set():
             try:
                 self._stream.append(OBSERVATIONS, items)
-            except StreamAway:
+            except StreamUnavailable:
                 continue
             return
 

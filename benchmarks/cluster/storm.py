@@ -33,7 +33,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.factory import open_stream
-from eagle_eye.types import Entity, Event, IncidentState, Kind, Layout, Place, Severity
+from eagle_eye.types import Entity, Event, IncidentState, Kind, Layout, RankPlacement, Severity
 
 STORMY, CALM = "bench/storm/run-1", "bench/calm/run-2"
 NODES, GPUS, DETECTORS, PER_SECOND = 10_000, 8, 8, 10_000
@@ -159,11 +159,11 @@ def layout(job: str, nodes: int, time: float) -> Layout:
     run = job.rpartition("/")[2]
     names = [f"node-{index}" for index in range(nodes)]
     places = tuple(
-        Place(worker=f"{run}/{node}/{slot}", node=node, rank=index * GPUS + slot, local_rank=slot)
+        RankPlacement(worker=f"{run}/{node}/{slot}", node=node, rank=index * GPUS + slot, local_rank=slot)
         for index, node in enumerate(names)
         for slot in range(GPUS)
     )
-    return Layout(job=job, epoch=1, time=time, coordinator=names[0], launchers={names[0]: "127.0.0.1:1"}, places=places, reason="start")
+    return Layout(job=job, epoch=1, time=time, coordinator=names[0], launchers={names[0]: "127.0.0.1:1"}, placements=places, reason="start")
 
 
 def killed(job: str, rank: int, time: float, number: int) -> Event:

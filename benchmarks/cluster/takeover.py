@@ -29,9 +29,9 @@ from eagle_eye.config import load
 from eagle_eye.errors import EagleEyeError, LedgerError
 from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_client import call
-from eagle_eye.stream import INCIDENTS, OBSERVATIONS, PULSES, Stream
+from eagle_eye.stream import INCIDENTS, JOB_SNAPSHOTS, OBSERVATIONS, Stream
 from eagle_eye.stream.factory import open_stream
-from eagle_eye.types import Incident, IncidentState, Pulse
+from eagle_eye.types import Incident, IncidentState, JobSnapshot
 
 JOBS, PARTITIONS = 8, 4
 PATIENCE_S = 90.0
@@ -167,7 +167,7 @@ class Course:
         victim = self._holder(f"partition/{partition}")
         theirs = [name for name, pid in self._owners().items() if pid == victim]
         jobs = {other for other in self.paper.jobs if f"partition/{self.stream.partition_of(OBSERVATIONS, other)}" in theirs}
-        said, read = self.stream.end(INCIDENTS, 0), self.stream.end(PULSES, 0)
+        said, read = self.stream.end(INCIDENTS, 0), self.stream.end(JOB_SNAPSHOTS, 0)
         began = self._kill(victim)
         worker = self._strike(job)
         self.wait("the incident", lambda: any(accuses(incident, worker) for _, incident in self._said(said)))
@@ -254,12 +254,12 @@ class Course:
     def _ticked(self, offset: int, began: float) -> dict[str, float]:
         """Job → time of its first tick after that moment."""
         found: dict[str, float] = {}
-        while messages := self.stream.read(PULSES, 0, offset):
+        while messages := self.stream.read(JOB_SNAPSHOTS, 0, offset):
             offset = messages[-1].offset + 1
             for message in messages:
-                pulse = msgspec.json.decode(message.value, type=Pulse)
-                if pulse.tick and pulse.time > began:
-                    found.setdefault(pulse.job, pulse.time)
+                snapshot = msgspec.json.decode(message.value, type=JobSnapshot)
+                if snapshot.tick and snapshot.time > began:
+                    found.setdefault(snapshot.job, snapshot.time)
         return found
 
 

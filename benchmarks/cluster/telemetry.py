@@ -28,7 +28,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
 from eagle_eye.stream import OBSERVATIONS, WATCHERS, Stream
 from eagle_eye.stream.factory import open_stream
-from eagle_eye.types import Batch, Block, Floats, Kind, Layout, Place, Reading, SchemaRecord
+from eagle_eye.types import Batch, Block, Floats, Kind, Layout, RankPlacement, Reading, SchemaRecord
 from tests.fakes.synthetic_frames import GPU_NORMALS
 
 GPUS, METRICS = 8, 30
@@ -134,12 +134,12 @@ def _announce(stream: Stream, jobs: Sequence[str], nodes: int, clock: Clock) -> 
         run = job.rpartition("/")[2]
         mine = range(number * nodes // len(jobs), (number + 1) * nodes // len(jobs))
         places = tuple(
-            Place(worker=f"{run}/node-{node}/{slot}", node=f"node-{node}", rank=index * GPUS + slot, local_rank=slot, gpu=gpu(node, slot))
+            RankPlacement(worker=f"{run}/node-{node}/{slot}", node=f"node-{node}", rank=index * GPUS + slot, local_rank=slot, gpu=gpu(node, slot))
             for index, node in enumerate(mine)
             for slot in range(GPUS)
         )
         first = places[0].node
-        layout = Layout(job=job, epoch=1, time=clock.now(), coordinator=first, launchers={first: "127.0.0.1:1"}, places=places, reason="start")
+        layout = Layout(job=job, epoch=1, time=clock.now(), coordinator=first, launchers={first: "127.0.0.1:1"}, placements=places, reason="start")
         stream.append(OBSERVATIONS, [(job, wire.encode(schema)), (job, wire.encode(layout))])
 
 

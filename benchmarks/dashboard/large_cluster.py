@@ -25,8 +25,8 @@ from eagle_eye.types import (
     IncidentState,
     Kind,
     Layout,
-    Place,
     Plan,
+    RankPlacement,
     Severity,
     Target,
 )
@@ -144,8 +144,8 @@ class LargeCluster:
 
     def _layout(self, job: str, nodes: Sequence[str]) -> Layout:
         spots = [(name, slot) for name in nodes for slot in range(GPUS)]
-        places = tuple(Place(worker=f"run/{name}/{slot}", node=name, rank=rank, local_rank=slot, gpu=f"GPU-{name}-{slot}") for rank, (name, slot) in enumerate(spots))
-        return Layout(job=job, epoch=1, time=self.begin, coordinator=nodes[0], launchers=dict.fromkeys(nodes, "127.0.0.1:1"), places=places)
+        places = tuple(RankPlacement(worker=f"run/{name}/{slot}", node=name, rank=rank, local_rank=slot, gpu=f"GPU-{name}-{slot}") for rank, (name, slot) in enumerate(spots))
+        return Layout(job=job, epoch=1, time=self.begin, coordinator=nodes[0], launchers=dict.fromkeys(nodes, "127.0.0.1:1"), placements=places)
 
     def _incident(self, ledger: Ledger, number: int) -> None:
         """Number 0 is open, about the straggler, and waits for a person."""

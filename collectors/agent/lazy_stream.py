@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
-from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.errors import StreamError, StreamUnavailable
 from eagle_eye.stream import Message, Place, Stream
 
 
@@ -17,11 +17,11 @@ class LateStream:
 
     def open(self) -> None:
         """Now, if it can be; else at the first use. Raises ConfigError for a configuration that will never do."""
-        with suppress(StreamAway):
+        with suppress(StreamUnavailable):
             self._opened()
 
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
-        """As `Stream.append`; StreamAway also while the stream cannot be opened, as in the others."""
+        """As `Stream.append`; StreamUnavailable also while the stream cannot be opened, as in the others."""
         return self._opened().append(topic, items)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
@@ -50,5 +50,5 @@ class LateStream:
             try:
                 self._stream = self._opening()
             except (OSError, StreamError) as error:
-                raise StreamAway(f"the stream cannot be opened: {error}") from error
+                raise StreamUnavailable(f"the stream cannot be opened: {error}") from error
         return self._stream

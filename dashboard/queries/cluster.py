@@ -187,7 +187,7 @@ def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str,
 
 def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobFacts]) -> _Blamed:
     accused = {culprit.entity.kind for record in kept for culprit in record.incident.culprits}
-    gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.places if place.gpu} if Kind.GPU in accused else {}
+    gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.placements if place.gpu} if Kind.GPU in accused else {}
     blamed = _Blamed()
     for record in kept:
         incident = record.incident
@@ -242,7 +242,7 @@ def _jobs(
         span = until - max(since, numbers.get("began", since))
         yield JobLine(
             job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(seats[job]) if layout else nodes[job],
-            workers=len(layout.places) if layout else int(numbers.get("workers", 0)),
+            workers=len(layout.placements) if layout else int(numbers.get("workers", 0)),
             epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),
             tokens_per_s=numbers.get("tokens", float("nan")) / span if span > 0 else float("nan"),
             goodput=min(1.0, numbers["productive"] / span) if numbers and span > 0 else float("nan"), open_incidents=blamed.open[job], last_step=last,

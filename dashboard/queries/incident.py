@@ -154,7 +154,7 @@ def _nodes(ledger: Ledger, incident: Incident) -> Iterator[str]:
     for culprit in incident.culprits:
         entity = culprit.entity
         if entity.kind is Kind.GPU and gpus is None:
-            gpus = {place.gpu: place.node for facts in ledger.jobs().values() for place in facts.layout.places if place.gpu}
+            gpus = {place.gpu: place.node for facts in ledger.jobs().values() for place in facts.layout.placements if place.gpu}
         node = node_of(entity, gpus or {})
         if node:
             yield node

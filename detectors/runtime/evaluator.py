@@ -119,7 +119,7 @@ class Watch:
             self._job(name).panel.book.reopen(open_)
         self.incidents = {incident.id: incident for incident in incidents}
 
-    def standing(self) -> list[tuple[str, Record]]:
+    def bootstrap_records(self) -> list[tuple[str, Record]]:
         """(job, record) of everything that a reader needs who begins here; '' = for all jobs."""
         records: list[tuple[str, Record]] = [("", schema) for schema in self.schemas]
         if self.config is not None:

@@ -30,7 +30,7 @@ class OpenPlaces:
         self._open: dict[str, dict[str, _Open]] = {INCIDENTS: {}, FINDINGS: {}}
 
     def find(self) -> tuple[list[Incident], list[Finding]]:
-        """Newest revision of everything that is still open about the jobs of this partition. Raises StreamAway."""
+        """Newest revision of everything that is still open about the jobs of this partition. Raises StreamUnavailable."""
         return self._find(INCIDENTS, Incident), self._find(FINDINGS, Finding)
 
     def written(self, topic: str, noun: Incident | Finding, place: Place) -> None:
@@ -41,7 +41,7 @@ class OpenPlaces:
             self._open[topic].pop(noun.id, None)
 
     def commit(self) -> tuple[list[Incident], list[Finding]]:
-        """Remember from where on to read; returns what lies far back and should be written again. Raises StreamAway."""
+        """Remember from where on to read; returns what lies far back and should be written again. Raises StreamUnavailable."""
         far: list[Incident | Finding] = []
         for topic, standing in self._open.items():
             for partition in range(self._stream.partitions(topic)):

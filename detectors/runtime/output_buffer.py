@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from eagle_eye.stream import FINDINGS, INCIDENTS, PULSES, Place, Stream
-from eagle_eye.types import Finding, Incident, Pulse
+from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Place, Stream
+from eagle_eye.types import Finding, Incident, JobSnapshot
 
 AT_ONCE = 500
 """Records of one append."""
@@ -37,15 +37,15 @@ class Unsent:
         """It goes after everything before it."""
         self._waiting.append(_Record(topic, key, value, None))
 
-    def judged(self, incidents: Iterable[Incident], findings: Iterable[Finding], pulses: Iterable[Pulse] = ()) -> None:
-        """An incident before its findings, both before the pulse of the frame that they were seen in."""
+    def judged(self, incidents: Iterable[Incident], findings: Iterable[Finding], snapshots: Iterable[JobSnapshot] = ()) -> None:
+        """An incident before its findings, both before the snapshot of the frame that they were seen in."""
         for topic, nouns in ((INCIDENTS, incidents), (FINDINGS, findings)):
             self._waiting += [_Record(topic, noun.job, msgspec.json.encode(noun), noun) for noun in nouns]
-        for pulse in pulses:
-            self.add(PULSES, pulse.job, msgspec.json.encode(pulse))
+        for snapshot in snapshots:
+            self.add(JOB_SNAPSHOTS, snapshot.job, msgspec.json.encode(snapshot))
 
     def flush(self) -> None:
-        """Write everything. Raises StreamAway or StreamFull; what was not acknowledged stays, and may arrive twice."""
+        """Write everything. Raises StreamUnavailable or StreamFull; what was not acknowledged stays, and may arrive twice."""
         while self._waiting:
             topic = self._waiting[0].topic
             together = list(takewhile(lambda each: each.topic == topic, islice(self._waiting, AT_ONCE)))  # noqa: B023 -- used at once

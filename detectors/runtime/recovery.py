@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from eagle_eye import wire
-from eagle_eye.errors import StreamAway, WireError
+from eagle_eye.errors import StreamUnavailable, WireError
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.start_offset import offset_before
 from eagle_eye.types import Baseline, ConfigChange, Layout, SchemaRecord
@@ -18,8 +18,8 @@ from eagle_eye.types import Baseline, ConfigChange, Layout, SchemaRecord
 from .evaluator import Watch
 from .hot_window import KEPT_SECONDS
 
-SNAPSHOTS = "eagle-eye.snapshots"
-"""Group whose commit is the offset of the newest snapshot of the standing records."""
+BOOTSTRAP = "eagle-eye.bootstrap"
+"""Group whose commit is the offset of the newest set of bootstrap records."""
 AT_ONCE = 8_000
 """Records that are seen again before judging begins: a fraction of a second of work, also for several partitions at once."""
 NEAR = 2048
@@ -44,7 +44,7 @@ class Refill:
         watch.muted = True
 
     def see(self, end: int, *, only: Collection[type[msgspec.Struct]] = ()) -> bool:
-        """Some of what lies before `end`; False when there is no more. `only`: records of these kinds. Raises StreamAway."""
+        """Some of what lies before `end`; False when there is no more. `only`: records of these kinds. Raises StreamUnavailable."""
         if self.offset >= end:
             return False
         messages = self._stream.read(OBSERVATIONS, self._partition, self.offset, min(_READ, end - self.offset))
@@ -70,9 +70,9 @@ def refill(stream: Stream, partition: int, watch: Watch, end: int, stopped: Call
     Returns the reader to go on with, and where the ten minutes begin if they were not seen whole.
     """
     begin = offset_before(stream, OBSERVATIONS, partition, end, KEPT_SECONDS)
-    snapshot = stream.committed(SNAPSHOTS, OBSERVATIONS, partition)
-    whole = end - begin <= AT_ONCE or snapshot is None or not begin <= snapshot <= end
-    seen = Refill(stream, partition, watch, begin if whole or snapshot is None else snapshot)
+    bootstrap = stream.committed(BOOTSTRAP, OBSERVATIONS, partition)
+    whole = end - begin <= AT_ONCE or bootstrap is None or not begin <= bootstrap <= end
+    seen = Refill(stream, partition, watch, begin if whole or bootstrap is None else bootstrap)
     newest = seen.offset if whole else max(seen.offset, end - AT_ONCE)
     while not stopped() and seen.see(newest, only=_STANDING):
         pass
@@ -99,7 +99,7 @@ class Deepening:
         return not self._thread.is_alive() and not self._stop.is_set()
 
     def take_over(self, first: Watch) -> tuple[Watch, wire.Reader]:
-        """See the rest and stand where the first one stands: the watch and reader to go on with. Raises StreamAway."""
+        """See the rest and stand where the first one stands: the watch and reader to go on with. Raises StreamUnavailable."""
         while self._seen.see(self._goal()):
             pass
         self._seen.watch.reopen(first.open_findings(), tuple(first.incidents.values()))
@@ -116,5 +116,5 @@ class Deepening:
             try:
                 self._seen.see(self._goal())
                 self._stop.wait(_PAUSE_S)
-            except StreamAway:
+            except StreamUnavailable:
                 self._stop.wait(_RETRY_S)

@@ -1,6 +1,6 @@
 """The one loop: reads a partition in order, appends the marks, and judges what it reads back.
 
-    records ─► Watch (pure) ─► findings, incidents, pulses ─► topics, then callbacks, then the committed offset
+    records ─► Watch (pure) ─► findings, incidents, snapshots ─► topics, then callbacks, then the committed offset
 
 Frames come only from what was read, marks included, so a replay of the same records sees the same frames.
 """
@@ -17,21 +17,21 @@ import msgspec
 
 from eagle_eye import wire
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamAway, StreamFull, WireError
+from eagle_eye.errors import StreamFull, StreamUnavailable, WireError
 from eagle_eye.frames import Frame
-from eagle_eye.job_snapshots import Pulses
+from eagle_eye.job_snapshots import JobSnapshots
 from eagle_eye.protocols import Diagnoser
 from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, WATCHERS, Message, Place, Stream
 from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.stream.tailer import Follower
-from eagle_eye.types import ConfigChange, Finding, Incident, Mark, Notice, Pulse, Topology
+from eagle_eye.types import ConfigChange, Finding, Incident, JobSnapshot, Mark, Notice, Topology
 
 from .baseline_learner import Learning
 from .evaluator import Configure, Judgement, Prototypes, Watch
 from .incident_recorder import RecordKeeper
 from .open_record_offsets import OpenPlaces
 from .output_buffer import Unsent
-from .recovery import SNAPSHOTS, Deepening, refill
+from .recovery import BOOTSTRAP, Deepening, refill
 from .subscribers import Listeners
 from .watermarks import Marking
 
@@ -72,7 +72,7 @@ class Runner:
         on_incidents: Callable[[list[Incident]], None] | None = None,
         on_findings: Callable[[list[Finding]], None] | None = None,
         on_frame: Callable[[Frame], None] | None = None,
-        on_pulses: Callable[[list[Pulse]], None] | None = None,
+        on_snapshots: Callable[[list[JobSnapshot]], None] | None = None,
         on_notice: Callable[[Notice], None] | None = None,
         topology: Topology | None = None,
         configure: Configure | None = None,
@@ -96,8 +96,8 @@ class Runner:
         """Generation of an owner that was seen above this one, which is over then; 0 = none."""
         self._stream, self._partition, self._clock = stream, partition, clock
         self._generation = generation
-        self._listeners = Listeners(on_incidents, on_findings, on_pulses, on_frame, on_notice)
-        self._pulses = Pulses()
+        self._listeners = Listeners(on_incidents, on_findings, on_snapshots, on_frame, on_notice)
+        self._snapshots = JobSnapshots()
         self._config = config
         self._keeper = None if records is None else RecordKeeper(stream, partition, records)
         self._learning = learning
@@ -138,7 +138,7 @@ class Runner:
         try:
             if self._ready and self._unsent and not self.superseded:
                 self._unsent.flush()
-        except (StreamAway, StreamFull) as error:
+        except (StreamUnavailable, StreamFull) as error:
             _log.warning("partition %d is left with %d records unwritten: %s", self._partition, len(self._unsent), error)
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Runner:
                 self._mark(self._marking)
             if not messages:
                 self._wait(timeout)
-        except (StreamAway, StreamFull) as error:
+        except (StreamUnavailable, StreamFull) as error:
             self._went_away(str(error))
 
     def _wait(self, timeout: float) -> None:
@@ -214,7 +214,7 @@ class Runner:
         return messages or []
 
     def _begin_anew(self) -> None:
-        """The stream has lost what it held: what stands open is written again, and the standing records before the next tick."""
+        """The stream has lost what it held: what stands open is written again, and the bootstrap records before the next tick."""
         self.offset = self._follower.offset
         if self._marking is not None:
             self._marking.begin_anew()
@@ -263,13 +263,13 @@ class Runner:
         self.counts.frames += len(judgement.frames)
         self.counts.findings += len(findings)
         self.counts.incidents += len(incidents)
-        pulses = [pulse for pulse in map(self._pulses.of, judgement.frames) if pulse is not None] if self._marking is not None else []
-        self._unsent.judged(incidents, findings, pulses)
+        snapshots = [snapshot for snapshot in map(self._snapshots.of, judgement.frames) if snapshot is not None] if self._marking is not None else []
+        self._unsent.judged(incidents, findings, snapshots)
         try:
             self._unsent.flush()
-        except (StreamAway, StreamFull) as error:
+        except (StreamUnavailable, StreamFull) as error:
             self._went_away(str(error))
-        self._listeners.judged(incidents, findings, pulses, judgement.frames)
+        self._listeners.judged(incidents, findings, snapshots, judgement.frames)
         if judgement.mark.mark == "tick":
             self.counts.last_tick = judgement.mark.time
             if self._learning is not None and self._marking is not None:
@@ -303,23 +303,23 @@ class Runner:
             marking.came_back(self.watch.number)
             self._away = False
             self._tell("stream.back", f"partition {self._partition} answers again")
-        snapshot = marking.append_due(self.watch.number, self._standing)
+        bootstrap = marking.append_due(self.watch.number, self._bootstrap_records)
         self.counts.marks = marking.marks
-        if snapshot is not None:
-            self._remember(snapshot)
+        if bootstrap is not None:
+            self._remember(bootstrap)
 
-    def _remember(self, snapshot: Place) -> None:
+    def _remember(self, bootstrap: Place) -> None:
         """Where the next owner may begin to read, of each topic."""
-        self._stream.commit(SNAPSHOTS, OBSERVATIONS, self._partition, snapshot.offset)
+        self._stream.commit(BOOTSTRAP, OBSERVATIONS, self._partition, bootstrap.offset)
         if not self._unsent:
             self._unsent.judged(*self._open_places.commit())
 
-    def _standing(self, first: bool) -> list[tuple[str, bytes]]:
-        """The standing records, and at first the configuration that this owner was started with."""
-        standing = [(job, wire.encode(record)) for job, record in self.watch.standing()]
+    def _bootstrap_records(self, first: bool) -> list[tuple[str, bytes]]:
+        """The bootstrap records, and at first the configuration that this owner was started with."""
+        records = [(job, wire.encode(record)) for job, record in self.watch.bootstrap_records()]
         if self._config is not None and first:
-            standing.append(("", wire.encode(self._config)))
-        return standing
+            records.append(("", wire.encode(self._config)))
+        return records
 
     # --- notices -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from eagle_eye.frames import Frame
-from eagle_eye.types import Finding, Incident, Notice, Pulse
+from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
 
 _log = logging.getLogger(__name__)
 _Told = TypeVar("_Told")
@@ -16,18 +16,18 @@ class Listeners(NamedTuple):
 
     incidents: Callable[[list[Incident]], None] | None
     findings: Callable[[list[Finding]], None] | None
-    pulses: Callable[[list[Pulse]], None] | None
+    snapshots: Callable[[list[JobSnapshot]], None] | None
     frame: Callable[[Frame], None] | None
     notice: Callable[[Notice], None] | None
 
-    def judged(self, incidents: list[Incident], findings: list[Finding], pulses: list[Pulse], frames: Sequence[Frame]) -> None:
+    def judged(self, incidents: list[Incident], findings: list[Finding], snapshots: list[JobSnapshot], frames: Sequence[Frame]) -> None:
         """What a mark led to; nobody is told of nothing."""
         if incidents:
             _call(self.incidents, incidents)
         if findings:
             _call(self.findings, findings)
-        if pulses:
-            _call(self.pulses, pulses)
+        if snapshots:
+            _call(self.snapshots, snapshots)
         for frame in frames:
             _call(self.frame, frame)
 

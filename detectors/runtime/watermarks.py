@@ -9,10 +9,10 @@ from eagle_eye.clock import Clock
 from eagle_eye.stream import OBSERVATIONS, Place, Stream
 from eagle_eye.types import Event, Mark
 
-SNAPSHOT_TICKS = 60
-"""So often the standing records are appended again: a reader may begin there."""
-Standing = Callable[[bool], list[tuple[str, bytes]]]
-"""(these are the first ones of this owner) → (key, value) of the standing records; an empty key is replaced by the marks' own."""
+BOOTSTRAP_TICKS = 60
+"""So often the bootstrap records are appended again: a reader may begin there."""
+BootstrapRecords = Callable[[bool], list[tuple[str, bytes]]]
+"""(these are the first ones of this owner) → (key, value) of the bootstrap records; an empty key is replaced by the marks' own."""
 
 
 class Marking:
@@ -40,7 +40,7 @@ class Marking:
         self._next_tick = self._clock.monotonic() + self._tick_s
 
     def begin_anew(self) -> None:
-        """The stream has lost what it held: the next tick brings the standing records again."""
+        """The stream has lost what it held: the next tick brings the bootstrap records again."""
         self._outstanding = self._ticks = 0
 
     def went_away(self) -> None:
@@ -59,14 +59,14 @@ class Marking:
         elif isinstance(record, Mark) and record.number >= self._outstanding:
             self._outstanding = 0
 
-    def append_due(self, newest: int, standing: Standing) -> Place | None:
-        """Append what is due; `newest`: highest number seen. Returns where a snapshot of the standing records begins, if there was one."""
+    def append_due(self, newest: int, bootstrap: BootstrapRecords) -> Place | None:
+        """Append what is due; `newest`: highest number seen. Returns where the bootstrap records begin, if there was one."""
         now = self._clock.monotonic()
         if self._cut_due:
             self._append("cut", newest, [])
         if now < self._next_tick or self._outstanding:
             return None
-        before = standing(self._ticks == 0) if self._ticks % SNAPSHOT_TICKS == 0 else []
+        before = bootstrap(self._ticks == 0) if self._ticks % BOOTSTRAP_TICKS == 0 else []
         places = self._append("tick", newest, [(key or self._key, value) for key, value in before])
         self._ticks += 1
         following = self._next_tick + self._tick_s
@@ -88,7 +88,7 @@ class Marking:
 
 
 def mark_key(stream: Stream, partition: int) -> str:
-    """A key that goes to the partition: marks and standing records need one."""
+    """A key that goes to the partition: marks and bootstrap records need one."""
     return next(
         key
         for key in (f"partition-{partition}-{index}" for index in range(1_000_000))

@@ -7,12 +7,12 @@ from rich.markup import escape
 
 from eagle_eye.app.printing import plain_table
 from eagle_eye.ledger import JobFacts, Throughput
-from eagle_eye.types import StandingPlan
+from eagle_eye.types import PrecomputedPlan
 
 UNIT = "WAF counts weighted worker-seconds a second: a job on all the workers that it asked for makes as many, times its weight."
 
 
-def print_live(plans: Iterable[StandingPlan], jobs: Mapping[str, JobFacts], reached: Mapping[tuple[str, int], Throughput]) -> None:
+def print_live(plans: Iterable[PrecomputedPlan], jobs: Mapping[str, JobFacts], reached: Mapping[tuple[str, int], Throughput]) -> None:
     """reached: (tenant/name, workers) → what was measured."""
     console, elastic = Console(), {name: facts for name, facts in jobs.items() if facts.demand is not None}
     if not elastic:
@@ -38,13 +38,13 @@ def _jobs(elastic: Mapping[str, JobFacts], reached: Mapping[tuple[str, int], Thr
     return table
 
 
-def _event(plan: StandingPlan) -> str:
+def _event(plan: PrecomputedPlan) -> str:
     if plan.event == "worker lost":
         return f"{plan.of} loses a worker on {plan.node}"
     return f"{plan.node} is lost" if plan.event == "node lost" else f"a worker of {plan.node} returns"
 
 
-def _answer(plan: StandingPlan, jobs: Mapping[str, JobFacts]) -> str:
+def _answer(plan: PrecomputedPlan, jobs: Mapping[str, JobFacts]) -> str:
     stopped = [name for name, workers in plan.workers.items() if workers < _fewest(jobs.get(name))]
     if stopped and len(stopped) == len(plan.workers):
         return "the job stops" if len(stopped) == 1 else "all jobs stop"

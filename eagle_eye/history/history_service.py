@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from eagle_eye.clock import Clock
 from eagle_eye.config import HistoryConfig
-from eagle_eye.errors import EagleEyeError, HistoryError, StreamAway
+from eagle_eye.errors import EagleEyeError, HistoryError, StreamUnavailable
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Follower
@@ -85,7 +85,7 @@ class HistoryService:
         while not self._stop.is_set():
             try:
                 self._write()
-            except StreamAway as error:
+            except StreamUnavailable as error:
                 log.info("the history waits for the stream: %s", error)
             except EagleEyeError as error:
                 self._failed(error)

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import LedgerAway, LedgerError, LedgerVersion, Stale
+from eagle_eye.errors import LedgerError, LedgerUnavailable, LedgerVersion, Stale
 
 from . import tables
 from .dialect import Database
@@ -118,7 +118,7 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            kind = LedgerAway if self._database.lost(error) else LedgerError
+            kind = LedgerUnavailable if self._database.lost(error) else LedgerError
             raise kind(self._database.words(error.orig)) from error
         except SQLAlchemyError as error:
             raise LedgerError(f"{self._name}: {error}") from error
@@ -150,7 +150,7 @@ def patient(
 ) -> Callable[Concatenate[Opened, Arguments], Answer]:
     """A call that waits for a database which has gone away, as long as the ledger's patience goes.
 
-    Nothing was kept when LedgerAway is raised, so that doing all of it again does it once.
+    Nothing was kept when LedgerUnavailable is raised, so that doing all of it again does it once.
     """
 
     @functools.wraps(method)
@@ -159,7 +159,7 @@ def patient(
         while True:
             try:
                 answer = method(self, *args, **kwargs)
-            except LedgerAway as error:
+            except LedgerUnavailable as error:
                 now = self._clock.monotonic()
                 if deadline is None:
                     deadline = now + self._patience_s

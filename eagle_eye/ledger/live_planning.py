@@ -3,7 +3,7 @@
 import msgspec
 from sqlalchemy import delete, insert, select
 
-from eagle_eye.types import StandingPlan
+from eagle_eye.types import PrecomputedPlan
 
 from .database import Store, patient, put, words
 from .records import TransitionCost
@@ -14,7 +14,7 @@ class LivePlanning(Store):
     """The present one-event table, and the newest figure of each cost of a transition."""
 
     @patient
-    def save_standing(self, plans: tuple[StandingPlan, ...]) -> None:
+    def save_standing(self, plans: tuple[PrecomputedPlan, ...]) -> None:
         """These stand now, and no others."""
         with self._writing() as connection:
             connection.execute(delete(standing_plans))
@@ -23,10 +23,10 @@ class LivePlanning(Store):
                 connection.execute(insert(standing_plans), rows)
 
     @patient
-    def standing(self) -> tuple[StandingPlan, ...]:
+    def standing(self) -> tuple[PrecomputedPlan, ...]:
         """In the order of their events."""
         with self._reading() as connection:
-            kept = [msgspec.json.decode(body, type=StandingPlan) for body in connection.execute(select(standing_plans.c.body)).scalars()]
+            kept = [msgspec.json.decode(body, type=PrecomputedPlan) for body in connection.execute(select(standing_plans.c.body)).scalars()]
         return tuple(sorted(kept, key=lambda plan: (plan.event, plan.of, plan.node)))
 
     @patient

@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import LedgerAway
+from eagle_eye.errors import LedgerUnavailable
 
 TURN = 0x4541474C
 """Key of the advisory lock by which writers take turns."""
@@ -62,7 +62,7 @@ class PostgreSql:
         return str(connection.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
 
     def kept(self, mark: str) -> bool:
-        """Waits for the server to come back. Raises LedgerAway if it does not: then nobody knows."""
+        """Waits for the server to come back. Raises LedgerUnavailable if it does not: then nobody knows."""
         deadline = self._clock.monotonic() + KEPT_S
         while True:
             try:
@@ -72,7 +72,7 @@ class PostgreSql:
                     return bool(status == "committed")
             except DBAPIError as error:
                 if not self.lost(error) or self._clock.monotonic() >= deadline:
-                    raise LedgerAway(self.words(error.orig)) from error
+                    raise LedgerUnavailable(self.words(error.orig)) from error
             self._clock.sleep(PAUSE_S)
 
     def lost(self, error: DBAPIError) -> bool:

@@ -1,6 +1,6 @@
 """Our own metrics, for Prometheus: aggregates and states, never raw telemetry.
 
-    pulses ──► JobFigures ───────────────┐
+    snapshots ──► JobFigures ───────────────┐
     events ──► EventFigures ─────────────┤
     ledger ──► HealingFigures ───────────┼─► Metrics.collect() ─► /metrics
     process ─► ProcessFigures (a value) ─┘
@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from eagle_eye import __version__
 from eagle_eye.clock import Clock
 from eagle_eye.types import Event
-from eagle_eye.types.job_snapshot import Pulse
+from eagle_eye.types.job_snapshot import JobSnapshot
 
 from .event_metrics import EventFigures
 from .healing_metrics import HealingFigures, LedgerView
@@ -51,10 +51,10 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def follow(self, pulse: Pulse) -> None:
+    def follow(self, snapshot: JobSnapshot) -> None:
         """What a mark told of a job; cheap enough for every tick of every job."""
         with self._lock:
-            self._jobs.follow(pulse)
+            self._jobs.follow(snapshot)
 
     def hear(self, events: Sequence[Event]) -> None:
         """Events of the stream, each once."""

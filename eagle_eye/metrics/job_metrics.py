@@ -13,7 +13,7 @@ from statistics import median
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from eagle_eye.types import Event
-from eagle_eye.types.job_snapshot import Pulse, PulseStep
+from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 
 JOBS_KEPT = 500
 """The job that was silent for longest is forgotten beyond so many."""
@@ -62,7 +62,7 @@ class _Job:
                 self.samples.append((self.elapsed, self.productive))
         self.seen = max(self.seen, time)
 
-    def take(self, step: PulseStep) -> None:
+    def take(self, step: SnapshotStep) -> None:
         duration = self._duration(step)
         self._begin(step.end - duration)
         if math.isfinite(self.committed):
@@ -90,7 +90,7 @@ class _Job:
         if math.isnan(self.began):
             self.began = time
 
-    def _duration(self, step: PulseStep) -> float:
+    def _duration(self, step: SnapshotStep) -> float:
         """Of the slowest worker; else since the step before."""
         if step.step_s is not None:
             return max(0.0, step.step_s)
@@ -104,22 +104,22 @@ class JobFigures:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._now = 0.0
 
-    def follow(self, pulse: Pulse) -> None:
+    def follow(self, snapshot: JobSnapshot) -> None:
         """Take one mark of one job in."""
-        job = self._jobs.get(pulse.job)
+        job = self._jobs.get(snapshot.job)
         if job is None:
-            if pulse.layout is None and not pulse.steps:
+            if snapshot.layout is None and not snapshot.steps:
                 return
-            job = self._jobs[pulse.job] = _Job()
+            job = self._jobs[snapshot.job] = _Job()
             self._bound()
-        self._now = max(self._now, pulse.time)
-        for step in pulse.steps:
+        self._now = max(self._now, snapshot.time)
+        for step in snapshot.steps:
             job.take(step)
-        for event in pulse.events:
+        for event in snapshot.events:
             job.hear(event)
-        if pulse.tick:
-            job.tick(pulse.time)
-        self._jobs.move_to_end(pulse.job)
+        if snapshot.tick:
+            job.tick(snapshot.time)
+        self._jobs.move_to_end(snapshot.job)
 
     def collect(self) -> Iterator[Metric]:
         """One sample a job and family."""

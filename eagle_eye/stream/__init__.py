@@ -11,7 +11,7 @@ OBSERVATIONS = "eagle-eye.observations"
 FINDINGS = "eagle-eye.findings"
 INCIDENTS = "eagle-eye.incidents"
 OUTCOMES = "eagle-eye.outcomes"
-PULSES = "eagle-eye.pulses"
+JOB_SNAPSHOTS = "eagle-eye.job-snapshots"
 DEAD_LETTERS = "eagle-eye.dead-letters"
 WATCHERS = "eagle-eye.runner"
 """Consumer group of those who judge the observations: what it has committed is judged and written down."""
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 class Stream(Protocol):
     """What every stream can do. Offsets rise within a partition; they need not be dense.
 
-    Every method may raise StreamAway (try again later) or StreamFull; `append` also StreamRefused (never try again).
+    Every method may raise StreamUnavailable (try again later) or StreamFull; `append` also StreamRefused (never try again).
     """
 
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:

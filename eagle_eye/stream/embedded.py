@@ -44,7 +44,7 @@ class EmbeddedStream:
         partitions: of a topic that does not exist yet (by name, or for all); an existing one keeps its own.
         max_bytes: of each partition; the oldest records go first, and the newest one stays always.
         fsync_interval_s: 0 = in every append; infinite = leave it to the operating system.
-        busy_s: how long an append waits for another process's write lock before it raises StreamAway.
+        busy_s: how long an append waits for another process's write lock before it raises StreamUnavailable.
         """
         self._directory = directory
         self._wanted = partitions
@@ -130,7 +130,7 @@ class EmbeddedStream:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the write locks of all partitions of all topics that exist: appends everywhere get StreamAway, reads still answer.
+        """Keep the write locks of all partitions of all topics that exist: appends everywhere get StreamUnavailable, reads still answer.
 
         The outage drill stops the stream with it; the locks end with this process, however it ends.
         """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import KafkaConfig
-from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.errors import StreamError, StreamUnavailable
 from eagle_eye.stream import Message, Place
 from eagle_eye.stream.partitioner import MAX_RECORD_BYTES, check_size, check_topic, partition_of
 
@@ -92,7 +92,7 @@ class KafkaStream:
         self._links.check_open()
         try:
             offsets = self._producer.append(records)
-        except StreamAway as error:
+        except StreamUnavailable as error:
             self._forget(topic)  # the brokers may have forgotten it: the next append looks, and makes it again
             raise self._links.why(error) from error
         return [Place(record.partition, offset) for record, offset in zip(records, offsets, strict=True)]
@@ -203,7 +203,7 @@ class KafkaStream:
         deadline = self._clock.monotonic() + TOPIC_READY_S
         while not (count := link.partitions(topic)):
             if self._clock.monotonic() >= deadline:
-                raise StreamAway(f"topic {topic} was made, but {self._config.brokers} do not show it yet: try again")
+                raise StreamUnavailable(f"topic {topic} was made, but {self._config.brokers} do not show it yet: try again")
             self._clock.sleep(POLL_S)
         return count
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from eagle_eye.clock import Clock
 from eagle_eye.config import KafkaConfig
-from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.errors import StreamError, StreamUnavailable
 
 from .kafka_errors import TopicGone, translated, translation
 from .kafka_settings import why_unreachable
@@ -48,7 +48,7 @@ class Link:
     """A connection for one thread at a time. Made after a fork."""
 
     def __init__(self, options: Mapping[str, Any], brokers: str, timeout_s: float) -> None:
-        """Connects. Raises StreamAway."""
+        """Connects. Raises StreamUnavailable."""
         from kafka.net.manager import KafkaConnectionManager
         from kafka.net.selector import NetworkSelector
 
@@ -106,7 +106,7 @@ class Link:
         return len(found.partitions)
 
     def make_topic(self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]) -> None:
-        """Make it; one that another process has made meanwhile is as good. Raises StreamAway."""
+        """Make it; one that another process has made meanwhile is as good. Raises StreamUnavailable."""
         from kafka.errors import for_code
         from kafka.protocol.admin import CreateTopicsRequest
 
@@ -141,7 +141,7 @@ class Link:
             )
             if found is not None and (found.data or found.outside or offset >= found.end):
                 return found
-        raise StreamAway(f"{topic}/{partition} holds records from {offset} on, but {self.brokers} do not hand them out")
+        raise StreamUnavailable(f"{topic}/{partition} holds records from {offset} on, but {self.brokers} do not hand them out")
 
     def _fetch_once(
         self, topic: str, partition: int, offset: int, bytes_: int, wait_s: float, at_least: int
@@ -194,10 +194,10 @@ class Link:
                 raise TopicGone(f"{self.brokers} do not know topic {topic} any more; it is made again at the next try")
             leader = self._leaders.get((topic, partition))
         if leader is None or leader < 0:
-            raise StreamAway(f"{topic}/{partition} has no leader now: is a broker of {self.brokers} down?")
+            raise StreamUnavailable(f"{topic}/{partition} has no leader now: is a broker of {self.brokers} down?")
         try:
             return self.ask(request, leader, timeout_s)
-        except StreamAway:
+        except StreamUnavailable:
             self._leaders.clear()
             raise
 
@@ -247,7 +247,7 @@ class Link:
             self._coordinators[group] = self._find_coordinator(group)
         try:
             return self.ask(request, self._coordinators[group])
-        except StreamAway:
+        except StreamUnavailable:
             self._coordinators.clear()
             raise
 
@@ -269,7 +269,7 @@ class Link:
     # --- asking --------------------------------------------------------------------------------------------------
 
     def ask(self, request: Any, node: int | None = None, timeout_s: float | None = None) -> Any:
-        """Send a request and wait for its answer. Raises StreamAway."""
+        """Send a request and wait for its answer. Raises StreamUnavailable."""
         limit = timeout_s or self._timeout_s
         with translated(f"asking for {type(request).__name__.removesuffix('Request')}", self.brokers):
             return self._finish(self._manager.call_soon(self._manager.send, request, node, int(limit * 1000)), limit)
@@ -302,7 +302,7 @@ class Links:
 
     @contextmanager
     def lend(self) -> Iterator[Link]:
-        """A connection for this block; one that failed is not lent again. Raises StreamAway if none can be made."""
+        """A connection for this block; one that failed is not lent again. Raises StreamUnavailable if none can be made."""
         link = self._take()
         try:
             yield link
@@ -317,7 +317,7 @@ class Links:
     def why(self, error: StreamError) -> StreamError:
         """The same with the reason that a look at the brokers finds."""
         reason = why_unreachable(self._config)
-        return StreamAway(f"the stream at {self._config.brokers} cannot be reached: {reason}") if reason else error
+        return StreamUnavailable(f"the stream at {self._config.brokers} cannot be reached: {reason}") if reason else error
 
     def check_open(self) -> None:
         """StreamError once closed."""
@@ -338,7 +338,7 @@ class Links:
             if self._idle:
                 return self._idle.pop()
             if self._clock.monotonic() < self._again_at:
-                raise StreamAway(self._failed)
+                raise StreamUnavailable(self._failed)
         try:
             self._look()
             link = Link(self._options, self._config.brokers, self._config.timeout_s)
@@ -353,7 +353,7 @@ class Links:
         """A refused connection is told at once, not after the time that kafka-python tries again."""
         reason = why_unreachable(self._config)
         if reason:
-            raise StreamAway(reason)
+            raise StreamUnavailable(reason)
 
     def _back_off(self, reason: str) -> None:
         with self._lock:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eagle_eye.errors import EagleEyeError, StreamAway, StreamError, StreamFull, StreamRefused
+from eagle_eye.errors import EagleEyeError, StreamError, StreamFull, StreamRefused, StreamUnavailable
 
 
-class TopicGone(StreamAway):
+class TopicGone(StreamUnavailable):
     """The brokers do not know the topic (any more): whoever asked makes it again."""
 
 
@@ -29,14 +29,14 @@ def translation(error: BaseException, what: str, brokers: str) -> StreamError:
 
     words = f"{type(error).__name__.removesuffix('Error')}: {error}"
     if isinstance(error, kafka.SaslAuthenticationFailedError):
-        return StreamAway(
+        return StreamUnavailable(
             f"{brokers} refuse the name or password ({error}): correct stream.kafka.user and its password "
             "(stream.kafka.password_file or EAGLE_EYE_KAFKA_PASSWORD), and check stream.kafka.mechanism"
         )
     if isinstance(error, kafka.UnsupportedSaslMechanismError):
-        return StreamAway(f"{brokers} do not offer this stream.kafka.mechanism ({error}): use one that they do")
+        return StreamUnavailable(f"{brokers} do not offer this stream.kafka.mechanism ({error}): use one that they do")
     if isinstance(error, kafka.AuthorizationError):
-        return StreamAway(
+        return StreamUnavailable(
             f"{what}: {brokers} do not allow it ({words}): grant it to stream.kafka.user (docs/kafka.md lists what is needed)"
         )
     if isinstance(error, kafka.UnknownTopicOrPartitionError | kafka.UnknownTopicIdError):
@@ -45,4 +45,4 @@ def translation(error: BaseException, what: str, brokers: str) -> StreamError:
         return StreamRefused(f"{what}: the record is too large for the topic: raise its max.message.bytes, or split it")
     if isinstance(error, kafka.KafkaStorageError | kafka.ThrottlingQuotaExceededError):
         return StreamFull(f"{what}: {brokers} have no room ({words}): free their disks, or raise the quota")
-    return StreamAway(f"{what}: {brokers} do not do it now ({words})")
+    return StreamUnavailable(f"{what}: {brokers} do not do it now ({words})")

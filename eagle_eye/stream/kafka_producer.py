@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.errors import StreamError, StreamUnavailable
 
 from .kafka_errors import translated
 
@@ -62,7 +62,7 @@ class Producer:
         """Send in order; returns the offsets once all are acknowledged.
 
         An acknowledgement without an offset (a retried batch that was taken for a known one) proves nothing: it counts
-        as none, and what arrives twice is dropped by its reader. Raises StreamAway (some of them may have arrived), StreamFull, or StreamRefused for one that never can be taken.
+        as none, and what arrives twice is dropped by its reader. Raises StreamUnavailable (some of them may have arrived), StreamFull, or StreamRefused for one that never can be taken.
         """
         number, since = self._begin()
         producer = self._producer()
@@ -112,12 +112,12 @@ class Producer:
         try:
             offset = int(future.get(timeout=max(0.001, deadline - self._clock.monotonic())).offset)
         except KafkaTimeoutError as error:
-            raise StreamAway(
+            raise StreamUnavailable(
                 f"appending to {topic}: {self._brokers} acknowledged nothing for {self._timeout_s:g} s "
                 "(stream.kafka.timeout_s): are they overloaded, stopped or cut off?"
             ) from error
         if offset < 0:
-            raise StreamAway(f"appending to {topic}: {self._brokers} took a record for one that they have, and cannot say where")
+            raise StreamUnavailable(f"appending to {topic}: {self._brokers} took a record for one that they have, and cannot say where")
         return offset
 
     def _flush(self, producer: Any, deadline: float) -> None:
@@ -155,9 +155,9 @@ class Producer:
                     metrics_enabled=False, **options,
                 )  # fmt: skip
         except AssertionError as error:  # a codec that is not installed
-            raise StreamAway(f"stream.kafka.compression {self._compression}: {error}") from error
+            raise StreamUnavailable(f"stream.kafka.compression {self._compression}: {error}") from error
         except KafkaTimeoutError as error:
-            raise StreamAway(f"{self._brokers} cannot be reached") from error
+            raise StreamUnavailable(f"{self._brokers} cannot be reached") from error
 
     def _abandon(self, producer: Any) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from eagle_eye.clock import Clock, SystemClock
-from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.errors import StreamError, StreamUnavailable
 from eagle_eye.stream import Message, Place
 from eagle_eye.stream.partitioner import check_size, check_topic, partition_of
 
@@ -24,7 +24,7 @@ class MemoryLog:
 
 
 class MemoryStream:
-    """A `Stream`. Set `away` and it answers with StreamAway, as a broker does that cannot be reached."""
+    """A `Stream`. Set `away` and it answers with StreamUnavailable, as a broker does that cannot be reached."""
 
     def __init__(self, log: MemoryLog | None = None, *, partitions: int = 1, clock: Clock | None = None) -> None:
         self._log = log or MemoryLog(partitions, clock)
@@ -101,7 +101,7 @@ class MemoryStream:
         if self._closed:
             raise StreamError("the stream was closed; make a new one")
         if self.away:
-            raise StreamAway("the stream does not answer")
+            raise StreamUnavailable("the stream does not answer")
 
     def _topic(self, topic: str) -> list[list[Message]]:
         self._answering()

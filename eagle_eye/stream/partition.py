@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamAway, StreamError, StreamFull
+from eagle_eye.errors import StreamError, StreamFull, StreamUnavailable
 from eagle_eye.stream import Message
 from eagle_eye.stream.partition_files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, checksum
 from eagle_eye.stream.sqlite_files import (
@@ -161,7 +161,7 @@ class Partition:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the write lock: every append of every other process and of this one gets StreamAway meanwhile."""
+        """Keep the write lock: every append of every other process and of this one gets StreamUnavailable meanwhile."""
         self._follow()
         path = self._now.path
         with closing(connect(path)) as connection:
@@ -244,7 +244,7 @@ class Partition:
             path, successor = self._now.path, self._now.successor
             if successor.exists():
                 self._reopen()
-                return StreamAway(f"{path} was set aside by another process: try again now")
+                return StreamUnavailable(f"{path} was set aside by another process: try again now")
             _era, saved = self._files.replace(self._now.era, self._clock, self._limits.busy_s)
             self._reopen()
             return self._told(torn, path, successor, saved)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import StreamAway, StreamError, StreamFull
+from eagle_eye.errors import StreamError, StreamFull, StreamUnavailable
 
 PAGE_BYTES = 16_384
 """A record of 4 KiB fits into a page three times, without overflow chains: 2.4 × the rate of pages of 4 KiB."""
@@ -84,13 +84,13 @@ def _translate(error: sqlite3.DatabaseError, path: Path) -> Exception:
             f"no room to write {path} ({error}): free space on its disk, or lower the stream's retention or max_bytes"
         )
     if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        return StreamAway(f"{path} cannot be used now ({error}): check that its directory exists and is writable")
+        return StreamUnavailable(f"{path} cannot be used now ({error}): check that its directory exists and is writable")
     return StreamError(f"{path}: {error}")
 
 
-def busy(path: Path, seconds: float) -> StreamAway:
+def busy(path: Path, seconds: float) -> StreamUnavailable:
     """What to say when another process keeps the write lock."""
-    return StreamAway(
+    return StreamUnavailable(
         f"another process has held the write lock of {path} for {seconds:g} s: try again later, or find it with "
         f"`fuser {path}` and end it if it is stuck (SQLite releases the lock then; nothing acknowledged is lost)"
     )

@@ -24,7 +24,7 @@ class Follower:
     def read(self, limit: int = 1024) -> list[Message] | None:
         """What follows, at most about `limit` messages; None once when the stream has begun anew: reading goes on at its begin.
 
-        Raises StreamAway.
+        Raises StreamUnavailable.
         """
         last = self._last or self._before()
         if last is None:
@@ -78,7 +78,7 @@ class Follower:
 
 
 def lag(stream: Stream, group: str, topic: str, partition: int) -> int:
-    """How many offsets a group has not done yet. Raises StreamAway.
+    """How many offsets a group has not done yet. Raises StreamUnavailable.
 
     More than the records that wait where offsets have gaps; all of them where the group never committed.
     """

@@ -48,7 +48,7 @@ class Unconfirmed:
             self.unguarded += 1
 
     def look(self) -> list[SpooledRecord]:
-        """Let go what is confirmed; returns what the stream has forgotten, in order. Raises StreamAway."""
+        """Let go what is confirmed; returns what the stream has forgotten, in order. Raises StreamUnavailable."""
         forgotten: list[SpooledRecord] = []
         for (topic, partition), kept in list(self._kept.items()):
             if kept and not self._is_there(topic, partition, kept[-1]):

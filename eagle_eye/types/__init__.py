@@ -30,7 +30,6 @@ from .healing import (
     Alternative,
     Approval,
     Hold,
-    Holding,
     Mode,
     Outcome,
     Plan,
@@ -41,8 +40,9 @@ from .healing import (
     Transition,
     Verdict,
     WorkerPhase,
+    WorkerStateReport,
 )
-from .job_snapshot import ANSWERED, Pulse, PulseStep
+from .job_snapshot import SNAPSHOT_EVENTS, JobSnapshot, SnapshotStep
 from .judgements import (
     Claim,
     Culprit,
@@ -62,7 +62,7 @@ from .observations import (
     Event,
     Layout,
     Mark,
-    Place,
+    RankPlacement,
     Reading,
     Record,
     SchemaRecord,
@@ -70,10 +70,10 @@ from .observations import (
     StepReading,
     Topology,
 )
-from .precomputed_plan import StandingPlan
+from .precomputed_plan import PrecomputedPlan
 
 __all__ = [
-    "ANSWERED",
+    "SNAPSHOT_EVENTS",
     "SCHEMA",
     "Allow",
     "Alternative",
@@ -93,7 +93,7 @@ __all__ = [
     "Finding",
     "Floats",
     "Hold",
-    "Holding",
+    "WorkerStateReport",
     "Incident",
     "IncidentState",
     "Integers",
@@ -105,11 +105,11 @@ __all__ = [
     "Notice",
     "Noun",
     "Outcome",
-    "Place",
+    "RankPlacement",
     "Plan",
     "Progress",
-    "Pulse",
-    "PulseStep",
+    "JobSnapshot",
+    "SnapshotStep",
     "Reading",
     "Record",
     "Refuse",
@@ -118,7 +118,7 @@ __all__ = [
     "Severity",
     "Silence",
     "Situation",
-    "StandingPlan",
+    "PrecomputedPlan",
     "Step",
     "StepReading",
     "Target",

@@ -86,7 +86,7 @@ WorkerPhase = Literal["starting", "computing", "reducing", "committing", "applyi
 """What an elastic worker is at within its step."""
 
 
-class Holding(Noun, frozen=True, kw_only=True):
+class WorkerStateReport(Noun, frozen=True, kw_only=True):
     """What an elastic worker holds when an epoch begins: its state, and its partial results of the step in flight."""
 
     worker: str

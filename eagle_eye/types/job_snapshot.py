@@ -4,7 +4,7 @@ from .entity import Noun
 from .observations import Event, Layout
 
 
-class PulseStep(Noun, frozen=True, kw_only=True):
+class SnapshotStep(Noun, frozen=True, kw_only=True):
     """A step that a job has completed, over all its workers."""
 
     number: int
@@ -23,7 +23,7 @@ class PulseStep(Noun, frozen=True, kw_only=True):
     """The loss is a number on every worker, or is not told."""
 
 
-class Pulse(Noun, frozen=True, kw_only=True):
+class JobSnapshot(Noun, frozen=True, kw_only=True):
     """One mark of one job. Identity: (job, generation, number); both rise in the order of the stream."""
 
     job: str
@@ -37,11 +37,11 @@ class Pulse(Noun, frozen=True, kw_only=True):
     """False: a cut, with events only."""
     heard: float = 0.0
     """Every node of the layout has sent a batch at this time or later; 0 if one never did. Of a tick."""
-    steps: tuple[PulseStep, ...] = ()
+    steps: tuple[SnapshotStep, ...] = ()
     events: tuple[Event, ...] = ()
-    """Those that decisions hang on: ANSWERED."""
+    """Those that decisions hang on: SNAPSHOT_EVENTS."""
     layout: Layout | None = None
-    """When it is new to who writes the pulses; None: as before."""
+    """When it is new to who writes the snapshots; None: as before."""
     entities: dict[str, int] = {}
     """Kind → how many have columns in the frame. Of a tick."""
     behind_s: float = 0.0
@@ -54,5 +54,5 @@ class Pulse(Noun, frozen=True, kw_only=True):
 LATE_S = 3.0
 """A batch a second, the way of one, and a tick that has just missed it."""
 
-ANSWERED = frozenset({"epoch.begun", "budget.spent", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done"})
-"""Names of the events that a pulse carries; all others count as evidence within findings."""
+SNAPSHOT_EVENTS = frozenset({"epoch.begun", "budget.spent", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done"})
+"""Names of the events that a snapshot carries; all others count as evidence within findings."""

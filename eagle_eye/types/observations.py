@@ -5,7 +5,7 @@ from typing import Literal
 from .entity import Doubles, Entity, Floats, Integers, Kind, Noun
 
 
-class Place(Noun, frozen=True, kw_only=True, gc=False):
+class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
     """One worker's place in a layout; the garbage collector need not look into it, as there are a hundred thousand."""
 
     worker: str
@@ -29,7 +29,7 @@ class Layout(Noun, frozen=True, kw_only=True):
     """Node whose launcher coordinates this epoch."""
     launchers: dict[str, str]
     """Node → host:port of its launcher's control channel, in the order of succession."""
-    places: tuple[Place, ...]
+    placements: tuple[RankPlacement, ...]
     excluded: tuple[str, ...] = ()
     """Nodes that must not take part until they are released."""
     reason: str = ""
@@ -46,19 +46,19 @@ class Layout(Noun, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[str, ...]:
-        return tuple(place.worker for place in self.places)
+        return tuple(place.worker for place in self.placements)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(place.node for place in self.places))
+        return tuple(dict.fromkeys(place.node for place in self.placements))
 
     def node_of(self, worker: str) -> str:
         """Node of a worker, '' if the layout does not know it."""
-        return next((place.node for place in self.places if place.worker == worker), "")
+        return next((place.node for place in self.placements if place.worker == worker), "")
 
     def rank_of(self, worker: str) -> int:
         """Rank of a worker, -1 if the layout does not know it."""
-        return next((place.rank for place in self.places if place.worker == worker), -1)
+        return next((place.rank for place in self.placements if place.worker == worker), -1)
 
 
 class Reading(Noun, frozen=True, kw_only=True, eq=False):

@@ -7,7 +7,7 @@ from .entity import Noun
 from .healing import Mode
 
 
-class StandingPlan(Noun, frozen=True, kw_only=True):
+class PrecomputedPlan(Noun, frozen=True, kw_only=True):
     """The answer to one next event, worked out and judged before it comes."""
 
     id: str

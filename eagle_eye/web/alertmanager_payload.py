@@ -107,7 +107,7 @@ class Places:
         return short if host not in known and short in known else host
 
     def _node_of_gpu(self, gpu: str) -> str:
-        places = (place for layout in self._layouts.values() for place in layout.places)
+        places = (place for layout in self._layouts.values() for place in layout.placements)
         return next((place.node for place in places if gpu and place.gpu == gpu), "")
 
     def _jobs_on(self, node: str) -> list[str]:

@@ -11,7 +11,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.protocols import Action, Guard
 from eagle_eye.rpc.control_messages import Body, Decision, Order, Waiting
-from eagle_eye.types import Demand, Incident, IncidentState, Outcome, Plan, Pulse, digest_of
+from eagle_eye.types import Demand, Incident, IncidentState, JobSnapshot, Outcome, Plan, digest_of
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.operators.approvals import Approvals
@@ -99,19 +99,19 @@ class Engine:
             for incident in incidents:
                 self._consider(incident)
 
-    def follow(self, pulse: Pulse) -> None:
-        """Every pulse of every job, tick or cut."""
+    def follow(self, snapshot: JobSnapshot) -> None:
+        """Every snapshot of every job, tick or cut."""
         with self._lock:
-            job = self._desk.job(pulse.job)
-            for event in job.follow(pulse, calm=not self._desk.troubled(pulse.job)):
+            job = self._desk.job(snapshot.job)
+            for event in job.follow(snapshot, calm=not self._desk.troubled(snapshot.job)):
                 self._containment.answer(event, job)
             self._judging.follow_short(job)
 
-    def recall(self, pulse: Pulse) -> None:
-        """A pulse from before this leader's time: what it tells of the job is learned, nothing is answered."""
+    def recall(self, snapshot: JobSnapshot) -> None:
+        """A snapshot from before this leader's time: what it tells of the job is learned, nothing is answered."""
         with self._lock:
-            troubled = any(case.treatment is not INFORM and case.opened <= pulse.time for case in self._desk.cases_of(pulse.job))
-            self._desk.job(pulse.job).follow(pulse, calm=not troubled)
+            troubled = any(case.treatment is not INFORM and case.opened <= snapshot.time for case in self._desk.cases_of(snapshot.job))
+            self._desk.job(snapshot.job).follow(snapshot, calm=not troubled)
 
     def tick(self) -> None:
         """About twenty times a second."""

@@ -28,7 +28,7 @@ def take_over(desk: Desk, errands: Errands) -> None:
         job = desk.job(name)
         job.layout, job.epoch = facts.layout, facts.layout.epoch
         job.heal, job.budget_left, job.nodes_min, job.demand = facts.heal, facts.budget_left, facts.nodes_min, facts.demand
-        job.sizes.append((facts.layout.time, len(facts.layout.places)))
+        job.sizes.append((facts.layout.time, len(facts.layout.placements)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
     for record in ledger.incidents(open_only=True, limit=LIMIT):
         case = Case(

@@ -1,9 +1,9 @@
-"""What the leader reads: incidents, findings and pulses of all partitions, each once, in order, also over a change of leaders.
+"""What the leader reads: incidents, findings and snapshots of all partitions, each once, in order, also over a change of leaders.
 
-    pulses, incidents, findings ─► ledger (findings) ─► engine (incidents, which it writes down; pulses) ─► committed offset
+    snapshots, incidents, findings ─► ledger (findings) ─► engine (incidents, which it writes down; snapshots) ─► committed offset
 
 What was read but not committed when a leader died is read again by the next one; an incident or finding is known by its
-revision, a pulse by (generation, number). Pulses of the ten minutes before are read once more at the beginning: they
+revision, a snapshot by (generation, number). Snapshots of the ten minutes before are read once more at the beginning: they
 tell the new engine what it could know of each job (steps, throughput, checkpoints), and nothing is answered to them.
 """
 
@@ -19,14 +19,14 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError
 from eagle_eye.ledger import IncidentRecord
-from eagle_eye.stream import FINDINGS, INCIDENTS, PULSES, Message, Stream
+from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream
 from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Follower
-from eagle_eye.types import Finding, Incident, Pulse
+from eagle_eye.types import Finding, Incident, JobSnapshot
 
 GROUP = "eagle-eye.leader"
-TOPICS = (PULSES, INCIDENTS, FINDINGS)
-"""In the order in which they are read: the incidents of a pulse were written before it."""
+TOPICS = (JOB_SNAPSHOTS, INCIDENTS, FINDINGS)
+"""In the order in which they are read: the incidents of a snapshot were written before it."""
 READ_LIMIT = 1000
 COMMIT_S = 1.0
 """Between two commits: what comes twice is dropped, so there is no hurry."""
@@ -35,16 +35,16 @@ RECALLED_MOST = 20_000
 """Records of one partition that are read again at most."""
 REVISIONS_KEPT = 10_000
 MOVED_S = 60.0
-"""No owner that was superseded judges marks for so long; whose pulses are so much later owns another partition."""
+"""No owner that was superseded judges marks for so long; whose snapshots are so much later owns another partition."""
 RETRY_S = 0.5
 WAIT_S = 1.0
 TURN_S = 0.02
 """In which each of several partitions is asked once."""
 PAUSE_S = 0.005
-_PULSE = msgspec.json.Decoder(Pulse)
+_SNAPSHOT = msgspec.json.Decoder(JobSnapshot)
 _INCIDENT = msgspec.json.Decoder(Incident)
 _FINDING = msgspec.json.Decoder(Finding)
-_Noun = TypeVar("_Noun", Incident, Finding, Pulse)
+_Noun = TypeVar("_Noun", Incident, Finding, JobSnapshot)
 _log = logging.getLogger(__name__)
 
 
@@ -52,8 +52,8 @@ class Judge(Protocol):
     """The engine's part."""
 
     def consider(self, incidents: Sequence[Incident]) -> None: ...
-    def follow(self, pulse: Pulse) -> None: ...
-    def recall(self, pulse: Pulse) -> None: ...
+    def follow(self, snapshot: JobSnapshot) -> None: ...
+    def recall(self, snapshot: JobSnapshot) -> None: ...
 
 
 class Memory(Protocol):
@@ -73,7 +73,7 @@ class Intake:
         self._clock = clock
         self._followers: dict[str, list[Follower]] = {}
         self._revisions: OrderedDict[str, int] = OrderedDict()
-        self._newest: dict[str, Pulse] = {}
+        self._newest: dict[str, JobSnapshot] = {}
         """Of each job."""
         self._committed: dict[tuple[str, int], int] = {}
         self._commit_at = -math.inf
@@ -141,17 +141,17 @@ class Intake:
             topic: [Follower(self._stream, topic, partition, resume_at(self._stream, GROUP, topic, partition)) for partition in range(self._stream.partitions(topic))]
             for topic in TOPICS
         }
-        for partition, follower in enumerate(followers[PULSES]):
+        for partition, follower in enumerate(followers[JOB_SNAPSHOTS]):
             self._recall(partition, follower.offset)
         self._followers = followers
 
     def _recall(self, partition: int, end: int) -> None:
-        offset = max(offset_before(self._stream, PULSES, partition, end, RECALLED_S), end - RECALLED_MOST)
+        offset = max(offset_before(self._stream, JOB_SNAPSHOTS, partition, end, RECALLED_S), end - RECALLED_MOST)
         while offset < end:
-            messages = self._stream.read(PULSES, partition, offset, min(READ_LIMIT, end - offset))
-            for pulse in _decoded([message for message in messages if message.offset < end], _PULSE):
-                if self._is_next(pulse):
-                    self._engine.recall(pulse)
+            messages = self._stream.read(JOB_SNAPSHOTS, partition, offset, min(READ_LIMIT, end - offset))
+            for snapshot in _decoded([message for message in messages if message.offset < end], _SNAPSHOT):
+                if self._is_next(snapshot):
+                    self._engine.recall(snapshot)
             if not messages:
                 break
             offset = messages[-1].offset + 1
@@ -171,9 +171,9 @@ class Intake:
             self._ledger.save_findings(findings)
         if incidents := [incident for incident in _decoded(read[INCIDENTS], _INCIDENT) if self._is_news(incident)]:
             self._engine.consider(incidents)
-        for pulse in _decoded(read[PULSES], _PULSE):
-            if self._is_next(pulse):
-                self._engine.follow(pulse)
+        for snapshot in _decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
+            if self._is_next(snapshot):
+                self._engine.follow(snapshot)
 
     def _is_news(self, incident: Incident) -> bool:
         known = self._revisions.get(incident.id)
@@ -186,14 +186,14 @@ class Intake:
             self._revisions.popitem(last=False)
         return incident.revision > known
 
-    def _is_next(self, pulse: Pulse) -> bool:
+    def _is_next(self, snapshot: JobSnapshot) -> bool:
         """False for one that came twice, or of an owner that had been superseded; a job that has moved to another partition begins again."""
-        newest = self._newest.get(pulse.job)
+        newest = self._newest.get(snapshot.job)
         if newest is not None:
-            behind = (pulse.generation, pulse.number) <= (newest.generation, newest.number)
-            if behind and pulse.time <= newest.time + MOVED_S:
+            behind = (snapshot.generation, snapshot.number) <= (newest.generation, newest.number)
+            if behind and snapshot.time <= newest.time + MOVED_S:
                 return False
-        self._newest[pulse.job] = msgspec.structs.replace(pulse, steps=(), events=(), layout=None)
+        self._newest[snapshot.job] = msgspec.structs.replace(snapshot, steps=(), events=(), layout=None)
         return True
 
     def _told_away(self, reason: str) -> None:

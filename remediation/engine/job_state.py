@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from eagle_eye.ledger import Throughput, TransitionCost
-from eagle_eye.types import Demand, Event, Incident, Layout, Pulse, PulseStep, digest_of
+from eagle_eye.types import Demand, Event, Incident, JobSnapshot, Layout, SnapshotStep, digest_of
 
 from .telemetry_freshness import Hearing
 
@@ -52,7 +52,7 @@ class Job:
     heard: float = 0.0
     """Every node of the layout has sent a batch at this time or later."""
     hearing: Hearing = field(default_factory=Hearing)
-    steps: deque[PulseStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    steps: deque[SnapshotStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
     """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
     spoilt: deque[int] = field(default_factory=lambda: deque(maxlen=32))
@@ -79,15 +79,15 @@ class Job:
     """Measured seconds until workers more had joined."""
     over: bool = False
 
-    def follow(self, pulse: Pulse, *, calm: bool) -> list[Event]:
-        """Take a pulse in; returns the events that the engine has to answer. `calm`: no fault is open."""
-        news = [event for event in pulse.events if self._hear(event)]
-        if pulse.layout is not None:
-            self._take_layout(pulse.layout)
-        if pulse.tick:
-            self.seen, self.heard = pulse.time, pulse.heard
-            self.hearing.follow(pulse)
-            for step in pulse.steps:
+    def follow(self, snapshot: JobSnapshot, *, calm: bool) -> list[Event]:
+        """Take a snapshot in; returns the events that the engine has to answer. `calm`: no fault is open."""
+        news = [event for event in snapshot.events if self._hear(event)]
+        if snapshot.layout is not None:
+            self._take_layout(snapshot.layout)
+        if snapshot.tick:
+            self.seen, self.heard = snapshot.time, snapshot.heard
+            self.hearing.follow(snapshot)
+            for step in snapshot.steps:
                 self._take_step(step, calm)
         return news
 
@@ -138,11 +138,11 @@ class Job:
         if layout.epoch < self.epoch or layout == self.layout:
             return
         self.layout, self.epoch = layout, layout.epoch
-        self.sizes.append((layout.time, len(layout.places)))
+        self.sizes.append((layout.time, len(layout.placements)))
         if layout.resume_step >= 0:
             self.checkpoints = {step: whole for step, whole in self.checkpoints.items() if step <= layout.resume_step}
 
-    def _take_step(self, step: PulseStep, calm: bool) -> None:
+    def _take_step(self, step: SnapshotStep, calm: bool) -> None:
         self.steps.append(step)
         healthy = calm and step.finite and step.epoch not in self.spoilt
         pace = self.pace(2, epoch=step.epoch) if healthy and self._warm(step.epoch) else math.nan
@@ -163,7 +163,7 @@ class Job:
         done = [self._work(step) for step in steps[1:]]
         return sum(done) / (steps[-1].end - steps[0].end)
 
-    def _work(self, step: PulseStep) -> float:
+    def _work(self, step: SnapshotStep) -> float:
         """Tokens, where they are told. A step of an elastic job is the same work whoever does it."""
         return 1.0 if step.tokens is None or self.demand is not None else step.tokens
 

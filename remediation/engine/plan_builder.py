@@ -118,7 +118,7 @@ def node_of(culprit: Culprit, job: Job) -> str:
         known = job.layout.node_of(name) if job.layout is not None else ""
         return known or (name.split("/")[-2] if name.count("/") >= 2 else "")
     if kind is Kind.GPU and job.layout is not None:
-        return next((place.node for place in job.layout.places if place.gpu == name), "")
+        return next((place.node for place in job.layout.placements if place.gpu == name), "")
     return ""
 
 
@@ -146,7 +146,7 @@ def workers_of(incident: Incident, job: Job) -> tuple[str, ...]:
     if layout is None:
         return ()
     names = {culprit.entity.name for culprit in incident.culprits}
-    return tuple(place.worker for place in layout.places if names & {place.worker, place.node, place.gpu})
+    return tuple(place.worker for place in layout.placements if names & {place.worker, place.node, place.gpu})
 
 
 # --- slow --------------------------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[
     layout = job.current
     if layout is None:
         return []
-    workers, named = len(layout.places), workers_of(incident, job)
+    workers, named = len(layout.placements), workers_of(incident, job)
     nodes = exclusion(incident, job, policy)
-    left = workers if isinstance(nodes, Impossible) else sum(place.node not in nodes for place in layout.places)
+    left = workers if isinstance(nodes, Impossible) else sum(place.node not in nodes for place in layout.placements)
     slow = Slowdown(
         workers=workers,
         now=job.pace(policy.verify_steps + 1, epoch=job.epoch, after=incident.since),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from eagle_eye.types import Pulse, Telemetry
+from eagle_eye.types import JobSnapshot, Telemetry
 
 
 @dataclass(slots=True)
@@ -16,10 +16,10 @@ class Hearing:
     _odd: Mapping[str, Telemetry] = field(default_factory=dict)
     """Nodes that are not heard as they should be."""
 
-    def follow(self, pulse: Pulse) -> None:
+    def follow(self, snapshot: JobSnapshot) -> None:
         """Take a tick in."""
-        self._odd = {node: self._told(node, pulse.time - age, pulse.time) for node, age in pulse.late.items()}
-        self.seen = pulse.time
+        self._odd = {node: self._told(node, snapshot.time - age, snapshot.time) for node, age in snapshot.late.items()}
+        self.seen = snapshot.time
 
     def of(self, nodes: Iterable[str]) -> dict[str, Telemetry]:
         """What is known of each of these."""

@@ -53,7 +53,7 @@ def carry_out(
 def workers_by_node(transition: Transition) -> dict[str, int]:
     """Node → workers; launchers without any are named, too."""
     counts = dict.fromkeys(transition.target.launchers, 0)
-    for place in transition.target.places:
+    for place in transition.target.placements:
         counts[place.node] = counts.get(place.node, 0) + 1
     return counts
 

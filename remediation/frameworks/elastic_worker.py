@@ -39,5 +39,5 @@ def speeds_of(transition: Transition) -> dict[str, float]:
     even = -(-sum(sizes) // len(sizes)) if sizes else 0
     if not sizes or max(sizes) <= even:
         return {}
-    workers = [place.worker for place in sorted(transition.target.places, key=lambda place: place.rank)]
+    workers = [place.worker for place in sorted(transition.target.placements, key=lambda place: place.rank)]
     return {worker: size / max(sizes) for worker, size in zip(workers, sizes, strict=True) if size}

@@ -14,7 +14,7 @@ class Transformers(ElasticWorkers):
 
     def apply(self, transition: Transition, /) -> Outcome:
         """Raises PermanentError for a layout with pipelines or tensor parallelism, TemporaryError as ElasticWorkers does."""
-        split = [place.worker for place in transition.target.places if place.pp or place.tp]
+        split = [place.worker for place in transition.target.placements if place.pp or place.tp]
         if split:
             raise PermanentError(f"{transition.job}: {split[0]} is to hold a part of the model; a Trainer holds all of it: plan for data parallel workers")
         return ElasticWorkers.apply(self, transition)

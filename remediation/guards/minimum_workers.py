@@ -47,9 +47,9 @@ class MinimumWorkers:
         without = f"without {', '.join(sorted(out))}"
         if len(nodes) < needed:
             return f"{without} {target.job} has {len(nodes)} nodes left and needs {needed}"
-        workers = sum(place.node in nodes for place in layout.places)
+        workers = sum(place.node in nodes for place in layout.placements)
         demand = situation.demands.get(target.job)
-        least = max(math.ceil(self.share * len(layout.places)), demand.workers_min if demand is not None else 0)
+        least = max(math.ceil(self.share * len(layout.placements)), demand.workers_min if demand is not None else 0)
         if workers < least:
-            return f"{without} {target.job} has {workers} of {len(layout.places)} workers left, at least {least} must stay"
+            return f"{without} {target.job} has {workers} of {len(layout.placements)} workers left, at least {least} must stay"
         return ""

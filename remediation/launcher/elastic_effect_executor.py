@@ -10,7 +10,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import Body, Command
-from eagle_eye.types import Holding, Layout, StandingPlan, Transition
+from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
 
 from .coordinator import Coordinator
 from .effects import Dismiss, Effect, Exclude, Fork, HaltWorkers, Prepare, Regroup
@@ -70,7 +70,7 @@ class InPlace:
         if kind == "entered":
             return state.entered(msgspec.convert(body["entrant"], Entrant))
         if kind == "held":
-            holdings = msgspec.convert(body["holdings"], tuple[Holding, ...])
+            holdings = msgspec.convert(body["holdings"], tuple[WorkerStateReport, ...])
             return state.held(epoch, holdings, tuple(body.get("silent", ())))
         if kind == "broken":
             return state.broken(worker, epoch, str(body.get("giver", "")), tuple(int(layer) for layer in body.get("layers", ())))
@@ -181,7 +181,7 @@ class InPlace:
         state, given = self._driver.coordinator, command.arguments
         try:
             if command.action == "standing":
-                state.stand(msgspec.convert(given["plans"], tuple[StandingPlan, ...]))
+                state.stand(msgspec.convert(given["plans"], tuple[PrecomputedPlan, ...]))
                 return {"kept": len(state.standing)}
             if command.action == "rebalance":
                 shares = {str(worker): float(share) for worker, share in dict(given["shares"]).items()}
@@ -210,7 +210,7 @@ class InPlace:
 def words_of(transition: Transition) -> Body:
     """The message `regroup`, without the rank."""
     return {
-        "epoch": transition.epoch, "world": len(transition.target.places), "workers": list(transition.target.workers),
+        "epoch": transition.epoch, "world": len(transition.target.placements), "workers": list(transition.target.workers),
         "step": transition.step, "current": [list(mine) for mine in transition.current],
         "shares": [list(mine) for mine in transition.shares], "finish": list(transition.finish),
         "moves": [list(move) for move in transition.moves], "source": transition.source,

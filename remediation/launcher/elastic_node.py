@@ -125,7 +125,7 @@ class ElasticNode:
         layout = msgspec.convert(arguments["layout"], Layout)
         if layout.epoch < self._terms.terms.promised:
             raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
-        for place in layout.places:
+        for place in layout.placements:
             if place.node == self._settings.node:
                 self._told[place.worker] = self._marks(place.worker)
                 self.sessions.tell(place.worker, "regroup", rank=place.rank, **arguments["words"])

@@ -6,7 +6,7 @@ Whatever goes wrong on the way begins another epoch with a higher number.
 from collections.abc import Callable
 
 from eagle_eye.clock import Clock
-from eagle_eye.types import Layout, Place
+from eagle_eye.types import Layout, RankPlacement
 
 from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
 from .heal_budget import Budget
@@ -159,7 +159,7 @@ class Epochs:
             return self._wait_for_nodes(len(participants))
         return self._form(participants, places(self.rules.job.rsplit("/", 1)[-1], participants))
 
-    def _form(self, participants: list[Member], ranks: tuple[Place, ...]) -> Effects:
+    def _form(self, participants: list[Member], ranks: tuple[RankPlacement, ...]) -> Effects:
         self.epoch = max(self.epoch, self._promised) + 1
         self._promised = self.epoch
         self._forming = self._layout(participants, ranks)
@@ -174,13 +174,13 @@ class Epochs:
     def _prepare(self, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
         return Prepare(nodes=nodes, layout=layout)
 
-    def _layout(self, participants: list[Member], ranks: tuple[Place, ...]) -> Layout:
+    def _layout(self, participants: list[Member], ranks: tuple[RankPlacement, ...]) -> Layout:
         wish = self._wish
         idle = [member for member in succession(self.last, self.members.values(), self.rules.node)
                 if member not in participants]  # fmt: skip
         return Layout(
             job=self.rules.job, epoch=self.epoch, time=self._clock.now(), coordinator=self.rules.node,
-            launchers={member.node: member.address for member in (*participants, *idle)}, places=ranks,
+            launchers={member.node: member.address for member in (*participants, *idle)}, placements=ranks,
             excluded=tuple(sorted(self.excluded)), reason=wish.reason, plan=wish.plan, resume_step=wish.resume_step,
             skipped=tuple(sorted(self._skipped)), restarts=self.budget.spent, in_place=wish.in_place,
         )  # fmt: skip

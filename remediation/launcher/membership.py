@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from eagle_eye.types import Layout, Place
+from eagle_eye.types import Layout, RankPlacement
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -60,14 +60,14 @@ def succession(last: Layout | None, members: Iterable[Member], own_node: str) ->
     return sorted((member for member in members if member.connected), key=position)
 
 
-def places(run: str, members: Iterable[Member]) -> tuple[Place, ...]:
+def places(run: str, members: Iterable[Member]) -> tuple[RankPlacement, ...]:
     """Ranks: members in order × their slots."""
-    found: list[Place] = []
+    found: list[RankPlacement] = []
     for member in members:
         for slot in range(member.slots):
             rank = len(found)
             worker = f"{run}/{member.node}/{slot}"
-            found.append(Place(worker=worker, node=member.node, rank=rank, local_rank=slot, dp=rank))
+            found.append(RankPlacement(worker=worker, node=member.node, rank=rank, local_rank=slot, dp=rank))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import PermanentError
-from eagle_eye.types import Holding, Layout, Place, Transition
+from eagle_eye.types import Layout, RankPlacement, Transition, WorkerStateReport
 from remediation.transition import plan_transition
 
 from .effects import Effect, Exclude, Fork, Halt, HaltWorkers, Prepare, Regroup
@@ -45,7 +45,7 @@ class Regrouping(Epochs):
         """Living workers of the running epoch, with the pid that they had at its beginning."""
         self._gone: set[str] = set()
         """Workers of an epoch that died before it could be formed in place."""
-        self._holdings: dict[str, Holding] = {}
+        self._holdings: dict[str, WorkerStateReport] = {}
         self._lost: set[str] = set()
         """Workers whose loss the epoch that is being formed is for."""
         self._heard = False
@@ -81,7 +81,7 @@ class Regrouping(Epochs):
 
     # --- what is known of an epoch in place -----------------------------------------------------------------------
 
-    def held(self, epoch: int, holdings: tuple[Holding, ...], silent: tuple[str, ...] = ()) -> Effects:
+    def held(self, epoch: int, holdings: tuple[WorkerStateReport, ...], silent: tuple[str, ...] = ()) -> Effects:
         """Fenced workers have said what they hold; the silent ones have not."""
         if not self._is_forming(epoch) or self._forming is None or not self._wish.in_place:
             return []
@@ -153,15 +153,15 @@ class Regrouping(Epochs):
         soft = self.serving if self._wish.soft and layout.in_place else ()
         return Prepare(nodes=nodes, layout=layout, soft=soft)
 
-    def _ranks(self) -> tuple[Place, ...]:
+    def _ranks(self) -> tuple[RankPlacement, ...]:
         """Of the living, nodes in the order of succession, by slot."""
-        found: list[Place] = []
+        found: list[RankPlacement] = []
         for member in self._participants():
             mine = [entrant for entrant in self.roster.entered.values() if entrant.node == member.node]
             for entrant in sorted(mine, key=lambda entrant: entrant.slot):
                 if entrant.worker not in self.roster.done | self.roster.leaving:
                     rank = len(found)
-                    found.append(Place(worker=entrant.worker, node=member.node, rank=rank, local_rank=entrant.slot, dp=rank))
+                    found.append(RankPlacement(worker=entrant.worker, node=member.node, rank=rank, local_rank=entrant.slot, dp=rank))
         return tuple(found)
 
     def _amend(self) -> Effects:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eagle_eye.types import StandingPlan
+from eagle_eye.types import PrecomputedPlan
 
 from .effects import Answer
 from .epochs import Effects
@@ -15,7 +15,7 @@ class Sharing(Regrouping):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.standing: tuple[StandingPlan, ...] = ()
+        self.standing: tuple[PrecomputedPlan, ...] = ()
         """What the server does after this job's next loss; it is told which of them has come true."""
         self._replaced = 0
         self._growing: dict[str, tuple[frozenset[str], dict[str, int]]] = {}
@@ -71,7 +71,7 @@ class Sharing(Regrouping):
             self._unanswered.append(command)
         return grown + self._begin(Wish(reason="resize", plan=plan, in_place=True, soft=True))
 
-    def stand(self, plans: tuple[StandingPlan, ...]) -> None:
+    def stand(self, plans: tuple[PrecomputedPlan, ...]) -> None:
         """These stand now, and no others."""
         self.standing = plans
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from eagle_eye.access.listen_address import is_loopback
-from eagle_eye.types import Layout, Place
+from eagle_eye.types import Layout, RankPlacement
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_environment(
-    given: Mapping[str, str], layout: Layout, place: Place, store: Store, paths: Paths, token: str, max_restarts: int
+    given: Mapping[str, str], layout: Layout, place: RankPlacement, store: Store, paths: Paths, token: str, max_restarts: int
 ) -> dict[str, str]:
     """The whole environment of a worker."""
     environment = dict(given)
@@ -43,10 +43,10 @@ def worker_environment(
     return environment
 
 
-def _torchrun(layout: Layout, place: Place, store: Store, max_restarts: int) -> dict[str, str]:
+def _torchrun(layout: Layout, place: RankPlacement, store: Store, max_restarts: int) -> dict[str, str]:
     nodes = layout.nodes
-    local = sum(other.node == place.node for other in layout.places)
-    world = len(layout.places)
+    local = sum(other.node == place.node for other in layout.placements)
+    world = len(layout.placements)
     return {
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.local_rank),
@@ -66,7 +66,7 @@ def _torchrun(layout: Layout, place: Place, store: Store, max_restarts: int) -> 
     }
 
 
-def _ours(layout: Layout, place: Place, paths: Paths, token: str) -> dict[str, str]:
+def _ours(layout: Layout, place: RankPlacement, paths: Paths, token: str) -> dict[str, str]:
     return {
         "EAGLE_EYE_JOB": layout.job,
         "EAGLE_EYE_RUN": layout.job.rsplit("/", 1)[-1],

@@ -16,7 +16,7 @@ from eagle_eye.digests import digest_of
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
 from eagle_eye.training.ring import Now, RingReader
-from eagle_eye.types import Layout, Place
+from eagle_eye.types import Layout, RankPlacement
 
 from .command import Command
 from .death_watch import DeathWatch, glimpse
@@ -39,7 +39,7 @@ LONGEST_SOCKET = 103
 class Worker(msgspec.Struct, kw_only=True):
     """One process of one epoch."""
 
-    place: Place
+    place: RankPlacement
     epoch: int
     born: int = 0
     """Epoch in which it was forked: an elastic one lives on in later ones."""
@@ -124,7 +124,7 @@ class Workers:
         """Fork this node's workers of a layout. Raises LaunchError."""
         self._by_pid.clear()
         self._close_readers()
-        for place in layout.places:
+        for place in layout.placements:
             if place.node == self._settings.node:
                 await self._fork(layout, place, store, max_restarts)
         self._sweep(layout.epoch - 1)
@@ -132,11 +132,11 @@ class Workers:
     async def fork_joining(self, layout: Layout, slot: int, store: Store, max_restarts: int) -> None:
         """Fork an elastic worker that will join the running epoch; its predecessor in the slot is dead. Raises LaunchError."""
         node, run = self._settings.node, self._settings.run
-        place = Place(worker=f"{run}/{node}/{slot}", node=node, rank=len(layout.places), local_rank=slot)
+        place = RankPlacement(worker=f"{run}/{node}/{slot}", node=node, rank=len(layout.placements), local_rank=slot)
         before = self.find(place.worker)
         if before is not None:
             self._retire(before)
-        widened = msgspec.structs.replace(layout, places=(*layout.places, place))
+        widened = msgspec.structs.replace(layout, placements=(*layout.placements, place))
         worker = await self._fork(widened, place, store, max_restarts, joining=True)
         worker.elastic = True
 
@@ -158,7 +158,7 @@ class Workers:
 
     def adopt(self, layout: Layout) -> None:
         """The living workers are these ranks now."""
-        for place in layout.places:
+        for place in layout.placements:
             worker = self.find(place.worker)
             if worker is not None:
                 worker.place, worker.epoch, worker.member = place, layout.epoch, True
@@ -178,7 +178,7 @@ class Workers:
         if worker.status is None and self.zygote is not None:
             self.zygote.kill(worker.pid, signal.SIGKILL)
 
-    async def _fork(self, layout: Layout, place: Place, store: Store, max_restarts: int, joining: bool = False) -> Worker:
+    async def _fork(self, layout: Layout, place: RankPlacement, store: Store, max_restarts: int, joining: bool = False) -> Worker:
         if self.zygote is None:
             raise RuntimeError("workers are started after the zygote")
         settings = self._settings

@@ -125,7 +125,7 @@ class LivePlanner:
     def _speeds(self, case: Case, job: Job) -> dict[str, float]:
         """All wait for the slowest: what the job lost of its pace is what its culprits lost of theirs."""
         workers = workers_of(case.incident, job)
-        count = len(job.layout.places) if job.layout is not None else 0
+        count = len(job.layout.placements) if job.layout is not None else 0
         now, healthy = job.pace(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
         if not workers or not math.isfinite(now) or not math.isfinite(healthy) or healthy <= 0 or now >= healthy:
             return {}

@@ -6,7 +6,7 @@ In weighted worker-seconds a second, the unit of cluster.py. NaN where too few s
 import math
 from collections.abc import Mapping, Sequence
 
-from eagle_eye.types import Incident, Plan, PulseStep
+from eagle_eye.types import Incident, Plan, SnapshotStep
 from remediation.engine.job_state import Job
 
 from .live_cluster import LiveCluster, LiveJob
@@ -43,7 +43,7 @@ def waf_left(cluster: LiveCluster, jobs: Jobs, plan: Plan, incident: Incident) -
     return math.fsum(_of(live, meanwhile[live.name], FEWEST, live.name == incident.job) for live in cluster.jobs)
 
 
-def _of(live: LiveJob, steps: Sequence[PulseStep], fewest: int, measured: bool) -> float:
+def _of(live: LiveJob, steps: Sequence[SnapshotStep], fewest: int, measured: bool) -> float:
     """What the steps say; with too few of them what T says, or NaN if it has to be measured."""
     if len(steps) < fewest or steps[-1].end <= steps[0].end:
         return math.nan if measured else live.waf(live.workers)
@@ -51,6 +51,6 @@ def _of(live: LiveJob, steps: Sequence[PulseStep], fewest: int, measured: bool) 
     return live.demand.weight * rate / live.unit
 
 
-def _one_epoch(steps: Sequence[PulseStep]) -> list[PulseStep]:
+def _one_epoch(steps: Sequence[SnapshotStep]) -> list[SnapshotStep]:
     return [step for step in steps if step.epoch == steps[-1].epoch]
 

@@ -20,8 +20,8 @@ from eagle_eye.types import (
     Kind,
     Mode,
     Plan,
+    PrecomputedPlan,
     Severity,
-    StandingPlan,
     digest_of,
 )
 from remediation.engine.debounce import Settling
@@ -44,11 +44,11 @@ class PrecomputedPlans:
     desk: Desk
     live: LivePlanner
     lock: threading.RLock
-    plans: tuple[StandingPlan, ...] = ()
+    plans: tuple[PrecomputedPlan, ...] = ()
     _made_for: LiveCluster | None = None
     _again: float = 0.0
 
-    def renew(self) -> tuple[StandingPlan, ...] | None:
+    def renew(self) -> tuple[PrecomputedPlan, ...] | None:
         """A new table, if anything has changed or the old one gets old; None: the old one stands. Takes its time."""
         with self.lock:
             cluster, now = self.live.cluster(), self.desk.clock.now()
@@ -62,7 +62,7 @@ class PrecomputedPlans:
             self.plans = tuple(self._precomputed(cluster, response) for response in responses)
             return self.plans
 
-    def of_job(self, job: str) -> tuple[StandingPlan, ...]:
+    def of_job(self, job: str) -> tuple[PrecomputedPlan, ...]:
         """What concerns a job: its own losses, and whatever changes its size."""
         return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.seats))
 
@@ -76,11 +76,11 @@ class PrecomputedPlans:
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 
-    def _precomputed(self, cluster: LiveCluster, response: EventResponse) -> StandingPlan:
+    def _precomputed(self, cluster: LiveCluster, response: EventResponse) -> PrecomputedPlan:
         now, policy = self.desk.clock.now(), self.desk.policy
         allowed, why = self._guard_verdict(response)
         epochs = {job.name: job.epoch for job in cluster.jobs}
-        return StandingPlan(
+        return PrecomputedPlan(
             id=digest_of("standing", response.event, response.of, response.node, epochs, response.workers, now), event=response.event, of=response.of,
             node=response.node, mode=policy.mode, epochs=epochs, made=now, expires=now + policy.expires_s, workers=response.workers,
             seats=response.moves.placement, waf_before=response.waf_before, waf=response.waf, allowed=allowed, why=why,

@@ -53,4 +53,4 @@ def unworked(action: str, named: Collection[str], job: Job, policy: Policy) -> f
     seconds = standstill(action, named, job, policy)
     if math.isnan(seconds) or job.layout is None:
         return 0.0
-    return seconds * len(job.layout.places) + starting(action, named, job, policy)
+    return seconds * len(job.layout.placements) + starting(action, named, job, policy)

@@ -42,7 +42,7 @@ def _workers_left(plan: Plan, job: Job) -> int:
     target = plan.target_of(job.name)
     if target.seats and job.demand is not None:
         return sum({**job.demand.seats, **target.seats}.values())
-    return sum(place.node not in target.exclude for place in job.layout.places) if job.layout is not None else 0
+    return sum(place.node not in target.exclude for place in job.layout.placements) if job.layout is not None else 0
 
 
 def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:

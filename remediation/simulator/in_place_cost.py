@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eagle_eye.types import Holding, Layout, Place, Transition
+from eagle_eye.types import Layout, RankPlacement, Transition, WorkerStateReport
 from remediation.transition import plan_transition
 
 LOOKED_AT = 16
@@ -77,17 +77,17 @@ def _added(nodes: int, stages: int) -> list[_Member]:
 
 
 def _plan(members: Sequence[_Member], old: Sequence[str], stages: int, micro_batches: int, before: Transition | None) -> Transition:
-    places = tuple(Place(worker=member.name, node=member.name, rank=rank, local_rank=0) for rank, member in enumerate(members))
-    target = Layout(job="simulated", epoch=1, time=0.0, coordinator="", launchers={}, places=places)
+    places = tuple(RankPlacement(worker=member.name, node=member.name, rank=rank, local_rank=0) for rank, member in enumerate(members))
+    target = Layout(job="simulated", epoch=1, time=0.0, coordinator="", launchers={}, placements=places)
     held = [_holding(member, old, stages, before) for member in members]
     return plan_transition("simulated", 1, target, held, micro_batches=micro_batches, segments=1, layer_bytes=(1,) * stages, before=before)
 
 
-def _holding(member: _Member, old: Sequence[str], stages: int, before: Transition | None) -> Holding:
+def _holding(member: _Member, old: Sequence[str], stages: int, before: Transition | None) -> WorkerStateReport:
     if member.left < stages:
-        return Holding(worker=member.name, node=member.name, step=1, fresh=True, layers=tuple(range(member.left)))
+        return WorkerStateReport(worker=member.name, node=member.name, step=1, fresh=True, layers=tuple(range(member.left)))
     done = before.shares[old.index(member.name)] if before is not None else ()
-    return Holding(worker=member.name, node=member.name, step=1, done=done, phase="computing" if done else "idle")
+    return WorkerStateReport(worker=member.name, node=member.name, step=1, done=done, phase="computing" if done else "idle")
 
 
 def _busiest(plan: Transition, members: Sequence[_Member], stages: int) -> float:

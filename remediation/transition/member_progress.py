@@ -7,7 +7,7 @@ behind holds all reduced segments of its step and applies them; anybody further 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eagle_eye.types import Holding
+from eagle_eye.types import WorkerStateReport
 
 ENTERED = ("committing", "applying")
 """Phases in which every segment is there."""
@@ -35,7 +35,7 @@ class MemberProgress:
         return tuple(sorted(self.working + self.applying))
 
 
-def member_progress(holdings: Sequence[Holding], segments: int) -> MemberProgress:
+def member_progress(holdings: Sequence[WorkerStateReport], segments: int) -> MemberProgress:
     """Where the members stand. holdings: by rank; segments: of a step's gradient."""
     step = max((holding.step for holding in holdings if not holding.fresh), default=max(holding.step for holding in holdings))
     ranks = range(len(holdings))
@@ -51,19 +51,19 @@ def member_progress(holdings: Sequence[Holding], segments: int) -> MemberProgres
     )
 
 
-def reduced_of(holding: Holding, segments: int) -> frozenset[int]:
+def reduced_of(holding: WorkerStateReport, segments: int) -> frozenset[int]:
     """Segments that it holds reduced."""
     return frozenset(range(segments)) if holding.phase in ENTERED else frozenset(holding.segments)
 
 
-def layers_of(holding: Holding, layers: int) -> frozenset[int]:
+def layers_of(holding: WorkerStateReport, layers: int) -> frozenset[int]:
     """Layers whose state it holds, of the step that it is at."""
     if holding.layers is not None:
         return frozenset(holding.layers)
     return frozenset() if holding.fresh else frozenset(range(layers))
 
 
-def _only_applies(holding: Holding, step: int, segments: int) -> bool:
+def _only_applies(holding: WorkerStateReport, step: int, segments: int) -> bool:
     return not holding.fresh and holding.step == step - 1 and len(reduced_of(holding, segments)) == segments
 
 

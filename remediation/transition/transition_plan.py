@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from eagle_eye.errors import PermanentError
-from eagle_eye.types import Holding, Layout, Transition
+from eagle_eye.types import Layout, Transition, WorkerStateReport
 
 from .contributions import Contributions, contributions_of, deduplicated
 from .member_progress import MemberProgress, layers_of, member_progress
@@ -15,7 +15,7 @@ def plan_transition(
     job: str,
     epoch: int,
     target: Layout,
-    holdings: Iterable[Holding],
+    holdings: Iterable[WorkerStateReport],
     *,
     micro_batches: int,
     segments: int,
@@ -63,7 +63,7 @@ def plan_transition(
 
 
 def _workers(job: str, target: Layout, at_least: int) -> tuple[str, ...]:
-    places = sorted(target.places, key=lambda place: place.rank)
+    places = sorted(target.placements, key=lambda place: place.rank)
     if [place.rank for place in places] != list(range(len(places))):
         raise PermanentError(f"{job}: the ranks of epoch {target.epoch} are {[place.rank for place in places]}; they must count from 0 without a gap")
     if len(places) < max(1, at_least):
@@ -71,8 +71,8 @@ def _workers(job: str, target: Layout, at_least: int) -> tuple[str, ...]:
     return tuple(place.worker for place in places)
 
 
-def _by_rank(job: str, workers: Sequence[str], holdings: Iterable[Holding], micro_batches: int, segments: int, layers: int) -> list[Holding]:
-    said: dict[str, Holding] = {}
+def _by_rank(job: str, workers: Sequence[str], holdings: Iterable[WorkerStateReport], micro_batches: int, segments: int, layers: int) -> list[WorkerStateReport]:
+    said: dict[str, WorkerStateReport] = {}
     for holding in holdings:
         if said.setdefault(holding.worker, holding) != holding:
             raise PermanentError(f"{job}: {holding.worker} says two different things of what it holds; ask it again")
@@ -87,7 +87,7 @@ def _by_rank(job: str, workers: Sequence[str], holdings: Iterable[Holding], micr
     return held
 
 
-def _check(job: str, holding: Holding, what: str, numbers: Collection[int], total: int) -> None:
+def _check(job: str, holding: WorkerStateReport, what: str, numbers: Collection[int], total: int) -> None:
     wrong = [number for number in numbers if not 0 <= number < total]
     if wrong:
         raise PermanentError(f"{job}: {holding.worker} holds {what} {wrong[0]}, and the job has {total} of them: its workers run different programs")
@@ -112,7 +112,7 @@ def _owned(before: Transition | None, worker: str, step: int) -> tuple[int, ...]
 
 def _contributions(
     standing: MemberProgress,
-    held: Sequence[Holding],
+    held: Sequence[WorkerStateReport],
     owned: Sequence[Collection[int]],
     shares: tuple[tuple[int, ...], ...],
     speeds: Sequence[float],
@@ -127,18 +127,18 @@ def _contributions(
     return contributions_of(micro_batches, done, owned, standing.holders, speeds)
 
 
-def _lost(standing: MemberProgress, held: Sequence[Holding], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
+def _lost(standing: MemberProgress, held: Sequence[WorkerStateReport], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
     if standing.finish or not standing.working or not standing.begun:  # at a boundary nobody had anything of the next step
         return ()
     done = {number for rank in standing.working for number in held[rank].done}
     if before is None:
         return tuple(sorted(set(range(micro_batches)) - done))
     keeping = {workers[rank] for rank in standing.holders}
-    gone = [place.rank for place in before.target.places if place.worker not in keeping]
+    gone = [place.rank for place in before.target.placements if place.worker not in keeping]
     return tuple(sorted({number for rank in gone for number in _share(before, rank, standing.step)} - done))
 
 
-def _moves(standing: MemberProgress, held: Sequence[Holding], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
+def _moves(standing: MemberProgress, held: Sequence[WorkerStateReport], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
     nodes = [holding.node for holding in held]
     layers = range(len(layer_bytes))
     if not standing.holders:
@@ -155,7 +155,7 @@ def _moves(standing: MemberProgress, held: Sequence[Holding], layer_bytes: Seque
     return moves_of(lacking, trusted, nodes, layer_bytes)
 
 
-def _whole(standing: MemberProgress, held: Sequence[Holding], rank: int, layers: int) -> frozenset[int]:
+def _whole(standing: MemberProgress, held: Sequence[WorkerStateReport], rank: int, layers: int) -> frozenset[int]:
     """Layers of the newest state that a rank has when the moves begin; what arrived in part is old once others apply."""
     if rank in standing.lacking and (held[rank].step != standing.step or standing.finish):
         return frozenset()

@@ -97,7 +97,7 @@ def deaths(draft: Draft) -> None:
     """Events of every kind that somebody might claim, at ticks of their own."""
     workers = [Entity(kind=Kind.WORKER, name=worker) for worker in draft.layout.workers]
     node = Entity(kind=Kind.NODE, name=draft.layout.nodes[-1])
-    gpu = Entity(kind=Kind.GPU, name=draft.layout.places[0].gpu)
+    gpu = Entity(kind=Kind.GPU, name=draft.layout.placements[0].gpu)
     job = Entity(kind=Kind.JOB, name=draft.layout.job)
     common = {"epoch": str(draft.layout.epoch), "step": "10", "rank": "1", "pid": "4711"}
     if draft.tick == 40:

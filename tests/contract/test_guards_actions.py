@@ -22,8 +22,8 @@ from eagle_eye.types import (
     Layout,
     Mode,
     Outcome,
-    Place,
     Plan,
+    RankPlacement,
     Refuse,
     Severity,
     Silence,
@@ -76,8 +76,8 @@ def in_the_way():
     """Whatever people, breakers and telemetry can put in the way of a plan."""
     said = {"person": "Ada", "reason": "benchmark", "since": NOW - 60, "until": NOW + 60}
     breaker = Breaker(id="b", job=JOB, action="restart_without_node", plan="p0", incident="i0", reason="50%", since=NOW - 60)
-    places = tuple(Place(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(("node-a", "node-b")))
-    layout = Layout(job=JOB, epoch=3, time=NOW - 60, coordinator="node-a", launchers={"node-a": "", "node-b": ""}, places=places)
+    places = tuple(RankPlacement(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(("node-a", "node-b")))
+    layout = Layout(job=JOB, epoch=3, time=NOW - 60, coordinator="node-a", launchers={"node-a": "", "node-b": ""}, placements=places)
     return {
         "silences": (Silence(id="s", **said),), "windows": (Window(id="w", nodes=("*",), **said),), "breakers": (breaker,),
         "layouts": {JOB: layout}, "nodes_min": {JOB: 2}, "telemetry": {"node-b": Telemetry(node="node-b", heard=NOW - 60, skew_s=9.0)},

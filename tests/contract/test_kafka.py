@@ -10,7 +10,7 @@ import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import KafkaConfig
-from eagle_eye.errors import ConfigError, StreamAway, StreamError, StreamFull, StreamRefused
+from eagle_eye.errors import ConfigError, StreamError, StreamFull, StreamRefused, StreamUnavailable
 from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.kafka_settings import PASSWORD_VARIABLE, why_unreachable
 from eagle_eye.stream.tailer import Follower
@@ -53,7 +53,7 @@ def until(action: Callable[[], object], seconds: float = 20.0) -> None:
     while True:
         try:
             action()
-        except StreamAway:
+        except StreamUnavailable:
             assert clock.monotonic() < end
             clock.sleep(0.01)
         else:
@@ -95,7 +95,7 @@ def test_a_broker_that_acknowledges_nothing_is_away_and_the_producer_is_made_ane
     stream = connect()
     stream.append(TOPIC, [("k", b"a")])
     broker.stalled = True
-    with pytest.raises(StreamAway, match=r"acknowledged nothing for 1 s \(stream.kafka.timeout_s\)"):
+    with pytest.raises(StreamUnavailable, match=r"acknowledged nothing for 1 s \(stream.kafka.timeout_s\)"):
         stream.append(TOPIC, [("k", b"b")])
     broker.stalled = False
     until(lambda: stream.append(TOPIC, [("k", b"c")]))
@@ -132,9 +132,9 @@ def test_a_broker_that_was_down_is_found_again(broker: FakeBroker, connect: Open
     stream = connect()
     stream.append(TOPIC, [("k", b"a")])
     broker.stop()
-    with pytest.raises(StreamAway):
+    with pytest.raises(StreamUnavailable):
         stream.append(TOPIC, [("k", b"b")])
-    with pytest.raises(StreamAway):
+    with pytest.raises(StreamUnavailable):
         stream.read(TOPIC, 0, 0)
     broker.start()
     until(lambda: stream.append(TOPIC, [("k", b"c")]))
@@ -150,7 +150,7 @@ def test_a_reader_asks_the_right_broker_at_the_next_try(
     stream.append(TOPIC, [("k", b"a")])
     broker.fail(request_, code)
     ask = (lambda: stream.read(TOPIC, 0, 0)) if request_ == "Fetch" else (lambda: stream.committed("group", TOPIC, 0))
-    with pytest.raises(StreamAway):
+    with pytest.raises(StreamUnavailable):
         ask()
     assert values(stream) == ["a"]
     assert stream.committed("group", TOPIC, 0) is None
@@ -198,16 +198,16 @@ def test_a_full_broker_and_one_that_does_not_allow_it_are_told_apart(broker: Fak
     with pytest.raises(StreamFull, match="free their disks"):
         stream.read(TOPIC, 0, 0)
     broker.fail("Fetch", NOT_AUTHORIZED)
-    with pytest.raises(StreamAway, match=r"do not allow it.*grant it to stream\.kafka\.user"):
+    with pytest.raises(StreamUnavailable, match=r"do not allow it.*grant it to stream\.kafka\.user"):
         stream.read(TOPIC, 0, 0)
 
 
 def test_a_wrong_address_is_named_at_once(connect: Open) -> None:
     with FakeBroker() as gone:
         address = gone.address
-    with pytest.raises(StreamAway, match=f"{address} takes no connection.*correct stream.kafka.brokers"):
+    with pytest.raises(StreamUnavailable, match=f"{address} takes no connection.*correct stream.kafka.brokers"):
         connect(brokers=address).append(TOPIC, [("k", b"v")])
-    with pytest.raises(StreamAway, match="no known host"):
+    with pytest.raises(StreamUnavailable, match="no known host"):
         connect(brokers="no-such-host.invalid:9092").read(TOPIC, 0, 0)
     with pytest.raises(ConfigError, match="host:port"):
         connect(brokers="host:port")
@@ -219,10 +219,10 @@ def test_a_wrong_password_is_told_and_the_right_one_let_in(monkeypatch: pytest.M
         with pytest.raises(ConfigError, match=PASSWORD_VARIABLE):
             connect(**settings)
         monkeypatch.setenv(PASSWORD_VARIABLE, "wrong")
-        with pytest.raises(StreamAway, match=r"refuse the name or password.*stream\.kafka\.password_file") as refused:
+        with pytest.raises(StreamUnavailable, match=r"refuse the name or password.*stream\.kafka\.password_file") as refused:
             connect(**settings).append(TOPIC, [("k", b"v")])
         assert "wrong" not in str(refused.value)
-        with pytest.raises(StreamAway, match="mechanism"):
+        with pytest.raises(StreamUnavailable, match="mechanism"):
             connect(**{**settings, "mechanism": "SCRAM-SHA-512"}).append(TOPIC, [("k", b"v")])
         (tmp_path / "password").write_text("eye\n")
         stream = connect(**settings, password_file=str(tmp_path / "password"))
@@ -239,10 +239,10 @@ def test_certificates_are_checked_in_both_directions(tmp_path: Path, connect: Op
     context.verify_mode = ssl.CERT_REQUIRED
     with FakeBroker(tls=context) as broker:
         settings = {"brokers": broker.address, "security": "tls"}
-        with pytest.raises(StreamAway, match=r"certificate of .* is refused.*set stream\.kafka\.ca_file"):
+        with pytest.raises(StreamUnavailable, match=r"certificate of .* is refused.*set stream\.kafka\.ca_file"):
             connect(**settings).read(TOPIC, 0, 0)
         settings["ca_file"] = str(authority.path)
-        with pytest.raises(StreamAway, match="our certificate"):
+        with pytest.raises(StreamUnavailable, match="our certificate"):
             connect(**settings).read(TOPIC, 0, 0)
         ours, key = map(str, authority.certificate("agent"))
         stream = connect(**settings, certificate_file=ours, key_file=key)

@@ -17,7 +17,7 @@ import pytest
 
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import KafkaConfig
-from eagle_eye.errors import StreamAway, StreamError, StreamRefused
+from eagle_eye.errors import StreamError, StreamRefused, StreamUnavailable
 from eagle_eye.stream import Message, Place, Stream
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.kafka import KafkaStream
@@ -327,7 +327,7 @@ def test_while_the_stream_is_held_appends_are_away_and_reads_answer(stream: Stre
     stream.append(TOPIC, [("k", b"before")])
     with closing(reopen()) as other:
         with stream.hold():
-            with pytest.raises(StreamAway, match="held the write lock"):
+            with pytest.raises(StreamUnavailable, match="held the write lock"):
                 other.append(TOPIC, [("k", b"meanwhile")])
             assert everything(other) == [b"before"]
         other.append(TOPIC, [("k", b"after")])

@@ -1,7 +1,7 @@
 """A coordinator of elastic workers, with launchers and workers of paper that do what they are told when a test lets them."""
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.types import Holding, Layout
+from eagle_eye.types import Layout, WorkerStateReport
 from remediation.launcher.coordinator import Coordinator, Effects, Rules
 from remediation.launcher.effects import Prepare, Regroup
 from remediation.launcher.elastic import Death
@@ -59,9 +59,9 @@ class Job:
     def votes(self, *nodes: str) -> Effects:
         return [effect for node in nodes for effect in self.coordinator.acknowledged(node, self.epoch)]
 
-    def holding(self, worker: str) -> Holding:
+    def holding(self, worker: str) -> WorkerStateReport:
         fresh = worker not in self.steps
-        return Holding(worker=worker, node=worker.split("/")[1], step=self.steps.get(worker, 0), fresh=fresh, phase="starting" if fresh else "computing")
+        return WorkerStateReport(worker=worker, node=worker.split("/")[1], step=self.steps.get(worker, 0), fresh=fresh, phase="starting" if fresh else "computing")
 
     def holdings(self, *but: str) -> Effects:
         held = tuple(self.holding(worker) for worker in self.forming.workers if worker not in but)

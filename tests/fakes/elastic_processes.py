@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eagle_eye.training.elastic.epoch_protocol import Regroup
 from eagle_eye.training.messages import Message
-from eagle_eye.types import Holding
+from eagle_eye.types import WorkerStateReport
 from fakes.elastic_members import layout_of
 from fakes.launcher_sessions import Rehearsal
 from remediation.transition import plan_transition
@@ -96,7 +96,7 @@ def plan(
 ) -> dict[str, Regroup]:
     workers = list(holdings)
     held = [
-        Holding(**{"worker": name, "node": "n0"} | {key: said[key] for key in ("step", "done", "segments", "phase", "fresh")})
+        WorkerStateReport(**{"worker": name, "node": "n0"} | {key: said[key] for key in ("step", "done", "segments", "phase", "fresh")})
         for name, said in holdings.items()
     ]
     entry = entries[workers[0]]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle_eye.errors import PermanentError
-from eagle_eye.types import Demand, Entity, Event, Kind, Layout, Place
+from eagle_eye.types import Demand, Entity, Event, Kind, Layout, RankPlacement
 from fakes.synthetic_job import SyntheticJob
 from remediation.job_commands.commander import Sent
 
@@ -49,10 +49,10 @@ class ElasticJob(SyntheticJob):
     @property
     def layout(self) -> Layout:
         workers = [(node, slot) for node, count in self._here.items() for slot in range(count)]
-        places = tuple(Place(worker=f"{self.run_name}/{node}/{slot}", node=node, rank=rank, local_rank=slot) for rank, (node, slot) in enumerate(workers))
+        places = tuple(RankPlacement(worker=f"{self.run_name}/{node}/{slot}", node=node, rank=rank, local_rank=slot) for rank, (node, slot) in enumerate(workers))
         return Layout(
             job=self.name, epoch=self.epoch, time=self._began, coordinator=self.nodes[0], launchers={node: f"{node}:7000" for node in self.declared},
-            places=places, reason=self._reason, plan=self._plan, excluded=self.excluded, in_place=self.epoch > 1,
+            placements=places, reason=self._reason, plan=self._plan, excluded=self.excluded, in_place=self.epoch > 1,
         )  # fmt: skip
 
     def lose_worker(self, node: str = "n1") -> Event:

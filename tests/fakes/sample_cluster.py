@@ -105,8 +105,8 @@ class Night:
     def run(self, seconds: float) -> None:
         """Let time pass."""
         for _ in range(round(seconds * 5)):
-            for pulse in self.job.advance(0.2):
-                self.engine.follow(pulse)
+            for snapshot in self.job.advance(0.2):
+                self.engine.follow(snapshot)
             self.engine.tick()
 
     # --- what happens --------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Night:
         return engine
 
     def _stacks(self) -> dict[str, dict[str, str]]:
-        return {place.worker: {"stack": ALONE if place.worker == "run1/node-b/0" else RING} for place in self.job.layout.places}
+        return {place.worker: {"stack": ALONE if place.worker == "run1/node-b/0" else RING} for place in self.job.layout.placements}
 
     def _keep_job(self) -> None:
         self.ledger.save_job(JOB, self.job.layout, "node-a:7000", "restart:3", self.job.budget_left)

@@ -12,8 +12,8 @@ from eagle_eye.types import (
     Layout,
     Mode,
     Outcome,
-    Place,
     Plan,
+    RankPlacement,
     Severity,
     Situation,
     Target,
@@ -34,7 +34,7 @@ def layout(job: str = JOB, nodes: tuple[str, ...] = NODES, slots: int = 2) -> La
     places = [(name, slot) for name in nodes for slot in range(slots)]
     return Layout(
         job=job, epoch=3, time=NOW - 600, coordinator=nodes[0], launchers={name: f"{name}:7000" for name in nodes},
-        places=tuple(Place(worker=f"r/{name}/{slot}", node=name, rank=rank, local_rank=slot) for rank, (name, slot) in enumerate(places)),
+        placements=tuple(RankPlacement(worker=f"r/{name}/{slot}", node=name, rank=rank, local_rank=slot) for rank, (name, slot) in enumerate(places)),
     )  # fmt: skip
 
 

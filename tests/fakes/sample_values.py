@@ -12,9 +12,9 @@ from eagle_eye.types import (
     Incident,
     Kind,
     Layout,
-    Place,
     Plan,
     Progress,
+    RankPlacement,
     Severity,
     Target,
 )
@@ -76,6 +76,6 @@ def a_step(state: Any, time: float = 104.0, step: str = "restart") -> Progress:
 
 
 def a_layout(epoch: int = 2, coordinator: str = "node-a", time: float = 50.0) -> Layout:
-    place = Place(worker="run1/node-a/0", node=coordinator, rank=0, local_rank=0)
+    place = RankPlacement(worker="run1/node-a/0", node=coordinator, rank=0, local_rank=0)
     launchers = {coordinator: "127.0.0.1:7001"}
-    return Layout(job=JOB, epoch=epoch, time=time, coordinator=coordinator, launchers=launchers, places=(place,))
+    return Layout(job=JOB, epoch=epoch, time=time, coordinator=coordinator, launchers=launchers, placements=(place,))

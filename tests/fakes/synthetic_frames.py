@@ -25,7 +25,7 @@ import numpy as np
 
 from detectors.runtime.hot_window import Window
 from eagle_eye.frames import Frame
-from eagle_eye.types import Entity, Event, Floats, Integers, Kind, Layout, Place, Step, Topology
+from eagle_eye.types import Entity, Event, Floats, Integers, Kind, Layout, RankPlacement, Step, Topology
 
 JOB = "team/gpt/run"
 BEGAN = 1_700_000_000.0
@@ -182,7 +182,7 @@ def layout_of(nodes: int, workers_per_node: int, job: str = JOB, epoch: int = 1,
     """A layout of `nodes` × `workers_per_node` data-parallel workers."""
     run = job.rsplit("/", 1)[-1]
     places = tuple(
-        Place(
+        RankPlacement(
             worker=f"{run}/node-{node}/{slot}",
             node=f"node-{node}",
             rank=node * workers_per_node + slot,
@@ -199,7 +199,7 @@ def layout_of(nodes: int, workers_per_node: int, job: str = JOB, epoch: int = 1,
         time=BEGAN,
         coordinator="node-0",
         launchers={f"node-{node}": f"127.0.0.1:{29500 + node}" for node in range(nodes)},
-        places=places,
+        placements=places,
         reason="start",
     )
 
@@ -220,7 +220,7 @@ def job_frames(
     layout = layout or layout_of(nodes, workers_per_node, job, gpus=gpus)
     entities = {Kind.NODE: layout.nodes, Kind.WORKER: layout.workers}
     if gpus:
-        entities[Kind.GPU] = tuple(place.gpu for place in layout.places)
+        entities[Kind.GPU] = tuple(place.gpu for place in layout.placements)
     window = Window()
     seen: dict[Kind, tuple[str, ...]] = {}
     for tick in range(ticks):
@@ -265,7 +265,7 @@ def _draft(
     metrics = {Kind.NODE: _normal(NODE_NORMALS, len(entities[Kind.NODE]), rng)}
     if Kind.GPU in entities:
         metrics[Kind.GPU] = _normal(GPU_NORMALS, len(entities[Kind.GPU]), rng)
-    metrics[Kind.WORKER] = _workers(tick, len(layout.places), step_s, rng)
+    metrics[Kind.WORKER] = _workers(tick, len(layout.placements), step_s, rng)
     first, last = int(tick / step_s), int((tick + 1) / step_s)
     return Draft(
         tick=tick,
@@ -309,7 +309,7 @@ def _workers(tick: int, count: int, step_s: float, rng: np.random.Generator) -> 
 
 
 def _step(number: int, layout: Layout, step_s: float, rng: np.random.Generator) -> StepDraft:
-    count = len(layout.places)
+    count = len(layout.placements)
 
     def share(part: float) -> Any:
         return part * step_s * (1 + 0.01 * rng.standard_normal(count))
@@ -363,7 +363,7 @@ def _frame(draft: Draft, seen: dict[Kind, tuple[str, ...]]) -> Frame:
         layout=draft.layout,
         topology=Topology(
             nodes=dict.fromkeys(draft.layout.nodes, "switch-0"),
-            gpus={place.gpu: place.node for place in draft.layout.places if place.gpu},
+            gpus={place.gpu: place.node for place in draft.layout.placements if place.gpu},
         ),
         reporting=draft.reporting,
     )

@@ -1,7 +1,7 @@
 """A job that exists only on paper: it trains, breaks and is restarted on a FakeClock. For tests and rehearsals.
 
     job = SyntheticJob(clock=clock)
-    pulses = job.advance(0.1)            # what the stream would have told of that tenth of a second
+    snapshots = job.advance(0.1)            # what the stream would have told of that tenth of a second
     commander = FakeCommander(answers=job.answers())
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.frames import Frame
-from eagle_eye.job_snapshots import pulse_of
+from eagle_eye.job_snapshots import snapshot_of
 from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.types import (
     Culprit,
@@ -24,10 +24,10 @@ from eagle_eye.types import (
     Evidence,
     Floats,
     Incident,
+    JobSnapshot,
     Kind,
     Layout,
-    Place,
-    Pulse,
+    RankPlacement,
     Severity,
     Step,
 )
@@ -96,8 +96,8 @@ class SyntheticJob:
             time=self._began,
             coordinator=nodes[0],
             launchers={node: f"{node}:7000" for node in self.nodes},
-            places=tuple(
-                Place(worker=f"run1/{node}/{slot}", node=node, rank=rank, local_rank=slot)
+            placements=tuple(
+                RankPlacement(worker=f"run1/{node}/{slot}", node=node, rank=rank, local_rank=slot)
                 for rank, (node, slot) in enumerate(workers)
             ),
             excluded=self.excluded,
@@ -111,9 +111,9 @@ class SyntheticJob:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def advance(self, seconds: float) -> list[Pulse]:
-        """Let time pass; returns the pulses: a cut for each event, a tick each second."""
-        return [pulse_of(frame) for frame in self.frames(seconds)]
+    def advance(self, seconds: float) -> list[JobSnapshot]:
+        """Let time pass; returns the snapshots: a cut for each event, a tick each second."""
+        return [snapshot_of(frame) for frame in self.frames(seconds)]
 
     def frames(self, seconds: float) -> list[Frame]:
         """The same as frames."""
@@ -161,7 +161,7 @@ class SyntheticJob:
         return {
             "restart": self._restart,
             "reattempt": self._reattempt,
-            "dump": lambda _sent: {place.worker: {"stack": "in all_reduce"} for place in self.layout.places},
+            "dump": lambda _sent: {place.worker: {"stack": "in all_reduce"} for place in self.layout.placements},
             "release": self._release,
         }
 
@@ -205,8 +205,8 @@ class SyntheticJob:
         self._tell("epoch.begun", self.entity, budget_left=str(self.budget_left), **attributes)
 
     def _duration(self) -> float:
-        nodes = frozenset(place.node for place in self.layout.places)
-        return self.step_s * self.slow(nodes) * self._full / max(1, len(self.layout.places))
+        nodes = frozenset(place.node for place in self.layout.placements)
+        return self.step_s * self.slow(nodes) * self._full / max(1, len(self.layout.placements))
 
     def _commit(self) -> None:
         workers = self.layout.workers

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.clock import SystemClock
-from eagle_eye.types import Holding, Layout
+from eagle_eye.types import Layout, WorkerStateReport
 from fakes.elastic_processes import TORCH
 from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the stage writes SCRIPT
 from fakes.launchers import FakeLeader, Stage, wait_until
@@ -19,7 +19,7 @@ STEPS = 120
 
 
 def smaller(layout: Layout, workers: int) -> Layout:
-    return msgspec.structs.replace(layout, epoch=layout.epoch + 1, places=layout.places[:workers], plan="smaller")
+    return msgspec.structs.replace(layout, epoch=layout.epoch + 1, placements=layout.placements[:workers], plan="smaller")
 
 
 def test_a_killed_and_resized_job_ends_with_the_bits_of_an_undisturbed_one(stage: Stage, leader: FakeLeader, tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_killed_and_resized_job_ends_with_the_bits_of_an_undisturbed_one(stage
 
     layout = stage.layouts()[-1]
     target = smaller(layout, 2)
-    held = [Holding(worker=place.worker, node=place.node, step=steps_of(tmp_path)[-1]["step"]) for place in target.places]
+    held = [WorkerStateReport(worker=place.worker, node=place.node, step=steps_of(tmp_path)[-1]["step"]) for place in target.placements]
     wanted = plan_transition(layout.job, target.epoch, target, held, micro_batches=6, segments=1, layer_bytes=[1, 0, 1])
     outcome = ElasticWorkers(commander=LeaderCommands(leader), clock=SystemClock()).apply(wanted)
     assert (outcome.state, outcome.plan) == ("done", "smaller"), outcome.detail

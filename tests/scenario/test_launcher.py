@@ -225,7 +225,7 @@ def test_who_comes_second_to_the_meeting_place_listens_beside_it(stage: Stage) -
     for node in (0, 1):
         stage.launch(node, address=meeting, rendezvous=meeting, or_any_port=True, nnodes=(2, 2))
     stage.began(1)
-    assert len(stage.layouts()[-1].places) == 4
+    assert len(stage.layouts()[-1].placements) == 4
     assert len(set(stage.layouts()[-1].launchers.values())) == 2
 
 

@@ -25,9 +25,9 @@ from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Ledger
-from eagle_eye.stream import PULSES
+from eagle_eye.stream import JOB_SNAPSHOTS
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.types import Outcome, Plan, Pulse
+from eagle_eye.types import JobSnapshot, Outcome, Plan
 
 SCRIPT = Path(__file__).with_name("waiting_job.py")
 DEADLINE_S = 120.0
@@ -84,15 +84,15 @@ class Stage:
 
         def now(ledger: Ledger) -> int:
             facts = ledger.jobs().get(job)
-            return len(facts.layout.places) if facts is not None and facts.layout.in_place and facts.demand is not None else 0
+            return len(facts.layout.placements) if facts is not None and facts.layout.in_place and facts.demand is not None else 0
 
         return self.ask(now) or 0
 
     def steps(self, job: str) -> int:
         """That were done in place."""
         with EmbeddedStream(self.cluster.state_dir / "stream") as stream:
-            pulses = [msgspec.json.decode(message.value, type=Pulse) for message in stream.read(PULSES, 0, 0, 100_000)]
-        return sum(step.epoch > 1 for pulse in pulses if pulse.job == job for step in pulse.steps)
+            snapshots = [msgspec.json.decode(message.value, type=JobSnapshot) for message in stream.read(JOB_SNAPSHOTS, 0, 0, 100_000)]
+        return sum(step.epoch > 1 for snapshot in snapshots if snapshot.job == job for step in snapshot.steps)
 
     def outcome_of(self, plan: Plan) -> Outcome | None:
         found: Outcome | None = self.ask(lambda ledger: ledger.outcome(plan.id))

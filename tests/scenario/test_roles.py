@@ -18,9 +18,9 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Holder, IncidentRecord, Ledger
 from eagle_eye.rpc.control_client import call
-from eagle_eye.stream import INCIDENTS, OBSERVATIONS, PULSES
+from eagle_eye.stream import INCIDENTS, JOB_SNAPSHOTS, OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.types import Incident, Pulse
+from eagle_eye.types import Incident, JobSnapshot
 
 LOOP = Path(__file__).with_name("loop.py")
 DEADLINE_S = 60.0
@@ -92,10 +92,10 @@ def owned(stage: Stage, name: str) -> dict[int, int]:
     return {int(lease.name.split("/")[1]): lease.term for lease in held if lease.holder.pid == process.pid}
 
 
-def newest_pulse(stage: Stage) -> Pulse:
+def newest_snapshot(stage: Stage) -> JobSnapshot:
     with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
-        last = stream.read(PULSES, 0, stream.end(PULSES, 0) - 1)[-1]
-    return msgspec.json.decode(last.value, type=Pulse)
+        last = stream.read(JOB_SNAPSHOTS, 0, stream.end(JOB_SNAPSHOTS, 0) - 1)[-1]
+    return msgspec.json.decode(last.value, type=JobSnapshot)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -159,7 +159,7 @@ def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_s
     kill(stage.cluster.further.pop(victim))
     wait(stage, "the other to own everything", lambda: len(owned(stage, survivor)) == PARTITIONS)
     assert owned(stage, survivor)[partition] == term + 1
-    wait(stage, "pulses of the new owner", lambda: newest_pulse(stage).generation == term + 1)
+    wait(stage, "snapshots of the new owner", lambda: newest_snapshot(stage).generation == term + 1)
     assert incidents_of(stage) == {*before, kept.incident.id}, "the same incident goes on"
     healed(stage, kept)
     assert incidents_of(stage) == {*before, kept.incident.id}

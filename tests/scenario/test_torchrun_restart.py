@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eagle_eye.clock import SystemClock
-from eagle_eye.types import Holding, Layout
+from eagle_eye.types import Layout, WorkerStateReport
 from fakes.launchers import FakeLeader, Stage, wait_until
 from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import Torchrun
@@ -81,8 +81,8 @@ def undisturbed(home: Path) -> dict[int, float]:
 
 
 def without(layout: Layout, node: str) -> Layout:
-    places = tuple(place for place in layout.places if place.node != node)
-    return msgspec.structs.replace(layout, epoch=layout.epoch + 1, places=places, plan=f"without {node}", excluded=(node,))
+    places = tuple(place for place in layout.placements if place.node != node)
+    return msgspec.structs.replace(layout, epoch=layout.epoch + 1, placements=places, plan=f"without {node}", excluded=(node,))
 
 
 def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_learns(stage: Stage, leader: FakeLeader, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_
 
     layout = stage.layouts()[-1]
     target = without(layout, "n1")
-    held = [Holding(worker=place.worker, node=place.node, step=GATE) for place in target.places]
+    held = [WorkerStateReport(worker=place.worker, node=place.node, step=GATE) for place in target.placements]
     wanted = plan_transition(layout.job, target.epoch, target, held, micro_batches=8, segments=1, layer_bytes=[1])
     outcome = Torchrun(commander=LeaderCommands(leader), clock=SystemClock()).apply(wanted)
     assert (outcome.state, outcome.plan) == ("done", "without n1"), outcome.detail

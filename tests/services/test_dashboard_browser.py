@@ -123,7 +123,7 @@ def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened: 
     assert job in text
     assert bill(ledger, kept) in plain(text)
     expect(page.locator(".ee-call", has_text=formatting.capital(kept.incident.cause))).to_contain_text(SLOW_NODE)
-    expect(page.locator(".ee-table", has_text="Workers").locator("tbody tr")).to_contain_text(str(len(facts.layout.places)))
+    expect(page.locator(".ee-table", has_text="Workers").locator("tbody tr")).to_contain_text(str(len(facts.layout.placements)))
 
 
 def test_the_job_is_told_with_its_workers_and_all_that_happened_to_it(go: Go, ledger: Ledger) -> None:
@@ -131,7 +131,7 @@ def test_the_job_is_told_with_its_workers_and_all_that_happened_to_it(go: Go, le
     expect(page.locator(".js-plotly-plot")).to_have_count(2)
     facts, text = ledger.jobs()[JOB], told(page)
     assert f"epoch {facts.layout.epoch}" in text
-    assert f"{len(facts.layout.places)} workers on {len(facts.layout.nodes)} nodes" in text
+    assert f"{len(facts.layout.placements)} workers on {len(facts.layout.nodes)} nodes" in text
     for kept in ledger.incidents():
         expect(page.locator(f"a[href*='{kept.incident.id}']", has_text=formatting.capital(kept.incident.cause)).first).to_be_attached()
     expect(page.locator(".ee-banner", has_text=SLOW_NODE)).to_contain_text("is slow")

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from contract.ledger_cases import *  # noqa: F403 -- the cases are the same for every database
-from eagle_eye.errors import LedgerAway, LedgerError, Stale
+from eagle_eye.errors import LedgerError, LedgerUnavailable, Stale
 from eagle_eye.ledger import Holder, Ledger, tables
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
@@ -90,7 +90,7 @@ def test_leases_run_by_the_clock_of_the_database(ledger: Ledger, reopened: Ledge
 
 
 def test_one_that_stands_still_in_the_middle_of_a_write_is_thrown_out(ledger: Ledger, reopened: Ledger) -> None:
-    with pytest.raises(LedgerAway), reopened._writing() as connection:  # noqa: PT012 -- a transaction has a middle
+    with pytest.raises(LedgerUnavailable), reopened._writing() as connection:  # noqa: PT012 -- a transaction has a middle
         connection.execute(text("SET idle_in_transaction_session_timeout = '300ms'"))
         assert ledger.save_incident(an_incident(), IncidentState.OPEN)  # waits until the database ends the other's turn
         connection.execute(text("SELECT 1"))
@@ -122,7 +122,7 @@ def test_a_restart_in_the_middle_of_writing_loses_and_doubles_nothing(server: Po
 def test_without_patience_a_server_that_is_down_is_told_at_once(server: Postgres, reopened: Ledger) -> None:
     server.stop()
     try:
-        with pytest.raises(LedgerAway, match=r"is PostgreSQL running there, and is ledger.url right\?"):
+        with pytest.raises(LedgerUnavailable, match=r"is PostgreSQL running there, and is ledger.url right\?"):
             reopened.incidents()
     finally:
         server.start()

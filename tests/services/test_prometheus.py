@@ -20,7 +20,7 @@ from eagle_eye.history.history_metrics import HistoryFigures, HistoryMetrics
 from eagle_eye.ledger import Ledger
 from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.types import Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
-from eagle_eye.types.job_snapshot import Pulse, PulseStep
+from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 from fakes.sample_values import JOB, a_layout, a_plan, an_incident
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -64,8 +64,8 @@ def everything(tmp_path_factory) -> str:
     figures = ProcessFigures(role="all", leads=True, partitions=(partition,), sessions={"agent": 1})
     metrics = Metrics(lambda: figures, ledger, FakeClock(1000.0))
     metrics.add(HistoryMetrics(lambda: [HistoryFigures(partition=0, files=1, rows=1, bytes=1, skipped=0, failures=0, behind_s=30.0)]))
-    step = PulseStep(number=1, epoch=1, end=1.0, workers=2, tokens=8.0, step_s=0.5)
-    metrics.follow(Pulse(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
+    step = SnapshotStep(number=1, epoch=1, end=1.0, workers=2, tokens=8.0, step_s=0.5)
+    metrics.follow(JobSnapshot(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
     failing = Event(name="collector.failing", job=JOB, entity=Entity(kind=Kind.NODE, name="n"), time=1.0, node="n", boot="b", number=1, attributes={"collector": "gpu"})
     metrics.hear([failing])
     ledger.save_incident(an_incident(), IncidentState.OPEN)

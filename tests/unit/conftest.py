@@ -50,8 +50,8 @@ class World:
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
-            for pulse in self.job.advance(0.1):
-                self.engine.follow(pulse)
+            for snapshot in self.job.advance(0.1):
+                self.engine.follow(snapshot)
             self.engine.tick()
 
     def find(self, cause: str, culprit: Entity | None = None, **more) -> Incident:

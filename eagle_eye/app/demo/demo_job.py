@@ -83,7 +83,7 @@ class Stage:
     def full(self) -> bool:
         """Every node takes part, and a step was committed since."""
         layout, steps = self.record.trace.layout, self.record.trace.steps
-        return layout is not None and len(layout.places) == len(self.nodes) * self.workers_per_node and bool(steps) and steps[-1].epoch == layout.epoch
+        return layout is not None and len(layout.placements) == len(self.nodes) * self.workers_per_node and bool(steps) and steps[-1].epoch == layout.epoch
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Look until the condition holds; False after `seconds`. Raises LaunchError when the server has ended."""

@@ -63,7 +63,7 @@ def _job(trace: Trace, now: float) -> Table:
     job.add_row("step", f"{last.number}   {now - last.end:.1f} s ago")
     job.add_row("loss", f"{last.loss:.4f}   {_line([step.loss for step in recent])}")
     job.add_row("step time", f"{last.seconds * 1000:.0f} ms   {_line([step.seconds for step in recent])}")
-    job.add_row("ranks", "   ".join(f"{place.rank}:{place.node}" for place in layout.places) + (f"   without {', '.join(layout.excluded)}" if layout.excluded else ""))
+    job.add_row("ranks", "   ".join(f"{place.rank}:{place.node}" for place in layout.placements) + (f"   without {', '.join(layout.excluded)}" if layout.excluded else ""))
     return job
 
 

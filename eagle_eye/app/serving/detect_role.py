@@ -15,7 +15,7 @@ from eagle_eye.app import plugin_wiring
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.types import ConfigChange, Incident, Pulse
+from eagle_eye.types import ConfigChange, Incident, JobSnapshot
 
 from .leader_lease import this_process
 from .service_registry import Around, Running, of_partition
@@ -128,11 +128,11 @@ def runner_of(around: Around, detectors: Prototypes, partition: int, term: int) 
     def on_incidents(_incidents: Sequence[Incident]) -> None:
         around.nudge.set()
 
-    def on_pulses(pulses: Sequence[Pulse]) -> None:
+    def on_snapshots(snapshots: Sequence[JobSnapshot]) -> None:
         around.nudge.set()
         if around.metrics is not None:
-            for pulse in pulses:
-                around.metrics.follow(pulse)
+            for snapshot in snapshots:
+                around.metrics.follow(snapshot)
 
     def on_frame(frame: Frame) -> None:
         if around.metrics is not None:
@@ -140,7 +140,7 @@ def runner_of(around: Around, detectors: Prototypes, partition: int, term: int) 
 
     return Runner(
         around.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
-        on_incidents=on_incidents, on_pulses=on_pulses, on_frame=on_frame, on_notice=tell,
+        on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=tell,
         records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
         learning=Learning(lessons, directory=config.state / "baselines", clock=clock, on_notice=tell),
     )  # fmt: skip

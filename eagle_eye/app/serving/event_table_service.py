@@ -7,7 +7,7 @@ import msgspec
 
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Plan, Severity, StandingPlan
+from eagle_eye.types import Plan, PrecomputedPlan, Severity
 from remediation.engine.engine import Engine
 from remediation.job_commands.commander import Commander
 
@@ -53,7 +53,7 @@ class Foreseeing:
         for job in sorted({job for plan in plans for job in plan.epochs}):
             self._tell(job, self._engine.precomputed_plans.of_job(job))
 
-    def _tell(self, job: str, plans: tuple[StandingPlan, ...]) -> None:
+    def _tell(self, job: str, plans: tuple[PrecomputedPlan, ...]) -> None:
         carrier = Plan(id="", incident="", action="standing", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # said again, it does no harm
         arguments = {"plans": [msgspec.to_builtins(plan) for plan in plans]}
         try:

@@ -15,7 +15,7 @@ from eagle_eye.access import Gate
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, LedgerAway, Stale
+from eagle_eye.errors import EagleEyeError, LedgerUnavailable, Stale
 from eagle_eye.ledger import Ledger
 from eagle_eye.ledger.factory import SERVER_PATIENCE_S, open_ledger
 from eagle_eye.rpc.control_server import ControlServer
@@ -59,7 +59,7 @@ class Lead:
             if await self._stand_by(seat):
                 try:
                     await self._lead(seat)
-                except (Stale, LedgerAway) as error:
+                except (Stale, LedgerUnavailable) as error:
                     log.warning("the term %d is over: %s", seat.term, error)
                 finally:
                     await asyncio.to_thread(seat.resign)
@@ -156,7 +156,7 @@ class Term:
         """The engine's thread. A ledger that is another leader's by now, or away for long, ends the term and not the process."""
         try:
             drive(self._leading.engine, intake, self._around.nudge, self._threads.stop, self._around.clock)
-        except (Stale, LedgerAway) as error:
+        except (Stale, LedgerUnavailable) as error:
             log.warning("the term %d is over: %s", self._seat.term, error)
             self._threads.stop.set()
 

@@ -19,7 +19,7 @@ from collectors.agent.unsigned_event import unsigned
 from collectors.gpu import GpuCollector
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, parse
-from eagle_eye.errors import PluginError, StreamAway
+from eagle_eye.errors import PluginError, StreamUnavailable
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, Record, SchemaRecord, StepReading
 from eagle_eye.wire import Schemas, decode
@@ -447,7 +447,7 @@ def test_a_stream_that_cannot_be_opened_is_away_and_is_opened_later() -> None:
         return Taking()
 
     stream = LateStream(opening)
-    with pytest.raises(StreamAway, match="No space left"):
+    with pytest.raises(StreamUnavailable, match="No space left"):
         stream.append("t", [])
     stream.append("t", [])
     stream.close()

@@ -8,7 +8,7 @@ import pytest
 from collectors.agent.lazy_stream import LateStream
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import parse
-from eagle_eye.errors import ConfigError, StreamAway
+from eagle_eye.errors import ConfigError, StreamUnavailable
 from eagle_eye.stream import OBSERVATIONS, WATCHERS, Stream
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.factory import confirmed_by, open_embedded, open_under
@@ -28,7 +28,7 @@ def test_it_is_away_until_it_can_be_opened_and_opened_once() -> None:
 
     late = LateStream(opening)
     late.open()
-    with pytest.raises(StreamAway, match="no such device"):
+    with pytest.raises(StreamUnavailable, match="no such device"):
         late.append("t", [("k", b"v")])
     place = late.append("t", [("k", b"v")])[0]
     assert late.read("t", place.partition, place.offset)[0].value == b"v"

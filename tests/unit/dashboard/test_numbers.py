@@ -12,7 +12,7 @@ from dashboard.sources import Sources
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, HistoryConfig
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Layout, Place
+from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Layout, RankPlacement
 from fakes.sample_values import JOB, a_layout, an_incident
 from fakes.small_deployment import T0, RecordedJob, worker
 
@@ -40,8 +40,8 @@ def recorded(tmp_path: Path) -> RecordedJob:
 
 
 def two_nodes(time: float = T0) -> Layout:
-    places = tuple(Place(worker=worker(node, slot), node=node, rank=rank * 2 + slot, local_rank=slot, gpu=f"GPU-{node}-{slot}") for rank, node in enumerate(("node-a", "node-b")) for slot in (0, 1))
-    return Layout(job=JOB, epoch=1, time=time, coordinator="node-a", launchers={}, places=places)
+    places = tuple(RankPlacement(worker=worker(node, slot), node=node, rank=rank * 2 + slot, local_rank=slot, gpu=f"GPU-{node}-{slot}") for rank, node in enumerate(("node-a", "node-b")) for slot in (0, 1))
+    return Layout(job=JOB, epoch=1, time=time, coordinator="node-a", launchers={}, placements=places)
 
 
 def on(node: str, name: str = "incident-1", **changes) -> object:

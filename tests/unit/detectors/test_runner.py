@@ -10,7 +10,7 @@ import pytest
 
 from detectors.runtime import evaluator
 from detectors.runtime.incident_recorder import read_records, record_path
-from detectors.runtime.watermarks import SNAPSHOT_TICKS, mark_key
+from detectors.runtime.watermarks import BOOTSTRAP_TICKS, mark_key
 from eagle_eye import wire
 from eagle_eye.errors import ConfigError
 from eagle_eye.frames import Frame
@@ -25,7 +25,7 @@ from eagle_eye.types import (
     Incident,
     Layout,
     Mark,
-    Place,
+    RankPlacement,
     SchemaRecord,
 )
 from fakes.runner_partition import JOB, NODE, Exited, Hot, World, settle
@@ -127,11 +127,11 @@ def test_ticks_that_a_paused_process_missed_are_not_made_up(world: World) -> Non
 def test_standing_records_come_again_as_a_snapshot(world: World) -> None:
     change = ConfigChange(digest="d", text="")
     runner = world.runner(Exited(), config=change)
-    place = Place(worker="r/n/0", node="n", rank=0, local_rank=0)
-    layout = Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, places=(place,))
+    place = RankPlacement(worker="r/n/0", node="n", rank=0, local_rank=0)
+    layout = Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, placements=(place,))
     world.put(layout)
     world.put(Baseline(name="forest", job=JOB, digest="b", fitted=1.0, data=b"x"))
-    for _ in range(SNAPSHOT_TICKS + 2):
+    for _ in range(BOOTSTRAP_TICKS + 2):
         world.second(runner)
     records = world.records()
     latest = {type(record) for record in records[-len(records) // 3 :]}

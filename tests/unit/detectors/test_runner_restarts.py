@@ -8,10 +8,10 @@ import pytest
 
 from detectors.runtime import open_record_offsets, recovery
 from detectors.runtime.runner import Runner
-from detectors.runtime.watermarks import SNAPSHOT_TICKS
+from detectors.runtime.watermarks import BOOTSTRAP_TICKS
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.types import ConfigChange, Incident, Kind, Layout, Place, SchemaRecord
+from eagle_eye.types import ConfigChange, Incident, Kind, Layout, RankPlacement, SchemaRecord
 from fakes.runner_partition import JOB, Exited, Hot, World, settle
 
 
@@ -153,9 +153,9 @@ def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_fol
 
 def test_the_newest_part_is_read_with_the_standing_records_of_before(world: World, little_at_once: None) -> None:
     runner = world.runner(Exited())
-    place = Place(worker="r/n/0", node="n", rank=0, local_rank=0)
-    world.put(Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, places=(place,)))
-    for _ in range(SNAPSHOT_TICKS + 50):
+    place = RankPlacement(worker="r/n/0", node="n", rank=0, local_rank=0)
+    world.put(Layout(job=JOB, epoch=1, time=1.0, coordinator="n", launchers={}, placements=(place,)))
+    for _ in range(BOOTSTRAP_TICKS + 50):
         world.second(runner)
     again = world.runner(Exited(), generation=2)
     world.second(again)
@@ -180,13 +180,13 @@ def test_an_owner_looks_for_what_is_open_no_further_back_than_the_last_snapshot(
     for _ in range(3):
         for celsius in (90, 90, 90, 20):  # opened and withdrawn
             world.second(runner, celsius)
-    for _ in range(SNAPSHOT_TICKS):
+    for _ in range(BOOTSTRAP_TICKS):
         world.second(runner)
     end = world.stream.end(FINDINGS, 0)
     assert (end, world.stream.committed("eagle-eye.open.0", FINDINGS, 0)) == (6, end)
     world.exit()
     settle(runner)
-    for _ in range(SNAPSHOT_TICKS):
+    for _ in range(BOOTSTRAP_TICKS):
         world.second(runner)
     assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == end, "where the open one lies"
     [opened] = world.runner(Exited(), Hot(), generation=2).watch.open_findings()
@@ -200,7 +200,7 @@ def test_what_lies_far_back_is_written_again_so_that_nobody_goes_there(world: Wo
     for _ in range(4):
         for celsius in (90, 90, 90, 20):
             world.second(runner, celsius)
-    for _ in range(2 * SNAPSHOT_TICKS):
+    for _ in range(2 * BOOTSTRAP_TICKS):
         world.second(runner)
     first = world.stream.read(FINDINGS, 0, 0)[0].value
     copies = [message.offset for message in world.stream.read(FINDINGS, 0, 0) if message.value == first]

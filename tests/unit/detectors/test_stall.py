@@ -25,7 +25,7 @@ def stalls(phases: str, *, step: int = 12, marks: int = 120, behind: int = 0, st
     """One stall event per worker, e.g. phases "f ccc": the first is in forward, the others in communication."""
     short = {"c": "communication", "f": "forward", "d": "data", "e": "evaluation", "o": "other"}
     found = []
-    for index, place in enumerate(LAYOUT.places):
+    for index, place in enumerate(LAYOUT.placements):
         slow = phases[index] != "c" or (index == 0 and behind > 0)
         entity = worker(place.node, place.local_rank)
         told = {"step": step - (behind if slow else 0), "marks": marks - (1 if slow else 0), "phase": short[phases[index]]}
@@ -160,7 +160,7 @@ def test_twin_what_was_read_before_the_workers_moved_again_accuses_nobody_anew()
     frames = list(job_frames(2, 2, 13, np.random.default_rng(0), faults=faults))
     begun, moved = frames[7].time, frames[7].time + 0.6
     frames[8] = replace(frames[8], metrics={Kind.WORKER: frames[7].metrics[Kind.WORKER]})
-    resumed = [event("resumed", worker(place.node, place.local_rank), moved, step=12, epoch=1) for place in LAYOUT.places]
+    resumed = [event("resumed", worker(place.node, place.local_rank), moved, step=12, epoch=1) for place in LAYOUT.placements]
     detector = Progress()
     before = [claim for frame in frames[:8] for claim in detector.update(frame)]
     over = list(detector.update(cut_frame(moved, *resumed, layout=LAYOUT)))

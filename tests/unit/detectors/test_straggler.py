@@ -89,8 +89,8 @@ def test_twin_more_tokens_are_more_work_and_not_a_slow_worker() -> None:
 
 def test_twin_another_pipeline_stage_may_compute_longer() -> None:
     layout = layout_of(2, 3)
-    places = tuple(msgspec.structs.replace(place, pp=int(place.node == "node-1")) for place in layout.places)
-    staged = msgspec.structs.replace(layout, places=places)
+    places = tuple(msgspec.structs.replace(place, pp=int(place.node == "node-1")) for place in layout.placements)
+    staged = msgspec.structs.replace(layout, placements=places)
     faults = [Slowed(index, 2.0, 0) for index in (3, 4, 5)]
     assert claims(*faults, nodes=2, each=3, layout=staged) == []
     assert {claim.entity.name for claim in claims(Slowed(4, 2.0, 0), layout=staged)} == {"run/node-1/1"}

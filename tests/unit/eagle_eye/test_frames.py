@@ -18,7 +18,7 @@ from eagle_eye.types import (
     Kind,
     Layout,
     Mark,
-    Place,
+    RankPlacement,
     Reading,
     StepReading,
     Topology,
@@ -79,10 +79,10 @@ def steps(number: int, workers: Mapping[str, float], epoch: int = 1) -> StepRead
 
 def layout(*workers: str, epoch: int = 1, gpu: str = "") -> Layout:
     places = tuple(
-        Place(worker=worker, node=worker.split("/")[1], rank=rank, local_rank=rank, gpu=gpu and f"{gpu}-{rank}")
+        RankPlacement(worker=worker, node=worker.split("/")[1], rank=rank, local_rank=rank, gpu=gpu and f"{gpu}-{rank}")
         for rank, worker in enumerate(workers)
     )
-    return Layout(job=JOB, epoch=epoch, time=float(epoch), coordinator="n", launchers={}, places=places)
+    return Layout(job=JOB, epoch=epoch, time=float(epoch), coordinator="n", launchers={}, placements=places)
 
 
 def event(number: int, boot: str = "b") -> Event:
@@ -365,7 +365,7 @@ def test_a_worker_that_changes_its_rank_and_gpu_keeps_its_column() -> None:
     job.send("a", 1, reading)
     job.tick()
     job.builder.feed(layout("r/b/0", "r/a/0", epoch=2, gpu="new"))
-    job.builder.feed(layout("r/a/0", "r/b/0", epoch=1, gpu="old"))  # comes again with a snapshot
+    job.builder.feed(layout("r/a/0", "r/b/0", epoch=1, gpu="old"))  # comes again with the bootstrap records
     job.send("a", 2, reading)
     frame = job.tick()
     assert frame.layout is not None

@@ -1,4 +1,4 @@
-"""What a pulse keeps of a frame."""
+"""What a snapshot keeps of a frame."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ import pytest
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.frames import Frame
-from eagle_eye.job_snapshots import Pulses, pulse_of
-from eagle_eye.types import Entity, Event, Kind, Pulse, Step
+from eagle_eye.job_snapshots import JobSnapshots, snapshot_of
+from eagle_eye.types import Entity, Event, JobSnapshot, Kind, Step
 from fakes.synthetic_job import SyntheticJob
 
 
@@ -29,15 +29,15 @@ def a_step(**values: list[float]) -> Step:
 
 def test_it_survives_the_wire_also_where_numbers_are_missing(paper):
     frame = replace(a_tick(paper), steps=(a_step(loss=[np.nan, np.inf], tokens=[np.nan, np.nan]),))
-    pulse = pulse_of(frame)
-    assert msgspec.json.decode(msgspec.json.encode(pulse), type=Pulse) == pulse
-    [step] = pulse.steps
+    snapshot = snapshot_of(frame)
+    assert msgspec.json.decode(msgspec.json.encode(snapshot), type=JobSnapshot) == snapshot
+    [step] = snapshot.steps
     assert (step.tokens, step.loss, step.finite) == (None, None, False)
 
 
 def test_a_step_is_summed_up_over_its_workers(paper):
     frame = replace(a_tick(paper), steps=(a_step(loss=[2.0, 4.0], tokens=[100.0, 50.0], step_s=[0.1, 0.5]),))
-    [step] = pulse_of(frame).steps
+    [step] = snapshot_of(frame).steps
     assert (step.workers, step.loss, step.tokens) == (2, pytest.approx(400 / 150), 150.0)
     assert step.step_s == pytest.approx(0.5)
     assert step.finite
@@ -45,46 +45,46 @@ def test_a_step_is_summed_up_over_its_workers(paper):
 
 def test_a_loss_counts_by_the_tokens_it_is_of_and_as_it_is_where_none_are_told(paper):
     given = a_step(loss=[2.0, 4.0], tokens=[100.0, 0.0]), a_step(loss=[2.0, 4.0]), a_step(loss=[np.nan, 4.0], tokens=[100.0, np.nan])
-    assert [step.loss for step in pulse_of(replace(a_tick(paper), steps=given)).steps] == [2.0, 3.0, 4.0]
+    assert [step.loss for step in snapshot_of(replace(a_tick(paper), steps=given)).steps] == [2.0, 3.0, 4.0]
 
 
 def test_a_loss_that_is_told_now_and_then_is_no_bad_number_but_a_logged_nan_is(paper):
     silent, logged = a_step(loss=[np.nan, np.nan]), a_step(loss=[np.nan, 2.0], loss_nan=[1.0, np.nan])
-    steps = pulse_of(replace(a_tick(paper), steps=(silent, logged))).steps
+    steps = snapshot_of(replace(a_tick(paper), steps=(silent, logged))).steps
     assert [step.finite for step in steps] == [True, False]
 
 
 def test_heard_is_the_time_of_the_node_that_was_silent_for_longest(paper):
     frame = a_tick(paper)
     late = replace(frame, reporting={"node-a": frame.time, "node-b": frame.time - 7.0})
-    assert pulse_of(late).heard == frame.time - 7.0
-    assert pulse_of(late).behind_s == 0.0
-    assert pulse_of(replace(frame, reporting={"node-a": frame.time})).heard == 0.0, "one that never reported"
+    assert snapshot_of(late).heard == frame.time - 7.0
+    assert snapshot_of(late).behind_s == 0.0
+    assert snapshot_of(replace(frame, reporting={"node-a": frame.time})).heard == 0.0, "one that never reported"
 
 
 def test_nodes_whose_batches_are_not_of_now_are_named(paper):
     frame = a_tick(paper)
     now = frame.time
-    assert pulse_of(frame).late == {}
+    assert snapshot_of(frame).late == {}
     odd = replace(frame, reporting={"node-a": now + 20.0, "node-b": now - 7.0, "elsewhere": 0.0})
-    assert pulse_of(odd).late == {"node-a": pytest.approx(-20.0), "node-b": pytest.approx(7.0)}
-    assert pulse_of(replace(frame, reporting={"node-a": now})).late == {"node-b": now}
+    assert snapshot_of(odd).late == {"node-a": pytest.approx(-20.0), "node-b": pytest.approx(7.0)}
+    assert snapshot_of(replace(frame, reporting={"node-a": now})).late == {"node-b": now}
 
 
 def test_only_events_that_decisions_hang_on_travel(paper):
     entity = Entity(kind=Kind.JOB, name=paper.name)
     events = tuple(Event(name=name, job=paper.name, entity=entity, time=1.0, node="n", boot="b", number=1) for name in ("xid", "resumed"))
-    assert [event.name for event in pulse_of(replace(a_tick(paper), events=events)).events] == ["resumed"]
+    assert [event.name for event in snapshot_of(replace(a_tick(paper), events=events)).events] == ["resumed"]
 
 
 def test_the_layout_travels_once_and_again_when_it_changes(paper):
-    pulses = Pulses()
-    told = [pulses.of(frame) for _ in range(50) for frame in paper.frames(0.1)]
-    assert [pulse.layout is not None for pulse in told] == [True] + [False] * (len(told) - 1)
+    snapshots = JobSnapshots()
+    told = [snapshots.of(frame) for _ in range(50) for frame in paper.frames(0.1)]
+    assert [snapshot.layout is not None for snapshot in told] == [True] + [False] * (len(told) - 1)
     paper.lose("node-b")
-    changed = [pulse.layout.nodes for frame in paper.frames(0.1) if (pulse := pulses.of(frame)) and pulse.layout]
+    changed = [snapshot.layout.nodes for frame in paper.frames(0.1) if (snapshot := snapshots.of(frame)) and snapshot.layout]
     assert changed == [("node-a",)]
 
 
-def test_a_node_without_a_job_makes_no_pulse(paper):
-    assert Pulses().of(replace(a_tick(paper), layout=None, steps=(), events=())) is None
+def test_a_node_without_a_job_makes_no_snapshot(paper):
+    assert JobSnapshots().of(replace(a_tick(paper), layout=None, steps=(), events=())) is None

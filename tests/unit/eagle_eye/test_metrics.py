@@ -10,18 +10,18 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
 from eagle_eye.types import Allow, Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
-from eagle_eye.types.job_snapshot import Pulse, PulseStep
+from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 from fakes.sample_values import JOB, a_layout, a_plan, an_incident
 
 T0 = 1000.0
 
 
-def step(number: int, end: float, *, epoch: int = 1, step_s: float | None = 1.0, tokens: float | None = 100.0) -> PulseStep:
-    return PulseStep(number=number, epoch=epoch, end=end, workers=4, tokens=tokens, step_s=step_s)
+def step(number: int, end: float, *, epoch: int = 1, step_s: float | None = 1.0, tokens: float | None = 100.0) -> SnapshotStep:
+    return SnapshotStep(number=number, epoch=epoch, end=end, workers=4, tokens=tokens, step_s=step_s)
 
 
-def pulse(time: float, *steps: PulseStep, job: str = JOB, events: tuple[Event, ...] = ()) -> Pulse:
-    return Pulse(job=job, generation=1, number=round(time * 10), time=time, tick=True, steps=steps, events=events, layout=a_layout() if steps else None)
+def snapshot(time: float, *steps: SnapshotStep, job: str = JOB, events: tuple[Event, ...] = ()) -> JobSnapshot:
+    return JobSnapshot(job=job, generation=1, number=round(time * 10), time=time, tick=True, steps=steps, events=events, layout=a_layout() if steps else None)
 
 
 def event(name: str, time: float = T0, *, node: str = "n1", **attributes: str) -> Event:
@@ -54,9 +54,9 @@ def metrics(ledger: Ledger) -> Metrics:
 
 def test_a_job_that_always_steps_has_a_goodput_of_one_and_one_that_stands_half_the_time_a_half(metrics: Metrics) -> None:
     for second in range(100):
-        metrics.follow(pulse(T0 + second + 1, step(second, T0 + second + 1)))
+        metrics.follow(snapshot(T0 + second + 1, step(second, T0 + second + 1)))
         ends = [step(second, T0 + second + 1)] if second % 2 == 0 else []
-        metrics.follow(pulse(T0 + second + 1, *ends, job="t/half/r"))
+        metrics.follow(snapshot(T0 + second + 1, *ends, job="t/half/r"))
     shown = Shown(metrics)
     assert shown("eagle_eye_job_goodput_ratio", job=JOB) == pytest.approx(1.0, abs=0.01)
     assert shown("eagle_eye_job_goodput_ratio", job="t/half/r") == pytest.approx(0.5, abs=0.02)
@@ -67,9 +67,9 @@ def test_a_job_that_always_steps_has_a_goodput_of_one_and_one_that_stands_half_t
 
 def test_what_is_done_again_after_a_roll_back_is_no_goodput(metrics: Metrics) -> None:
     for second in range(10):
-        metrics.follow(pulse(T0 + second + 1, step(second, T0 + second + 1)))
+        metrics.follow(snapshot(T0 + second + 1, step(second, T0 + second + 1)))
     for second in range(10, 20):
-        metrics.follow(pulse(T0 + second + 1, step(second - 10, T0 + second + 1, epoch=2)))
+        metrics.follow(snapshot(T0 + second + 1, step(second - 10, T0 + second + 1, epoch=2)))
     shown = Shown(metrics)
     assert shown("eagle_eye_job_steps_total", job=JOB) == 10
     assert shown("eagle_eye_job_repeated_steps_total", job=JOB) == 10
@@ -79,37 +79,37 @@ def test_what_is_done_again_after_a_roll_back_is_no_goodput(metrics: Metrics) ->
 
 
 def test_a_step_counts_no_more_time_than_has_passed(metrics: Metrics) -> None:
-    metrics.follow(pulse(T0 + 1, step(1, T0 + 1)))
-    metrics.follow(pulse(T0 + 2, step(2, T0 + 2, step_s=50.0)))
+    metrics.follow(snapshot(T0 + 1, step(1, T0 + 1)))
+    metrics.follow(snapshot(T0 + 2, step(2, T0 + 2, step_s=50.0)))
     assert Shown(metrics)("eagle_eye_job_productive_seconds_total", job=JOB) == 2.0
 
 
 def test_a_step_without_a_duration_of_its_own_counts_since_the_one_before(metrics: Metrics) -> None:
     for second in range(4):
-        metrics.follow(pulse(T0 + second, step(second, T0 + second, step_s=None, tokens=None)))
+        metrics.follow(snapshot(T0 + second, step(second, T0 + second, step_s=None, tokens=None)))
     shown = Shown(metrics)
     assert shown("eagle_eye_job_productive_seconds_total", job=JOB) == 3.0
     assert shown("eagle_eye_job_tokens_total", job=JOB) == 0.0
 
 
 def test_time_after_the_end_of_a_job_is_not_lost_and_the_job_is_forgotten_later(metrics: Metrics) -> None:
-    metrics.follow(pulse(T0 + 1, step(1, T0 + 1)))
-    metrics.follow(pulse(T0 + 2, events=(event("job.finished", T0 + 1.5),)))
-    metrics.follow(pulse(T0 + 60))
+    metrics.follow(snapshot(T0 + 1, step(1, T0 + 1)))
+    metrics.follow(snapshot(T0 + 2, events=(event("job.finished", T0 + 1.5),)))
+    metrics.follow(snapshot(T0 + 60))
     assert Shown(metrics)("eagle_eye_job_goodput_ratio", job=JOB) == pytest.approx(1.0)
     assert Shown(metrics)("eagle_eye_job_over", job=JOB) == 1.0
-    metrics.follow(pulse(T0 + 1000))
+    metrics.follow(snapshot(T0 + 1000))
     assert math.isnan(Shown(metrics)("eagle_eye_job_over", job=JOB))
 
 
 def test_a_node_without_a_job_is_no_job(metrics: Metrics) -> None:
-    metrics.follow(pulse(T0, job="idle/n1"))
+    metrics.follow(snapshot(T0, job="idle/n1"))
     assert "idle/n1" not in Shown(metrics).text
 
 
 def test_the_number_of_jobs_shown_is_bounded(metrics: Metrics) -> None:
     for number in range(600):
-        metrics.follow(pulse(T0, step(1, T0), job=f"t/j{number}/r"))
+        metrics.follow(snapshot(T0, step(1, T0), job=f"t/j{number}/r"))
     shown = Shown(metrics).families["eagle_eye_job_steps"].samples
     assert len(shown) == 500
     assert {"job": "t/j599/r"} in [each.labels for each in shown]
@@ -205,5 +205,5 @@ def test_a_scrape_of_a_full_house_is_small(ledger: Ledger) -> None:
     """Aggregates only: what 500 jobs and 64 partitions show does not depend on how many GPUs they have."""
     metrics = with_a_partition(ledger)
     for number in range(500):
-        metrics.follow(pulse(T0, step(1, T0), job=f"t/j{number}/r"))
+        metrics.follow(snapshot(T0, step(1, T0), job=f"t/j{number}/r"))
     assert len(Shown(metrics).text.splitlines()) < 7000

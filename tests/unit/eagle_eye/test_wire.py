@@ -22,7 +22,7 @@ from eagle_eye.types import (
     Kind,
     Layout,
     Mark,
-    Place,
+    RankPlacement,
     Reading,
     Record,
     SchemaRecord,
@@ -77,7 +77,7 @@ LAYOUT = Layout(
     time=1.0,
     coordinator="n",
     launchers={"n": "127.0.0.1:1"},
-    places=(Place(worker="r/n/0", node="n", rank=0, local_rank=0),),
+    placements=(RankPlacement(worker="r/n/0", node="n", rank=0, local_rank=0),),
 )
 
 

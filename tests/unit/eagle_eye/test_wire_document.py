@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eagle_eye import wire
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, OUTCOMES, PULSES
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, JOB_SNAPSHOTS, OBSERVATIONS, OUTCOMES
 from eagle_eye.types import (
     Baseline,
     ConfigChange,
@@ -14,13 +14,13 @@ from eagle_eye.types import (
     Evidence,
     Finding,
     Incident,
+    JobSnapshot,
     Layout,
     Mark,
     Noun,
-    Place,
-    Pulse,
-    PulseStep,
+    RankPlacement,
     SchemaRecord,
+    SnapshotStep,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ CLAIMED = re.compile(r'kind="([a-z_]+\.[a-z_]+)"')
 
 
 @pytest.mark.parametrize(
-    "noun", [Event, Layout, Place, SchemaRecord, Baseline, ConfigChange, Mark, Finding, Evidence, Incident, Pulse, PulseStep]
+    "noun", [Event, Layout, RankPlacement, SchemaRecord, Baseline, ConfigChange, Mark, Finding, Evidence, Incident, JobSnapshot, SnapshotStep]
 )
 def test_every_field_of_a_record_is_named(noun: type[Noun]) -> None:
     for name in noun.__struct_fields__:
@@ -42,7 +42,7 @@ def test_the_header_of_a_batch_stands_there_in_its_order() -> None:
 
 
 def test_topics_and_kinds_of_records_are_named() -> None:
-    for topic in (OBSERVATIONS, FINDINGS, INCIDENTS, OUTCOMES, PULSES, DEAD_LETTERS):
+    for topic in (OBSERVATIONS, FINDINGS, INCIDENTS, OUTCOMES, JOB_SNAPSHOTS, DEAD_LETTERS):
         assert f"`{topic}`" in TEXT
     for code, noun in wire.OTHERS.items():
         assert f"{code} {noun.__name__}" in TEXT

@@ -6,7 +6,7 @@ from eagle_eye.app.demo.faults import FAULTS
 from eagle_eye.app.demo.step_trace import Committed, Trace
 from eagle_eye.app.demo.verdict import Evidence, judge
 from eagle_eye.app.drills import Truth
-from eagle_eye.types import Culprit, Entity, Incident, Kind, Layout, Notice, Outcome, Place, Severity
+from eagle_eye.types import Culprit, Entity, Incident, Kind, Layout, Notice, Outcome, RankPlacement, Severity
 
 KILL = next(fault for fault in FAULTS if fault.kind == "kill")
 STREAM = next(fault for fault in FAULTS if fault.kind == "stream")
@@ -14,8 +14,8 @@ TRUTH = Truth(kind="kill", time=100.0, node="a", worker="r/a/0", rank=0)
 
 
 def layout(epoch, time):
-    places = tuple(Place(worker=f"r/a/{slot}", node="a", rank=slot, local_rank=slot) for slot in range(2))
-    return Layout(job="t/j/r", epoch=epoch, time=time, coordinator="a", launchers={"a": "x:1"}, places=places)
+    places = tuple(RankPlacement(worker=f"r/a/{slot}", node="a", rank=slot, local_rank=slot) for slot in range(2))
+    return Layout(job="t/j/r", epoch=epoch, time=time, coordinator="a", launchers={"a": "x:1"}, placements=places)
 
 
 def step(number, epoch, end, **changes):

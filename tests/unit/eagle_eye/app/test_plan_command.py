@@ -12,7 +12,7 @@ from eagle_eye.app.cli import main
 from eagle_eye.app.live_plan_printing import print_live
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import JobFacts
-from eagle_eye.types import Demand, Layout, Mode, StandingPlan
+from eagle_eye.types import Demand, Layout, Mode, PrecomputedPlan
 from remediation.planner.files.cluster_file import ClusterFile
 from remediation.planner.files.plan_report import foresee
 from remediation.planner.files.toml_lines import TomlLines, parsed_path
@@ -253,7 +253,7 @@ def test_a_layout_that_cannot_be_is_refused(changed, old, new, message):
      ({"t/a/1": 1, "t/b/1": 1}, "t/a/1 stops; everybody else goes on with what is left")],
 )  # fmt: skip
 def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
-    layout = Layout(job="t/a/1", epoch=1, time=0.0, coordinator="n1", launchers={}, places=())
+    layout = Layout(job="t/a/1", epoch=1, time=0.0, coordinator="n1", launchers={}, placements=())
     jobs = {
         name: JobFacts(
             layout=layout, address="", heal="in-place", budget_left=9,
@@ -261,6 +261,6 @@ def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
         )
         for name in left
     }  # fmt: skip
-    plan = StandingPlan(id="s1", event="node lost", node="n1", mode=Mode.AUTO, epochs={}, made=0.0, expires=60.0, workers=left, waf_before=3.0)
+    plan = PrecomputedPlan(id="s1", event="node lost", node="n1", mode=Mode.AUTO, epochs={}, made=0.0, expires=60.0, workers=left, waf_before=3.0)
     print_live([plan], jobs, {})
     assert f"if n1 is lost: {said}\n" in capsys.readouterr().out

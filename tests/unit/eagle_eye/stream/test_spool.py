@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.clock import SystemClock
-from eagle_eye.errors import StreamAway, StreamError, StreamFull, StreamRefused
+from eagle_eye.errors import StreamError, StreamFull, StreamRefused, StreamUnavailable
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.stream.spool_file import SpooledRecord, SpoolFile
@@ -76,7 +76,7 @@ def test_records_arrive_in_order(stream: Switched, make: Callable[..., SpooledWr
     assert writer.status() == (0, 0, 0, 0.0, False, 0)
 
 
-@pytest.mark.parametrize("error", [StreamAway("gone"), StreamFull("full"), StreamError("odd")])
+@pytest.mark.parametrize("error", [StreamUnavailable("gone"), StreamFull("full"), StreamError("odd")])
 def test_an_outage_loses_nothing_and_is_told_once(
     stream: Switched, make: Callable[..., SpooledWriter], notices: list[Notice], error: StreamError
 ) -> None:
@@ -102,7 +102,7 @@ def test_an_outage_loses_nothing_and_is_told_once(
 def test_the_next_start_hands_on_what_the_last_one_left(
     stream: Switched, make: Callable[..., SpooledWriter], tmp_path: Path
 ) -> None:
-    stream.error = StreamAway("gone")
+    stream.error = StreamUnavailable("gone")
     first = make()
     for i in range(100):
         first.write("t", "k", b"%d" % i)
@@ -120,7 +120,7 @@ def test_the_next_start_hands_on_what_the_last_one_left(
 def test_a_full_spool_refuses_the_newest_batches_and_keeps_events(
     stream: Switched, make: Callable[..., SpooledWriter], notices: list[Notice]
 ) -> None:
-    stream.error = StreamAway("gone")
+    stream.error = StreamUnavailable("gone")
     writer = make(max_bytes=20_000)
     for i in range(100):
         writer.write("t", "k", b"%02d" % i + bytes(1000))
@@ -169,7 +169,7 @@ def test_one_bad_record_among_good_ones_of_a_batch(
 def test_a_full_disk_under_the_spool_falls_back_to_bounded_memory(
     stream: Switched, make: Callable[..., SpooledWriter], notices: list[Notice]
 ) -> None:
-    stream.error = StreamAway("gone")
+    stream.error = StreamUnavailable("gone")
     writer = make(memory_bytes=50_000)
     with file_size_limit(10_000):
         for i in range(100):
@@ -194,7 +194,7 @@ def test_a_receiver_of_notices_that_fails_does_not_end_the_writer(stream: Switch
     def receiver(notice: Notice) -> None:
         raise RuntimeError("the receiver's mistake")
 
-    stream.error = StreamAway("gone")
+    stream.error = StreamUnavailable("gone")
     writer = SpooledWriter(stream, tmp_path / "s", clock=SystemClock(), retry_s=0.005, on_notice=receiver)
     writer.write("t", "k", b"1")
     wait_for(lambda: writer.status().spooled == 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import StreamAway, StreamError
+from eagle_eye.errors import StreamError, StreamUnavailable
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.partition_files import ERA_OFFSETS
 from eagle_eye.stream.sqlite_files import PAGE_BYTES
@@ -113,7 +113,7 @@ def test_another_user_of_the_log_follows_to_the_new_file(log: Path) -> None:
         assert 70000 in found
         try:
             writer.append("t", [("k", b"80000")])
-        except StreamAway:
+        except StreamUnavailable:
             writer.append("t", [("k", b"80000")])
         assert numbers(reader)[-1] == 80000
         assert numbers(writer)[-1] == 80000

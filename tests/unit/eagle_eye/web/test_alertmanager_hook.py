@@ -11,14 +11,14 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from eagle_eye.config import HooksConfig
-from eagle_eye.errors import LedgerAway, StreamAway
-from eagle_eye.types import Entity, Event, Kind, Place
+from eagle_eye.errors import LedgerUnavailable, StreamUnavailable
+from eagle_eye.types import Entity, Event, Kind, RankPlacement
 from eagle_eye.web.alertmanager_hook import PATH, AlertmanagerHook, door
 from fakes.sample_values import JOB, a_layout
 from fakes.web_request import Asking
 
 GPU = "GPU-5f2c"
-LAYOUT = msgspec.structs.replace(a_layout(), places=(Place(worker="run1/node-a/0", node="node-a", rank=0, local_rank=0, gpu=GPU),))
+LAYOUT = msgspec.structs.replace(a_layout(), placements=(RankPlacement(worker="run1/node-a/0", node="node-a", rank=0, local_rank=0, gpu=GPU),))
 OTHER = msgspec.structs.replace(a_layout(coordinator="node-b"), job="tenant/bert/run2")
 BODY = {
     "receiver": "hook",
@@ -59,12 +59,12 @@ class Site:
 
     def known(self):
         if not self.layouts:
-            raise LedgerAway("the ledger does not answer")
+            raise LedgerUnavailable("the ledger does not answer")
         return self.layouts
 
     def write(self, events):
         if self.away:
-            raise StreamAway("the stream does not answer")
+            raise StreamUnavailable("the stream does not answer")
         self.events += events
 
     def post(self, body) -> httpx.Response:

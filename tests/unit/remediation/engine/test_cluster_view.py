@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from eagle_eye.types import Pulse
+from eagle_eye.types import JobSnapshot
 from fakes.sample_plan import NOW, layout
 from remediation.engine.cluster_view import Surroundings
 from remediation.engine.job_state import Job
@@ -10,7 +10,7 @@ from remediation.engine.job_state import Job
 
 def a_job(name: str, nodes: tuple[str, ...], seen: float = NOW, over: bool = False) -> Job:
     job = Job(name=name, layout=layout(name, nodes), epoch=3, over=over)
-    job.hearing.follow(Pulse(job=name, generation=1, number=1, time=seen, tick=True))
+    job.hearing.follow(JobSnapshot(job=name, generation=1, number=1, time=seen, tick=True))
     return job
 
 

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 from msgspec.structs import replace
 
-from eagle_eye.types import Culprit, Demand, Entity, Kind, Plan, PulseStep
+from eagle_eye.types import Culprit, Demand, Entity, Kind, Plan, SnapshotStep
 from fakes.sample_values import JOB, a_layout, an_incident
 from remediation.engine.job_state import Job
 from remediation.engine.plan_builder import Wanted, alternatives, make
@@ -19,9 +19,9 @@ POLICY = Policy(downtime_s=40.0, regroup_s=0.5, start_s=6.0)
 
 
 def a_job(heal: str = "in-place", elastic: bool = True) -> Job:
-    (place,) = a_layout().places
+    (place,) = a_layout().placements
     places = tuple(replace(place, worker=f"run1/{node}/0", node=node, rank=rank) for rank, node in enumerate(NODES))
-    job = Job(name=JOB, epoch=2, layout=replace(a_layout(), places=places, launchers=dict.fromkeys(NODES, "h:1")))
+    job = Job(name=JOB, epoch=2, layout=replace(a_layout(), placements=places, launchers=dict.fromkeys(NODES, "h:1")))
     job.heal = heal
     job.demand = Demand(declared=dict.fromkeys(NODES, 1), seats=dict.fromkeys(NODES, 1)) if elastic else None
     job.checkpoints = {0: True}
@@ -37,7 +37,7 @@ def planned(job: Job, action: str = "restart_without_node") -> Plan:
 
 def steps(job: Job, numbers: range, *, epoch: int, begin: float, every: float, workers: int) -> None:
     for place, number in enumerate(numbers):
-        job.steps.append(PulseStep(number=number, epoch=epoch, end=begin + place * every, workers=workers, tokens=100.0, loss=2.0, step_s=every, finite=True))
+        job.steps.append(SnapshotStep(number=number, epoch=epoch, end=begin + place * every, workers=workers, tokens=100.0, loss=2.0, step_s=every, finite=True))
 
 
 @pytest.mark.parametrize(("heal", "elastic"), [("in-place", True), ("in-place:3", True), ("restart:3", True), ("in-place", False)])

@@ -39,8 +39,8 @@ class Cluster:
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
             for job in self.jobs:
-                for pulse in job.advance(0.0):
-                    self.engine.follow(pulse)
+                for snapshot in job.advance(0.0):
+                    self.engine.follow(snapshot)
                 self.engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
             self.engine.tick()
 
@@ -89,8 +89,8 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
     def run(seconds: float) -> None:
         for _ in range(round(seconds * 10)):
             clock.advance(0.1)
-            for pulse in job.advance(0.0):
-                engine.follow(pulse)
+            for snapshot in job.advance(0.0):
+                engine.follow(snapshot)
             engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
             engine.tick()
 
@@ -118,7 +118,7 @@ def test_a_worker_of_the_lighter_job_takes_the_place_of_the_dead_one(make):
     world.run(20)
     assert world.sent == [("resize", "t/light/l1", {"n1": 2}), ("resize", "t/heavy/h1", {"n1": 3})]
     assert world.state() is IncidentState.HEALED
-    assert (len(world.heavy.layout.places), len(world.light.layout.places)) == (3, 2)
+    assert (len(world.heavy.layout.placements), len(world.light.layout.placements)) == (3, 2)
 
 
 def test_every_alternative_is_told_with_its_price_and_why_it_lost(make):

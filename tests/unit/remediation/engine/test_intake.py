@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import LedgerAway
+from eagle_eye.errors import LedgerUnavailable
 from eagle_eye.ledger import Ledger
-from eagle_eye.stream import FINDINGS, INCIDENTS, PULSES
+from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.types import Incident, IncidentState, Pulse
+from eagle_eye.types import Incident, IncidentState, JobSnapshot
 from fakes.sample_values import JOB, a_finding, an_incident
 from remediation.engine.intake import GROUP, Intake
 
@@ -29,11 +29,11 @@ class Judge:
             self._ledger.save_incident(incident, IncidentState.OPEN)
             self.heard.append(f"{incident.id} {incident.revision}")
 
-    def follow(self, pulse: Pulse) -> None:
-        self.heard.append(f"pulse {pulse.generation} {pulse.number}")
+    def follow(self, snapshot: JobSnapshot) -> None:
+        self.heard.append(f"snapshot {snapshot.generation} {snapshot.number}")
 
-    def recall(self, pulse: Pulse) -> None:
-        self.heard.append(f"recalled {pulse.generation} {pulse.number}")
+    def recall(self, snapshot: JobSnapshot) -> None:
+        self.heard.append(f"recalled {snapshot.generation} {snapshot.number}")
 
 
 class Desk:
@@ -65,9 +65,9 @@ class Desk:
     def incident(self, revision: int = 1, **changes: object) -> None:
         self.write(INCIDENTS, an_incident(revision, **changes))
 
-    def pulse(self, number: int, generation: int = 1, job: str = JOB) -> None:
+    def snapshot(self, number: int, generation: int = 1, job: str = JOB) -> None:
         now = self.clock.now()
-        self.write(PULSES, Pulse(job=job, generation=generation, number=number, time=now, tick=True))
+        self.write(JOB_SNAPSHOTS, JobSnapshot(job=job, generation=generation, number=number, time=now, tick=True))
 
     def write(self, topic: str, noun: object) -> None:
         self.stream.append(topic, [(noun.job, msgspec.json.encode(noun))])
@@ -78,10 +78,10 @@ def desk(ledger: Ledger) -> Desk:
     return Desk(ledger)
 
 
-def test_an_incident_comes_before_the_pulse_that_was_written_after_it(desk):
+def test_an_incident_comes_before_the_snapshot_that_was_written_after_it(desk):
     desk.incident()
-    desk.pulse(1)
-    assert desk.read() == ["incident-1 1", "pulse 1 1"]
+    desk.snapshot(1)
+    assert desk.read() == ["incident-1 1", "snapshot 1 1"]
 
 
 def test_findings_are_in_the_ledger_before_anything_is_committed(desk):
@@ -101,18 +101,18 @@ def test_what_comes_twice_or_late_is_heard_once(desk):
     for revision in (1, 2, 2, 1):
         desk.incident(revision)
     for number, generation in ((1, 1), (2, 1), (2, 1), (3, 2), (4, 1), (4, 2)):  # (4, 1): of an owner that was superseded
-        desk.pulse(number, generation)
+        desk.snapshot(number, generation)
     heard = desk.read()
-    assert heard == ["incident-1 1", "incident-1 2", "pulse 1 1", "pulse 1 2", "pulse 2 3", "pulse 2 4"]
+    assert heard == ["incident-1 1", "incident-1 2", "snapshot 1 1", "snapshot 1 2", "snapshot 2 3", "snapshot 2 4"]
 
 
 def test_a_job_that_moved_to_another_partition_is_heard_under_a_lower_generation(desk):
-    desk.pulse(7, generation=9)
+    desk.snapshot(7, generation=9)
     desk.read()
     desk.clock.advance(61.0)
-    desk.pulse(1, generation=2)
-    desk.pulse(2, generation=2)
-    assert desk.read() == ["pulse 2 1", "pulse 2 2"]
+    desk.snapshot(1, generation=2)
+    desk.snapshot(2, generation=2)
+    assert desk.read() == ["snapshot 2 1", "snapshot 2 2"]
 
 
 def test_the_next_leader_goes_on_where_the_last_one_stopped(desk):
@@ -135,22 +135,22 @@ def test_a_leader_that_dies_before_it_commits_loses_and_doubles_nothing(desk, mo
 
 def test_a_new_leader_recalls_what_it_may_know_of_jobs_and_answers_nothing_of_it(desk):
     for number in range(1, 1201):
-        desk.pulse(number)
+        desk.snapshot(number)
         desk.clock.advance(1.0)
     desk.read()
     desk.read()
-    desk.pulse(1201)
+    desk.snapshot(1201)
     heard = desk.next_leader()
-    assert heard[-1] == "pulse 1 1201"
+    assert heard[-1] == "snapshot 1 1201"
     assert {word.split()[0] for word in heard[:-1]} == {"recalled"}
     assert 595 <= len(heard) - 1 <= 605, "ten minutes of them"
 
 
 def test_what_was_recalled_is_not_followed_again(desk):
-    desk.pulse(1)
+    desk.snapshot(1)
     desk.read()
     assert desk.next_leader() == ["recalled 1 1"]
-    desk.pulse(1)
+    desk.snapshot(1)
     assert desk.read() == []
 
 
@@ -164,21 +164,21 @@ def test_a_stream_that_is_away_is_waited_for(desk):
 
 def test_a_stream_that_begins_anew_is_read_from_its_beginning(desk):
     for number in range(1, 6):
-        desk.pulse(number)
+        desk.snapshot(number)
     desk.read()
     desk.log.topics.clear()
     desk.log.committed.clear()
     desk.incident()
-    desk.pulse(1, generation=2)
-    assert desk.read() == ["incident-1 1", "pulse 2 1"]
+    desk.snapshot(1, generation=2)
+    assert desk.read() == ["incident-1 1", "snapshot 2 1"]
     desk.incident(2)
     assert desk.next_leader() == ["recalled 2 1", "incident-1 2"]
 
 
 def test_what_the_ledger_did_not_take_is_not_committed(desk, monkeypatch):
     desk.incident()
-    monkeypatch.setattr(desk.ledger, "save_incident", lambda *_: (_ for _ in ()).throw(LedgerAway("it is away")))
-    with pytest.raises(LedgerAway):
+    monkeypatch.setattr(desk.ledger, "save_incident", lambda *_: (_ for _ in ()).throw(LedgerUnavailable("it is away")))
+    with pytest.raises(LedgerUnavailable):
         desk.read()
     monkeypatch.undo()
     assert desk.next_leader() == ["incident-1 1"]
@@ -193,14 +193,14 @@ def test_what_cannot_be_read_is_passed_over(desk):
 def test_the_nudge_comes_with_each_news_and_not_before(desk):
     desk.intake.step()
     nudge, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=desk.intake.look, args=(PULSES, nudge, stop))
+    thread = threading.Thread(target=desk.intake.look, args=(JOB_SNAPSHOTS, nudge, stop))
     thread.start()
     try:
         for number, job in ((1, JOB), (2, OTHER)):
             assert not nudge.is_set()
-            desk.pulse(number, job=job)
+            desk.snapshot(number, job=job)
             assert nudge.wait(30)
-            assert desk.read() == [f"pulse 1 {number}"]
+            assert desk.read() == [f"snapshot 1 {number}"]
             nudge.clear()
     finally:
         stop.set()

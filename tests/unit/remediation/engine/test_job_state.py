@@ -5,15 +5,15 @@ import math
 import pytest
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.job_snapshots import pulse_of
+from eagle_eye.job_snapshots import snapshot_of
 from fakes.synthetic_job import SyntheticJob, incident
 from remediation.engine.job_state import Job
 
 
 def follow(paper: SyntheticJob, job: Job, seconds: float, *, calm=True) -> None:
     for _ in range(round(seconds * 10)):
-        for pulse in paper.advance(0.1):
-            job.follow(pulse, calm=calm)
+        for snapshot in paper.advance(0.1):
+            job.follow(snapshot, calm=calm)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_loss_that_is_told_now_and_then_is_no_bad_number(paper, job):
         for step in frame.steps:
             if step.number % 3:
                 step.values["loss"][:] = math.nan
-        job.follow(pulse_of(frame), calm=True)
+        job.follow(snapshot_of(frame), calm=True)
     assert all(step.finite for step in job.steps)
 
 
@@ -103,6 +103,6 @@ def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
     event = paper.tell("epoch.begun", epoch="7", reason="death")
     cut = paper._frame(tick=False, events=(event,))
     paper._events.clear()
-    job.follow(pulse_of(cut), calm=True)
+    job.follow(snapshot_of(cut), calm=True)
     assert job.epoch == 7
     assert job.current is None

@@ -12,7 +12,7 @@ from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_messages import Body, Decision, Order, Peer, Waiting
 from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.types import Demand, Event, Layout, Place
+from eagle_eye.types import Demand, Event, Layout, RankPlacement
 from fakes.sample_values import JOB, a_layout
 from remediation.engine.leader import LONGEST_RETURN, Leader
 
@@ -112,9 +112,9 @@ def agent(node: str) -> Peer:
 
 def two_nodes(epoch: int, *, coordinator: str = "node-a", job: str = JOB) -> Layout:
     nodes = ("node-a", "node-b")
-    places = tuple(Place(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(nodes))
+    places = tuple(RankPlacement(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(nodes))
     launchers = {node: f"{node}:7000" for node in nodes}
-    return msgspec.structs.replace(a_layout(epoch, coordinator), job=job, launchers=launchers, places=places)
+    return msgspec.structs.replace(a_layout(epoch, coordinator), job=job, launchers=launchers, placements=places)
 
 
 # --- the voice ---------------------------------------------------------------------------------------------------------

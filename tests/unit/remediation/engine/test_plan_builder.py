@@ -14,9 +14,9 @@ NODES = ("node-a", "node-b", "node-c")
 
 @pytest.fixture
 def job() -> Job:
-    (place,) = a_layout().places
+    (place,) = a_layout().placements
     places = tuple(replace(place, worker=f"run1/{node}/0", node=node, rank=rank) for rank, node in enumerate(NODES))
-    return Job(name=JOB, epoch=2, layout=replace(a_layout(), places=places, launchers=dict.fromkeys(NODES, "h:1")))
+    return Job(name=JOB, epoch=2, layout=replace(a_layout(), placements=places, launchers=dict.fromkeys(NODES, "h:1")))
 
 
 def culprit(node: str, confidence: float = 0.9) -> Culprit:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from eagle_eye.types import Pulse, Telemetry
+from eagle_eye.types import JobSnapshot, Telemetry
 from remediation.engine.telemetry_freshness import Hearing
 
 T = 1_700_000_000.0
@@ -13,7 +13,7 @@ def heard(ages: Iterable[float], node: str = "n") -> Telemetry:
     hearing = Hearing()
     for second, age in enumerate(ages):
         late = {node: age} if abs(age) > 3.0 else {}
-        hearing.follow(Pulse(job="j", generation=1, number=second, time=T + second, tick=True, late=late))
+        hearing.follow(JobSnapshot(job="j", generation=1, number=second, time=T + second, tick=True, late=late))
     return hearing.of([node])[node]
 
 
@@ -44,5 +44,5 @@ def test_a_node_that_never_spoke_was_never_heard():
 
 def test_when_no_tick_comes_nobody_is_heard_any_more():
     hearing = Hearing()
-    hearing.follow(Pulse(job="j", generation=1, number=1, time=T, tick=True))
+    hearing.follow(JobSnapshot(job="j", generation=1, number=1, time=T, tick=True))
     assert hearing.of(["a", "b"])["b"].heard == T

@@ -77,8 +77,8 @@ def test_what_was_done_is_not_done_again_when_nobody_answered() -> None:
 
 def test_a_trainer_refuses_a_part_of_a_model() -> None:
     wanted = transition("a", "b")
-    places = tuple(msgspec.structs.replace(place, pp=place.rank) for place in wanted.target.places)
-    wanted = msgspec.structs.replace(wanted, target=msgspec.structs.replace(wanted.target, places=places))
+    places = tuple(msgspec.structs.replace(place, pp=place.rank) for place in wanted.target.placements)
+    wanted = msgspec.structs.replace(wanted, target=msgspec.structs.replace(wanted.target, placements=places))
     with pytest.raises(PermanentError, match="holds all of it"):
         Transformers(commander=FakeCommander(), clock=FakeClock()).apply(wanted)
 

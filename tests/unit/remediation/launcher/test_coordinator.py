@@ -55,7 +55,7 @@ def only(effects: Effects, kind: type) -> list:
 def layout_of(*nodes: str, epoch: int = 4, excluded: tuple[str, ...] = (), restarts: int = 0) -> Layout:
     return Layout(
         job="t/n/r", epoch=epoch, time=0.0, coordinator=nodes[0], launchers={node: f"{node}:1" for node in nodes},
-        places=(), excluded=excluded, restarts=restarts,
+        placements=(), excluded=excluded, restarts=restarts,
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_the_job_starts_when_everybody_is_here() -> None:
     assert job.join("n0") == []
     prepare = only(job.join("n1"), Prepare)[0]
     assert prepare.layout.workers == ("r/n0/0", "r/n0/1", "r/n1/0", "r/n1/1")
-    assert [place.rank for place in prepare.layout.places] == [0, 1, 2, 3]
+    assert [place.rank for place in prepare.layout.placements] == [0, 1, 2, 3]
     assert job.acknowledge("n0") == []
     assert only(job.acknowledge("n1"), Start)
     told = only(job.coordinator.started(1), Tell)

@@ -5,7 +5,7 @@ from eagle_eye.types import Layout
 from remediation.launcher.coordinator_election import StandStill, Succession
 
 LAST = Layout(
-    job="t/n/r", epoch=3, time=0.0, coordinator="n1", launchers={f"n{i}": f"host{i}:1" for i in range(4)}, places=(),
+    job="t/n/r", epoch=3, time=0.0, coordinator="n1", launchers={f"n{i}": f"host{i}:1" for i in range(4)}, placements=(),
     excluded=("n0",),
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from eagle_eye.types import Holding
+from eagle_eye.types import WorkerStateReport
 from fakes.elastic_coordinator import Job, only
 from remediation.launcher.coordinator import Effects, Phase
 from remediation.launcher.effects import (
@@ -41,7 +41,7 @@ def test_a_death_is_healed_in_place_and_the_slot_is_filled_again() -> None:
     job = Job().running()
     told = job.agree(job.die("r/n0/1"))
     regroup = only(told, Regroup)[0]
-    assert [(place.worker, place.rank) for place in regroup.layout.places] == [("r/n0/0", 0), ("r/n0/2", 1)]
+    assert [(place.worker, place.rank) for place in regroup.layout.placements] == [("r/n0/0", 0), ("r/n0/2", 1)]
     assert only(told, Fork)[0].slots == (1,)
     soft = job.enter("r/n0/1")
     assert only(soft, Prepare)[0].soft == ("r/n0/0", "r/n0/2"), "those who train finish their step first"
@@ -134,7 +134,7 @@ def test_a_layer_that_nobody_holds_any_more_halts_the_job() -> None:
     job = Job(slots=2).running()
     job.die("r/n0/1")
     job.votes("n0")
-    job.coordinator.held(job.epoch, (Holding(worker="r/n0/0", node="n0", step=3, phase="computing", layers=(0,)),))
+    job.coordinator.held(job.epoch, (WorkerStateReport(worker="r/n0/0", node="n0", step=3, phase="computing", layers=(0,)),))
     told = job.pass_time(0.006)
     assert "layer 1" in only(told, HaltWorkers)[0].reason
 
@@ -437,7 +437,7 @@ class World:
                 self.valid.append(effect.layout.epoch)
                 self.alive = set()
                 self.stalled.clear()
-                self.pending = [("enter", place.worker) for place in effect.layout.places]
+                self.pending = [("enter", place.worker) for place in effect.layout.placements]
             elif isinstance(effect, Dismiss):
                 self.ends(effect.worker)
             elif isinstance(effect, Exclude):

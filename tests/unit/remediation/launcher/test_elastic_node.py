@@ -8,7 +8,7 @@ from pathlib import Path
 from eagle_eye.clock import SystemClock
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training.elastic.launcher_session import Session
-from eagle_eye.types import Place
+from eagle_eye.types import RankPlacement
 from remediation.launcher.command import parse_command
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import Journal
@@ -34,7 +34,7 @@ def test_workers_that_were_held_for_too_long_are_no_longer_counted_on(tmp_path: 
         settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=tmp_path, run_dir=tmp_path, lease_s=0.02)
         workers = Workers(settings, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
         workers._by_pid[os.getpid()] = Worker(
-            place=Place(worker=NAME, node="n0", rank=0, local_rank=0), epoch=3, pid=os.getpid(), start_time=1, secret="",
+            place=RankPlacement(worker=NAME, node="n0", rank=0, local_rank=0), epoch=3, pid=os.getpid(), start_time=1, secret="",
             log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
         )  # fmt: skip
         clock = SystemClock()

@@ -13,7 +13,7 @@ from psutil import net_if_addrs
 
 from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.rpc.command_fence import Fence
-from eagle_eye.types import Layout, Place
+from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.cleanup import sweep
 from remediation.launcher.command import parse_command
@@ -101,7 +101,7 @@ def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_
     workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
     assert not workers.is_on_its_way(0)
     joining = workers._by_pid[7] = Worker(
-        place=Place(worker="r/n0/0", node="n0", rank=2, local_rank=0), epoch=1, pid=7, start_time=1, secret="", log=tmp_path,
+        place=RankPlacement(worker="r/n0/0", node="n0", rank=2, local_rank=0), epoch=1, pid=7, start_time=1, secret="", log=tmp_path,
         log_from=0, ring=tmp_path, socket=tmp_path, began=0.0, elastic=True,
     )  # fmt: skip
     assert workers.is_on_its_way(0), "whoever asks again gets no second one beside it"
@@ -129,8 +129,8 @@ def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) ->
         given.logs.mkdir(parents=True)
         workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.put_nowait(status))
         workers.zygote = Hasty(workers)  # type: ignore[assignment]
-        place = Place(worker="r/n0/0", node=given.node, rank=0, local_rank=0)
-        layout = Layout(job=given.job, epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, places=(place,))
+        place = RankPlacement(worker="r/n0/0", node=given.node, rank=0, local_rank=0)
+        layout = Layout(job=given.job, epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, placements=(place,))
         await workers.start(layout, Store(host="127.0.0.1", port=1, served=False), 3)
         async with asyncio.timeout(5):
             return [await told.get()]
@@ -143,7 +143,7 @@ def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path:
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
-        place = Place(worker="r/n0/0", node="n0", rank=0, local_rank=0)
+        place = RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0)
         workers._by_pid[stranger.pid] = Worker(
             place=place, epoch=1, pid=stranger.pid, start_time=1, secret="", log=tmp_path, log_from=0, ring=tmp_path,
             socket=tmp_path, began=0.0, status=0,
@@ -171,7 +171,7 @@ def test_an_exit_code_waits_for_the_exception_that_it_overtook_a_signal_does_not
         workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, hear)
         pid = 1 << 22  # above the kernel's highest
         worker = Worker(
-            place=Place(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
+            place=RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
             log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
         )  # fmt: skip
         workers._by_pid[pid] = worker
@@ -273,7 +273,7 @@ def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
     file = TermsFile(tmp_path, "r", "n0")
     assert file.promise(3)
     assert not TermsFile(tmp_path, "r", "n0").promise(3)
-    file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, places=()))
+    file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, placements=()))
     again = TermsFile(tmp_path, "r", "n0").terms
     assert again.last is not None
     assert (again.promised, again.last.epoch, again.over) == (3, 3, False)
@@ -283,12 +283,12 @@ def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
 
 def test_the_environment_of_a_worker() -> None:
     places = tuple(
-        Place(worker=f"r/n{node}/{slot}", node=f"n{node}", rank=2 * node + slot, local_rank=slot)
+        RankPlacement(worker=f"r/n{node}/{slot}", node=f"n{node}", rank=2 * node + slot, local_rank=slot)
         for node in (0, 1) for slot in (0, 1)
     )  # fmt: skip
     layout = Layout(
         job="t/n/r", epoch=5, time=0.0, coordinator="n0", launchers={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
-        places=places, resume_step=40, skipped=(41, 43),
+        placements=places, resume_step=40, skipped=(41, 43),
     )  # fmt: skip
     paths = Paths(inbox="i", ring="ring", probe="p", checkpoints="c")
     found = worker_environment({"PATH": "x"}, layout, places[3], Store(host="127.0.0.1", port=77), paths, "secret", 3)

@@ -10,13 +10,13 @@ from hypothesis import strategies as some
 
 from eagle_eye.errors import PermanentError
 from eagle_eye.training.elastic.reduce.summation_tree import nodes_of
-from eagle_eye.types import Holding, Transition
+from eagle_eye.types import Transition, WorkerStateReport
 from fakes.elastic_members import layout_of, member
 from remediation.transition import plan_transition
 from remediation.transition.micro_batch_shares import shares_of
 
 
-def plan(held: list[Holding], micro_batches: int = 16, segments: int = 4, layer_bytes: tuple[int, ...] = (8, 8, 4), **more: object) -> Transition:
+def plan(held: list[WorkerStateReport], micro_batches: int = 16, segments: int = 4, layer_bytes: tuple[int, ...] = (8, 8, 4), **more: object) -> Transition:
     workers = more.pop("workers", [holding.worker for holding in held])
     nodes = {holding.worker: holding.node for holding in held}
     target = layout_of([(name, nodes.get(name, "n0")) for name in workers])  # type: ignore[union-attr]
@@ -222,13 +222,13 @@ def test_it_says_why_a_job_cannot_go_on_in_place() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    held: list[Holding]
+    held: list[WorkerStateReport]
     micro_batches: int
     segments: int
     layer_bytes: tuple[int, ...]
     order: list[int]
 
-    def plan(self, held: list[Holding] | None = None) -> Transition:
+    def plan(self, held: list[WorkerStateReport] | None = None) -> Transition:
         workers = [holding.worker for holding in self.held]
         return plan(held or self.held, self.micro_batches, self.segments, self.layer_bytes, workers=workers)
 
@@ -293,5 +293,5 @@ def test_the_same_holdings_in_any_order_give_the_same_transition(case: Case) -> 
     assert case.plan([case.held[index] for index in case.order]) == case.plan()
 
 
-def _applies(holding: Holding, step: int, segments: int) -> bool:
+def _applies(holding: WorkerStateReport, step: int, segments: int) -> bool:
     return holding.step == step - 1 and (holding.phase == "committing" or len(holding.segments) == segments)
