@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .training.elastic.api import elastic as elastic
-    from .training.elastic.worker import Elastic as Elastic
+    from .training.elastic.worker import ElasticWorker as ElasticWorker
     from .training.probe import Monitor as Monitor
     from .training.probe import monitor as monitor
 
 __version__ = "0.1.0"
-__all__ = ["Elastic", "Monitor", "__version__", "elastic", "monitor"]
+__all__ = ["ElasticWorker", "Monitor", "__version__", "elastic", "monitor"]
 
 
 def __getattr__(name: str) -> object:
@@ -26,8 +26,8 @@ def __getattr__(name: str) -> object:
         from .training.elastic import api
 
         return api.elastic
-    if name == "Elastic":
+    if name == "ElasticWorker":
         from .training.elastic import worker
 
-        return worker.Elastic
+        return worker.ElasticWorker
     raise AttributeError(f"module 'eagle_eye' has no attribute {name!r}")

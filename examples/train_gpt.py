@@ -7,7 +7,7 @@
 The batch of a step is a function of seed, step and micro-batch alone, and the number of micro-batches of a step
 does not depend on how many ranks share them. Each rank adds up its micro-batches' gradients in float64 and the
 sums are reduced in float64. Addition is not associative, but the order of float64 additions moves a float32
-gradient only where it lies within 1e-16 of the border between two float32 numbers: so the loss is the same
+gradient only where it lies within 1e-16 of the cuda_runtime between two float32 numbers: so the loss is the same
 whether 1, 2, 3 or 4 ranks do the work, and a run that lost a node can be compared with one that did not.
 
 It resumes from its newest checkpoint by itself when it is given a directory for them.
@@ -102,8 +102,8 @@ class Trainer:
         self.model = Gpt(options.layers, options.width, options.heads, options.context)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
         text = corpus()
-        border = int(len(text) * (1 - HELD_OUT))
-        self.text, self.held_out = text[:border], text[border:]
+        cuda_runtime = int(len(text) * (1 - HELD_OUT))
+        self.text, self.held_out = text[:cuda_runtime], text[cuda_runtime:]
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self.sums = torch.zeros(size + 1, dtype=torch.float64)
         """The gradients of all parameters and, last, the loss: summed over micro-batches."""

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from benchmarks.report import Row, report
 from eagle_eye.training.elastic.train_state import huge_pages
-from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.train_state.train_state import TrainState
 from eagle_eye.training.elastic.transfer import transports
-from eagle_eye.training.elastic.transfer.state_transfer import give_and_take
+from eagle_eye.training.elastic.transfer.state_transfer import transfer_state
 
 LAYERS = 12
 MIB = 1 << 20
@@ -165,12 +165,12 @@ class Pair:
 
     def move(self, way: str) -> None:
         moves = [[0, 1, layer] for layer in range(LAYERS)]
-        moved = give_and_take(self.group, Quiet(), self.inventory, moves, self.rank, allowed=[way])
+        moved = transfer_state(self.group, Quiet(), self.inventory, moves, self.rank, allowed=[way])
         if moved.bytes and moved.sources.keys() != {way}:
             raise SystemExit(f"{way} is not possible here, of {transports.NAMES} it was {[*moved.sources]}")
 
 
-def state(size: int, *, filled: bool) -> Inventory:
+def state(size: int, *, filled: bool) -> TrainState:
     """A model with AdamW's state of `size` bytes together; a fresh worker has no optimizer state yet."""
     numbers = size // (4 * STATE_PER_PARAMETER * LAYERS)
     width = 1024
@@ -182,7 +182,7 @@ def state(size: int, *, filled: bool) -> Inventory:
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
         optimizer.zero_grad()
-    return Inventory(layers, optimizer)
+    return TrainState(layers, optimizer)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ _log = logging.getLogger("eagle_eye.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SavedCheckpoint:
     """A checkpoint whose manifest can be read; whether its tensors are whole is found when they are loaded."""
 
     step: int
@@ -118,7 +118,7 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
     return None
 
 
-def entries(directory: str | os.PathLike[str]) -> list[Entry]:
+def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
     """The visible checkpoints of a directory, oldest first; manifests that cannot be read are left out."""
     found = (_entry(path) for path in Path(directory).glob("step-*.json"))
     return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.step)
@@ -136,12 +136,12 @@ def _stem(step: int) -> str:
     return f"step-{step:012d}"
 
 
-def _entry(path: Path) -> Entry | None:
+def _entry(path: Path) -> SavedCheckpoint | None:
     try:
         manifest = json.loads(path.read_text())
         if manifest["version"] != VERSION:
             raise ValueError(f"version {manifest['version']}, this program reads {VERSION}")
-        return Entry(
+        return SavedCheckpoint(
             step=int(manifest["step"]),
             path=path,
             data=path.parent / Path(manifest["data"]).name,
@@ -155,7 +155,7 @@ def _entry(path: Path) -> Entry | None:
         return None
 
 
-def _whole(entry: Entry) -> bytes:
+def _whole(entry: SavedCheckpoint) -> bytes:
     data = entry.data.read_bytes()
     if len(data) != entry.bytes:
         raise ValueError(f"{entry.data.name} has {len(data)} of {entry.bytes} bytes")

@@ -18,7 +18,7 @@ _LONGEST_TEXT = 3000
 _NO_FAULT = (KeyboardInterrupt, SystemExit)
 
 
-class Voice(Protocol):
+class ErrorRecord(Protocol):
     """What is needed of a monitor."""
 
     @property
@@ -30,7 +30,7 @@ class Voice(Protocol):
 class Reporter:
     """Who tells, as whom, to whom."""
 
-    voice: Voice
+    voice: ErrorRecord
     launcher: str
     """Its unix socket, '' for none."""
     worker: str

@@ -120,7 +120,7 @@ def token(secret: str, number: int) -> str:
     return hashlib.blake2b(str(number).encode(), key=secret.encode()[:64], digest_size=16).hexdigest()
 
 
-class TokenGate:
+class TokenVerifier:
     """Takes each token once, in order; a gap of up to TOKEN_WINDOW unused ones is passed over."""
 
     def __init__(self, secret: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from . import exception_reporter, flight_recorder, messages, probe_socket
-from .device_numbers import Late
+from .device_scalars import DeviceScalars
 from .ring import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
 
 Item = TypeVar("Item")
@@ -49,7 +49,7 @@ class Monitor:
         self._words = memoryview(bytearray(64)).cast("q") if ring is None else ring.now
         self._columns: dict[str, int] = {}
         self._values: dict[int, float] = {}
-        self._late = Late()
+        self._late = DeviceScalars()
         self._held: tuple[int, int, dict[int, float]] | None = None
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
@@ -311,6 +311,6 @@ def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
     path = environment.get("EAGLE_EYE_PROBE_SOCKET", "")
     if path:
         flight_recorder.serve(flight_recorder.path_beside(path))
-        probe_socket.serve(path, made, messages.TokenGate(environment.get("EAGLE_EYE_TOKEN", "")))
+        probe_socket.serve(path, made, messages.TokenVerifier(environment.get("EAGLE_EYE_TOKEN", "")))
     if launcher:
         messages.send(launcher, messages.encode("hello", worker=worker, pid=os.getpid(), epoch=epoch))

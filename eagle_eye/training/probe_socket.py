@@ -18,7 +18,7 @@ _PATIENCE_S = 1.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Voice(Protocol):
+class ProbeState(Protocol):
     """What is needed of a monitor."""
 
     def status(self) -> dict[str, Any]: ...
@@ -35,7 +35,7 @@ def uid_of(connection: socket.socket) -> int:
     return int(uid)
 
 
-def serve(path: str, voice: Voice, gate: messages.TokenGate, uid_of: UidOf = uid_of) -> threading.Thread:
+def serve(path: str, voice: ProbeState, gate: messages.TokenVerifier, uid_of: UidOf = uid_of) -> threading.Thread:
     """Listen on `path` (made anew, mode 0600) and answer from a daemon thread. Raises OSError."""
     Path(path).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -48,7 +48,7 @@ def serve(path: str, voice: Voice, gate: messages.TokenGate, uid_of: UidOf = uid
     return thread
 
 
-def _accept(listener: socket.socket, voice: Voice, gate: messages.TokenGate, uid_of: UidOf) -> None:
+def _accept(listener: socket.socket, voice: ProbeState, gate: messages.TokenVerifier, uid_of: UidOf) -> None:
     while True:
         try:
             connection, _ = listener.accept()
@@ -61,7 +61,7 @@ def _accept(listener: socket.socket, voice: Voice, gate: messages.TokenGate, uid
                 _log.debug("a visitor of the probe's socket was sent away", exc_info=True)
 
 
-def _answer(connection: socket.socket, voice: Voice, gate: messages.TokenGate, uid_of: UidOf) -> None:
+def _answer(connection: socket.socket, voice: ProbeState, gate: messages.TokenVerifier, uid_of: UidOf) -> None:
     connection.settimeout(_PATIENCE_S)
     try:
         message = _request(connection)
@@ -87,7 +87,7 @@ def _request(connection: socket.socket) -> messages.Message:
     raise EagleEyeError("the connection was closed before a whole line had come")
 
 
-def _drill(uid: int, message: messages.Message, gate: messages.TokenGate) -> Callable[[], None]:
+def _drill(uid: int, message: messages.Message, gate: messages.TokenVerifier) -> Callable[[], None]:
     """The act, after the visitor has proved that it may ask for it and we know that it can be done."""
     if uid != os.getuid():
         raise EagleEyeError("drills are done for the user of the training job only")

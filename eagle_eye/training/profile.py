@@ -36,7 +36,7 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProfileRequest:
     """What to profile, and how."""
 
     model: str
@@ -48,7 +48,7 @@ class Wanted:
     repeats: Repeats = field(default_factory=Repeats)
 
 
-def profile(wanted: Wanted, cache: Path, tell: Tell, fresh: bool = False) -> Path:
+def profile(wanted: ProfileRequest, cache: Path, tell: Tell, fresh: bool = False) -> Path:
     """The file with the profile, measured only if there is none of the same model, hardware and versions.
 
     Raises ModelError for a model without layers or batch, or one that fails on its batch.
@@ -96,7 +96,7 @@ def _call(module: Any, name: str, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _measure(wanted: Wanted, layers: Sequence[tuple[str, Any]], batch: Any, device: str, tell: Tell) -> dict[str, Any]:
+def _measure(wanted: ProfileRequest, layers: Sequence[tuple[str, Any]], batch: Any, device: str, tell: Tell) -> dict[str, Any]:
     counts = [2**power for power in range(1, wanted.processes.bit_length())]
     total, done = len(layers) + len(counts), 0
     found: list[LayerProfile] = []
@@ -135,7 +135,7 @@ def _record(found: Sequence[LayerProfile], reduced: Mapping[int, Mapping[int, fl
     return {"layers": layers, "allreduce_in_node": in_node}
 
 
-def _identity(wanted: Wanted, module: Any, layers: Sequence[tuple[str, Any]], device: str) -> dict[str, Any]:
+def _identity(wanted: ProfileRequest, module: Any, layers: Sequence[tuple[str, Any]], device: str) -> dict[str, Any]:
     import torch
 
     words = "".join(path.read_text() for path in _sources(module, layers))
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--fresh", action="store_true")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the processes of an all-reduce are ended too
-    wanted = Wanted(given.model, given.micro_batch, given.processes, given.device, Repeats(given.warm_up, given.repeats))
+    wanted = ProfileRequest(given.model, given.micro_batch, given.processes, given.device, Repeats(given.warm_up, given.repeats))
     try:
         profile(wanted, given.cache, lambda words: print(json.dumps(words), flush=True), given.fresh)  # noqa: T201 -- this is its output
     except ModelError as error:

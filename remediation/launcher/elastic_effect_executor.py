@@ -23,7 +23,7 @@ from .worker_registry import Entrant
 
 log = logging.getLogger(__name__)
 
-TOLD = frozenset({"entered", "held", "broken", "regrouped", "resumed", "saving", "leave", "exited", "abandoned", "standing"})
+TOLD = frozenset({"entered", "held", "broken", "joined", "resumed", "saving", "leave", "exited", "abandoned", "standing"})
 """Facts about elastic workers that launchers report."""
 COMMANDS = frozenset({"rebalance", "resize", "standing"})
 NOWHERE = Store(host="127.0.0.1", port=0, served=False)
@@ -74,7 +74,7 @@ class InPlace:
             return state.held(epoch, holdings, tuple(body.get("silent", ())))
         if kind == "broken":
             return state.broken(worker, epoch, str(body.get("giver", "")), tuple(int(layer) for layer in body.get("layers", ())))
-        if kind == "regrouped":
+        if kind == "joined":
             return state.regrouped(worker, epoch, dict(body.get("timings", {})))
         if kind == "resumed":
             numbers = tuple(int(number) for number in body.get("recomputed", ()))

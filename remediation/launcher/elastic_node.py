@@ -35,7 +35,7 @@ WAKE_S = 5.0
 """How long a worker that was left out may stand still before it is killed and replaced."""
 GO_S = 30.0
 """How long one that is not needed any more may take to end, before it is killed."""
-TOLD = frozenset({"broken", "regrouped", "resumed", "saving"})
+TOLD = frozenset({"broken", "joined", "resumed", "saving"})
 """Words that are handed to the coordinator as they are."""
 
 Report = Callable[[str, Body], None]
@@ -128,7 +128,7 @@ class ElasticNode:
         for place in layout.placements:
             if place.node == self._settings.node:
                 self._told[place.worker] = self._marks(place.worker)
-                self.sessions.tell(place.worker, "regroup", rank=place.rank, **arguments["words"])
+                self.sessions.tell(place.worker, "assignment", rank=place.rank, **arguments["words"])
         for worker in arguments.get("leaving", ()):
             self._release(str(worker))
         self._let_go()
@@ -237,7 +237,7 @@ class ElasticNode:
 
     def _heard(self, name: str, message: messages.Message) -> None:
         kind = message["kind"]
-        if kind == "enter":
+        if kind == "join":
             self._entered(name, message)
         elif kind == "store":
             self._go(self._stored(name, message))

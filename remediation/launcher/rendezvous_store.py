@@ -12,7 +12,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
-from eagle_eye.training.elastic.rendezvous.key_value_store import Keys
+from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
 
 POLL_S = 1.0
 """How long one request to the coordinator waits for a key: then it is asked again."""
@@ -23,7 +23,7 @@ class RendezvousStore:
     """The coordinator's end."""
 
     def __init__(self, clock: Clock) -> None:
-        self._keys = Keys()
+        self._keys = KeyValueStore()
         self._clock = clock
         self._asked = 0
 

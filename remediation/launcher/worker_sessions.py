@@ -151,13 +151,13 @@ class ElasticSessions:
     def _introduced(self, message: messages.Message, writer: asyncio.StreamWriter) -> str:
         """Raises ValueError for a stranger."""
         worker = str(message.get("worker", ""))
-        if message["kind"] != "enter" or not self._admit(worker, int(message.get("pid", 0))):
+        if message["kind"] != "join" or not self._admit(worker, int(message.get("pid", 0))):
             raise ValueError(f"{message['kind']!r} came first, or {worker!r} is no worker of this node")
         self._writers[worker] = writer
         return worker
 
     def _take(self, worker: str, message: messages.Message) -> None:
-        if message["kind"] != "holding":
+        if message["kind"] != "held_state":
             self._hear(worker, message)
         elif self._round is not None:
             self._round.answered(worker, message)

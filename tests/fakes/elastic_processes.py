@@ -10,11 +10,11 @@ import runpy
 import signal
 from pathlib import Path
 
-from eagle_eye.training.elastic.epoch_protocol import Regroup
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
 from eagle_eye.training.messages import Message
 from eagle_eye.types import WorkerStateReport
 from fakes.elastic_members import layout_of
-from fakes.launcher_sessions import Rehearsal
+from fakes.launcher_sessions import FakeLauncher
 from remediation.transition import plan_transition
 
 FORKS = multiprocessing.get_context("forkserver")  # so that what all of them need is imported once
@@ -67,7 +67,7 @@ class Job:
     """Workers, and the launcher's end."""
 
     def __init__(self, folder: Path, script: str) -> None:
-        self.launcher = Rehearsal(str(folder / "launcher.sock"), self._plan, patience_s=60)
+        self.launcher = FakeLauncher(str(folder / "launcher.sock"), self._plan, patience_s=60)
         self._folder, self._script = folder, script
         self.workers: dict[str, Worker] = {}
 
@@ -81,7 +81,7 @@ class Job:
         )  # fmt: skip
         return name
 
-    def _plan(self, epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, Regroup]:
+    def _plan(self, epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, EpochAssignment]:
         broken = self.launcher.all_heard("broken")
         return plan(epoch, holdings, entries, {said["giver"]: said["layers"] for said in broken if said["giver"]})
 
@@ -93,7 +93,7 @@ class Job:
 
 def plan(
     epoch: int, holdings: dict[str, Message], entries: dict[str, Message], torn: dict[str, list[int]] | None = None
-) -> dict[str, Regroup]:
+) -> dict[str, EpochAssignment]:
     workers = list(holdings)
     held = [
         WorkerStateReport(**{"worker": name, "node": "n0"} | {key: said[key] for key in ("step", "done", "segments", "phase", "fresh")})
@@ -105,6 +105,6 @@ def plan(
         "job", epoch, target, held, micro_batches=entry["micro_batches"], segments=entry["segments"], layer_bytes=entry["layers"], torn=torn
     )
     return {
-        name: Regroup(epoch, rank, len(workers), tuple(workers), made.step, made.current, made.shares, made.finish, made.moves, made.source)
+        name: EpochAssignment(epoch, rank, len(workers), tuple(workers), made.step, made.current, made.shares, made.finish, made.moves, made.source)
         for rank, name in enumerate(workers)
     }

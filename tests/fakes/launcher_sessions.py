@@ -1,6 +1,6 @@
 """The launcher's end of the sessions, for tests: it says what it is told to, and keeps the store.
 
-    with Rehearsal(path) as launcher:
+    with FakeLauncher(path) as launcher:
         ... workers connect to `path` and enter ...
         launcher.entered("a", "b")
         launcher.form(1, "a", "b")                  # fence, holdings, plan, regroup
@@ -20,22 +20,22 @@ from types import TracebackType
 from typing import Any
 
 from eagle_eye.training import messages
-from eagle_eye.training.elastic.epoch_protocol import Regroup
-from eagle_eye.training.elastic.rendezvous.key_value_store import Keys
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
+from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
 
-Plan = Callable[[int, dict[str, messages.Message], dict[str, messages.Message]], dict[str, Regroup]]
+Plan = Callable[[int, dict[str, messages.Message], dict[str, messages.Message]], dict[str, EpochAssignment]]
 """(epoch, what the workers hold, how they entered), both by worker in the order of ranks → orders by worker."""
 
 _TICK_S = 0.05
 """How often questions to the store that wait too long are looked for."""
 
 
-class Rehearsal:
+class FakeLauncher:
     """Serves any number of workers on a unix socket."""
 
     def __init__(self, path: str, plan: "Plan | None" = None, patience_s: float = 30.0) -> None:
         self.path = path
-        self.keys = Keys()
+        self.keys = KeyValueStore()
         self._plan = plan or even_plan
         self._patience_s = patience_s
         self._news = threading.Condition()
@@ -53,7 +53,7 @@ class Rehearsal:
         self._thread = threading.Thread(target=self._serve, name="rehearsal", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> "Rehearsal":
+    def __enter__(self) -> "FakeLauncher":
         return self
 
     def __exit__(
@@ -85,15 +85,15 @@ class Rehearsal:
         for worker in workers:
             self.say(worker, "fence", epoch=epoch, soft=soft)
 
-    def regroup(self, orders: Mapping[str, Regroup]) -> None:
+    def regroup(self, orders: Mapping[str, EpochAssignment]) -> None:
         for worker, regroup in orders.items():
-            self.say(worker, "regroup", **asdict(regroup))
+            self.say(worker, "assignment", **asdict(regroup))
 
-    def form(self, epoch: int, *workers: str, soft: bool = False) -> dict[str, Regroup]:
+    def form(self, epoch: int, *workers: str, soft: bool = False) -> dict[str, EpochAssignment]:
         """The whole path to an epoch: fence, holdings, plan, regroup. Ranks are in the order of `workers`."""
         self.fence(epoch, *workers, soft=soft)
-        holdings = {worker: self.hear("holding", worker, epoch=epoch) for worker in workers}
-        entries = {worker: self.hear("enter", worker) for worker in workers}
+        holdings = {worker: self.hear("held_state", worker, epoch=epoch) for worker in workers}
+        entries = {worker: self.hear("join", worker) for worker in workers}
         orders = self._plan(epoch, holdings, entries)
         self.regroup(orders)
         return orders
@@ -107,7 +107,7 @@ class Rehearsal:
     def entered(self, *workers: str) -> None:
         """Wait until they have all entered."""
         for worker in workers:
-            self.hear("enter", worker)
+            self.hear("join", worker)
 
     def hear(self, kind: str, worker: str, **words: Any) -> messages.Message:
         """The newest message of that kind from that worker with these words; waits for one."""
@@ -155,7 +155,7 @@ class Rehearsal:
     def _take(self, message: messages.Message, connection: socket.socket) -> None:
         if message["kind"] == "store":
             self.keys.ask(message, lambda line: _send(connection, line), time.monotonic())
-        if message["kind"] == "enter":
+        if message["kind"] == "join":
             self._lines[message["worker"]] = connection
             self._lost.discard(message["worker"])
         self._heard.append(message)
@@ -178,7 +178,7 @@ class Rehearsal:
 
 def even_plan(
     epoch: int, holdings: dict[str, messages.Message], entries: dict[str, messages.Message]
-) -> dict[str, Regroup]:
+) -> dict[str, EpochAssignment]:
     """The simplest transition: the newest state goes from one holder to all behind it; what is lost is dealt out.
 
     A worker that has the whole sum of a step which another has applied is brought up to date by state, too.
@@ -202,7 +202,7 @@ def even_plan(
     )
     source = "" if known else "checkpoint"
     now = current if known else shares
-    first = Regroup(epoch, 0, len(workers), tuple(workers), step, now, shares, moves=moves, source=source)
+    first = EpochAssignment(epoch, 0, len(workers), tuple(workers), step, now, shares, moves=moves, source=source)
     return {worker: replace(first, rank=rank) for rank, worker in enumerate(workers)}
 
 

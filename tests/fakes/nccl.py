@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eagle_eye.training.elastic.process_group.nccl import Border
+from eagle_eye.training.elastic.process_group.nccl import CudaRuntime
 
 PATIENCE_S = 30.0
 
@@ -27,7 +27,7 @@ class Queued:
 
 
 class FakeNccl:
-    """The GPUs of all ranks in this process. `fake.border()` is what one worker sees."""
+    """The GPUs of all ranks in this process. `fake.cuda_runtime()` is what one worker sees."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -35,13 +35,13 @@ class FakeNccl:
         self.aborted = 0
         self._met: dict[str, list[tuple[int, torch.Tensor]]] = {}
 
-    def border(self) -> Border:
+    def cuda_runtime(self) -> CudaRuntime:
         stream = Stream(self)
 
         class ProcessGroupNCCL(FakeProcessGroup):
             fake, queue = self, stream
 
-        return Border(ProcessGroupNCCL, torch.device("cpu"), lambda: torch.zeros(1), stream.synchronize)
+        return CudaRuntime(ProcessGroupNCCL, torch.device("cpu"), lambda: torch.zeros(1), stream.synchronize)
 
     def meet(self, key: str, rank: int, tensor: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
         with self.changed:

@@ -64,7 +64,7 @@ class Recipe:
         return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
 
     def options(self) -> dict[str, Any]:
-        """What `Trained` is to be given."""
+        """What `TrainedModel` is to be given."""
         return {
             "loss": loss_of, "batch": batch_of, "optimizer": self.optimizer_of, "clip": self.clip, "precision": self.precision,
             "scheduler": self.scheduler_of if self.scheduled else None, "seed": 5,

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.training.elastic.train_state.train_state import Inventory
-from eagle_eye.training.elastic.transfer.state_transfer import give_and_take
+from eagle_eye.training.elastic.train_state.train_state import TrainState
+from eagle_eye.training.elastic.transfer.state_transfer import transfer_state
 
 PATIENCE = timedelta(seconds=60)
 LAYERS = 4
@@ -31,13 +31,13 @@ class Session:
             self._line.recv()
 
 
-def inventory(seed: int, steps: int = 0, width: int = 12) -> Inventory:
+def inventory(seed: int, steps: int = 0, width: int = 12) -> TrainState:
     """Of a small model that has done some steps, each with gradients of its own."""
     torch.manual_seed(seed)
     layers = [nn.Linear(width, width) for _ in range(LAYERS)]
     parameters = [each for layer in layers for each in layer.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    found = Inventory(layers, optimizer)
+    found = TrainState(layers, optimizer)
     for _ in range(steps):
         for each in parameters:
             each.grad = torch.randn(each.shape)
@@ -61,7 +61,7 @@ def worker(rank: int, world: int, store: str, moves: Sequence[Sequence[int]], al
     state = inventory(rank if takes else 0, 0 if takes else 2, width)
     group = Group(ProcessGroupGloo(FileStore(store, world), rank, world, PATIENCE), epoch=1, rank=rank, world=world, device="cpu")
     try:
-        moved = give_and_take(group, Session(line, ask_after), state, moves, rank, allowed=allowed, threads=2)
+        moved = transfer_state(group, Session(line, ask_after), state, moves, rank, allowed=allowed, threads=2)
         line.send(("moved", moved.bytes, dict(moved.sources), state.digest(), state.whole, segments_open()))
     except EagleEyeError as error:
         line.send(("failed", type(error).__name__, str(error), state.whole, segments_open()))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import eagle_eye
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, LauncherLost
-from eagle_eye.training.elastic.launcher_session import Holding, Regroup, Session
+from eagle_eye.training.elastic.launcher_session import EpochAssignment, HeldState, LauncherSession
 
 MICRO_BATCHES = 8
 COMPUTE_S = 0.005
@@ -27,13 +27,13 @@ LAYERS = [1000, 2000]
 class Group:
     """Sockets between rank 0 and all others, met through the launcher's store."""
 
-    def __init__(self, session: Session, regroup: Regroup) -> None:
-        self.epoch, self.rank, self.world = regroup.epoch, regroup.rank, regroup.world
+    def __init__(self, session: LauncherSession, assignment: EpochAssignment) -> None:
+        self.epoch, self.rank, self.world = assignment.epoch, assignment.rank, assignment.world
         self.peers: list[socket.socket] = []
         if self.world > 1:
             (self._accept if self.rank == 0 else self._connect)(session)
 
-    def _accept(self, session: Session) -> None:
+    def _accept(self, session: LauncherSession) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(0.05)
             self._ask(session, "set", [str(server.getsockname()[1])])
@@ -44,7 +44,7 @@ class Group:
         for peer in self.peers:
             peer.settimeout(None)
 
-    def _connect(self, session: Session) -> None:
+    def _connect(self, session: LauncherSession) -> None:
         port = int(self._ask(session, "get", []))
         try:
             self.peers = [socket.create_connection(("127.0.0.1", port), 5.0)]
@@ -52,7 +52,7 @@ class Group:
             raise Broken(str(error)) from error
         self.peers[0].settimeout(None)
 
-    def _ask(self, session: Session, op: str, values: list[str]) -> str:
+    def _ask(self, session: LauncherSession, op: str, values: list[str]) -> str:
         import base64
 
         encoded = [base64.b64encode(value.encode()).decode() for value in values]
@@ -98,8 +98,8 @@ class Worker:
         self.until, self.folder = until, folder
         self.log = (folder / f"{self.name.replace('/', '_')}.jsonl").open("a", buffering=1)
         self.monitor = eagle_eye.monitor()
-        self.session = Session.connect(os.environ["EAGLE_EYE_ELASTIC_SOCKET"], self.name, os.getpid())
-        self.session.holding = lambda: Holding(self.step, tuple(sorted(self.done)), (), self.phase, self.fresh)
+        self.session = LauncherSession.connect(os.environ["EAGLE_EYE_ELASTIC_SOCKET"], self.name, os.getpid())
+        self.session.held_state = lambda: HeldState(self.step, tuple(sorted(self.done)), (), self.phase, self.fresh)
         self.step, self.done, self.phase, self.fresh = 0, set(), "starting", True
         self.epoch = -1
 
@@ -107,7 +107,7 @@ class Worker:
         self.enter()
         while True:
             try:
-                if self.train(self.session.next_regroup(self.epoch)):
+                if self.train(self.session.next_assignment(self.epoch)):
                     self.session.tell("leave", epoch=self.epoch, step=self.step, reason="done")
                     return 0
             except Fenced:
@@ -130,30 +130,30 @@ class Worker:
         epoch = int(os.environ["EAGLE_EYE_EPOCH"])
         self.session.enter(epoch=epoch, step=0, micro_batches=MICRO_BATCHES, layers=LAYERS, segments=1, fresh=True)
 
-    def train(self, regroup: Regroup) -> bool:
+    def train(self, assignment: EpochAssignment) -> bool:
         """Steps of one epoch; True once all are done."""
         self.monitor.mark("communication")
         began = time.monotonic()
-        self.write(regroup=regroup.epoch)
-        self.epoch = regroup.epoch
-        group = Group(self.session, regroup)
+        self.write(assignment=assignment.epoch)
+        self.epoch = assignment.epoch
+        group = Group(self.session, assignment)
         self.session.use(group)
         with self.session.lock:
-            if self.step != regroup.step or self.fresh:
-                self.step, self.done, self.fresh = regroup.step, set(), False
-        self.session.tell("regrouped", epoch=self.epoch, timings={"group_s": time.monotonic() - began, "notice_s": 0.0, "state_s": 0.0})
-        mine, again = regroup.current[regroup.rank], sorted(set(regroup.current[regroup.rank]) - self.done)
+            if self.step != assignment.step or self.fresh:
+                self.step, self.done, self.fresh = assignment.step, set(), False
+        self.session.tell("joined", epoch=self.epoch, timings={"group_s": time.monotonic() - began, "notice_s": 0.0, "state_s": 0.0})
+        mine, again = assignment.current[assignment.rank], sorted(set(assignment.current[assignment.rank]) - self.done)
         first = True
         while self.step < self.until:
             self.compute(mine)
             word = self.commit(group)
             if first:
                 self.session.tell("resumed", epoch=self.epoch, step=self.step, recompute_s=0.0, recomputed=again)
-            first, mine = False, regroup.shares[regroup.rank]
-            self.write(step=self.step - 1, epoch=self.epoch, world=regroup.world, rank=regroup.rank)
+            first, mine = False, assignment.shares[assignment.rank]
+            self.write(step=self.step - 1, epoch=self.epoch, world=assignment.world, rank=assignment.rank)
             if word > self.epoch:
                 self.phase = "idle"
-                self.session.at_boundary(self.session.holding())
+                self.session.at_boundary(self.session.held_state())
                 raise Fenced(word)
         return True
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.launcher_sessions import Rehearsal
+from fakes.launcher_sessions import FakeLauncher
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -23,12 +23,12 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from eagle_eye.errors import Broken, Fenced, LauncherLost
-from eagle_eye.training.elastic import gloo
-from eagle_eye.training.elastic.groups import form
-from eagle_eye.training.elastic.session import Session
+from eagle_eye.training.elastic.launcher_session import LauncherSession
+from eagle_eye.training.elastic.process_group import gloo
+from eagle_eye.training.elastic.process_group.process_group import form
 
 path, name, act = sys.argv[1:]
-session = Session.connect(path, name, os.getpid())
+session = LauncherSession.connect(path, name, os.getpid())
 session.enter(epoch=0, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
 
 if act == "child":  # as a loader of data does
@@ -56,9 +56,9 @@ def reduce_until_it_breaks(group, session):
 epoch = -1
 while True:
     try:
-        regroup = session.next_regroup(epoch)
-        epoch = regroup.epoch
-        group = form(session, regroup)
+        assignment = session.next_assignment(epoch)
+        epoch = assignment.epoch
+        group = form(session, assignment)
         session.use(group)
         reduce_until_it_breaks(group, session)
     except (Broken, Fenced) as error:
@@ -81,7 +81,7 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.launcher = Rehearsal(str(folder / "s"), patience_s=PATIENCE_S)
+        self.launcher = FakeLauncher(str(folder / "s"), patience_s=PATIENCE_S)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, *names: str, act: str = "") -> None:

@@ -22,7 +22,7 @@ JOB = """
 import json, os
 import torch
 import eagle_eye
-from eagle_eye.training.elastic import remote_memory
+from eagle_eye.training.elastic.transfer import remote_memory
 
 torch.set_num_threads(1)
 torch.manual_seed(5)

@@ -18,7 +18,7 @@ import eagle_eye
 from eagle_eye.training.ring import RingReader, StepRecord
 from eagle_eye.types import StepReading
 from fakes.elastic_processes import FORKS, plan
-from fakes.launcher_sessions import Rehearsal
+from fakes.launcher_sessions import FakeLauncher
 
 MICRO_BATCHES = 8
 STEPS = 6
@@ -59,7 +59,7 @@ def train(environment: dict[str, str], out: str, reduction: str) -> None:
 class Job:
     """Workers as processes, and the launcher's end."""
 
-    def __init__(self, folder: Path, launcher: Rehearsal, reduction: str) -> None:
+    def __init__(self, folder: Path, launcher: FakeLauncher, reduction: str) -> None:
         self.launcher = launcher
         self._folder, self._reduction = folder, reduction
         self.processes: dict[str, ForkServerProcess] = {}
@@ -125,7 +125,7 @@ def stage(tmp_path: Path) -> Iterator[ExitStack]:
 
 
 def play(tmp_path: Path, stack: ExitStack, reduction: str = "exact") -> Job:
-    launcher = stack.enter_context(Rehearsal(str(tmp_path / "launcher.sock"), plan))
+    launcher = stack.enter_context(FakeLauncher(str(tmp_path / "launcher.sock"), plan))
     job = Job(tmp_path, launcher, reduction)
     stack.callback(job.end)
     return job
@@ -168,12 +168,12 @@ def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stage: E
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "stop"}] if slot == 1 else None) for slot in range(2)]
     job.launcher.entered(*names)
     job.launcher.form(1, *names)
-    job.launcher.hear("regrouped", names[1], epoch=1)
+    job.launcher.hear("joined", names[1], epoch=1)
     job.check_stopped(names[1])
     job.launcher.form(2, names[0])
     job.launcher.say(names[1], "fenced", reason="it stood still")
     os.kill(job.pid(names[1]), signal.SIGCONT)
-    job.launcher.hear("enter", names[1], epoch=1)
+    job.launcher.hear("join", names[1], epoch=1)
     job.launcher.form(3, *names)
     job.check_ended(*names)
     check_same(job, [0], undisturbed)

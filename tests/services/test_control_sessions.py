@@ -20,8 +20,8 @@ from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, join
 
 CHILD = """
 import asyncio, os, sys
-from eagle_eye.rpc.client import ControlClient
-from eagle_eye.rpc.messages import Peer
+from eagle_eye.rpc.control_client import ControlClient
+from eagle_eye.rpc.control_messages import Peer
 
 async def main():
     peer = Peer(role="launcher", node="node-a", job="tenant/gpt/run1", boot="child", pid=os.getpid())

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import probe
 
-from .checkpointing import Saving
-from .fault_injection import Faults
-from .launcher_session import Session
-from .local_session import Alone
-from .model import Batch, Loss, Trained
+from .checkpointing import Checkpointing
+from .fault_injection import InjectedFaults
+from .launcher_session import LauncherSession
+from .local_session import LocalSession
+from .model import Batch, Loss, TrainedModel
 from .reduce.reduction import arithmetic
-from .train_state.train_state import Inventory
+from .train_state.train_state import TrainState
 from .trainable import Trainable
 from .warmup import make_ready
-from .worker import Elastic
+from .worker import ElasticWorker
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +44,7 @@ def elastic(
     tokens: Callable[[Any, Any], int] | None = None,
     save_every: int = 100,
     checkpoints: str | os.PathLike[str] | None = None,
-) -> Elastic:
+) -> ElasticWorker:
     """A worker that finishes its steps whatever happens to its peers. Training begins with its `steps`.
 
     layers: modules that are applied one after another, or one module.
@@ -61,7 +61,7 @@ def elastic(
     ConfigError for what cannot be trained this way, LauncherLost if the launcher is gone.
     """
     session, monitor = connect()
-    trained = Trained(
+    trained = TrainedModel(
         layers, loss=loss, batch=batch, optimizer=optimizer, scheduler=scheduler, clip=clip, precision=precision,
         seed=seed, tokens=tokens,
     )  # fmt: skip
@@ -71,36 +71,36 @@ def elastic(
     )  # fmt: skip
 
 
-def connect() -> tuple[Session | Alone, probe.Monitor]:
+def connect() -> tuple[LauncherSession | LocalSession, probe.Monitor]:
     """The line to the launcher, if there is one, and the monitor of this worker."""
     monitor = probe.monitor()
     return _session(os.environ), monitor
 
 
 def assemble(
-    trained: Trainable, session: Session | Alone, monitor: probe.Monitor, *, micro_batches: int, reduction: str,
+    trained: Trainable, session: LauncherSession | LocalSession, monitor: probe.Monitor, *, micro_batches: int, reduction: str,
     save_every: int, checkpoints: str | os.PathLike[str] | None,
-) -> Elastic:  # fmt: skip
+) -> ElasticWorker:  # fmt: skip
     """The worker of whatever is trained; the arguments are those of `elastic`."""
     gradients, reducing = arithmetic(reduction, trained.parameters, micro_batches)
-    inventory = Inventory(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
+    inventory = TrainState(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
 
     def ready() -> None:
         if os.environ.get(JOINING) == "1":
             make_ready(trained, gradients, inventory)
 
-    return Elastic(
+    return ElasticWorker(
         trained, gradients, reducing, session, inventory=inventory, monitor=monitor,
-        saving=Saving(save_every, Path(checkpoints) if checkpoints is not None else None),
-        faults=Faults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
+        saving=Checkpointing(save_every, Path(checkpoints) if checkpoints is not None else None),
+        faults=InjectedFaults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
         skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), make_ready=ready,
     )  # fmt: skip
 
 
-def _session(environment: Mapping[str, str]) -> Session | Alone:
+def _session(environment: Mapping[str, str]) -> LauncherSession | LocalSession:
     path = environment.get(SOCKET, "")
     if path:
-        return Session.connect(path, environment.get("EAGLE_EYE_WORKER", ""), os.getpid())
+        return LauncherSession.connect(path, environment.get("EAGLE_EYE_WORKER", ""), os.getpid())
     if int(environment.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError("an elastic worker gets its peers from Eagle Eye's launcher: start it with `eagle-eye run`, not torchrun")
-    return Alone(environment.get("EAGLE_EYE_WORKER") or "alone")
+    return LocalSession(environment.get("EAGLE_EYE_WORKER") or "alone")

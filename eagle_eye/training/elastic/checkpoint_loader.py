@@ -6,11 +6,11 @@ from pathlib import Path
 
 from eagle_eye.training import checkpoint
 
-from .train_state.train_state import Inventory
-from .transfer.state_transfer import Moved
+from .train_state.train_state import TrainState
+from .transfer.state_transfer import TransferResult
 
 
-def load_newest(inventory: Inventory, folders: Sequence[Path], at_most: int = -1) -> Moved | None:
+def load_newest(inventory: TrainState, folders: Sequence[Path], at_most: int = -1) -> TransferResult | None:
     """Load the newest whole checkpoint of some folders, nearest first: memory of the node (tmpfs), then storage.
 
     Workers have one folder today. Of two of the same step the nearer one is taken. `at_most` is the highest step to take (below 0: no limit). None if
@@ -29,4 +29,4 @@ def load_newest(inventory: Inventory, folders: Sequence[Path], at_most: int = -1
         return None
     state, _, folder = best
     loaded = inventory.load(state)
-    return Moved(loaded, time.monotonic() - began, {str(folder): loaded})
+    return TransferResult(loaded, time.monotonic() - began, {str(folder): loaded})

@@ -22,7 +22,7 @@ import torch
 from eagle_eye.training import checkpoint
 
 from .checkpoint_loader import load_newest
-from .train_state.train_state import Inventory
+from .train_state.train_state import TrainState
 
 _log = logging.getLogger("eagle_eye.elastic")
 
@@ -33,7 +33,7 @@ Say = Callable[[str, str], None]
 """Hears what keeps the last checkpoint from being written ('' if nothing does), and where it lies ('' until it does)."""
 
 
-class Saving:
+class Checkpointing:
     """`every`: steps between two checkpoints, 0: none but those of a job that has to stop."""
 
     def __init__(self, every: int, directory: Path | None) -> None:
@@ -42,11 +42,11 @@ class Saving:
         self._every, self._directory = every, directory
         self._writing: threading.Thread | None = None
 
-    def load(self, inventory: Inventory) -> None:
+    def load(self, inventory: TrainState) -> None:
         """The newest whole checkpoint, if there is one."""
         load_newest(inventory, [checkpoint.directory_of(self._directory)], at_most=resume_step())
 
-    def after(self, inventory: Inventory, rank: int) -> None:
+    def after(self, inventory: TrainState, rank: int) -> None:
         """A step was committed."""
         if rank == 0 and self._every and inventory.step % self._every == 0:
             self._finish()
@@ -54,13 +54,13 @@ class Saving:
             self._writing = threading.Thread(target=self._write, args=(copied, step), name="eagle-eye-checkpoint")
             self._writing.start()
 
-    def last(self, inventory: Inventory, rank: int, say: Say) -> None:
+    def last(self, inventory: TrainState, rank: int, say: Say) -> None:
         """The training is done."""
         self._finish()
         if rank == 0 and self._every:
             self.keep(inventory, say)
 
-    def keep(self, inventory: Inventory, say: Say) -> Path:
+    def keep(self, inventory: TrainState, say: Say) -> Path:
         """Save at once, however long it takes; the path of the manifest. `say` hears of it every second, from a thread, too."""
         self._finish()
         why = ""
@@ -84,7 +84,7 @@ class Saving:
             where = checkpoint.directory_of(self._directory)
             _log.error("no checkpoint of step %d in %s: %s; the older ones are untouched", step, where, error)
 
-    def _why_not(self, inventory: Inventory, error: OSError) -> str:
+    def _why_not(self, inventory: TrainState, error: OSError) -> str:
         home = checkpoint.directory_of(self._directory).absolute()
         older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
         newest = f"the newest checkpoint there is that of step {older[-1]}" if older else "there is no older checkpoint"

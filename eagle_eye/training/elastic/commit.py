@@ -7,10 +7,10 @@ import torch
 from eagle_eye.errors import Broken
 
 if TYPE_CHECKING:
-    from .process_group.process_group import Group
+    from .process_group.process_group import ProcessGroup
 
 
-def commit(group: "Group", step: int, soft: int) -> int:
+def commit(group: "ProcessGroup", step: int, soft: int) -> int:
     """Who returns from here may apply `step`: every member holds its reduced gradient whole.
 
     `soft`: the newest epoch that this member was asked to stop for at the next boundary. Returns the newest that any

@@ -11,7 +11,7 @@ PHASES = ("starting", "computing", "reducing", "committing", "applying", "idle")
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HeldState:
     """What a worker holds at a moment."""
 
     step: int
@@ -27,7 +27,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Regroup:
+class EpochAssignment:
     """A new epoch as one worker is told it: who is in it, and how the step in flight goes on."""
 
     epoch: int
@@ -50,12 +50,12 @@ class Regroup:
     resume_step: int = 0
     """Step of the checkpoint that is to be loaded, where the launcher knows it."""
 
-    def onward(self) -> "Regroup":
+    def onward(self) -> "EpochAssignment":
         """The same epoch once its first step is done."""
         return replace(self, step=self.step + 1, current=self.shares, finish=(), moves=(), source="")
 
 
-class Cuttable(Protocol):
+class AbortableGroup(Protocol):
     """What the session needs of a group."""
 
     @property
@@ -66,7 +66,7 @@ class Cuttable(Protocol):
     def close(self) -> None: ...
 
 
-class Orders(Protocol):
+class EpochSession(Protocol):
     """What forming a group needs of a session; each raises Fenced once an epoch above `epoch` is being formed."""
 
     def check(self, epoch: int) -> None:
@@ -82,13 +82,13 @@ class Orders(Protocol):
         """The launcher's answer to a question to its store. Raises TimeoutError, LauncherLost."""
 
 
-def read_regroup(message: Mapping[str, Any]) -> Regroup:
-    """A Regroup as it came over the wire. Raises WireError for what is none."""
-    known = {field.name for field in fields(Regroup)}
+def read_assignment(message: Mapping[str, Any]) -> EpochAssignment:
+    """A EpochAssignment as it came over the wire. Raises WireError for what is none."""
+    known = {field.name for field in fields(EpochAssignment)}
     try:
-        return Regroup(**{name: _frozen(value) for name, value in message.items() if name in known})
+        return EpochAssignment(**{name: _frozen(value) for name, value in message.items() if name in known})
     except TypeError as error:
-        raise WireError(f"no regroup: {error}") from error
+        raise WireError(f"not an assignment: {error}") from error
 
 
 def _frozen(value: Any) -> Any:

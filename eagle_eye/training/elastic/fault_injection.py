@@ -19,7 +19,7 @@ ACTS = ("kill", "stop", "hang")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """One thing to happen."""
 
     step: int
@@ -27,14 +27,14 @@ class Fault:
     act: str
 
 
-class Faults:
+class InjectedFaults:
     """What is to happen to this worker."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[InjectedFault]) -> None:
         self._faults = faults
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "Faults":
+    def from_environment(cls, environment: Mapping[str, str]) -> "InjectedFaults":
         """Those meant for this worker. Raises ValueError for a text that names no fault."""
         text = environment.get("EAGLE_EYE_FAULTS", "")
         return cls([_fault(words) for words in json.loads(text) if _is_ours(words, environment)] if text else [])
@@ -55,11 +55,11 @@ def _is_ours(words: Mapping[str, object], environment: Mapping[str, str]) -> boo
     )
 
 
-def _fault(words: Mapping[str, object]) -> Fault:
+def _fault(words: Mapping[str, object]) -> InjectedFault:
     phase, act = str(words.get("phase")), str(words.get("act", "kill"))
     if phase not in PHASES or act not in ACTS:
         raise ValueError(f"EAGLE_EYE_FAULTS: {dict(words)} names no point of {', '.join(PHASES)} or no act of {', '.join(ACTS)}")
-    return Fault(int(str(words.get("step", 0))), phase, act)
+    return InjectedFault(int(str(words.get("step", 0))), phase, act)
 
 
 def _act(act: str) -> None:

@@ -18,15 +18,15 @@ from typing import Any
 from eagle_eye.errors import ElasticError, Ended, Fenced, FencedOut, Halted, LauncherLost
 from eagle_eye.training import messages
 
-from .epoch_protocol import Cuttable, Holding, Regroup, read_regroup
+from .epoch_protocol import AbortableGroup, EpochAssignment, HeldState, read_assignment
 
-__all__ = ["Holding", "Regroup", "Session"]
+__all__ = ["EpochAssignment", "HeldState", "LauncherSession"]
 
 _ENTERED = ("committing", "applying")
 _CLOSED = "this worker has closed its session"
 
 
-class Session:
+class LauncherSession:
     """The worker's end. Its thread is a daemon; all methods may be called from any thread."""
 
     def __init__(self, connection: socket.socket, worker: str, pid: int) -> None:
@@ -34,7 +34,7 @@ class Session:
         self.pid = pid
         self.lock = threading.RLock()
         """Guards what the worker holds: change it under this lock, and never wait for others under it."""
-        self.holding: Callable[[], Holding] = lambda: Holding(step=0)
+        self.held_state: Callable[[], HeldState] = lambda: HeldState(step=0)
         """What the worker holds now; called under the lock."""
         self.pending = -1
         """The newest epoch that was answered for: nothing of an older one is begun any more."""
@@ -43,12 +43,12 @@ class Session:
         self._news = threading.Condition(self.lock)
         self._writing = threading.Lock()
         self._connection = connection
-        self._group: Cuttable | None = None
+        self._group: AbortableGroup | None = None
         self._entered: int | None = None
         self._at_boundary = False
         self._hard = -1
         """The newest epoch that this worker was fenced for in the middle of another."""
-        self._regroup: Regroup | None = None
+        self._assignment: EpochAssignment | None = None
         self._outcome: Callable[[], ElasticError] | None = None
         self._lost = ""
         self._asked = 0
@@ -59,7 +59,7 @@ class Session:
         self._thread.start()
 
     @classmethod
-    def connect(cls, path: str, worker: str, pid: int) -> "Session":
+    def connect(cls, path: str, worker: str, pid: int) -> "LauncherSession":
         """A session with the launcher that listens on `path`; after the fork, if there is one. Raises LauncherLost."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -74,9 +74,9 @@ class Session:
     def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:
         """Ask to be taken into the job; again after FencedOut. `segments` of a step's sum; `layers`: bytes of state of each."""
         with self.lock:
-            self._outcome = self._regroup = None
+            self._outcome = self._assignment = None
         self.tell(
-            "enter", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, segments=segments,
+            "join", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, segments=segments,
             layers=layers, fresh=fresh,
         )
 
@@ -89,7 +89,7 @@ class Session:
         except OSError as error:
             self._lose(f"the launcher is gone: {error.strerror}")
 
-    def use(self, group: Cuttable | None) -> None:
+    def use(self, group: AbortableGroup | None) -> None:
         """From now on `group` is the one that a hard fence cuts; the one before is closed."""
         with self.lock:
             before, self._group, self._entered = self._group, group, None
@@ -123,23 +123,23 @@ class Session:
     def may_commit(self, epoch: int) -> bool:
         """Whether the commit of this step may be entered. If so, a fence's answer says from now on that it was.
 
-        That ends with the step (the holding's number rises) or with the next group.
+        That ends with the step (the held state's step rises) or with the next group.
         """
         with self.lock:
             if self._outcome is not None or self.pending > epoch:
                 return False
-            self._entered = self.holding().step
+            self._entered = self.held_state().step
             return True
 
-    def at_boundary(self, holding: Holding) -> None:
-        """Answer a soft fence, if there is one: the step is applied, the next not begun. Then ask for the regroup."""
+    def at_boundary(self, held_state: HeldState) -> None:
+        """Answer a soft fence, if there is one: the step is applied, the next not begun. Then ask for the assignment."""
         with self._news:
             if self.soft <= self.pending:
                 return
             epoch = self.pending = self.soft
-        self._answer(epoch, holding)
+        self._answer(epoch, held_state)
 
-    def next_regroup(self, above: int) -> Regroup:
+    def next_assignment(self, above: int) -> EpochAssignment:
         """Block until the newest epoch, if above `above`, is ready. Raises Halted, FencedOut, Ended, LauncherLost.
 
         Who waits here is at a boundary, and soft fences are answered at once; but not who was fenced hard out of an
@@ -151,12 +151,12 @@ class Session:
             self._answer_soft()
             with self._news:
                 self._news.wait_for(lambda: self._lost or self._outcome or self._newest(above))
-                regroup = self._newest(above)
+                assignment = self._newest(above)
                 if self._outcome is not None:
                     raise self._outcome()
-                if regroup is None:
+                if assignment is None:
                     raise LauncherLost(self._lost)
-                return regroup
+                return assignment
         finally:
             with self._news:
                 self._at_boundary = False
@@ -213,8 +213,8 @@ class Session:
             (self._note_soft if message.get("soft") else self._fence)(int(message["epoch"]))
         elif kind == "stored":
             self._stored(message)
-        elif kind == "regroup":
-            self._note_regroup(read_regroup(message))
+        elif kind == "assignment":
+            self._note_assignment(read_assignment(message))
         elif kind == "fenced":
             self._end(lambda: FencedOut(str(message.get("reason", ""))))
         elif kind == "ended":
@@ -224,7 +224,7 @@ class Session:
 
     def _fence(self, epoch: int) -> None:
         with self._news:
-            held = self.holding()
+            held = self.held_state()
             if held.step == self._entered and held.phase not in _ENTERED:
                 held = replace(held, phase="committing")
             self.pending = max(self.pending, epoch)
@@ -243,20 +243,20 @@ class Session:
         with self._news:
             if not self._at_boundary or self.soft <= self.pending:
                 return
-            held = self.holding()
+            held = self.held_state()
         self.at_boundary(held)
 
-    def _answer(self, epoch: int, held: Holding) -> None:
-        self.tell("holding", epoch=epoch, **asdict(held))
+    def _answer(self, epoch: int, held: HeldState) -> None:
+        self.tell("held_state", epoch=epoch, **asdict(held))
 
-    def _note_regroup(self, regroup: Regroup) -> None:
+    def _note_assignment(self, assignment: EpochAssignment) -> None:
         with self._news:
-            if self._regroup is None or regroup.epoch > self._regroup.epoch:
-                self._regroup = regroup
+            if self._assignment is None or assignment.epoch > self._assignment.epoch:
+                self._assignment = assignment
             self._news.notify_all()
 
-    def _newest(self, above: int) -> Regroup | None:
-        newest = self._regroup
+    def _newest(self, above: int) -> EpochAssignment | None:
+        newest = self._assignment
         return newest if newest is not None and newest.epoch > above and newest.epoch >= self.pending else None
 
     def _stored(self, message: messages.Message) -> None:

@@ -7,32 +7,32 @@ from typing import Any
 from eagle_eye.errors import Ended, LauncherLost
 from eagle_eye.training import messages
 
-from .epoch_protocol import Cuttable, Holding, Regroup
+from .epoch_protocol import AbortableGroup, EpochAssignment, HeldState
 
 EPOCH = 1
 
 
-class Alone:
-    """Behaves as a Session does whose launcher has one worker and never fences it."""
+class LocalSession:
+    """Behaves as a LauncherSession does whose launcher has one worker and never fences it."""
 
     def __init__(self, worker: str = "alone") -> None:
         self.worker = worker
         self.lock = threading.RLock()
-        self.holding: Callable[[], Holding] = lambda: Holding(step=0)
+        self.held_state: Callable[[], HeldState] = lambda: HeldState(step=0)
         self.pending = -1
         self.soft = -1
         self._step = 0
         self._micro_batches = 0
         self._fresh = True
-        self._group: Cuttable | None = None
+        self._group: AbortableGroup | None = None
 
-    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a Session's words
+    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a LauncherSession's words
         self._step, self._micro_batches, self._fresh = step, micro_batches, fresh
 
     def tell(self, kind: str, **words: Any) -> None:
         """Nobody listens."""
 
-    def use(self, group: Cuttable | None) -> None:
+    def use(self, group: AbortableGroup | None) -> None:
         before, self._group = self._group, group
         if before is not None and before is not group:
             before.close()
@@ -43,26 +43,26 @@ class Alone:
     def check(self, epoch: int) -> None:
         """There is no newer epoch."""
 
-    def may_commit(self, epoch: int) -> bool:  # noqa: ARG002 - a Session's words
+    def may_commit(self, epoch: int) -> bool:  # noqa: ARG002 - a LauncherSession's words
         return True
 
-    def at_boundary(self, holding: Holding) -> None:
+    def at_boundary(self, held_state: HeldState) -> None:
         """Nobody asked."""
 
-    def next_regroup(self, above: int) -> Regroup:
+    def next_assignment(self, above: int) -> EpochAssignment:
         """The one epoch, at once. Raises Ended when another is waited for: it would never come."""
         if above >= EPOCH:
             raise Ended("this worker runs alone: no further epoch will come")
         everything = (tuple(range(self._micro_batches)),)
         source = "checkpoint" if self._fresh else ""
-        return Regroup(EPOCH, 0, 1, (self.worker,), self._step, everything, everything, source=source)
+        return EpochAssignment(EPOCH, 0, 1, (self.worker,), self._step, everything, everything, source=source)
 
-    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:  # noqa: ARG002 - a Session's words
+    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:  # noqa: ARG002 - a LauncherSession's words
         if not ready():
             raise LauncherLost("this worker runs alone: nobody will answer")
 
     def wake(self) -> None:
         """Nobody waits."""
 
-    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - a Session's words
+    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - a LauncherSession's words
         raise LauncherLost("this worker runs alone: there is no store")

@@ -1,6 +1,6 @@
 """What is trained, and the two things that are done with it: one micro-batch, and one update.
 
-    trained = Trained(layers, loss=loss_of, batch=batch_of, optimizer=lambda parameters: AdamW(parameters, lr=1e-3))
+    trained = TrainedModel(layers, loss=loss_of, batch=batch_of, optimizer=lambda parameters: AdamW(parameters, lr=1e-3))
     loss, tokens = trained.run(step, micro_batch)
     trained.apply(mean_gradient)
 
@@ -34,7 +34,7 @@ Batch = Callable[[int, int], tuple[Any, Any]]
 """batch(step, micro_batch) → (input, target), the same whoever asks."""
 
 
-class Trained:
+class TrainedModel:
     """Layers, loss, data, optimizer and scheduler of one worker.
 
     `layers`: modules that are applied one after another, or one module; an `nn.Sequential` counts as its parts.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StepResult:
     """What a committed step was."""
 
     loss: float
@@ -21,20 +21,20 @@ class Result:
     behind: then `loss` is that of the last step it took part in, and both `tokens` are 0."""
 
 
-class Step:
+class TrainStep:
     """`run` does it; the rest is known afterwards."""
 
-    def __init__(self, number: int, train: Callable[[int], Result]) -> None:
+    def __init__(self, number: int, train: Callable[[int], StepResult]) -> None:
         self.number = number
         self._train = train
-        self._result: Result | None = None
+        self._result: StepResult | None = None
 
     def run(self) -> float:
         """Do the step, once; returns the mean loss of its micro-batches."""
         return self.result.loss
 
     @property
-    def result(self) -> Result:
+    def result(self) -> StepResult:
         """What it was; runs it if need be."""
         if self._result is None:
             self._result = self._train(self.number)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Trainable(Protocol):
-    """`Trained` of model.py, or a framework's trainer in its place."""
+    """`TrainedModel` of model.py, or a framework's trainer in its place."""
 
     @property
     def layers(self) -> "list[nn.Module]":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .reduce.gradients import Gradients
 from .train_state import huge_pages
-from .train_state.train_state import Inventory
+from .train_state.train_state import TrainState
 from .trainable import Trainable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("eagle_eye.elastic")
 
 
-def make_ready(trained: Trainable, gradients: Gradients, inventory: Inventory) -> None:
+def make_ready(trained: Trainable, gradients: Gradients, inventory: TrainState) -> None:
     """All that can be done beforehand. The worker's state and what it holds of a step are as they were."""
     _rehearse(trained, gradients)
     room = inventory.foresee()

@@ -1,7 +1,7 @@
 """The self-healing worker: peers may die, hang, join or slow down; the step ends as if they had not.
 
 A step is: compute the own micro-batches, reduce copies of their gradients, commit by agreement, apply. Whatever
-breaks in it leads to the same place: the next epoch's orders (`Regroup`) say who is left, what was lost and who does
+breaks in it leads to the same place: the next epoch's assignment (`EpochAssignment`) say who is left, what was lost and who does
 it again. What was finished stays (Unicron, section 6.2): gradients are a sum over micro-batches, and parameters change
 only where the step is applied.
 """
@@ -16,36 +16,36 @@ from typing import TYPE_CHECKING, NoReturn
 from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateTorn
 from eagle_eye.training.probe import Monitor
 
-from .checkpointing import Saving
+from .checkpointing import Checkpointing
 from .commit import commit
-from .epoch_protocol import Holding, Regroup
-from .fault_injection import Faults
-from .process_group.process_group import Group, form
+from .epoch_protocol import EpochAssignment, HeldState
+from .fault_injection import InjectedFaults
+from .process_group.process_group import ProcessGroup, form
 from .reduce.gradients import Gradients
 from .reduce.reduction import Reduction
 from .reduce.resume_reduction import complete
-from .step import Result, Step
+from .step import StepResult, TrainStep
 from .train_state import huge_pages
-from .train_state.train_state import Inventory
+from .train_state.train_state import TrainState
 from .trainable import Trainable
-from .transfer.state_transfer import give_and_take
-from .worker_threads import background
+from .transfer.state_transfer import transfer_state
+from .worker_threads import worker_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .launcher_session import Session
-    from .local_session import Alone
+    from .launcher_session import LauncherSession
+    from .local_session import LocalSession
 
 _log = logging.getLogger("eagle_eye.elastic")
 
 
-class Elastic:
+class ElasticWorker:
     """One worker of an elastic job; made by `eagle_eye.elastic`."""
 
     def __init__(
-        self, trained: Trainable, gradients: Gradients, reduction: Reduction, session: "Session | Alone", *,
-        inventory: Inventory, saving: Saving, monitor: Monitor, faults: Faults, backend: str = "gloo",
+        self, trained: Trainable, gradients: Gradients, reduction: Reduction, session: "LauncherSession | LocalSession", *,
+        inventory: TrainState, saving: Checkpointing, monitor: Monitor, faults: InjectedFaults, backend: str = "gloo",
         skipped: frozenset[int] = frozenset(), clock: Callable[[], float] = time.monotonic,
         make_ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -55,17 +55,17 @@ class Elastic:
         self._gradients, self._reduction, self._session = gradients, reduction, session
         self._saving, self._monitor, self._faults = saving, monitor, faults
         self._backend, self._skipped, self._clock, self._make_ready = backend, skipped, clock, make_ready
-        self._group: Group | None = None
-        self._orders: Regroup | None = None
+        self._group: ProcessGroup | None = None
+        self._assignment: EpochAssignment | None = None
         self._seen = 0
-        """The newest epoch whose orders were taken up."""
+        """The newest epoch whose assignment was taken up."""
         self._phase = "starting"
         self._fresh = True
         self._running: int | None = None
         self._reduced: list[Tensor | None] = [None] * len(gradients.segments)
         self._brought: dict[str, tuple[int, ...]] = {}
         """Worker → micro-batches whose gradients are in the sum that is reduced, or was."""
-        self._result: Result | None = None
+        self._result: StepResult | None = None
         """Of the step that was applied last, whose number is below."""
         self._tokens: tuple[int, ...] = ()
         """Of its micro-batches."""
@@ -80,11 +80,11 @@ class Elastic:
         """The last checkpoint could not be written so far."""
         self._gathered = False
         """The state was put where another worker reads it fastest."""
-        session.holding = self._holding
+        session.held_state = self._holding
 
     # --- what the user's loop calls ---------------------------------------------------------------------------------
 
-    def steps(self, until: int) -> Iterator[Step]:
+    def steps(self, until: int) -> Iterator[TrainStep]:
         """Yield the steps still to do, below `until`: from the newest checkpoint, or from where the others are.
 
         A step that the loop does not run is run when the next one is asked for. Ends also when the job ends. A job
@@ -96,7 +96,7 @@ class Elastic:
             while self.step < until:
                 number = self.step
                 self._monitor.begin(number)
-                step = Step(number, self._train_or_end)
+                step = TrainStep(number, self._train_or_end)
                 yield step
                 step.run()
                 self._monitor.end()
@@ -120,11 +120,11 @@ class Elastic:
     @property
     def rank(self) -> int:
         """In the present epoch; -1 before the first."""
-        return self._orders.rank if self._orders is not None else -1
+        return self._assignment.rank if self._assignment is not None else -1
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
-    def _train_or_end(self, number: int) -> Result:
+    def _train_or_end(self, number: int) -> StepResult:
         """`run` is called in the user's loop, not in `steps`: what ends this worker has to end it from there, too."""
         try:
             return self._train(number)
@@ -134,7 +134,7 @@ class Elastic:
             _log.info("the job has ended: %s", end)
             raise SystemExit(0) from end
 
-    def _train(self, number: int) -> Result:
+    def _train(self, number: int) -> StepResult:
         while self.step == number:
             try:
                 self._one(number)
@@ -149,17 +149,17 @@ class Elastic:
         return replace(self._result, own_tokens=sum(self._tokens[each] for each in self._credited()))
 
     def _one(self, number: int) -> None:
-        orders = self._orders
-        if orders is None:
+        assignment = self._assignment
+        if assignment is None:
             raise RuntimeError("a step is run in an epoch")
-        self._compute(orders, number)
-        group = self._formed(orders)
+        self._compute(assignment, number)
+        group = self._formed(assignment)
         self._enter_phase("reducing")
         self._faults.at("reducing", number)
         self._monitor.mark("communication")
         self._session.check(group.epoch)
-        self._brought = dict(zip(orders.workers, orders.current, strict=True))
-        self._reduction.reduce(group, self._gradients, orders.current, self._reduced)
+        self._brought = dict(zip(assignment.workers, assignment.current, strict=True))
+        self._reduction.reduce(group, self._gradients, assignment.current, self._reduced)
         self._monitor.mark("other")  # whoever hangs between two collectives is not one of those who wait for it
         self._faults.at("committing", number)
         if not self._session.may_commit(group.epoch):
@@ -173,13 +173,13 @@ class Elastic:
             self._session.at_boundary(self._holding())
             self._take_part()
 
-    def _compute(self, orders: Regroup, number: int) -> None:
+    def _compute(self, assignment: EpochAssignment, number: int) -> None:
         self._enter_phase("computing")
-        ours = [each for each in orders.current[orders.rank] if each not in self._gradients.done]
+        ours = [each for each in assignment.current[assignment.rank] if each not in self._gradients.done]
         for micro_batch in ours:
-            self._session.check(orders.epoch)
+            self._session.check(assignment.epoch)
             overlapped = micro_batch == ours[-1] and number not in self._skipped
-            group = self._formed(orders) if overlapped else None
+            group = self._formed(assignment) if overlapped else None
             began = self._clock()
             if group is not None:
                 with self._reduction.overlap(group, self._gradients):
@@ -206,13 +206,13 @@ class Elastic:
         gradient, notes = self._gradients.whole(self._reduced)
         if self.step not in self._skipped:
             self.trained.apply(gradient)
-        self._result, self._applied = Result(notes.loss, notes.tokens, 0, epoch, self._brought), self.step
+        self._result, self._applied = StepResult(notes.loss, notes.tokens, 0, epoch, self._brought), self.step
         self._tokens = notes.counts
         with self._session.lock:
             self.inventory.step += 1
             self._forget_step()
-            if self._orders is not None and self._orders.step < self.step:  # else they are about the step after this one
-                self._orders = self._orders.onward()
+            if self._assignment is not None and self._assignment.step < self.step:  # else they are about the step after this one
+                self._assignment = self._assignment.onward()
         self._gather()
 
     def _gather(self) -> None:
@@ -220,15 +220,15 @@ class Elastic:
         if not self._gathered:
             self._gathered = True
             tensors = [entry.tensor for layer in self.inventory.layers for entry in layer.entries]
-            background().run(lambda: huge_pages.gather(tensors))
+            worker_threads().run(lambda: huge_pages.gather(tensors))
 
     def _credited(self) -> list[int]:
         """Micro-batches of the step that we did last whose tokens we tell; those of workers that are gone by now tells rank 0."""
-        orders = self._orders
-        if orders is None:
+        assignment = self._assignment
+        if assignment is None:
             return []
-        mine = list(self._brought.get(orders.workers[orders.rank], ()))
-        gone = [done for worker, done in self._brought.items() if worker not in orders.workers] if orders.rank == 0 else []
+        mine = list(self._brought.get(assignment.workers[assignment.rank], ()))
+        gone = [done for worker, done in self._brought.items() if worker not in assignment.workers] if assignment.rank == 0 else []
         return [*mine, *(each for done in gone for each in done)]
 
     def _forget_step(self) -> None:
@@ -248,7 +248,7 @@ class Elastic:
         self._take_part()
 
     def _after(self, error: Exception) -> None:
-        """The group is of no use any more; the next epoch's orders are."""
+        """The group is of no use any more; the next epoch's assignment is needed."""
         self._tell_broken(error)
         self._take_part()
 
@@ -268,10 +268,10 @@ class Elastic:
         while True:
             try:
                 waiting = self._clock()
-                orders = self._session.next_regroup(above=self._seen)
-                self._seen = orders.epoch
+                assignment = self._session.next_assignment(above=self._seen)
+                self._seen = assignment.epoch
                 self._monitor.mark("communication")  # shows that we have heard it
-                self._join(orders, self._clock() - waiting)
+                self._join(assignment, self._clock() - waiting)
             except (Fenced, Broken) as error:
                 self._tell_broken(error)
             except FencedOut as error:
@@ -283,73 +283,73 @@ class Elastic:
     def _tell_broken(self, error: Exception) -> None:
         """Also of state that arrived torn, whatever has happened since: its giver is not to give it again."""
         giver, layers = "", tuple[int, ...]()
-        if isinstance(error, StateTorn) and self._orders is not None:
-            giver, layers = self._orders.workers[error.giver], error.layers
+        if isinstance(error, StateTorn) and self._assignment is not None:
+            giver, layers = self._assignment.workers[error.giver], error.layers
         if giver or (isinstance(error, Broken) and self._session.pending <= self._seen):
             self._session.tell("broken", epoch=self._seen, error=str(error)[:500], giver=giver, layers=layers)
 
-    def _join(self, orders: Regroup, waited_s: float) -> None:
-        """Take up an epoch's orders. The group waits until somebody needs it: who has work left does that meanwhile."""
+    def _join(self, assignment: EpochAssignment, waited_s: float) -> None:
+        """Take up an epoch's assignment. The group waits until somebody needs it: who has work left does that meanwhile."""
         before = self._to_do()
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
         self._session.use(None)
-        self._group, self._orders = None, orders
-        self._monitor.go_on(orders.epoch)
+        self._group, self._assignment = None, assignment
+        self._monitor.go_on(assignment.epoch)
         self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
-        if any(taker == orders.rank for _, taker, _ in orders.moves):
+        if any(taker == assignment.rank for _, taker, _ in assignment.moves):
             self._fresh = True  # also one that was far behind: until all has come its state is nobody's
-        if orders.finish or orders.moves:
-            self._form(orders)
+        if assignment.finish or assignment.moves:
+            self._form(assignment)
         began = self._clock()
-        self._catch_up(orders)
-        self._move(orders)
+        self._catch_up(assignment)
+        self._move(assignment)
         self._timings["state_s"] = self._clock() - began
-        self._again = self._given_anew(orders, before)
+        self._again = self._given_anew(assignment, before)
         self._recompute_s, self._resumed = 0.0, False
         if self._group is not None:
-            self._session.tell("regrouped", epoch=orders.epoch, timings=self._timings)
+            self._session.tell("joined", epoch=assignment.epoch, timings=self._timings)
 
-    def _form(self, orders: Regroup) -> Group:
+    def _form(self, assignment: EpochAssignment) -> ProcessGroup:
         """Meet the others. Whoever comes last waits for nobody, so the shortest time of all is what forming costs."""
         began = self._clock()
-        self._group = group = form(self._session, orders, self._backend)
+        self._group = group = form(self._session, assignment, self._backend)
         self._session.use(group)
         self._timings["group_s"] = self._clock() - began
         return group
 
-    def _formed(self, orders: Regroup) -> Group:
+    def _formed(self, assignment: EpochAssignment) -> ProcessGroup:
         """The epoch's group, made now if nobody needed it before."""
         group = self._group
         if group is None:
             self._monitor.mark("communication")
-            group = self._form(orders)
-            self._session.tell("regrouped", epoch=orders.epoch, timings=self._timings)
+            group = self._form(assignment)
+            self._session.tell("joined", epoch=assignment.epoch, timings=self._timings)
         return group
 
-    def _catch_up(self, orders: Regroup) -> None:
+    def _catch_up(self, assignment: EpochAssignment) -> None:
         """Apply the step that all members hold the sum of, if that is where the job stands."""
-        if not self._fresh and self._whole and orders.step > self.step:
-            self._apply(orders.epoch)
-        if not orders.finish or self._group is None:
+        if not self._fresh and self._whole and assignment.step > self.step:
+            self._apply(assignment.epoch)
+        if not assignment.finish or self._group is None:
             return
-        applied = self.step > orders.step  # the commit that we were in when the epoch began had succeeded
-        complete(self._group, self._gradients, orders.finish, self._reduced, needs_none=self._fresh or applied)
+        applied = self.step > assignment.step  # the commit that we were in when the epoch began had succeeded
+        complete(self._group, self._gradients, assignment.finish, self._reduced, needs_none=self._fresh or applied)
         if self._fresh or applied:
-            self._orders = orders.onward()
+            self._assignment = assignment.onward()
         else:
-            self._apply(orders.epoch)
+            self._apply(assignment.epoch)
 
     @property
     def _whole(self) -> bool:
         return all(segment is not None for segment in self._reduced)
 
-    def _move(self, orders: Regroup) -> None:
+    def _move(self, assignment: EpochAssignment) -> None:
         """State goes from those who have it to those who have not."""
-        if orders.source == "checkpoint" and (orders.rank == 0 or not orders.moves):
+        if assignment.source == "checkpoint" and (assignment.rank == 0 or not assignment.moves):
             self._saving.load(self.inventory)
             self._timings["loaded_step"] = self.inventory.step
         if self._group is not None:
-            moved = give_and_take(self._group, self._session, self.inventory, orders.moves, orders.rank)
+            moved = transfer_state(self._group, self._session, self.inventory, assignment.moves, assignment.rank)
             self._timings["bytes"] = moved.bytes
         if self._fresh:
             self.trained.refresh()
@@ -358,9 +358,9 @@ class Elastic:
                 self._fresh = False
                 self._forget_step()
 
-    def _given_anew(self, orders: Regroup, before: frozenset[int]) -> tuple[int, ...]:
+    def _given_anew(self, assignment: EpochAssignment, before: frozenset[int]) -> tuple[int, ...]:
         """Micro-batches of the step in flight that were another worker's; `before`: those that were ours to do."""
-        ours = (self._orders or orders).current[orders.rank]
+        ours = (self._assignment or assignment).current[assignment.rank]
         if not self._gradients.done <= set(ours):
             self._gradients.clear()  # another brings in a part of it, too, and a sum cannot be taken apart
         begun = before or self._gradients.done
@@ -368,9 +368,9 @@ class Elastic:
 
     def _to_do(self) -> frozenset[int]:
         """What is ours of the step in flight, if there is one."""
-        if self._orders is None or self._phase == "idle" or self._fresh:
+        if self._assignment is None or self._phase == "idle" or self._fresh:
             return frozenset()
-        return frozenset(self._orders.current[self._orders.rank])
+        return frozenset(self._assignment.current[self._assignment.rank])
 
     # --- small things -----------------------------------------------------------------------------------------------
 
@@ -378,10 +378,10 @@ class Elastic:
         with self._session.lock:
             self._phase = phase
 
-    def _holding(self) -> Holding:
+    def _holding(self) -> HeldState:
         """What we hold at this moment; called under the session's lock, also by its thread."""
         running = () if self._running is None else (self._running,)
-        return Holding(
+        return HeldState(
             step=self.step,
             done=tuple(sorted({*self._gradients.done, *running})),
             segments=tuple(index for index, segment in enumerate(self._reduced) if segment is not None),

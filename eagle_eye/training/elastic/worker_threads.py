@@ -17,7 +17,7 @@ Act = Callable[[], None]
 """What a thread is to do. It raises nothing."""
 
 
-class Background:
+class WorkerThreads:
     """As many threads as there are calls under way; idle ones are used again."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Background:
 
     def _start(self) -> "queue.SimpleQueue[Act]":
         box: queue.SimpleQueue[Act] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, args=(box,), name="eagle-eye-background", daemon=True).start()
+        threading.Thread(target=self._serve, args=(box,), name="eagle-eye-worker_threads", daemon=True).start()
         return box
 
     def _serve(self, box: "queue.SimpleQueue[Act]") -> None:
@@ -53,13 +53,13 @@ class Background:
                 self._changed.notify_all()
 
 
-def background() -> Background:
+def worker_threads() -> WorkerThreads:
     """The process's."""
     return _of(os.getpid())
 
 
 @functools.cache
-def _of(process: int) -> Background:  # noqa: ARG001 - a forked child has none of its parent's threads
-    made = Background()
+def _of(process: int) -> WorkerThreads:  # noqa: ARG001 - a forked child has none of its parent's threads
+    made = WorkerThreads()
     atexit.register(made.settle)
     return made

@@ -6,7 +6,7 @@ from typing import Any
 from eagle_eye.errors import ConfigError
 
 
-class Draw:
+class SampleOrder:
     """Every epoch in another order, in whole steps: what is left over at its end is left out."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], *, size: int, micro_batches: int, seed: int) -> None:
@@ -37,7 +37,7 @@ class Draw:
         return self._order[1]
 
 
-class Ticks:
+class PlaceholderLoader:
     """Stands in for a data loader: so many times nothing an epoch."""
 
     def __init__(self, dataset: Any, count: int) -> None:

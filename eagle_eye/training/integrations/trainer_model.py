@@ -10,14 +10,14 @@ from torch.optim import Optimizer
 
 from eagle_eye.training.elastic.model import seed_of
 
-from .sample_order import Draw
+from .sample_order import SampleOrder
 
 
-class OfTrainer:
+class TrainerModel:
     """Update and scheduler are stepped here; what the trainer's loop does about them afterwards finds no gradients."""
 
     def __init__(
-        self, model: nn.Module, backward: Callable[[Any], float], draw: Draw, *, optimizer: Any, scheduler: Any, clip: float | None, seed: int
+        self, model: nn.Module, backward: Callable[[Any], float], draw: SampleOrder, *, optimizer: Any, scheduler: Any, clip: float | None, seed: int
     ) -> None:
         """`backward(inputs)`: adds the gradients of a micro-batch, returns its mean loss. `optimizer`: as the trainer holds it."""
         self.layers = list(layers_of(model))
@@ -52,7 +52,7 @@ class OfTrainer:
         """There are no masters."""
 
 
-class Shown:
+class SchedulerView:
     """A scheduler to look at: the trainer's loop steps it in vain, the elastic worker's update steps the real one."""
 
     def __init__(self, scheduler: Any) -> None:

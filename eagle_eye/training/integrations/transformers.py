@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training.elastic.api import assemble, connect
-from eagle_eye.training.elastic.worker import Elastic
+from eagle_eye.training.elastic.worker import ElasticWorker
 
-from .sample_order import Draw, Ticks
-from .trainer_model import OfTrainer
+from .sample_order import PlaceholderLoader, SampleOrder
+from .trainer_model import TrainerModel
 
 if TYPE_CHECKING:
     import torch
@@ -76,11 +76,11 @@ class ElasticTraining:
         self, *arguments: Any, reduction: str = "exact", save_every: int = 100, checkpoints: str | os.PathLike[str] | None = None, **named: Any
     ) -> None:
         self._reduction, self._save_every, self._checkpoints = reduction, save_every, checkpoints
-        self.elastic: Elastic | None = None
+        self.elastic: ElasticWorker | None = None
         """The worker behind this trainer, from its first step on."""
         self._steps: Iterator[Any] | None = None
-        self._draw: Draw | None = None
-        self._trained: OfTrainer | None = None
+        self._draw: SampleOrder | None = None
+        self._trained: TrainerModel | None = None
         super().__init__(*arguments, **named)
         _refuse(self.args)
 
@@ -97,20 +97,20 @@ class ElasticTraining:
             if self._steps is not None:
                 self._steps.close()  # type: ignore[attr-defined]  # a generator
 
-    def get_train_dataloader(self) -> Ticks:
+    def get_train_dataloader(self) -> PlaceholderLoader:
         """What the loop counts by; the data themselves are drawn by number."""
         loader = super().get_train_dataloader()  # type: ignore[misc]  # of Trainer
         size, total = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        self._draw = Draw(loader.dataset, loader.collate_fn, size=size, micro_batches=total, seed=seed)
-        return Ticks(loader.dataset, self._draw.steps_per_epoch * total)
+        self._draw = SampleOrder(loader.dataset, loader.collate_fn, size=size, micro_batches=total, seed=seed)
+        return PlaceholderLoader(loader.dataset, self._draw.steps_per_epoch * total)
 
     def create_scheduler(self, *arguments: Any, **named: Any) -> Any:
         """As Trainer's, but stepped together with the optimizer, before a new worker may take its state."""
-        from .trainer_model import Shown
+        from .trainer_model import SchedulerView
 
         scheduler = super().create_scheduler(*arguments, **named)  # type: ignore[misc]  # of Trainer
-        self.lr_scheduler = scheduler if isinstance(scheduler, Shown) else Shown(scheduler)
+        self.lr_scheduler = scheduler if isinstance(scheduler, SchedulerView) else SchedulerView(scheduler)
         return self.lr_scheduler
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> "torch.Tensor":  # noqa: ARG002 - Trainer's words
@@ -146,7 +146,7 @@ class ElasticTraining:
     def _begin(self, model: Any) -> Iterator[Any]:
         if self._draw is None:
             raise ConfigError("the data loader was made elsewhere: let get_train_dataloader of ElasticTraining make it")
-        trained = self._trained = OfTrainer(
+        trained = self._trained = TrainerModel(
             model, self._backward(model), self._draw, optimizer=self.optimizer, scheduler=self.lr_scheduler.scheduler,
             clip=self.args.max_grad_norm, seed=self.args.seed,
         )  # fmt: skip

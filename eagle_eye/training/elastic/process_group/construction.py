@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from eagle_eye.errors import Broken, ElasticError
-from eagle_eye.training.elastic.epoch_protocol import Orders
-from eagle_eye.training.elastic.worker_threads import background
+from eagle_eye.training.elastic.epoch_protocol import EpochSession
+from eagle_eye.training.elastic.worker_threads import worker_threads
 
 
 class Construction:
@@ -16,7 +16,7 @@ class Construction:
     What is built all the same is closed.
     """
 
-    def __init__(self, session: Orders, epoch: int, build: Callable[[], Any], interrupt: Callable[[], None]) -> None:
+    def __init__(self, session: EpochSession, epoch: int, build: Callable[[], Any], interrupt: Callable[[], None]) -> None:
         self._session = session
         self._epoch = epoch
         self._build = build
@@ -29,7 +29,7 @@ class Construction:
 
     def result(self, timeout_s: float) -> Any:
         """The group. Raises Fenced at once when a newer epoch is being formed, Broken when it cannot be built."""
-        background().run(self._run)
+        worker_threads().run(self._run)
         try:
             self._session.wait_until(self._epoch, lambda: self._over, timeout_s)
             self._session.check(self._epoch)

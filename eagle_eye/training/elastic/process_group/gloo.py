@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.distributed import PrefixStore, ProcessGroupGloo
 
-from eagle_eye.training.elastic.epoch_protocol import Orders, Regroup
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment, EpochSession
 from eagle_eye.training.elastic.rendezvous.session_store import SessionStore
 
 from .construction import Construction
@@ -29,8 +29,8 @@ TIMEOUT_S = 20.0
 class GlooGroup(TorchGroup):
     """The workers of an epoch over gloo."""
 
-    def __init__(self, backend: Any, sockets: list[socket.socket], regroup: Regroup) -> None:
-        super().__init__(backend, epoch=regroup.epoch, rank=regroup.rank, world=regroup.world, device="cpu")
+    def __init__(self, backend: Any, sockets: list[socket.socket], assignment: EpochAssignment) -> None:
+        super().__init__(backend, epoch=assignment.epoch, rank=assignment.rank, world=assignment.world, device="cpu")
         self._sockets = sockets
 
     def _complete(self, issued: Any) -> None:
@@ -40,19 +40,19 @@ class GlooGroup(TorchGroup):
         cut(self._sockets)
 
 
-def form(session: Orders, regroup: Regroup, timeout_s: float = TIMEOUT_S) -> GlooGroup:
+def form(session: EpochSession, assignment: EpochAssignment, timeout_s: float = TIMEOUT_S) -> GlooGroup:
     """Meet the other workers of the epoch. Raises Fenced, Broken."""
-    store = SessionStore(session, regroup.epoch, timeout_s, siblings=regroup.world)
+    store = SessionStore(session, assignment.epoch, timeout_s, siblings=assignment.world)
 
     def build() -> GlooGroup:
         backend = ProcessGroupGloo(
-            PrefixStore("gloo", store), regroup.rank, regroup.world, timedelta(seconds=timeout_s)
+            PrefixStore("gloo", store), assignment.rank, assignment.world, timedelta(seconds=timeout_s)
         )
         backend._set_default_timeout(LONGEST)  # of its operations: those take as long as the slowest peer
-        return GlooGroup(backend, sockets_of(store.seen), regroup)
+        return GlooGroup(backend, sockets_of(store.seen), assignment)
 
     made: GlooGroup = Construction(
-        session, regroup.epoch, build, lambda: cut(sockets_of(store.seen), socket.SHUT_RDWR)
+        session, assignment.epoch, build, lambda: cut(sockets_of(store.seen), socket.SHUT_RDWR)
     ).result(timeout_s)
     return made
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training.elastic.epoch_protocol import Orders, Regroup
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment, EpochSession
 from eagle_eye.training.elastic.rendezvous.session_store import SessionStore
-from eagle_eye.training.elastic.worker_threads import background
+from eagle_eye.training.elastic.worker_threads import worker_threads
 
 from .construction import Construction
 from .torch_group import LONGEST, TorchGroup
@@ -32,7 +32,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class CudaRuntime:
     """What is used of torch and CUDA."""
 
     process_group: Any
@@ -45,7 +45,7 @@ class Border:
     """Wait for what was queued on the current stream."""
 
 
-def border() -> Border:
+def cuda_runtime() -> CudaRuntime:
     """That of the current process and its current GPU. Raises ConfigError where there is no NCCL, or too old a torch."""
     import torch
     from torch import distributed
@@ -68,17 +68,17 @@ def border() -> Border:
         event.record()
         event.synchronize()
 
-    return Border(distributed.ProcessGroupNCCL, device, lambda: torch.zeros(1, device=device), synchronize)
+    return CudaRuntime(distributed.ProcessGroupNCCL, device, lambda: torch.zeros(1, device=device), synchronize)
 
 
 class NcclGroup(TorchGroup):
     """The workers of an epoch over NCCL."""
 
-    def __init__(self, backend: Any, regroup: Regroup, border: Border) -> None:
+    def __init__(self, backend: Any, assignment: EpochAssignment, cuda_runtime: CudaRuntime) -> None:
         super().__init__(
-            backend, epoch=regroup.epoch, rank=regroup.rank, world=regroup.world, device=str(border.device)
+            backend, epoch=assignment.epoch, rank=assignment.rank, world=assignment.world, device=str(cuda_runtime.device)
         )
-        self._synchronize = border.synchronize
+        self._synchronize = cuda_runtime.synchronize
 
     def _complete(self, issued: Any) -> None:
         issued.wait()
@@ -86,37 +86,37 @@ class NcclGroup(TorchGroup):
 
     def _end(self) -> None:
         begun = list(self._backend)
-        background().run(lambda: _abort(begun))
+        worker_threads().run(lambda: _abort(begun))
 
 
 def form(
-    session: Orders, regroup: Regroup, timeout_s: float = TIMEOUT_S, border: Callable[[], Border] = border
+    session: EpochSession, assignment: EpochAssignment, timeout_s: float = TIMEOUT_S, cuda_runtime: Callable[[], CudaRuntime] = cuda_runtime
 ) -> NcclGroup:
     """Meet the other workers of the epoch. Raises Fenced, Broken, ConfigError."""
-    known = border()
+    known = cuda_runtime()
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    store = SessionStore(session, regroup.epoch, timeout_s)
+    store = SessionStore(session, assignment.epoch, timeout_s)
     begun: list[Any] = []
 
     def build() -> NcclGroup:
         from torch.distributed import PrefixStore
 
-        backend = known.process_group(PrefixStore("nccl", store), regroup.rank, regroup.world, _options(known))
+        backend = known.process_group(PrefixStore("nccl", store), assignment.rank, assignment.world, _options(known))
         begun.append(backend)
         backend.eager_connect_single_device(known.device)
-        group = NcclGroup(backend, regroup, known)
+        group = NcclGroup(backend, assignment, known)
         group.all_reduce(
             known.token()
         )  # the communicator of a non-blocking one is there when the first operation is done
         return group
 
-    made: NcclGroup = Construction(session, regroup.epoch, build, lambda: _abort(begun)).result(timeout_s)
+    made: NcclGroup = Construction(session, assignment.epoch, build, lambda: _abort(begun)).result(timeout_s)
     return made
 
 
-def _options(border: Border) -> Any:
-    options = border.process_group.Options()
+def _options(cuda_runtime: CudaRuntime) -> Any:
+    options = cuda_runtime.process_group.Options()
     options._timeout = LONGEST
     options.config.blocking = False
     return options

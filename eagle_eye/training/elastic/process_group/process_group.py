@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from eagle_eye.errors import Broken, Fenced
-from eagle_eye.training.elastic.epoch_protocol import Orders, Regroup
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment, EpochSession
 
-from .single import Single
+from .single import SingleProcessGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BACKENDS", "Broken", "Fenced", "Group", "Work", "form"]
+__all__ = ["BACKENDS", "Broken", "Fenced", "ProcessGroup", "Work", "form"]
 
 
 class Work(Protocol):
@@ -26,7 +26,7 @@ class Work(Protocol):
         """Until it is done. Raises Broken; what it was to write into is then half written and worth nothing."""
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """The workers of one epoch. Each operation raises Broken once a peer is gone or the group was cut."""
 
     @property
@@ -64,25 +64,25 @@ class Group(Protocol):
         """Cut it and let go of what it holds, in the background."""
 
 
-Builder = Callable[[Orders, Regroup], Group]
+Builder = Callable[[EpochSession, EpochAssignment], ProcessGroup]
 
 
-def _gloo(session: Orders, regroup: Regroup) -> Group:
+def _gloo(session: EpochSession, assignment: EpochAssignment) -> ProcessGroup:
     from . import gloo
 
-    return gloo.form(session, regroup)
+    return gloo.form(session, assignment)
 
 
-def _nccl(session: Orders, regroup: Regroup) -> Group:
+def _nccl(session: EpochSession, assignment: EpochAssignment) -> ProcessGroup:
     from . import nccl
 
-    return nccl.form(session, regroup)
+    return nccl.form(session, assignment)
 
 
 BACKENDS: dict[str, Builder] = {"gloo": _gloo, "nccl": _nccl}
 
 
-def form(session: Orders, regroup: Regroup, backend: str = "gloo") -> Group:
+def form(session: EpochSession, assignment: EpochAssignment, backend: str = "gloo") -> ProcessGroup:
     """Meet the other workers of the epoch. A group of one needs nobody, and no torch.distributed.
 
     Raises Fenced as soon as a newer epoch is being formed, even while the construction hangs, and Broken when a peer
@@ -90,7 +90,7 @@ def form(session: Orders, regroup: Regroup, backend: str = "gloo") -> Group:
     """
     if backend not in BACKENDS:
         raise ValueError(f"no backend {backend!r}: one of {', '.join(BACKENDS)}")
-    session.check(regroup.epoch)
-    if regroup.world == 1:
-        return Single(regroup.epoch)
-    return BACKENDS[backend](session, regroup)
+    session.check(assignment.epoch)
+    if assignment.world == 1:
+        return SingleProcessGroup(assignment.epoch)
+    return BACKENDS[backend](session, assignment)

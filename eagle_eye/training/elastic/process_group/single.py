@@ -15,8 +15,8 @@ class Done:
         """At once."""
 
 
-class Single:
-    """A Group of world 1."""
+class SingleProcessGroup:
+    """A ProcessGroup of world 1."""
 
     rank = 0
     world = 1
@@ -38,10 +38,10 @@ class Single:
     def broadcast(self, tensor: "Tensor", root: int) -> None:  # noqa: ARG002 - it is the root's already
         self._check()
 
-    def send(self, tensor: "Tensor", to: int, tag: int) -> Done:  # noqa: ARG002 - a Group's words
+    def send(self, tensor: "Tensor", to: int, tag: int) -> Done:  # noqa: ARG002 - a ProcessGroup's words
         raise ValueError(f"a group of one has no rank {to} to send to")
 
-    def receive(self, tensor: "Tensor", frm: int, tag: int) -> Done:  # noqa: ARG002 - a Group's words
+    def receive(self, tensor: "Tensor", frm: int, tag: int) -> Done:  # noqa: ARG002 - a ProcessGroup's words
         raise ValueError(f"a group of one has no rank {frm} to receive from")
 
     def cut(self) -> None:

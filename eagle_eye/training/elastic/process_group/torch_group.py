@@ -1,4 +1,4 @@
-"""A Group over one of torch's backends. gloo and NCCL differ in how an operation ends, not in how it is asked for."""
+"""A ProcessGroup over one of torch's backends. gloo and NCCL differ in how an operation ends, not in how it is asked for."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp
 
 from eagle_eye.errors import Broken
-from eagle_eye.training.elastic.worker_threads import background
+from eagle_eye.training.elastic.worker_threads import worker_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +97,7 @@ class TorchGroup:
 
     def close(self) -> None:
         self.cut()
-        background().run(self._backend.clear)  # to destroy it lasts as long as an operation that hangs in it
+        worker_threads().run(self._backend.clear)  # to destroy it lasts as long as an operation that hangs in it
 
     def finish(self, issued: Any) -> None:
         """Wait for an operation. Raises Broken.
@@ -106,7 +106,7 @@ class TorchGroup:
         for it until its time-out, cut or not.
         """
         wait = _Wait(lambda: self._complete(issued), self._news)
-        background().run(wait.run)
+        worker_threads().run(wait.run)
         with self._news:
             self._news.wait_for(lambda: wait.over or self._was_cut)
             self._news.wait_for(lambda: wait.over, GRACE_S)

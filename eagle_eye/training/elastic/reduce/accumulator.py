@@ -9,7 +9,7 @@ from .gradient_vector import SEGMENT_BYTES
 from .gradients import Gradients
 
 
-class RunningSum(Gradients):
+class Accumulator(Gradients):
     """One vector, and `.grad` of fp32 parameters is a view into it: autograd itself adds a micro-batch to the sum.
 
     The first micro-batch of a step is written over what the last step has left, parameter by parameter as autograd

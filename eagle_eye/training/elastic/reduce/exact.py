@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .summation_tree import Node, combine, nodes_of, slices
-from .tree_accumulator import NodeSums
+from .summation_tree import TreeNode, combine, nodes_of, slices
+from .tree_accumulator import TreeAccumulator
 
 if TYPE_CHECKING:
-    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 _AHEAD = 2
 """Segments whose slices are received at once."""
 
 
-class Exact:
+class ExactReduction:
     """Same bits for any number of workers, any assignment of micro-batches, any history of losses and joins."""
 
     @contextmanager
-    def overlap(self, group: "Group", gradients: NodeSums) -> Iterator[None]:  # noqa: ARG002 - a Reduction's words
+    def overlap(self, group: "ProcessGroup", gradients: TreeAccumulator) -> Iterator[None]:  # noqa: ARG002 - a Reduction's words
         """Around the worker's last micro-batch: nothing can be reduced ahead of its end here."""
         yield
 
     def reduce(
-        self, group: "Group", gradients: NodeSums, current: Sequence[Sequence[int]], reduced: list[Tensor | None]
+        self, group: "ProcessGroup", gradients: TreeAccumulator, current: Sequence[Sequence[int]], reduced: list[Tensor | None]
     ) -> None:
         """Fill `reduced` with the segments of the mean over all micro-batches, each once it is whole.
 
@@ -79,7 +79,7 @@ class _Exchange:
     """One reduction."""
 
     def __init__(
-        self, group: "Group", gradients: NodeSums, nodes: Sequence[Sequence[Node]], place: Tensor, room: Tensor | None
+        self, group: "ProcessGroup", gradients: TreeAccumulator, nodes: Sequence[Sequence[TreeNode]], place: Tensor, room: Tensor | None
     ) -> None:
         self.place = place
         self._group, self._vector, self._nodes, self._room = group, gradients.vector, nodes, room
@@ -155,7 +155,7 @@ class _Exchange:
         first = index % _AHEAD * part
         return self._room[first : first + elements]
 
-    def _terms(self, segment: _Segment, ours: slice) -> dict[Node, _Term]:
+    def _terms(self, segment: _Segment, ours: slice) -> dict[TreeNode, _Term]:
         terms = {node: _Term(self._sums[node][ours], False) for node in self._nodes[self._group.rank]}
         for peer, rows in segment.arriving.items():
             terms.update((node, _Term(row, True)) for node, row in zip(self._nodes[peer], rows, strict=True))
@@ -182,7 +182,7 @@ def _wait(works: "Iterable[Work]") -> None:
         work.wait()
 
 
-def _check(nodes: Sequence[Sequence[Node]], total: int) -> None:
+def _check(nodes: Sequence[Sequence[TreeNode]], total: int) -> None:
     """Raises ValueError unless every micro-batch is brought in once."""
     brought = sorted(each for of_rank in nodes for node in of_rank for each in range(*node))
     if brought != list(range(total)):

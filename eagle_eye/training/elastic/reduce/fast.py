@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .accumulator import RunningSum
+from .accumulator import Accumulator
 
 if TYPE_CHECKING:
-    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 
-class Fast:
+class FastReduction:
     """Equal to the sum in any other order within float tolerance."""
 
     def __init__(self) -> None:
         self._flight: _Flight | None = None
 
     @contextmanager
-    def overlap(self, group: "Group", gradients: RunningSum) -> Iterator[None]:
+    def overlap(self, group: "ProcessGroup", gradients: Accumulator) -> Iterator[None]:
         """Around begin, run and finish of the worker's last micro-batch: reduce what its backward has done with.
 
         Nothing is raised here on behalf of the group: `reduce` does.
@@ -36,7 +36,7 @@ class Fast:
         self._flight = flight
 
     def reduce(
-        self, group: "Group", gradients: RunningSum, current: Sequence[Sequence[int]], reduced: list[Tensor | None]
+        self, group: "ProcessGroup", gradients: Accumulator, current: Sequence[Sequence[int]], reduced: list[Tensor | None]
     ) -> None:
         """Fill `reduced` with the segments of the mean over all micro-batches, each once it is whole.
 
@@ -60,7 +60,7 @@ class Fast:
 class _Flight:
     """The all-reduces of one step."""
 
-    def __init__(self, group: "Group", gradients: RunningSum) -> None:
+    def __init__(self, group: "ProcessGroup", gradients: Accumulator) -> None:
         self.group, self._gradients = group, gradients
         self.place = gradients.open_place()
         self._works: list[tuple[int, Work]] = []
@@ -113,7 +113,7 @@ class _Flight:
         self._next -= 1
 
 
-def _parameters_in(gradients: RunningSum, segment: slice) -> set[int]:
+def _parameters_in(gradients: Accumulator, segment: slice) -> set[int]:
     spans = gradients.vector.spans
     return {number for number, span in enumerate(spans) if span.start < segment.stop and segment.start < span.stop}
 

@@ -26,7 +26,7 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class MicroBatchStats:
     """What a step's micro-batches say of themselves."""
 
     losses: tuple[float, ...]
@@ -47,7 +47,7 @@ class Account:
         return math.fsum(self.losses) / len(self.losses)
 
 
-class Vector:
+class GradientVector:
     """Where each parameter's gradient lies."""
 
     def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -91,10 +91,10 @@ class Vector:
         flat[micro_batch] = loss
         flat[self.total + micro_batch] = tokens
 
-    def account(self, flat: Tensor) -> Account:
+    def account(self, flat: Tensor) -> MicroBatchStats:
         """What the slots of a whole sum say."""
         numbers: list[Any] = flat[: 2 * self.total].tolist()
-        return Account(tuple(numbers[: self.total]), tuple(map(int, numbers[self.total :])))
+        return MicroBatchStats(tuple(numbers[: self.total]), tuple(map(int, numbers[self.total :])))
 
 
 def _spans(parameters: Sequence[Tensor], first: int) -> list[slice]:

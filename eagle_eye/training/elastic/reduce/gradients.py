@@ -15,16 +15,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .gradient_vector import SEGMENT_BYTES, Account, Vector
+from .gradient_vector import SEGMENT_BYTES, GradientVector, MicroBatchStats
 
 
 class Gradients(abc.ABC):
-    """What the worker has computed in this step; `NodeSums` and `RunningSum` differ in what they keep of it."""
+    """What the worker has computed in this step; `TreeAccumulator` and `Accumulator` differ in what they keep of it."""
 
     def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         if total < 1:
             raise ValueError(f"a step has at least one micro-batch, not {total}")
-        self.vector = Vector(parameters, total, segment_bytes)
+        self.vector = GradientVector(parameters, total, segment_bytes)
         self.parameters = list(parameters)
         self.done: frozenset[int] = frozenset()
         """Micro-batches that are finished."""
@@ -90,7 +90,7 @@ class Gradients(abc.ABC):
         """Nothing writes into it any more."""
         self._place_is_torn = False
 
-    def whole(self, reduced: Sequence[Tensor | None]) -> tuple[Tensor, Account]:
+    def whole(self, reduced: Sequence[Tensor | None]) -> tuple[Tensor, MicroBatchStats]:
         """The mean gradient of the step, flat in the order of the parameters, and what its micro-batches say of themselves.
 
         `reduced` holds all segments. The gradient lies where it was reduced to: whoever scales it scales `reduced`.

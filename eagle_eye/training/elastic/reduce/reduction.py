@@ -8,14 +8,14 @@ from torch import Tensor
 
 from eagle_eye.errors import ConfigError
 
-from .accumulator import RunningSum
-from .exact import Exact
-from .fast import Fast
+from .accumulator import Accumulator
+from .exact import ExactReduction
+from .fast import FastReduction
 from .gradients import Gradients
-from .tree_accumulator import NodeSums
+from .tree_accumulator import TreeAccumulator
 
 if TYPE_CHECKING:
-    from eagle_eye.training.elastic.process_group.process_group import Group
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup
 
 NAMES = ("exact", "fast")
 
@@ -23,10 +23,10 @@ NAMES = ("exact", "fast")
 class Reduction(Protocol):
     """Makes the mean over all micro-batches out of what the members keep."""
 
-    def overlap(self, group: "Group", gradients: Any) -> AbstractContextManager[None]:
+    def overlap(self, group: "ProcessGroup", gradients: Any) -> AbstractContextManager[None]:
         """Around begin, run and finish of the worker's last micro-batch of the step; `reduce` must follow."""
 
-    def reduce(self, group: "Group", gradients: Any, current: Sequence[Sequence[int]], reduced: list[Tensor | None]) -> None:
+    def reduce(self, group: "ProcessGroup", gradients: Any, current: Sequence[Sequence[int]], reduced: list[Tensor | None]) -> None:
         """Fill `reduced`, one entry per segment, each set once it is whole.
 
         `current`: the micro-batches that each rank brings in. What is kept is only read. Raises Broken, and has cut
@@ -40,7 +40,7 @@ def arithmetic(name: str, parameters: Sequence[Tensor], total: int) -> tuple[Gra
     `total`: micro-batches of a step over all workers. Raises ConfigError for another name.
     """
     if name == "exact":
-        return NodeSums(parameters, total), Exact()
+        return TreeAccumulator(parameters, total), ExactReduction()
     if name == "fast":
-        return RunningSum(parameters, total), Fast()
+        return Accumulator(parameters, total), FastReduction()
     raise ConfigError(f"reduction={name!r} is none of {', '.join(NAMES)}")

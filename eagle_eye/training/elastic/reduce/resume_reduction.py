@@ -9,11 +9,11 @@ from torch import Tensor
 from .gradients import Gradients
 
 if TYPE_CHECKING:
-    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 
 def complete(
-    group: "Group", gradients: Gradients, givers: Sequence[int], reduced: list[Tensor | None], *, needs_none: bool = False
+    group: "ProcessGroup", gradients: Gradients, givers: Sequence[int], reduced: list[Tensor | None], *, needs_none: bool = False
 ) -> int:
     """Fill the gaps in `reduced`; returns the bytes that this member received.
 
@@ -41,7 +41,7 @@ def complete(
     return sum(4 * (gradients.segments[index].stop - gradients.segments[index].start) for index in arriving)
 
 
-def _who_wants_what(group: "Group", wanted: Sequence[bool]) -> list[list[bool]]:
+def _who_wants_what(group: "ProcessGroup", wanted: Sequence[bool]) -> list[list[bool]]:
     """By rank, for each segment."""
     ours = torch.tensor(wanted, dtype=torch.uint8, device=group.device)
     theirs = [torch.empty_like(ours) for _ in range(group.world)]
@@ -49,7 +49,7 @@ def _who_wants_what(group: "Group", wanted: Sequence[bool]) -> list[list[bool]]:
     return [[bool(each) for each in of_rank.tolist()] for of_rank in theirs]
 
 
-def _give(group: "Group", segment: Tensor | None, taker: int, index: int) -> "Work":
+def _give(group: "ProcessGroup", segment: Tensor | None, taker: int, index: int) -> "Work":
     if segment is None:
         raise ValueError(f"rank {group.rank} is to give segment {index} of the mean gradient, which it does not have")
     return group.send(segment, taker, index)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 Value = TypeVar("Value")
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """The micro-batches first to end - 1, whose gradients are added up below one node of the tree."""
 
     first: int
@@ -25,32 +25,32 @@ class Node(NamedTuple):
         return self.end - self.first == 1
 
     @property
-    def halves(self) -> tuple["Node", "Node"]:
+    def halves(self) -> tuple["TreeNode", "TreeNode"]:
         """Its two children. Only of a node that is no leaf."""
         middle = (self.first + self.end) // 2
-        return Node(self.first, middle), Node(middle, self.end)
+        return TreeNode(self.first, middle), TreeNode(middle, self.end)
 
 
-class Step(NamedTuple):
+class TreeEdge(NamedTuple):
     """A node on the way from a leaf to the root: `node` and `sibling` together make `parent`."""
 
-    node: Node
-    sibling: Node
-    parent: Node
+    node: TreeNode
+    sibling: TreeNode
+    parent: TreeNode
 
 
-def way_up(leaf: int, total: int) -> list[Step]:
+def path_to_root(leaf: int, total: int) -> list[TreeEdge]:
     """From one micro-batch to the root of the tree over `total` of them."""
-    node, steps = Node(0, total), []
+    node, steps = TreeNode(0, total), []
     while not node.is_leaf:
         left, right = node.halves
         below, beside = (left, right) if leaf < right.first else (right, left)
-        steps.append(Step(below, beside, node))
+        steps.append(TreeEdge(below, beside, node))
         node = below
     return steps[::-1]
 
 
-def nodes_of(micro_batches: Iterable[int], total: int) -> tuple[Node, ...]:
+def nodes_of(micro_batches: Iterable[int], total: int) -> tuple[TreeNode, ...]:
     """The largest nodes below which there are no micro-batches but these, in order.
 
     Raises ValueError for a micro-batch that is not one of 0 to total - 1.
@@ -59,10 +59,10 @@ def nodes_of(micro_batches: Iterable[int], total: int) -> tuple[Node, ...]:
     strangers = sorted(each for each in ours if not 0 <= each < total)
     if strangers:
         raise ValueError(f"micro-batches {strangers} are none of the step's {total}: they count from 0 to {total - 1}")
-    return tuple(_largest(Node(0, total), ours)) if ours else ()
+    return tuple(_largest(TreeNode(0, total), ours)) if ours else ()
 
 
-def _largest(node: Node, ours: Collection[int]) -> Iterable[Node]:
+def _largest(node: TreeNode, ours: Collection[int]) -> Iterable[TreeNode]:
     inside = sum(each in ours for each in range(*node))
     if inside == node.end - node.first:
         yield node
@@ -71,13 +71,13 @@ def _largest(node: Node, ours: Collection[int]) -> Iterable[Node]:
             yield from _largest(half, ours)
 
 
-def combine(values: Mapping[Node, Value], total: int, add: Callable[[Value, Value], Value]) -> Value:
+def combine(values: Mapping[TreeNode, Value], total: int, add: Callable[[Value, Value], Value]) -> Value:
     """The value of the root, from those of nodes that together cover the tree once.
 
     Raises ValueError for a micro-batch that no node covers.
     """
 
-    def value_of(node: Node) -> Value:
+    def value_of(node: TreeNode) -> Value:
         if node in values:
             return values[node]
         if node.is_leaf:
@@ -85,7 +85,7 @@ def combine(values: Mapping[Node, Value], total: int, add: Callable[[Value, Valu
         left, right = node.halves
         return add(value_of(left), value_of(right))
 
-    return value_of(Node(0, total))
+    return value_of(TreeNode(0, total))
 
 
 def slices(length: int, parts: int) -> list[slice]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .gradient_vector import SEGMENT_BYTES, Vector
+from .gradient_vector import SEGMENT_BYTES, GradientVector
 from .gradients import Gradients, add, detach, store
-from .summation_tree import Node, way_up
+from .summation_tree import TreeNode, path_to_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class _Sum:
     views: list[Tensor]
 
     @classmethod
-    def new(cls, vector: Vector) -> "_Sum":
+    def new(cls, vector: GradientVector) -> "_Sum":
         flat = vector.new()
         return cls(flat, vector.views(flat))
 
 
-class NodeSums(Gradients):
+class TreeAccumulator(Gradients):
     """One vector per node. Autograd makes `.grad` of the parameters anew in each micro-batch.
 
     A micro-batch is added to its sibling's sum where that is there, so that no `.grad` is copied in vain. Computing
@@ -30,12 +30,12 @@ class NodeSums(Gradients):
 
     def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         super().__init__(parameters, total, segment_bytes)
-        self._sums: dict[Node, _Sum] = {}
+        self._sums: dict[TreeNode, _Sum] = {}
         self._spare: list[_Sum] = []
         self._lent: _Sum | None = None
 
     @property
-    def sums(self) -> dict[Node, Tensor]:
+    def sums(self) -> dict[TreeNode, Tensor]:
         """The sum below each of the largest nodes, flat; not to be written to."""
         return {node: each.flat for node, each in self._sums.items()}
 
@@ -58,14 +58,14 @@ class NodeSums(Gradients):
         detach(self.parameters)
 
     def _keep(self, micro_batch: int, loss: float, tokens: int) -> None:
-        way = way_up(micro_batch, self.total)
+        way = path_to_root(micro_batch, self.total)
         if way and way[0].sibling in self._sums:
             first, *way = way
             key, kept = first.parent, self._sums[first.sibling]
             add(kept.views, self.parameters)
             del self._sums[first.sibling]
         else:
-            key, kept = Node(micro_batch, micro_batch + 1), self._spare.pop() if self._spare else _Sum.new(self.vector)
+            key, kept = TreeNode(micro_batch, micro_batch + 1), self._spare.pop() if self._spare else _Sum.new(self.vector)
             kept.flat[: self.vector.head].zero_()
             store(kept.views, self.parameters)
         self.vector.enter(kept.flat, micro_batch, loss, tokens)

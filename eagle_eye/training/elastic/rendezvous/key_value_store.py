@@ -22,7 +22,7 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class Keys:
+class KeyValueStore:
     """Answers `store` messages; those that wait for keys are answered when all of them are there, or too late.
 
     set(keys[0], values[0]); get(keys) → values; wait(keys); add(keys[0], values[0], a decimal) → [sum];

@@ -9,7 +9,7 @@ from datetime import timedelta
 from torch.distributed import Store
 
 from eagle_eye.training import messages
-from eagle_eye.training.elastic.epoch_protocol import Orders
+from eagle_eye.training.elastic.epoch_protocol import EpochSession
 
 _UNANSWERED = "the launcher's store gave no reason"
 
@@ -22,7 +22,7 @@ class SessionStore(Store):  # type: ignore[misc]  # torch has no types here
     a single question.
     """
 
-    def __init__(self, session: Orders, epoch: int, timeout_s: float, siblings: int = 0) -> None:
+    def __init__(self, session: EpochSession, epoch: int, timeout_s: float, siblings: int = 0) -> None:
         super().__init__()
         self.seen: list[bytes] = []
         """Values that were written and read: they tell the addresses of the peers."""

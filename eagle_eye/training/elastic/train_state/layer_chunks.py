@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from eagle_eye.training.elastic.transfer import digest
 
 from . import tensor_bytes
-from .train_state import Layer
+from .train_state import LayerState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,13 +49,13 @@ def chunks_of(sizes: Sequence[int]) -> list[Chunk]:
     return [tuple(chunk) for chunk in found if chunk]
 
 
-class Content:
+class LayerBytes:
     """The bytes of a layer, and the digests of its chunks as they become known.
 
     Tensors on a GPU, and such whose elements do not lie in order, are there as copies; `settle` writes them back.
     """
 
-    def __init__(self, layer: Layer, *, to_fill: bool = False) -> None:
+    def __init__(self, layer: LayerState, *, to_fill: bool = False) -> None:
         self.layer = layer
         self.chunks = chunks_of([entry.bytes for entry in layer.entries])
         self._flat = [_room(entry.tensor) if to_fill else tensor_bytes.flat(entry.tensor) for entry in layer.entries]

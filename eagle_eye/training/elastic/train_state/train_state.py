@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-Skeleton = dict[str, Any]
+LayerSchema = dict[str, Any]
 """Names, shapes and types of a layer's tensors, and what of its optimizer state is no tensor: a JSON value."""
 
 _AT = "state."
@@ -32,7 +32,7 @@ _AT = "state."
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NamedTensor:
     """A tensor of the state."""
 
     name: str
@@ -45,18 +45,18 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerState:
     """The state of one layer."""
 
     index: int
-    entries: tuple[Entry, ...]
+    entries: tuple[NamedTensor, ...]
 
     @property
     def bytes(self) -> int:
         return sum(entry.bytes for entry in self.entries)
 
 
-class Inventory:
+class TrainState:
     """The training state of this worker. `scheduler`: anything with state_dict and load_state_dict.
 
     `masters` says which fp32 tensor the optimizer updates in place of a parameter of a lower precision. Raises
@@ -83,7 +83,7 @@ class Inventory:
         self._check()
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[LayerState]:
         """What there is at this moment."""
         return [self.layer(index) for index in range(len(self._layers))]
 
@@ -92,11 +92,11 @@ class Inventory:
         """Bytes of state of each layer; a worker that has not done a step has no optimizer state yet."""
         return [layer.bytes for layer in self.layers]
 
-    def layer(self, index: int) -> Layer:
+    def layer(self, index: int) -> LayerState:
         """The state of one layer."""
-        return Layer(index, tuple(Entry(name, tensor) for name, tensor in self._tensors(index)))
+        return LayerState(index, tuple(NamedTensor(name, tensor) for name, tensor in self._tensors(index)))
 
-    def skeleton(self, index: int) -> Skeleton:
+    def skeleton(self, index: int) -> LayerSchema:
         """What another worker must know of a layer to make room for it."""
         return {
             "tensors": [
@@ -106,7 +106,7 @@ class Inventory:
             "optimizer": {name: rest for name, (_, rest) in self._optimizer_state(index).items()},
         }
 
-    def make_room(self, index: int, skeleton: Skeleton) -> Layer:
+    def make_room(self, index: int, skeleton: LayerSchema) -> LayerState:
         """The layer as `skeleton` says it is elsewhere, with optimizer state of any content where there was none.
 
         Raises ConfigError if the other worker's model or optimizer is another one.

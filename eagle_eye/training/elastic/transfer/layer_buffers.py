@@ -3,22 +3,22 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from eagle_eye.training.elastic.train_state.layer_chunks import Content
-from eagle_eye.training.elastic.train_state.train_state import Layer
+from eagle_eye.training.elastic.train_state.layer_chunks import LayerBytes
+from eagle_eye.training.elastic.train_state.train_state import LayerState
 
 
-class Shelf:
+class LayerBuffers:
     """Contents by layer. `users`: a layer's index once for each worker it goes to, or comes from."""
 
-    def __init__(self, layers: Mapping[int, Layer], users: Iterable[int], *, to_fill: bool = False) -> None:
+    def __init__(self, layers: Mapping[int, LayerState], users: Iterable[int], *, to_fill: bool = False) -> None:
         self._layers, self._left, self._to_fill = layers, Counter(users), to_fill
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, LayerBytes] = {}
         self._digests: dict[int, str] = {}
 
-    def content(self, layer: int) -> Content:
+    def content(self, layer: int) -> LayerBytes:
         """The bytes of a layer; of one on a GPU a copy is made now."""
         if layer not in self._contents:
-            self._contents[layer] = Content(self._layers[layer], to_fill=self._to_fill)
+            self._contents[layer] = LayerBytes(self._layers[layer], to_fill=self._to_fill)
         return self._contents[layer]
 
     def release(self, layer: int) -> None:

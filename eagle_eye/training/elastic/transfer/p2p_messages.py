@@ -15,7 +15,7 @@ from eagle_eye.training.elastic.train_state import tensor_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 FIRST_BYTES = 4096
 _HEAD = struct.Struct("<qq")
@@ -23,12 +23,12 @@ _HEAD = struct.Struct("<qq")
 _ROOM = FIRST_BYTES - _HEAD.size
 
 
-def device_of(group: "Group") -> str:
+def device_of(group: "ProcessGroup") -> str:
     """Where tensors must lie that go over the group: NCCL carries those of a GPU alone."""
     return str(getattr(group, "device", "cpu"))
 
 
-def send(group: "Group", value: Any, to: int, tag: int) -> "list[tuple[Work, Tensor]]":
+def send(group: "ProcessGroup", value: Any, to: int, tag: int) -> "list[tuple[Work, Tensor]]":
     """Begin to send; wait for the works before the group is left. Uses tag and tag + 1."""
     text = json.dumps(value, separators=(",", ":")).encode()
     first = (_HEAD.pack(len(text), zlib.crc32(text)) + text[:_ROOM]).ljust(FIRST_BYTES, b"\0")
@@ -37,7 +37,7 @@ def send(group: "Group", value: Any, to: int, tag: int) -> "list[tuple[Work, Ten
     return [(group.send(tensor, to, tag + index), tensor) for index, tensor in enumerate(tensors)]
 
 
-def receive(group: "Group", frm: int, tag: int) -> Any:
+def receive(group: "ProcessGroup", frm: int, tag: int) -> Any:
     """Wait for the note that `frm` sends under this tag. Raises Broken, also for a note that was changed on its way."""
     first = _receive(group, FIRST_BYTES, frm, tag)
     length, checksum = _HEAD.unpack(first[: _HEAD.size])
@@ -49,7 +49,7 @@ def receive(group: "Group", frm: int, tag: int) -> Any:
     return json.loads(text)
 
 
-def _receive(group: "Group", size: int, frm: int, tag: int) -> bytes:
+def _receive(group: "ProcessGroup", size: int, frm: int, tag: int) -> bytes:
     import torch
 
     tensor = torch.empty(size, dtype=torch.uint8, device=device_of(group))

@@ -1,4 +1,4 @@
-"""Reading another process's memory straight into one's own: one copy, made by the kernel (process_vm_readv(2)).
+"""RemoteRead another process's memory straight into one's own: one copy, made by the kernel (process_vm_readv(2)).
 
 The kernel allows it to whoever may trace the other process: the same user and, where Yama restricts tracing or a
 container drops CAP_SYS_PTRACE, not even to that one. So it is tried before it is relied upon. A stopped process can

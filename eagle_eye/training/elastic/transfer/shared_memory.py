@@ -18,7 +18,7 @@ _HEAD = mmap.PAGESIZE
 _PROOF_BYTES = 16
 
 
-class Segment:
+class SharedMemory:
     """Slots of equal size. `close` it: a tensor that was made of a slot is worth nothing afterwards."""
 
     def __init__(self, file: int, slot_bytes: int) -> None:
@@ -39,7 +39,7 @@ class Segment:
         return made
 
     @classmethod
-    def find(cls, path: str, proof: str, slot_bytes: int) -> "Segment | None":
+    def find(cls, path: str, proof: str, slot_bytes: int) -> "SharedMemory | None":
         """The memory of another process; None if it cannot be reached from here, or is not what it should be."""
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)

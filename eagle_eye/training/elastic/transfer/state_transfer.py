@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eagle_eye.errors import Broken, StateTorn
 from eagle_eye.training.elastic.train_state.layer_chunks import chunks_of
-from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.train_state.train_state import TrainState
 
 from . import p2p_messages, transports
-from .layer_buffers import Shelf
-from .transfer_pairs import Gift, Proof, Take, offer_of
+from .layer_buffers import LayerBuffers
+from .transfer_pairs import MemoryProof, RecvPlan, SendPlan, offer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 _OFFER, _CHOICE, _DIGESTS, _RECEIPT = (1 << 26, (1 << 26) + 2, (1 << 26) + 4, (1 << 26) + 6)
 """Tags of the notes; each uses two."""
@@ -49,7 +49,7 @@ class Orders(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransferResult:
     """What a worker took."""
 
     bytes: int = 0
@@ -61,16 +61,16 @@ class Moved:
     """Bytes that others took from this worker."""
 
 
-def give_and_take(
-    group: "Group",
+def transfer_state(
+    group: "ProcessGroup",
     session: Orders,
-    inventory: Inventory,
+    inventory: TrainState,
     moves: Sequence[Sequence[int]],
     rank: int,
     *,
     allowed: Sequence[str] = transports.NAMES,
     threads: int = 0,
-) -> Moved:
+) -> TransferResult:
     """Carry out this worker's part of `moves`: (giver's rank, taker's rank, layer). All of the group call it.
 
     `threads` that read (default: up to MOST_THREADS, one a core). Raises Broken if a peer is gone, Fenced if a newer
@@ -79,31 +79,31 @@ def give_and_take(
     began = time.monotonic()
     transfer = _Transfer(group, session, inventory, threads or min(MOST_THREADS, len(os.sched_getaffinity(0))))
     with ExitStack() as stack:
-        gifts = [Gift(taker, layers, stack) for taker, layers in _layers_by_peer(moves, rank, 0).items()]
-        takes = [Take(giver, layers, stack) for giver, layers in _layers_by_peer(moves, rank, 1).items()]
+        gifts = [SendPlan(taker, layers, stack) for taker, layers in _layers_by_peer(moves, rank, 0).items()]
+        takes = [RecvPlan(giver, layers, stack) for giver, layers in _layers_by_peer(moves, rank, 1).items()]
         if gifts or takes:
             transfer.run(gifts, takes, allowed)
     sources: dict[str, int] = {}
     for take in takes:
         sources[take.way] = sources.get(take.way, 0) + sum(inventory.layer(index).bytes for index in take.layers)
     given = sum(inventory.layer(index).bytes for gift in gifts for index in gift.layers)
-    return Moved(sum(sources.values()), time.monotonic() - began, sources, given)
+    return TransferResult(sum(sources.values()), time.monotonic() - began, sources, given)
 
 
 class _Transfer:
-    """One call of give_and_take."""
+    """One call of transfer_state."""
 
-    def __init__(self, group: "Group", session: Orders, inventory: Inventory, threads: int) -> None:
+    def __init__(self, group: "ProcessGroup", session: Orders, inventory: TrainState, threads: int) -> None:
         self._group, self._session, self._inventory, self._threads = group, session, inventory, threads
-        self._proof = Proof()
+        self._proof = MemoryProof()
         self._sent: list[tuple[Work, Tensor]] = []
 
-    def run(self, gifts: list[Gift], takes: list[Take], allowed: Sequence[str]) -> None:
+    def run(self, gifts: list[SendPlan], takes: list[RecvPlan], allowed: Sequence[str]) -> None:
         self._agree(gifts, takes, allowed)
         ours = self._inventory
-        giving = Shelf({layer: ours.layer(layer) for gift in gifts for layer in gift.layers}, [layer for gift in gifts for layer in gift.layers])
+        giving = LayerBuffers({layer: ours.layer(layer) for gift in gifts for layer in gift.layers}, [layer for gift in gifts for layer in gift.layers])
         room = {layer: ours.make_room(layer, take.offer["layers"][str(layer)]["skeleton"]) for take in takes for layer in take.layers}
-        taking = Shelf(room, list(room), to_fill=True)
+        taking = LayerBuffers(room, list(room), to_fill=True)
         self._pass_on(gifts, takes, giving, taking)
         for take in takes:
             if take.way == "memory":
@@ -117,7 +117,7 @@ class _Transfer:
             ours.adopt(takes[0].offer["rest"])
             ours.whole = True
 
-    def _agree(self, gifts: list[Gift], takes: list[Take], allowed: Sequence[str]) -> None:
+    def _agree(self, gifts: list[SendPlan], takes: list[RecvPlan], allowed: Sequence[str]) -> None:
         """Everybody knows what it gets from whom, and on which way."""
         for gift in gifts:
             self._tell(gift.peer, _OFFER, offer_of(self._inventory, gift, self._proof))
@@ -131,7 +131,7 @@ class _Transfer:
         if takes:
             self._inventory.whole = False
 
-    def _pass_on(self, gifts: list[Gift], takes: list[Take], giving: Shelf, taking: Shelf) -> None:
+    def _pass_on(self, gifts: list[SendPlan], takes: list[RecvPlan], giving: LayerBuffers, taking: LayerBuffers) -> None:
         """The chunks that go over the group or through a segment."""
         queue = sorted([*self._queue(gifts, giving, gives=True), *self._queue(takes, taking, gives=False)], key=lambda chunk: chunk.order)
         under_way: deque[tuple[_Chunk, transports.End]] = deque()
@@ -145,7 +145,7 @@ class _Transfer:
         while under_way:
             _end(*under_way.popleft())
 
-    def _queue(self, pairs: "Sequence[Gift | Take]", shelf: Shelf, *, gives: bool) -> "Iterator[_Chunk]":
+    def _queue(self, pairs: "Sequence[SendPlan | RecvPlan]", shelf: LayerBuffers, *, gives: bool) -> "Iterator[_Chunk]":
         mine = self._group.rank
         for pair in pairs:
             if pair.way == "memory":
@@ -157,12 +157,12 @@ class _Transfer:
             for position, (layer, number, count) in enumerate(places):
                 yield _Chunk((position, giver, taker), way, shelf, layer, number, gives=gives, last=number == count - 1)
 
-    def _way(self, pair: "Gift | Take", chunks: int) -> transports.Way:
+    def _way(self, pair: "SendPlan | RecvPlan", chunks: int) -> transports.Transport:
         if pair.way == "segment" and pair.segment is not None:
-            return transports.OverSegment(self._group, pair.peer, pair.segment, chunks)
-        return transports.OverGroup(self._group, pair.peer)
+            return transports.SharedMemoryTransport(self._group, pair.peer, pair.segment, chunks)
+        return transports.GroupTransport(self._group, pair.peer)
 
-    def _read(self, take: Take, shelf: Shelf) -> None:
+    def _read(self, take: RecvPlan, shelf: LayerBuffers) -> None:
         try:
             transports.read(take.offer["pid"], take.readings(shelf), self._threads, lambda: self._session.check(self._group.epoch))
         except OSError as error:
@@ -170,7 +170,7 @@ class _Transfer:
         for layer in take.layers:
             shelf.release(layer)
 
-    def _verify(self, takes: list[Take], shelf: Shelf) -> None:
+    def _verify(self, takes: list[RecvPlan], shelf: LayerBuffers) -> None:
         torn: list[tuple[int, list[int]]] = []
         for take in takes:
             theirs = p2p_messages.receive(self._group, take.peer, _DIGESTS)
@@ -181,7 +181,7 @@ class _Transfer:
             self._wait_for_notes()
             raise _torn(*torn[0], "its digest is another one than that of the giver")
 
-    def _await_receipts(self, gifts: list[Gift]) -> None:
+    def _await_receipts(self, gifts: list[SendPlan]) -> None:
         for gift in gifts:
             if wrong := p2p_messages.receive(self._group, gift.peer, _RECEIPT):
                 raise Broken(f"rank {gift.peer} did not get layers {wrong} of rank {self._group.rank} as they are here: this epoch has no whole state")
@@ -190,7 +190,7 @@ class _Transfer:
         for work, _ in self._sent:
             work.wait()
 
-    def _check_same(self, first: Take, other: Take) -> None:
+    def _check_same(self, first: RecvPlan, other: RecvPlan) -> None:
         if first.offer["rest"] != other.offer["rest"]:
             steps = [take.offer["rest"]["step"] for take in (first, other)]
             raise _torn(other.peer, other.layers, f"it gives step {steps[1]} and rank {first.peer} step {steps[0]}, or another learning rate")
@@ -205,8 +205,8 @@ class _Chunk:
 
     order: tuple[int, int, int]
     """Position among its pair's, giver, taker."""
-    way: transports.Way
-    shelf: Shelf
+    way: transports.Transport
+    shelf: LayerBuffers
     layer: int
     number: int
     gives: bool

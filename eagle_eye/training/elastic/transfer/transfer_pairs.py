@@ -10,15 +10,15 @@ from typing import Any
 
 from eagle_eye.training.elastic.train_state import tensor_bytes
 from eagle_eye.training.elastic.train_state.layer_chunks import CHUNK_BYTES
-from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.train_state.train_state import TrainState
 
 from . import remote_memory
-from .layer_buffers import Shelf
-from .shared_memory import Segment
-from .transports import Reading
+from .layer_buffers import LayerBuffers
+from .shared_memory import SharedMemory
+from .transports import RemoteRead
 
 
-class Proof:
+class MemoryProof:
     """Random bytes in this process's memory: whoever reads them there reads the right process."""
 
     def __init__(self) -> None:
@@ -33,23 +33,23 @@ class Proof:
         return self._buffer.raw.hex()
 
 
-class Gift:
+class SendPlan:
     """What goes to one taker."""
 
     def __init__(self, taker: int, layers: list[int], stack: ExitStack) -> None:
         self.peer, self.layers = taker, layers
         self.way = ""
-        self.segment = Segment.make(CHUNK_BYTES)
+        self.segment = SharedMemory.make(CHUNK_BYTES)
         stack.callback(self.segment.close)
 
 
-class Take:
+class RecvPlan:
     """What comes from one giver."""
 
     def __init__(self, giver: int, layers: list[int], stack: ExitStack) -> None:
         self.peer, self.layers = giver, layers
         self.way = ""
-        self.segment: Segment | None = None
+        self.segment: SharedMemory | None = None
         self.offer: dict[str, Any] = {}
         self._stack = stack
 
@@ -60,22 +60,22 @@ class Take:
         if "memory" in allowed and near and offer["direct"] and remote_memory.can_read(offer["pid"], offer["proof_at"], bytes.fromhex(offer["proof"])):
             return "memory"
         if "segment" in allowed and near:
-            self.segment = Segment.find(offer["segment"], offer["segment_proof"], CHUNK_BYTES)
+            self.segment = SharedMemory.find(offer["segment"], offer["segment_proof"], CHUNK_BYTES)
             if self.segment is not None:
                 self._stack.callback(self.segment.close)
                 return "segment"
         return "group"
 
-    def readings(self, shelf: Shelf) -> Iterator[Reading]:
+    def readings(self, shelf: LayerBuffers) -> Iterator[RemoteRead]:
         """Its chunks, each with where it lies at the giver."""
         for layer in self.layers:
             addresses = self.offer["layers"][str(layer)]["addresses"]
             content = shelf.content(layer)
             for number, chunk in enumerate(content.chunks):
-                yield Reading(content, number, [addresses[piece.entry] + piece.start for piece in chunk])
+                yield RemoteRead(content, number, [addresses[piece.entry] + piece.start for piece in chunk])
 
 
-def offer_of(inventory: Inventory, gift: Gift, proof: Proof) -> dict[str, Any]:
+def offer_of(inventory: TrainState, gift: SendPlan, proof: MemoryProof) -> dict[str, Any]:
     """What a giver tells a taker first."""
     layers = [inventory.layer(index) for index in gift.layers]
     return {

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from eagle_eye.errors import Broken
-from eagle_eye.training.elastic.train_state.layer_chunks import Content
+from eagle_eye.training.elastic.train_state.layer_chunks import LayerBytes
 
 from . import remote_memory
 from .p2p_messages import device_of
-from .shared_memory import SLOTS, Segment
+from .shared_memory import SLOTS, SharedMemory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eagle_eye.training.elastic.process_group.process_group import Group, Work
+    from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 NAMES = ("memory", "segment", "group")
 """Nearest first."""
@@ -34,27 +34,27 @@ _DATA, _FREE = 1 << 24, 1 << 25
 End = Callable[[], None]
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """For the chunks between this worker and one other, in the order of their positions 0, 1, ..."""
 
     def may_wait(self, position: int) -> bool:
         """Whether to begin to give this chunk may have to wait for the taker."""
 
-    def give(self, position: int, content: Content, number: int) -> End: ...
+    def give(self, position: int, content: LayerBytes, number: int) -> End: ...
 
-    def take(self, position: int, content: Content, number: int) -> End: ...
+    def take(self, position: int, content: LayerBytes, number: int) -> End: ...
 
 
-class OverGroup:
+class GroupTransport:
     """Each chunk is a message."""
 
-    def __init__(self, group: "Group", peer: int) -> None:
+    def __init__(self, group: "ProcessGroup", peer: int) -> None:
         self._group, self._peer, self._device = group, peer, device_of(group)
 
     def may_wait(self, position: int) -> bool:  # noqa: ARG002 - the group takes any number of messages
         return False
 
-    def give(self, position: int, content: Content, number: int) -> End:
+    def give(self, position: int, content: LayerBytes, number: int) -> End:
         import torch
 
         parts = content.parts(number)
@@ -67,7 +67,7 @@ class OverGroup:
 
         return end
 
-    def take(self, position: int, content: Content, number: int) -> End:
+    def take(self, position: int, content: LayerBytes, number: int) -> End:
         import torch
 
         parts = content.parts(number)
@@ -84,17 +84,17 @@ class OverGroup:
         return end
 
 
-class OverSegment:
+class SharedMemoryTransport:
     """Each chunk goes into the next slot; over the group goes one byte when it is filled and one when it is free."""
 
-    def __init__(self, group: "Group", peer: int, segment: Segment, chunks: int) -> None:
+    def __init__(self, group: "ProcessGroup", peer: int, segment: SharedMemory, chunks: int) -> None:
         self._group, self._peer, self._segment, self._chunks = group, peer, segment, chunks
         self._told: list[tuple[Work, Tensor]] = []
 
     def may_wait(self, position: int) -> bool:
         return position >= SLOTS
 
-    def give(self, position: int, content: Content, number: int) -> End:
+    def give(self, position: int, content: LayerBytes, number: int) -> End:
         import torch
 
         if self.may_wait(position):
@@ -109,7 +109,7 @@ class OverSegment:
 
         return end
 
-    def take(self, position: int, content: Content, number: int) -> End:
+    def take(self, position: int, content: LayerBytes, number: int) -> End:
         heard = self._hear(_DATA + position)
 
         def end() -> None:
@@ -135,22 +135,22 @@ class OverSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RemoteRead:
     """A chunk to be read, and where its pieces lie in the giver's memory."""
 
-    content: Content
+    content: LayerBytes
     number: int
     addresses: list[int]
 
 
-def read(pid: int, readings: Iterator[Reading], threads: int, check: Callable[[], None]) -> None:
+def read(pid: int, readings: Iterator[RemoteRead], threads: int, check: Callable[[], None]) -> None:
     """Read chunks out of another process with some threads; `check` may raise between any two of them.
 
     Raises Broken if the process has ended, OSError where its memory is no longer there.
     """
     lock, over = threading.Lock(), threading.Event()
 
-    def following() -> Reading | None:
+    def following() -> RemoteRead | None:
         with lock:
             return None if over.is_set() else next(readings, None)
 

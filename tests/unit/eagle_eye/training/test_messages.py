@@ -35,7 +35,7 @@ def test_an_endless_line_is_refused() -> None:
 
 
 def test_a_token_is_good_once() -> None:
-    gate = messages.TokenGate("secret")
+    gate = messages.TokenVerifier("secret")
     first = messages.token("secret", 0)
     assert gate.take(first)
     assert not gate.take(first)
@@ -43,7 +43,7 @@ def test_a_token_is_good_once() -> None:
 
 
 def test_a_token_older_than_one_that_was_taken_is_worth_nothing() -> None:
-    gate = messages.TokenGate("secret")
+    gate = messages.TokenVerifier("secret")
     assert gate.take(messages.token("secret", 3))
     assert not gate.take(messages.token("secret", 2))
     assert gate.take(messages.token("secret", 4))
@@ -51,11 +51,11 @@ def test_a_token_older_than_one_that_was_taken_is_worth_nothing() -> None:
 
 @pytest.mark.parametrize("offered", [None, 5, "", "secret", messages.token("other", 0)])
 def test_what_is_no_token_is_not_taken(offered: object) -> None:
-    assert not messages.TokenGate("secret").take(offered)
+    assert not messages.TokenVerifier("secret").take(offered)
 
 
 def test_without_a_secret_no_token_is_taken() -> None:
-    gate = messages.TokenGate("")
+    gate = messages.TokenVerifier("")
     assert not gate.take("anything")
 
 

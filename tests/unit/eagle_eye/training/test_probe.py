@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training import device_numbers, exception_reporter, messages, probe_socket
+from eagle_eye.training import device_scalars, exception_reporter, messages, probe_socket
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring import RingReader, RingWriter
 
@@ -263,7 +263,7 @@ def test_a_device_number_that_does_not_come_is_dropped(watched: Watched, gpu: ty
 
 
 def test_late_keeps_no_more_than_the_steps_that_are_open(gpu: type[FakeEvent]) -> None:
-    late = device_numbers.Late()
+    late = device_scalars.DeviceScalars()
     for step in range(100):
         late.keep(step, 9, FakeTensor(1.0))
         late.take(step - 1)
@@ -343,7 +343,7 @@ def test_an_exception_that_cannot_even_be_printed_is_told() -> None:
 @pytest.fixture
 def socket_path(watched: Watched, tmp_path: Path) -> str:
     path = str(tmp_path / "p.sock")
-    probe_socket.serve(path, watched[0], messages.TokenGate("secret"))
+    probe_socket.serve(path, watched[0], messages.TokenVerifier("secret"))
     return path
 
 
@@ -375,9 +375,9 @@ with socket.socket(socket.AF_UNIX) as connection:
 def ask_as_another_user(monitor: Monitor, path: Path, message: bytes) -> dict[str, Any]:
     """What a probe answers to a process of a uid that is not its own. Only root can become another: else the reader is."""
     if os.getuid() != 0:
-        probe_socket.serve(str(path), monitor, messages.TokenGate("secret"), uid_of=lambda _: os.getuid() + 1)
+        probe_socket.serve(str(path), monitor, messages.TokenVerifier("secret"), uid_of=lambda _: os.getuid() + 1)
         return messages.ask(path, message)
-    probe_socket.serve(str(path), monitor, messages.TokenGate("secret"))
+    probe_socket.serve(str(path), monitor, messages.TokenVerifier("secret"))
     path.chmod(0o666)  # the mode would stop such a visitor before; this is about the second lock
     path.parent.chmod(0o711)
     words = [sys.executable, "-S", "-c", NOBODY, str(path.parent), path.name]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from eagle_eye.app.cli import main
 from eagle_eye.app.profile_run import print_profile
 from eagle_eye.errors import ConfigError
-from eagle_eye.training.profile import ModelError, Wanted, profile
+from eagle_eye.training.profile import ModelError, ProfileRequest, profile
 from eagle_eye.training.profile_collectives import all_reduce_ms
 from eagle_eye.training.profile_layers import Repeats, WallClock, named, profile_layers
 from remediation.planner.performance.hardware import Hardware
@@ -78,7 +78,7 @@ def test_a_layer_gets_what_the_one_before_it_made_and_parameters_are_left_as_the
 
 def test_a_profile_is_kept_until_model_or_micro_batch_change(model, tmp_path):
     said: list[dict] = []
-    wanted = Wanted(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 1))
+    wanted = ProfileRequest(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 1))
     path = profile(wanted, tmp_path / "cache", said.append)
     assert said[-1] == {"profile": str(path), "cached": False}
     assert [words["done"] for words in said[:-1]] == sorted(words["done"] for words in said[:-1])
@@ -86,7 +86,7 @@ def test_a_profile_is_kept_until_model_or_micro_batch_change(model, tmp_path):
     assert said[-1]["cached"]
     profile(wanted, tmp_path / "cache", said.append, fresh=True)
     assert not said[-1]["cached"]
-    other = Wanted(str(model), micro_batch=3, processes=1, device="cpu", repeats=Repeats(0, 1))
+    other = ProfileRequest(str(model), micro_batch=3, processes=1, device="cpu", repeats=Repeats(0, 1))
     assert profile(other, tmp_path / "cache", said.append) != path
     model.write_text(MODEL.replace("32", "64"))
     assert profile(wanted, tmp_path / "cache", said.append) != path
@@ -105,16 +105,16 @@ def test_a_profile_is_kept_until_model_or_micro_batch_change(model, tmp_path):
 def test_a_model_that_cannot_be_profiled_is_told_what_it_lacks(model, tmp_path, text, message):
     model.write_text(text)
     with pytest.raises(ModelError, match=message):
-        profile(Wanted(str(model), processes=1, device="cpu", repeats=Repeats(0, 1)), tmp_path / "cache", lambda _: None)
+        profile(ProfileRequest(str(model), processes=1, device="cpu", repeats=Repeats(0, 1)), tmp_path / "cache", lambda _: None)
 
 
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ModelError, match="no such file, nor a module"):
-        profile(Wanted("no_such_model"), tmp_path, lambda _: None)
+        profile(ProfileRequest("no_such_model"), tmp_path, lambda _: None)
 
 
 def test_a_profile_is_shown_layer_by_layer(model, tmp_path, capsys):
-    path = profile(Wanted(str(model), processes=1, device="cpu", repeats=Repeats(0, 1)), tmp_path, lambda _: None)
+    path = profile(ProfileRequest(str(model), processes=1, device="cpu", repeats=Repeats(0, 1)), tmp_path, lambda _: None)
     print_profile(json.loads(path.read_text()), path, cached=True)
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("embedding", "middle", "head", "forward ms", "from the cache", str(path)))
@@ -125,7 +125,7 @@ def test_one_process_reduces_nothing():
 
 
 def test_the_planner_makes_templates_and_t_of_a_profile(model, tmp_path):
-    path = profile(Wanted(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 2)), tmp_path, lambda _: None)
+    path = profile(ProfileRequest(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 2)), tmp_path, lambda _: None)
     profiled = read_profile(path)
     assert len(profiled.layers) == 3
     assert profiled.flops == pytest.approx(3 * 2 * 12 * (2 * 8 * 32 + 8 * 50))
@@ -141,7 +141,7 @@ def test_the_planner_makes_templates_and_t_of_a_profile(model, tmp_path):
 
 
 def test_a_job_of_a_cluster_file_may_have_a_profile_in_place_of_a_model(model, tmp_path):
-    path = profile(Wanted(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 2)), tmp_path, lambda _: None)
+    path = profile(ProfileRequest(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 2)), tmp_path, lambda _: None)
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(f'[cluster]\nnodes = 4\ngpus_per_node = 1\n\n[[job]]\nname = "small"\nprofile = "{path.name}"\nglobal_batch = 64\n')
     done = CliRunner().invoke(main, ["plan", str(cluster), "--json"])

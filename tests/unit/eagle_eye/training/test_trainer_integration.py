@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training.integrations.sample_order import Draw, Ticks
-from eagle_eye.training.integrations.trainer_model import OfTrainer, Shown, layers_of
+from eagle_eye.training.integrations.sample_order import PlaceholderLoader, SampleOrder
+from eagle_eye.training.integrations.trainer_model import SchedulerView, TrainerModel, layers_of
 from eagle_eye.training.integrations.transformers import ElasticTraining
 
 
-def draw(samples: int = 25, seed: int = 1) -> Draw:
-    return Draw(list(range(samples)), list, size=2, micro_batches=4, seed=seed)
+def draw(samples: int = 25, seed: int = 1) -> SampleOrder:
+    return SampleOrder(list(range(samples)), list, size=2, micro_batches=4, seed=seed)
 
 
 def test_an_epoch_has_each_sample_once_and_the_next_another_order() -> None:
@@ -64,8 +64,8 @@ def test_the_update_is_made_once_though_the_trainers_loop_steps_again() -> None:
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    shown = Shown(scheduler)
-    trained = OfTrainer(model, lambda inputs: 0.0, draw(), optimizer=optimizer, scheduler=shown.scheduler, clip=1.0, seed=0)
+    shown = SchedulerView(scheduler)
+    trained = TrainerModel(model, lambda inputs: 0.0, draw(), optimizer=optimizer, scheduler=shown.scheduler, clip=1.0, seed=0)
     assert trained.apply(torch.tensor([3.0, 4.0])) == pytest.approx(5.0)
     after, rate = model.weight.detach().clone(), shown.get_last_lr()
     optimizer.step()
@@ -77,7 +77,7 @@ def test_the_update_is_made_once_though_the_trainers_loop_steps_again() -> None:
 def test_a_micro_batchs_dropout_is_its_own_and_not_the_workers() -> None:
     model = nn.Linear(2, 1)
     seen: list[float] = []
-    trained = OfTrainer(
+    trained = TrainerModel(
         model, lambda inputs: seen.append(torch.rand(()).item()) or 0.5, draw(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         scheduler=None, clip=None, seed=0,
     )  # fmt: skip
@@ -122,5 +122,5 @@ def test_a_checkpoint_need_not_be_named() -> None:
 
 
 def test_the_loop_counts_micro_batches_and_gets_no_data() -> None:
-    ticks = Ticks(range(25), 12)
+    ticks = PlaceholderLoader(range(25), 12)
     assert (len(ticks), list(ticks), len(ticks.dataset)) == (12, [{}] * 12, 25)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.rpc.control_messages import Body
-from eagle_eye.training.elastic.launcher_session import Session
+from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.types import RankPlacement
 from remediation.launcher.command import parse_command
 from remediation.launcher.elastic_node import ElasticNode
@@ -43,7 +43,7 @@ def test_workers_that_were_held_for_too_long_are_no_longer_counted_on(tmp_path: 
             Journal("t/j/r", "n0", "b", clock, lambda *_: None), clock, report=lambda *said: told.put_nowait(said), ask_store=never,
         )  # fmt: skip
         await node.sessions.start()
-        session = await asyncio.to_thread(Session.connect, str(settings.elastic_socket), NAME, os.getpid())
+        session = await asyncio.to_thread(LauncherSession.connect, str(settings.elastic_socket), NAME, os.getpid())
         session.enter(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
         async with asyncio.timeout(5):
             assert (await told.get())[0] == "entered"

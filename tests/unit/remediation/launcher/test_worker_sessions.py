@@ -69,7 +69,7 @@ class Stage:
 
     async def enter(self, name: str, pid: int) -> Worker:
         worker = await self.connect(name)
-        worker.say("enter", pid=pid)
+        worker.say("join", pid=pid)
         await self.heard.get()
         return worker
 
@@ -78,7 +78,7 @@ def test_only_the_user_and_only_our_own_workers_are_let_in(tmp_path: Path) -> No
     async def play() -> None:
         async with Stage(tmp_path) as stage:
             assert stage.path.stat().st_mode & 0o777 == 0o600
-            for kind, pid in (("enter", 7), ("leave", 1)):
+            for kind, pid in (("join", 7), ("leave", 1)):
                 stranger = await stage.connect("a")
                 stranger.say(kind, pid=pid)
                 assert await stranger.hear() is None, "another life of the name, or no introduction"
@@ -96,9 +96,9 @@ def test_a_fence_goes_to_each_in_its_way_and_brings_what_they_hold(tmp_path: Pat
             fence = stage.sessions.fence(7, ["a"], ["b"])
             assert (await a.hear() or {})["soft"] is False
             assert (await b.hear() or {})["soft"] is True
-            a.say("holding", epoch=6, step=3)
-            a.say("holding", epoch=7, step=4)
-            b.say("holding", epoch=7, step=5)
+            a.say("held_state", epoch=6, step=3)
+            a.say("held_state", epoch=7, step=4)
+            b.say("held_state", epoch=7, step=5)
             fenced = await fence
             assert fenced is not None
             assert ({name: held["step"] for name, held in fenced.holdings.items()}, fenced.silent) == ({"a": 4, "b": 5}, ())
@@ -113,7 +113,7 @@ def test_a_newer_fence_takes_the_place_of_one_that_waits_and_the_dead_are_not_wa
             waits = stage.sessions.fence(7, [], ["a", "b"])
             newer = stage.sessions.fence(8, ["a", "b"])
             assert await waits is None
-            a.say("holding", epoch=8, step=4)
+            a.say("held_state", epoch=8, step=4)
             stage.sessions.lost("b")
             fenced = await newer
             assert fenced is not None
@@ -227,7 +227,7 @@ def test_a_worker_that_is_killed_with_words_unread_leaves_no_warning(tmp_path: P
         async with Stage(tmp_path) as stage:
             with socket.socket(socket.AF_UNIX) as killed:
                 killed.connect(str(stage.path))
-                killed.sendall(messages.encode("enter", worker="a", pid=1))
+                killed.sendall(messages.encode("join", worker="a", pid=1))
                 await stage.heard.get()
                 assert stage.sessions.tell("a", "save")
                 killed.recv(1, socket.MSG_PEEK)  # it is there, and stays unread

@@ -8,7 +8,7 @@ import torch
 
 from eagle_eye.training import checkpoint
 from eagle_eye.training.elastic import checkpointing
-from eagle_eye.training.elastic.checkpointing import Saving
+from eagle_eye.training.elastic.checkpointing import Checkpointing
 from fakes.full_disk import file_size_limit
 from fakes.transfer_processes import inventory
 
@@ -31,14 +31,14 @@ def test_it_waits_for_room_and_says_what_it_needs(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)[1:] * 2)
 
     with file_size_limit(4096):
-        path = Saving(0, tmp_path).keep(ours, say)
+        path = Checkpointing(0, tmp_path).keep(ours, say)
     why = next(why for why, _ in said if why)
     assert f"the state of step 2 cannot be saved to {tmp_path}: File too large; it needs 117 kB, " in why
     assert " are free. " in why
     assert "the newest checkpoint there is that of step 1" in why
     assert said[-1] == ("", str(path))
     found = inventory(1, width=60)
-    Saving(0, tmp_path).load(found)
+    Checkpointing(0, tmp_path).load(found)
     assert (found.step, found.digest()) == (2, ours.digest())
 
 
@@ -52,6 +52,6 @@ def test_a_folder_that_cannot_be_made_is_named_too(tmp_path: Path) -> None:
         if why and wall.is_file():
             wall.unlink()
 
-    assert Saving(0, wall / "kept").keep(inventory(0, steps=1), say).exists()
+    assert Checkpointing(0, wall / "kept").keep(inventory(0, steps=1), say).exists()
     assert f"cannot be saved to {wall / 'kept'}: Not a directory" in next(filter(None, said))
     assert "there is no older checkpoint" in next(filter(None, said))

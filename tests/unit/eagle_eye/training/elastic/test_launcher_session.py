@@ -10,30 +10,30 @@ from typing import Any
 import pytest
 
 from eagle_eye.errors import Ended, Fenced, FencedOut, Halted, LauncherLost, WireError
-from eagle_eye.training.elastic.epoch_protocol import Holding, Regroup, read_regroup
-from eagle_eye.training.elastic.launcher_session import Session
-from eagle_eye.training.elastic.local_session import Alone
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment, HeldState, read_assignment
+from eagle_eye.training.elastic.launcher_session import LauncherSession
+from eagle_eye.training.elastic.local_session import LocalSession
 from eagle_eye.training.elastic.process_group.process_group import form
-from eagle_eye.training.elastic.process_group.single import Single
-from fakes.launcher_sessions import Rehearsal, even_plan
+from eagle_eye.training.elastic.process_group.single import SingleProcessGroup
+from fakes.launcher_sessions import FakeLauncher, even_plan
 
 PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def launcher() -> Iterator[Rehearsal]:
-    with tempfile.TemporaryDirectory(prefix="elastic") as folder, Rehearsal(f"{folder}/s") as made:
+def launcher() -> Iterator[FakeLauncher]:
+    with tempfile.TemporaryDirectory(prefix="elastic") as folder, FakeLauncher(f"{folder}/s") as made:
         yield made
 
 
 @pytest.fixture
-def connect(launcher: Rehearsal) -> Iterator[Callable[..., Session]]:
-    sessions: list[Session] = []
+def connect(launcher: FakeLauncher) -> Iterator[Callable[..., LauncherSession]]:
+    sessions: list[LauncherSession] = []
 
-    def connected(worker: str = "a", holding: Holding | None = None) -> Session:
-        session = Session.connect(launcher.path, worker, os.getpid())
+    def connected(worker: str = "a", held_state: HeldState | None = None) -> LauncherSession:
+        session = LauncherSession.connect(launcher.path, worker, os.getpid())
         sessions.append(session)
-        session.holding = lambda: holding or Holding(step=7, done=(1, 2), phase="computing", fresh=False)
+        session.held_state = lambda: held_state or HeldState(step=7, done=(1, 2), phase="computing", fresh=False)
         session.enter(epoch=0, step=7, micro_batches=4, segments=1, layers=[10, 20], fresh=False)
         launcher.entered(worker)
         return session
@@ -79,12 +79,12 @@ class Watched:
         self.closed += 1
 
 
-def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: Rehearsal, connect: Any) -> None:
+def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()  # this thread is the main one, and never comes back to the session
     group = Watched(1)
     session.use(group)
     launcher.fence(2, "a")
-    held = launcher.hear("holding", "a", epoch=2)
+    held = launcher.hear("held_state", "a", epoch=2)
     assert (held["step"], held["done"], held["phase"], held["fresh"]) == (7, [1, 2], "computing", False)
     assert group.cuts == 1
     assert session.pending == 2
@@ -94,18 +94,18 @@ def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: Rehearsal, co
     session.check(2)
 
 
-def test_a_group_of_the_new_epoch_is_not_cut_by_its_own_fence(launcher: Rehearsal, connect: Any) -> None:
+def test_a_group_of_the_new_epoch_is_not_cut_by_its_own_fence(launcher: FakeLauncher, connect: Any) -> None:
     session, group = connect(), Watched(2)
     session.use(group)
     launcher.fence(2, "a")
-    launcher.hear("holding", "a", epoch=2)
+    launcher.hear("held_state", "a", epoch=2)
     assert group.cuts == 0
 
 
-def test_a_group_that_comes_too_late_is_cut_when_it_is_taken_into_use(launcher: Rehearsal, connect: Any) -> None:
+def test_a_group_that_comes_too_late_is_cut_when_it_is_taken_into_use(launcher: FakeLauncher, connect: Any) -> None:
     session, late = connect(), Watched(1)
     launcher.fence(2, "a")
-    launcher.hear("holding", "a", epoch=2)
+    launcher.hear("held_state", "a", epoch=2)
     session.use(late)
     assert late.cuts == 1
 
@@ -117,85 +117,85 @@ def test_the_group_before_is_closed_when_another_is_used(connect: Any) -> None:
     assert (first.closed, second.closed) == (1, 0)
 
 
-def test_after_a_fence_no_commit_of_an_older_epoch_is_entered(launcher: Rehearsal, connect: Any) -> None:
+def test_after_a_fence_no_commit_of_an_older_epoch_is_entered(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.fence(2, "a")
-    launcher.hear("holding", "a", epoch=2)
+    launcher.hear("held_state", "a", epoch=2)
     assert not session.may_commit(1)
     assert session.may_commit(2)
 
 
-def test_a_commit_that_was_entered_is_told_until_the_step_is_over(launcher: Rehearsal, connect: Any) -> None:
+def test_a_commit_that_was_entered_is_told_until_the_step_is_over(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     assert session.may_commit(1)
     launcher.fence(2, "a")
-    assert launcher.hear("holding", "a", epoch=2)["phase"] == "committing"
-    session.holding = lambda: Holding(step=8, phase="computing", fresh=False)
+    assert launcher.hear("held_state", "a", epoch=2)["phase"] == "committing"
+    session.held_state = lambda: HeldState(step=8, phase="computing", fresh=False)
     launcher.fence(3, "a")
-    assert launcher.hear("holding", "a", epoch=3)["phase"] == "computing"
+    assert launcher.hear("held_state", "a", epoch=3)["phase"] == "computing"
 
 
-def test_a_commit_that_broke_is_forgotten_with_its_group(launcher: Rehearsal, connect: Any) -> None:
+def test_a_commit_that_broke_is_forgotten_with_its_group(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     assert session.may_commit(1)
     session.use(Watched(2))
     launcher.fence(3, "a")
-    assert launcher.hear("holding", "a", epoch=3)["phase"] == "computing"
+    assert launcher.hear("held_state", "a", epoch=3)["phase"] == "computing"
 
 
-def test_the_holding_is_taken_under_the_lock(launcher: Rehearsal, connect: Any) -> None:
+def test_the_holding_is_taken_under_the_lock(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     with session.lock:
         launcher.fence(2, "a")
-        held = [Holding(step=7, phase="reducing", fresh=False)]
-        session.holding = lambda: held[0]
-        held[0] = Holding(step=8, phase="idle", fresh=False)
-    assert launcher.hear("holding", "a", epoch=2)["step"] == 8
+        held = [HeldState(step=7, phase="reducing", fresh=False)]
+        session.held_state = lambda: held[0]
+        held[0] = HeldState(step=8, phase="idle", fresh=False)
+    assert launcher.hear("held_state", "a", epoch=2)["step"] == 8
 
 
-def test_a_soft_fence_waits_for_the_boundary_and_cuts_nothing(launcher: Rehearsal, connect: Any) -> None:
+def test_a_soft_fence_waits_for_the_boundary_and_cuts_nothing(launcher: FakeLauncher, connect: Any) -> None:
     session, group = connect(), Watched(1)
     session.use(group)
     launcher.fence(2, "a", soft=True)
     session.ask(1, PATIENCE_S, op="count", keys=["1/"], values=[])  # the fence was heard by now
     assert session.soft == 2
     assert session.pending == -1
-    assert launcher.all_heard("holding") == []
+    assert launcher.all_heard("held_state") == []
     assert session.may_commit(1)
-    session.at_boundary(Holding(step=8, phase="idle", fresh=False))
-    assert launcher.hear("holding", "a", epoch=2)["step"] == 8
+    session.at_boundary(HeldState(step=8, phase="idle", fresh=False))
+    assert launcher.hear("held_state", "a", epoch=2)["step"] == 8
     assert group.cuts == 0
-    session.at_boundary(Holding(step=9, phase="idle", fresh=False))
+    session.at_boundary(HeldState(step=9, phase="idle", fresh=False))
     session.ask(2, PATIENCE_S, op="count", keys=["1/"], values=[])
-    assert len(launcher.all_heard("holding")) == 1
+    assert len(launcher.all_heard("held_state")) == 1
 
 
-def test_who_waits_for_a_regroup_is_at_a_boundary(launcher: Rehearsal, connect: Any) -> None:
+def test_who_waits_for_a_regroup_is_at_a_boundary(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
-    waiting = Background(lambda: session.next_regroup(0))
+    waiting = Background(lambda: session.next_assignment(0))
     orders = launcher.form(1, "a", soft=True)
     assert waiting.result() == orders["a"]
 
 
-def test_a_soft_fence_waits_for_the_boundary_of_the_epoch_that_the_worker_is_called_into(launcher: Rehearsal, connect: Any) -> None:
+def test_a_soft_fence_waits_for_the_boundary_of_the_epoch_that_the_worker_is_called_into(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.fence(2, "a")
-    launcher.hear("holding", "a", epoch=2)
+    launcher.hear("held_state", "a", epoch=2)
     launcher.fence(3, "a", soft=True)
-    waiting = Background(lambda: session.next_regroup(0))
-    orders = even_plan(2, {"a": launcher.hear("holding", "a", epoch=2)}, {"a": launcher.hear("enter", "a")})
+    waiting = Background(lambda: session.next_assignment(0))
+    orders = even_plan(2, {"a": launcher.hear("held_state", "a", epoch=2)}, {"a": launcher.hear("join", "a")})
     launcher.regroup(orders)
     assert waiting.result() == orders["a"]
     session.ask(2, PATIENCE_S, op="count", keys=["2/"], values=[])
-    assert launcher.all_heard("holding", epoch=3) == []
+    assert launcher.all_heard("held_state", epoch=3) == []
 
 
-def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: Rehearsal, connect: Any) -> None:
+def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.form(1, "a")
     launcher.fence(3, "a")
-    launcher.hear("holding", "a", epoch=3)
-    waiting = Background(lambda: session.next_regroup(0))
+    launcher.hear("held_state", "a", epoch=3)
+    waiting = Background(lambda: session.next_assignment(0))
     launcher.form(3, "a")
     assert waiting.result().epoch == 3
 
@@ -209,12 +209,12 @@ def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: Rehear
     ],
 )
 def test_what_ends_the_work_ends_every_wait(
-    launcher: Rehearsal, connect: Any, kind: str, words: Any, raised: Any
+    launcher: FakeLauncher, connect: Any, kind: str, words: Any, raised: Any
 ) -> None:
     session, group = connect(), Watched(1)
     session.use(group)
     waits = [
-        Background(lambda: session.next_regroup(0)),
+        Background(lambda: session.next_assignment(0)),
         Background(lambda: session.ask(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
         Background(lambda: session.wait_until(1, lambda: False)),
     ]
@@ -228,20 +228,20 @@ def test_what_ends_the_work_ends_every_wait(
         session.check(1)
 
 
-def test_who_was_fenced_out_may_enter_again(launcher: Rehearsal, connect: Any) -> None:
+def test_who_was_fenced_out_may_enter_again(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.say("a", "fenced", reason="stalled")
-    assert isinstance(Background(lambda: session.next_regroup(0)).result(), FencedOut)
+    assert isinstance(Background(lambda: session.next_assignment(0)).result(), FencedOut)
     session.enter(epoch=1, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
-    launcher.hear("enter", "a", fresh=True)
+    launcher.hear("join", "a", fresh=True)
     launcher.form(2, "a")
-    assert session.next_regroup(1).epoch == 2
+    assert session.next_assignment(1).epoch == 2
 
 
-def test_every_wait_ends_with_the_launcher(launcher: Rehearsal, connect: Any) -> None:
+def test_every_wait_ends_with_the_launcher(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     waits = [
-        Background(lambda: session.next_regroup(0)),
+        Background(lambda: session.next_assignment(0)),
         Background(lambda: session.ask(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
     ]
     launcher.close()
@@ -254,7 +254,7 @@ def test_every_wait_ends_with_the_launcher(launcher: Rehearsal, connect: Any) ->
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
     with pytest.raises(LauncherLost, match=r"no-such-socket.*EAGLE_EYE_ELASTIC_SOCKET"):
-        Session.connect("/no-such-socket", "a", 1)
+        LauncherSession.connect("/no-such-socket", "a", 1)
 
 
 def test_a_wait_that_is_too_long_raises(connect: Any) -> None:
@@ -262,33 +262,33 @@ def test_a_wait_that_is_too_long_raises(connect: Any) -> None:
         connect().wait_until(1, lambda: False, timeout_s=0.01)
 
 
-def test_a_holding_that_cannot_be_told_ends_the_waits(launcher: Rehearsal, connect: Any) -> None:
+def test_a_holding_that_cannot_be_told_ends_the_waits(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
-    session.holding = lambda: 1 / 0  # type: ignore[assignment,return-value]
-    waiting = Background(lambda: session.next_regroup(0))
+    session.held_state = lambda: 1 / 0  # type: ignore[assignment,return-value]
+    waiting = Background(lambda: session.next_assignment(0))
     launcher.fence(2, "a")
     assert "ZeroDivisionError" in str(waiting.result())
 
 
-def test_what_is_no_regroup_is_refused() -> None:
-    with pytest.raises(WireError, match="no regroup"):
-        read_regroup({"kind": "regroup", "epoch": 1})
+def test_what_is_no_assignment_is_refused() -> None:
+    with pytest.raises(WireError, match="not an assignment"):
+        read_assignment({"kind": "assignment", "epoch": 1})
 
 
 def test_alone_is_an_epoch_of_one() -> None:
-    session = Alone()
+    session = LocalSession()
     session.enter(epoch=0, step=3, micro_batches=2, segments=1, layers=[8], fresh=True)
-    regroup = session.next_regroup(0)
+    regroup = session.next_assignment(0)
     assert (regroup.world, regroup.step, regroup.current, regroup.source) == (1, 3, ((0, 1),), "checkpoint")
     group = form(session, regroup)
-    assert isinstance(group, Single)
+    assert isinstance(group, SingleProcessGroup)
     session.use(group)
     assert session.may_commit(regroup.epoch)
     with pytest.raises(Ended):
-        session.next_regroup(regroup.epoch)
+        session.next_assignment(regroup.epoch)
 
 
-def plan(*held: dict[str, Any]) -> list[Regroup]:
+def plan(*held: dict[str, Any]) -> list[EpochAssignment]:
     holdings = {f"w{rank}": {"step": 5, "done": [], "fresh": False, **each} for rank, each in enumerate(held)}
     entries = {worker: {"micro_batches": 6, "layers": [1, 1]} for worker in holdings}
     return list(even_plan(9, holdings, entries).values())

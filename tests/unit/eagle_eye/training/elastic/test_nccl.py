@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from eagle_eye.errors import Broken, ConfigError, Fenced
-from eagle_eye.training.elastic.launcher_session import Session
+from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.training.elastic.process_group import nccl
 from eagle_eye.training.elastic.process_group.process_group import form
-from fakes.launcher_sessions import Rehearsal
+from fakes.launcher_sessions import FakeLauncher
 from fakes.nccl import FakeNccl
 
 NAMES = ("a", "b")
@@ -21,18 +21,18 @@ NAMES = ("a", "b")
 class Pair:
     """Two workers with a GPU each."""
 
-    def __init__(self, launcher: Rehearsal) -> None:
+    def __init__(self, launcher: FakeLauncher) -> None:
         self.launcher = launcher
         self.fake = FakeNccl()
-        self.borders = {name: self.fake.border() for name in NAMES}
-        self.sessions = {name: Session.connect(launcher.path, name, os.getpid()) for name in NAMES}
+        self.borders = {name: self.fake.cuda_runtime() for name in NAMES}
+        self.sessions = {name: LauncherSession.connect(launcher.path, name, os.getpid()) for name in NAMES}
         self.threads = ThreadPoolExecutor(2)
         for session in self.sessions.values():
             session.enter(epoch=0, step=0, micro_batches=2, segments=1, layers=[], fresh=True)
 
     def meet(self, name: str, epoch: int) -> nccl.NcclGroup:
         session = self.sessions[name]
-        group = nccl.form(session, session.next_regroup(epoch - 1), border=lambda: self.borders[name])
+        group = nccl.form(session, session.next_assignment(epoch - 1), cuda_runtime=lambda: self.borders[name])
         session.use(group)
         return group
 
@@ -51,7 +51,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     for name in nccl._SETTINGS:
         monkeypatch.setenv(name, "")  # so that what form sets is taken back
         monkeypatch.delenv(name)
-    with tempfile.TemporaryDirectory(prefix="elastic") as folder, Rehearsal(f"{folder}/s") as launcher:
+    with tempfile.TemporaryDirectory(prefix="elastic") as folder, FakeLauncher(f"{folder}/s") as launcher:
         made = Pair(launcher)
         yield made
         made.close()
@@ -96,4 +96,4 @@ def test_without_nccl_the_remedy_is_named(pair: Pair, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     pair.launcher.form(1, *NAMES)
     with pytest.raises(ConfigError, match="use backend 'gloo'"):
-        form(pair.sessions["a"], pair.sessions["a"].next_regroup(0), backend="nccl")
+        form(pair.sessions["a"], pair.sessions["a"].next_assignment(0), backend="nccl")

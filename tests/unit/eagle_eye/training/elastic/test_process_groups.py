@@ -19,15 +19,15 @@ from torch.distributed import PrefixStore
 
 from eagle_eye.errors import Broken, Fenced
 from eagle_eye.training import messages
-from eagle_eye.training.elastic.epoch_protocol import Regroup
-from eagle_eye.training.elastic.launcher_session import Session
+from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
+from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.training.elastic.process_group import gloo
-from eagle_eye.training.elastic.process_group.process_group import Group, form
-from eagle_eye.training.elastic.process_group.single import Single
+from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, form
+from eagle_eye.training.elastic.process_group.single import SingleProcessGroup
 from eagle_eye.training.elastic.process_group.torch_group import TorchGroup
-from eagle_eye.training.elastic.rendezvous.key_value_store import Keys
+from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
 from eagle_eye.training.elastic.rendezvous.session_store import SessionStore
-from fakes.launcher_sessions import Rehearsal
+from fakes.launcher_sessions import FakeLauncher
 
 NAMES = ("a", "b", "c")
 
@@ -35,18 +35,18 @@ NAMES = ("a", "b", "c")
 class Party:
     """Workers of one process, each with a session and a thread of its own."""
 
-    def __init__(self, launcher: Rehearsal, *names: str) -> None:
+    def __init__(self, launcher: FakeLauncher, *names: str) -> None:
         self.launcher = launcher
-        self.sessions = {name: Session.connect(launcher.path, name, os.getpid()) for name in names}
+        self.sessions = {name: LauncherSession.connect(launcher.path, name, os.getpid()) for name in names}
         self.threads = ThreadPoolExecutor(len(names))
         for session in self.sessions.values():
             session.enter(epoch=0, step=0, micro_batches=3, segments=1, layers=[], fresh=True)
         launcher.entered(*names)
 
-    def each(self, act: Callable[[Session], Any], *names: str) -> dict[str, "Future[Any]"]:
+    def each(self, act: Callable[[LauncherSession], Any], *names: str) -> dict[str, "Future[Any]"]:
         return {name: self.threads.submit(act, self.sessions[name]) for name in names or self.sessions}
 
-    def form(self, epoch: int, *names: str) -> dict[str, Group]:
+    def form(self, epoch: int, *names: str) -> dict[str, ProcessGroup]:
         self.launcher.form(epoch, *(names or self.sessions))
         return {
             name: future.result(30) for name, future in self.each(lambda session: meet(session, epoch), *names).items()
@@ -58,27 +58,27 @@ class Party:
         self.threads.shutdown()
 
 
-def meet(session: Session, epoch: int) -> Group:
-    group = form(session, session.next_regroup(epoch - 1))
+def meet(session: LauncherSession, epoch: int) -> ProcessGroup:
+    group = form(session, session.next_assignment(epoch - 1))
     session.use(group)
     return group
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory(prefix="elastic") as folder, Rehearsal(f"{folder}/s") as made:
+    with tempfile.TemporaryDirectory(prefix="elastic") as folder, FakeLauncher(f"{folder}/s") as made:
         yield made
 
 
 @pytest.fixture
-def party(launcher: Rehearsal) -> Iterator[Party]:
+def party(launcher: FakeLauncher) -> Iterator[Party]:
     made = Party(launcher, *NAMES)
     yield made
     made.close()
 
 
-def together(groups: dict[str, Group], act: Callable[[Group], Any]) -> list[Any]:
+def together(groups: dict[str, ProcessGroup], act: Callable[[ProcessGroup], Any]) -> list[Any]:
     """What each gets when all do it at once, by rank."""
     with ThreadPoolExecutor(len(groups)) as threads:
         return list(threads.map(act, sorted(groups.values(), key=lambda group: group.rank), timeout=30))
@@ -91,34 +91,34 @@ def until(condition: Callable[[], bool], what: str) -> None:
         select.select([], [], [], 0.001)
 
 
-def mine(group: Group) -> torch.Tensor:
+def mine(group: ProcessGroup) -> torch.Tensor:
     return torch.tensor([float(group.rank + 1), 10.0])
 
 
 def test_a_group_computes_what_it_says(party: Party) -> None:
     groups = party.form(1)
 
-    def reduced(group: Group) -> torch.Tensor:
+    def reduced(group: ProcessGroup) -> torch.Tensor:
         tensor = mine(group)
         group.all_reduce(tensor)
         return tensor
 
-    def reduced_later(group: Group) -> torch.Tensor:
+    def reduced_later(group: ProcessGroup) -> torch.Tensor:
         tensor = mine(group)
         group.all_reduce(tensor, wait=False).wait()
         return tensor
 
-    def gathered(group: Group) -> torch.Tensor:
+    def gathered(group: ProcessGroup) -> torch.Tensor:
         outputs = [torch.empty(2) for _ in range(group.world)]
         group.all_gather(outputs, mine(group))
         return torch.stack(outputs)
 
-    def broadcast(group: Group) -> torch.Tensor:
+    def broadcast(group: ProcessGroup) -> torch.Tensor:
         tensor = mine(group)
         group.broadcast(tensor, 1)
         return tensor
 
-    def passed_on(group: Group) -> torch.Tensor:
+    def passed_on(group: ProcessGroup) -> torch.Tensor:
         tensor = torch.empty(2)
         works = [group.send(mine(group), (group.rank + 1) % 3, 7), group.receive(tensor, (group.rank - 1) % 3, 7)]
         for work in works:
@@ -180,7 +180,7 @@ def test_a_cut_leaves_every_other_socket_alone(party: Party) -> None:
 
 
 def test_after_a_cut_no_socket_of_the_group_is_kept(party: Party) -> None:
-    groups: list[Group] = []
+    groups: list[ProcessGroup] = []
     gone = []
     for epoch in (1, 2, 3):
         formed = list(party.form(epoch).values())
@@ -243,12 +243,12 @@ def test_a_group_that_cannot_be_built_in_time_is_broken(party: Party) -> None:
     party.launcher.form(1, *NAMES)
     session = party.sessions["a"]
     with pytest.raises(Broken, match="epoch 1"):
-        gloo.form(session, session.next_regroup(0), timeout_s=0.2)
+        gloo.form(session, session.next_assignment(0), timeout_s=0.2)
 
 
 def test_a_group_of_one_needs_nobody() -> None:
-    group = form(Nobody(), Regroup(4, 0, 1, ("a",), 0, ((0,),), ((0,),)))
-    assert isinstance(group, Single)
+    group = form(Nobody(), EpochAssignment(4, 0, 1, ("a",), 0, ((0,),), ((0,),)))
+    assert isinstance(group, SingleProcessGroup)
     tensor, outputs = torch.ones(2), [torch.zeros(2)]
     group.all_reduce(tensor).wait()
     group.all_gather(outputs, tensor)
@@ -270,7 +270,7 @@ class Nobody:
 
 def test_an_unknown_backend_is_named() -> None:
     with pytest.raises(ValueError, match="'mpi': one of gloo, nccl"):
-        form(Nobody(), Regroup(1, 0, 2, ("a", "b"), 0, ((), ()), ((), ())), "mpi")  # type: ignore[arg-type]
+        form(Nobody(), EpochAssignment(1, 0, 2, ("a", "b"), 0, ((), ()), ((), ())), "mpi")  # type: ignore[arg-type]
 
 
 def test_the_store_in_torchs_words(party: Party) -> None:
@@ -333,7 +333,7 @@ def question(op: str, *keys: str, number: int = 1, worker: str = "a", timeout_s:
 
 
 def test_the_store_answers_when_all_keys_are_there() -> None:
-    keys, (answers, say) = Keys(), heard()
+    keys, (answers, say) = KeyValueStore(), heard()
     keys.ask(question("get", "1/x", "1/y"), say, now=0.0)
     keys.ask(question("set", "1/x", number=2), say, now=1.0)
     assert [answer["id"] for answer in answers] == [2]
@@ -343,7 +343,7 @@ def test_the_store_answers_when_all_keys_are_there() -> None:
 
 
 def test_the_store_refuses_who_waits_too_long_and_what_it_does_not_know() -> None:
-    keys, (answers, say) = Keys(), heard()
+    keys, (answers, say) = KeyValueStore(), heard()
     keys.ask(question("wait", "1/x"), say, now=10.0)
     keys.expire(14.9)
     assert answers == []
@@ -354,7 +354,7 @@ def test_the_store_refuses_who_waits_too_long_and_what_it_does_not_know() -> Non
 
 
 def test_the_store_forgets_who_is_gone_and_what_is_over() -> None:
-    keys, (answers, say) = Keys(), heard()
+    keys, (answers, say) = KeyValueStore(), heard()
     keys.ask(question("get", "2/x", worker="gone"), say, now=0.0)
     keys.forget_asker("gone")
     keys.ask(question("set", "1/x"), say, now=0.0)

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagle_eye.errors import Broken
 from eagle_eye.training.elastic.commit import commit
-from eagle_eye.training.elastic.model import Trained
-from eagle_eye.training.elastic.reduce.exact import Exact
+from eagle_eye.training.elastic.model import TrainedModel
+from eagle_eye.training.elastic.reduce.exact import ExactReduction
 from eagle_eye.training.elastic.reduce.resume_reduction import complete
-from eagle_eye.training.elastic.reduce.summation_tree import Node, combine, nodes_of, slices
-from eagle_eye.training.elastic.reduce.tree_accumulator import NodeSums
+from eagle_eye.training.elastic.reduce.summation_tree import TreeNode, combine, nodes_of, slices
+from eagle_eye.training.elastic.reduce.tree_accumulator import TreeAccumulator
 from fakes.group_threads import Killed, group_of, together
 from fakes.reference_training import RECIPES, Recipe, digest, train
 
@@ -41,13 +41,13 @@ class Worker:
     """One replica."""
 
     recipe: Recipe
-    trained: Trained = field(init=False)
-    gradients: NodeSums = field(init=False)
+    trained: TrainedModel = field(init=False)
+    gradients: TreeAccumulator = field(init=False)
     reduced: list[torch.Tensor | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trained = Trained(self.recipe.layers(), **self.recipe.options())
-        self.gradients = NodeSums(self.trained.parameters, self.recipe.micro_batches, TINY)
+        self.trained = TrainedModel(self.recipe.layers(), **self.recipe.options())
+        self.gradients = TreeAccumulator(self.trained.parameters, self.recipe.micro_batches, TINY)
         self.reduced = [None] * len(self.gradients.segments)
 
     def compute(self, step: int, micro_batches: Sequence[int]) -> None:
@@ -56,7 +56,7 @@ class Worker:
             self.gradients.finish(micro_batch, *self.trained.run(step, micro_batch))
 
     def reduce(self, group: Any, current: Sequence[Sequence[int]]) -> None:
-        Exact().reduce(group, self.gradients, current, self.reduced)
+        ExactReduction().reduce(group, self.gradients, current, self.reduced)
 
     def apply(self) -> float:
         mean, account = self.gradients.whole(self.reduced)
@@ -216,7 +216,7 @@ MAKERS = {torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default, torc
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
 def test_extra_memory_is_at_most_the_levels_of_the_tree_and_two(world):
     parameters = [torch.nn.Parameter(torch.ones(2000)) for _ in range(8)]
-    workers = [NodeSums(parameters, 16, 20_000) for _ in range(world)]
+    workers = [TreeAccumulator(parameters, 16, 20_000) for _ in range(world)]
     current = even(16, world)
     reduced: list[list[torch.Tensor | None]] = [[None] * len(workers[0].segments) for _ in range(world)]
     peak = 0.0
@@ -232,7 +232,7 @@ def test_extra_memory_is_at_most_the_levels_of_the_tree_and_two(world):
 
         def reduce(rank: int, group: Any) -> float:
             with Created() as created:
-                Exact().reduce(group, workers[rank], current, reduced[rank])
+                ExactReduction().reduce(group, workers[rank], current, reduced[rank])
             return workers[rank].copies + created.peak / workers[rank].vector.bytes
 
         peaks = together([partial(reduce, rank, group) for rank, group in enumerate(group_of(world))])
@@ -317,16 +317,16 @@ def test_nodes_are_the_largest_below_which_there_is_nothing_else(data, total):
     ours = data.draw(st.sets(st.integers(0, total - 1)))
     nodes = nodes_of(ours, total)
     assert sorted(each for node in nodes for each in range(*node)) == sorted(ours)
-    parents = {half: parent for parent in inner_nodes(Node(0, total)) for half in parent.halves}
+    parents = {half: parent for parent in inner_nodes(TreeNode(0, total)) for half in parent.halves}
     assert not any(set(parents[node].halves) <= set(nodes) for node in nodes if node in parents)
 
 
 @given(data=st.data(), total=st.integers(1, 40), world=st.integers(1, 5))
 def test_the_order_of_additions_does_not_depend_on_who_holds_what(data, total, world):
     owners = [data.draw(st.integers(0, world - 1)) for _ in range(total)]
-    leaves = {Node(each, each + 1): str(each) for each in range(total)}
+    leaves = {TreeNode(each, each + 1): str(each) for each in range(total)}
 
-    def held(node: Node) -> str:
+    def held(node: TreeNode) -> str:
         return str(node.first) if node.is_leaf else bracketed(*map(held, node.halves))
 
     values = {
@@ -339,7 +339,7 @@ def bracketed(left: str, right: str) -> str:
     return f"({left}+{right})"
 
 
-def inner_nodes(node: Node) -> list[Node]:
+def inner_nodes(node: TreeNode) -> list[TreeNode]:
     return [] if node.is_leaf else [node, *(below for half in node.halves for below in inner_nodes(half))]
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from eagle_eye.errors import Broken, ConfigError
-from eagle_eye.training.elastic.model import Trained
-from eagle_eye.training.elastic.reduce.accumulator import RunningSum
-from eagle_eye.training.elastic.reduce.fast import Fast
+from eagle_eye.training.elastic.model import TrainedModel
+from eagle_eye.training.elastic.reduce.accumulator import Accumulator
+from eagle_eye.training.elastic.reduce.fast import FastReduction
 from eagle_eye.training.elastic.reduce.reduction import arithmetic
 from eagle_eye.training.elastic.reduce.summation_tree import slices
 from fakes.group_threads import Killed, Member, group_of, together
@@ -35,10 +35,10 @@ class Worker:
     """One replica."""
 
     def __init__(self, recipe: Recipe, layers: list[nn.Module] | None = None) -> None:
-        self.trained = Trained(layers or recipe.layers(), **recipe.options())
-        self.gradients = RunningSum(self.trained.parameters, recipe.micro_batches, TINY)
+        self.trained = TrainedModel(layers or recipe.layers(), **recipe.options())
+        self.gradients = Accumulator(self.trained.parameters, recipe.micro_batches, TINY)
         self.reduced: list[torch.Tensor | None] = [None] * len(self.gradients.segments)
-        self.reduction = Fast()
+        self.reduction = FastReduction()
 
     def compute(self, step: int, micro_batches: Sequence[int]) -> None:
         for micro_batch in micro_batches:
@@ -214,7 +214,7 @@ def test_a_gradient_that_is_given_twice_in_one_backward_is_told_not_lost():
             return checkpoint(self.linear, checkpoint(self.linear, stream, use_reentrant=True), use_reentrant=True)
 
     layers = [nn.Linear(4, 4), Twice()]
-    trained = Trained(
+    trained = TrainedModel(
         layers, loss=lambda output, target: (output - target).pow(2).mean(), batch=lambda *_: (torch.ones(2, 4), torch.zeros(2, 4)),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )

@@ -5,18 +5,18 @@ import torch
 from torch import nn
 
 from eagle_eye.errors import ConfigError
-from eagle_eye.training.elastic.model import Trained, seed_of
-from eagle_eye.training.elastic.reduce.gradient_vector import Account, Vector
+from eagle_eye.training.elastic.model import TrainedModel, seed_of
+from eagle_eye.training.elastic.reduce.gradient_vector import GradientVector, MicroBatchStats
 from fakes.reference_training import RECIPES, Recipe
 
 
-def trained(layers: object, **options: object) -> Trained:
+def trained(layers: object, **options: object) -> TrainedModel:
     given = {
         "loss": lambda output, target: (output - target).pow(2).mean(),
         "batch": lambda step, micro_batch: (torch.full((2, 4), float(step)), torch.full((2, 4), float(micro_batch))),
         "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     }
-    return Trained(layers, **{**given, **options})
+    return TrainedModel(layers, **{**given, **options})
 
 
 def test_one_module_a_list_and_a_sequential_are_the_same_training():
@@ -40,7 +40,7 @@ def test_one_module_a_list_and_a_sequential_are_the_same_training():
 
 def test_weights_that_two_layers_share_are_trained_once():
     layers = Recipe(tied=True).layers()
-    replica = Trained(layers, **RECIPES["tied"].options())
+    replica = TrainedModel(layers, **RECIPES["tied"].options())
     assert len(replica.parameters) == sum(1 for _ in nn.ModuleList(layers).parameters())
     assert sum(each is layers[2].weight for each in replica.parameters) == 1
 
@@ -138,7 +138,7 @@ def test_a_loss_that_is_no_number_is_told(loss, said):
 
 @pytest.mark.parametrize(("parameters", "size"), [(1, 10), (3, 1000), (7, 777)])
 def test_segments_cover_the_vector_once_and_depend_on_the_model_alone(parameters, size):
-    vector = Vector([torch.zeros(size) for _ in range(parameters)], 16, 2048)
+    vector = GradientVector([torch.zeros(size) for _ in range(parameters)], 16, 2048)
     assert vector.segments[0].start == 0
     assert vector.segments[-1].stop == vector.size == vector.head + parameters * size
     assert all(one.stop == other.start for one, other in zip(vector.segments, vector.segments[1:], strict=False))
@@ -147,7 +147,7 @@ def test_segments_cover_the_vector_once_and_depend_on_the_model_alone(parameters
 
 
 def test_the_mean_loss_is_rounded_once_and_a_loss_that_is_no_number_stays_one():
-    assert Account((0.1, 0.2, 0.3), (1, 1, 1)).loss == 0.6 / 3
-    assert Account((1e8, 1.0, -1e8), (1, 1, 1)).loss == 1 / 3
-    assert str(Account((1.0, float("nan")), (1, 1)).loss) == "nan"
-    assert Account((1.0, float("inf")), (1, 1)).loss == float("inf")
+    assert MicroBatchStats((0.1, 0.2, 0.3), (1, 1, 1)).loss == 0.6 / 3
+    assert MicroBatchStats((1e8, 1.0, -1e8), (1, 1, 1)).loss == 1 / 3
+    assert str(MicroBatchStats((1.0, float("nan")), (1, 1)).loss) == "nan"
+    assert MicroBatchStats((1.0, float("inf")), (1, 1)).loss == float("inf")

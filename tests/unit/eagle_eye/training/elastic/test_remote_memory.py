@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eagle_eye.training.elastic.train_state import huge_pages, layer_chunks
 from eagle_eye.training.elastic.transfer import digest, remote_memory
-from eagle_eye.training.elastic.transfer.shared_memory import SLOTS, Segment
+from eagle_eye.training.elastic.transfer.shared_memory import SLOTS, SharedMemory
 
 
 def noise(size: int, seed: int = 0) -> Tensor:
@@ -92,8 +92,8 @@ def test_a_process_is_read_only_if_it_is_the_right_one() -> None:
 
 
 def test_what_one_writes_into_a_segment_the_other_reads() -> None:
-    segment = Segment.make(1000)
-    found = Segment.find(segment.path, segment.proof, 1000)
+    segment = SharedMemory.make(1000)
+    found = SharedMemory.find(segment.path, segment.proof, 1000)
     assert found is not None
     for number in range(SLOTS):
         segment.slot(number, 1000).fill_(number + 1)
@@ -102,20 +102,20 @@ def test_what_one_writes_into_a_segment_the_other_reads() -> None:
 
 
 def test_a_segment_that_is_another_one_or_gone_is_not_used() -> None:
-    segment = Segment.make(1000)
-    assert Segment.find(segment.path, "00" * 16, 1000) is None
-    assert Segment.find(segment.path, segment.proof, 10_000) is None
+    segment = SharedMemory.make(1000)
+    assert SharedMemory.find(segment.path, "00" * 16, 1000) is None
+    assert SharedMemory.find(segment.path, segment.proof, 10_000) is None
     path, proof = segment.path, segment.proof
     segment.close()
-    assert Segment.find(path, proof, 1000) is None
+    assert SharedMemory.find(path, proof, 1000) is None
 
 
 def test_nothing_of_a_segment_is_left_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        segment = Segment.make(1000)
-        found = Segment.find(segment.path, segment.proof, 1000)
-        Segment.find(segment.path, "00" * 16, 1000)
+        segment = SharedMemory.make(1000)
+        found = SharedMemory.find(segment.path, segment.proof, 1000)
+        SharedMemory.find(segment.path, "00" * 16, 1000)
         assert found is not None
         held = found.slot(0, 10)  # even where somebody still looks at a slot
         segment.close(), found.close(), found.close()

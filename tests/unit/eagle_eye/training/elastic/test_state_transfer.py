@@ -10,9 +10,9 @@ from eagle_eye.errors import Broken, ConfigError, Fenced, StateTorn
 from eagle_eye.training import checkpoint
 from eagle_eye.training.elastic import checkpoint_loader
 from eagle_eye.training.elastic.train_state import layer_chunks
-from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.train_state.train_state import TrainState
 from eagle_eye.training.elastic.transfer import state_transfer, transports
-from eagle_eye.training.elastic.transfer.state_transfer import Moved, give_and_take
+from eagle_eye.training.elastic.transfer.state_transfer import TransferResult, transfer_state
 from fakes.p2p_threads import Correspondent, Mail, together
 from fakes.transfer_processes import LAYERS, inventory
 
@@ -37,13 +37,13 @@ class Session:
             raise Fenced(epoch + 1)
 
 
-def move(members: list[Inventory], moves: list[list[int]], *, mail: Mail | None = None, sessions: dict[int, Session] | None = None, **more: Any) -> list[Any]:
+def move(members: list[TrainState], moves: list[list[int]], *, mail: Mail | None = None, sessions: dict[int, Session] | None = None, **more: Any) -> list[Any]:
     """The result or the exception of each rank."""
     mail, sessions = mail or Mail(), sessions or {}
 
-    def act(rank: int) -> Callable[[], Moved]:
+    def act(rank: int) -> Callable[[], TransferResult]:
         group = Correspondent(mail, rank, len(members))
-        return lambda: give_and_take(group, sessions.get(rank, Session()), members[rank], moves, rank, threads=2, **more)
+        return lambda: transfer_state(group, sessions.get(rank, Session()), members[rank], moves, rank, threads=2, **more)
 
     return together([act(rank) for rank in range(len(members))], mail)
 
@@ -83,12 +83,12 @@ def test_workers_that_give_to_each_other_do_not_wait_for_each_other(way: str) ->
     first = [[entry.tensor.clone() for entry in member.layer(0).entries] for member in members]
     moves = [[0, 1, 0], [1, 2, 1], [2, 0, 2], [1, 0, 3], [0, 2, 0]]
     results = move(members, moves, allowed=[way])
-    assert all(isinstance(each, Moved) for each in results), results
+    assert all(isinstance(each, TransferResult) for each in results), results
     assert all(torch.equal(entry.tensor, was) for entry, was in zip(members[1].layer(0).entries, first[0], strict=True))
 
 
 def test_a_worker_without_a_part_in_it_does_nothing() -> None:
-    assert move([inventory(0)], [[1, 2, 0]]) == [Moved(0, pytest.approx(0, abs=60), {}, 0)]
+    assert move([inventory(0)], [[1, 2, 0]]) == [TransferResult(0, pytest.approx(0, abs=60), {}, 0)]
 
 
 @pytest.mark.parametrize("way", ["segment", "group"])
@@ -101,16 +101,16 @@ def test_one_flipped_bit_on_the_way_is_found_and_named(way: str, monkeypatch: py
         if frm == 1 and tag == transports._DATA + 1:
             letter[-1] ^= 4
 
-    def flip_slot(self: transports.OverSegment, tag: int) -> object:
+    def flip_slot(self: transports.SharedMemoryTransport, tag: int) -> object:
         if self._group.rank == 1 and tag == transports._DATA + 1:  # filled, and the taker does not know it yet
             self._segment.slot(1, 1)[0] ^= 4
         return tell(self, tag)
 
-    tell = transports.OverSegment._tell
+    tell = transports.SharedMemoryTransport._tell
     if way == "group":
         mail.spoil = flip
     else:
-        monkeypatch.setattr(transports.OverSegment, "_tell", flip_slot)
+        monkeypatch.setattr(transports.SharedMemoryTransport, "_tell", flip_slot)
     results = move(members, TO_RANK_2, mail=mail, allowed=[way])
     assert isinstance(results[2], StateTorn)
     assert (results[2].giver, results[2].layers) == (1, (1,))
@@ -170,10 +170,10 @@ def test_another_model_is_refused() -> None:
 
 @pytest.mark.parametrize("way", ["segment", "group"])
 def test_tensors_that_do_not_lie_in_order_go_as_copies(way: str) -> None:
-    def images(seed: int) -> Inventory:
+    def images(seed: int) -> TrainState:
         torch.manual_seed(seed)
         layer = nn.Conv2d(3, 8, 5).to(memory_format=torch.channels_last)
-        return Inventory([layer], torch.optim.SGD(layer.parameters(), lr=0.1))
+        return TrainState([layer], torch.optim.SGD(layer.parameters(), lr=0.1))
 
     members = [images(0), images(1)]
     result = move(members, [[0, 1, 0]], allowed=["memory", way])[1]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import checkpoint
-from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.train_state.train_state import TrainState
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -36,7 +36,7 @@ class Worker:
         self.parameters = [each for layer in self.layers for each in layer.parameters()]
         self.optimizer = make(self.parameters)
         self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [2, 4])
-        self.inventory = Inventory(self.layers, self.optimizer, scheduler=self.scheduler)
+        self.inventory = TrainState(self.layers, self.optimizer, scheduler=self.scheduler)
 
     def train(self, steps: int = 1, seed: int = 0) -> "Worker":
         for step in range(steps):
@@ -55,7 +55,7 @@ class Worker:
         return loss
 
 
-def hand_over(giver: Inventory, taker: Inventory) -> None:
+def hand_over(giver: TrainState, taker: TrainState) -> None:
     """What a transfer does, without the way between them."""
     for layer in giver.layers:
         skeleton = json.loads(json.dumps(giver.skeleton(layer.index)))
@@ -131,17 +131,17 @@ def test_a_layer_is_its_parameters_their_optimizer_state_by_name_and_its_buffers
 def test_a_tied_parameter_counts_once_with_its_first_layer() -> None:
     byte, head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
     head.weight = byte.weight
-    inventory = Inventory([byte, head], torch.optim.SGD([byte.weight], lr=0.1))
+    inventory = TrainState([byte, head], torch.optim.SGD([byte.weight], lr=0.1))
     assert inventory.bytes_per_layer == [8 * 4 * 4, 0]
 
 
 def test_a_buffer_that_the_module_does_not_keep_is_no_state() -> None:
     layer = nn.Linear(2, 2)
     layer.register_buffer("mask", torch.ones(100), persistent=False)
-    assert Inventory([layer], torch.optim.SGD(layer.parameters(), lr=0.1)).bytes_per_layer == [4 * (4 + 2)]
+    assert TrainState([layer], torch.optim.SGD(layer.parameters(), lr=0.1)).bytes_per_layer == [4 * (4 + 2)]
 
 
-def mixed(seed: int) -> tuple[Inventory, Callable[[], None]]:
+def mixed(seed: int) -> tuple[TrainState, Callable[[], None]]:
     torch.manual_seed(seed)
     layer = nn.Linear(4, 4).to(torch.bfloat16)
     masters = {each: each.detach().float() for each in layer.parameters()}
@@ -154,7 +154,7 @@ def mixed(seed: int) -> tuple[Inventory, Callable[[], None]]:
         for each, master in masters.items():
             each.data.copy_(master)
 
-    return Inventory([layer], optimizer, masters=masters), step
+    return TrainState([layer], optimizer, masters=masters), step
 
 
 def test_masters_of_a_lower_precision_and_their_optimizer_state_go_along() -> None:
@@ -168,7 +168,7 @@ def test_masters_of_a_lower_precision_and_their_optimizer_state_go_along() -> No
 def test_the_digest_is_that_of_the_plain_bytes_and_sees_a_single_bit() -> None:
     worker = Worker(OPTIMIZERS["sgd momentum"]).train()
     worker.layers[1][1] = nn.Identity()  # without buffers, whose place is our own affair
-    inventory = Inventory(worker.layers, torch.optim.SGD([each for layer in worker.layers for each in layer.parameters()], lr=0.1))
+    inventory = TrainState(worker.layers, torch.optim.SGD([each for layer in worker.layers for each in layer.parameters()], lr=0.1))
     plain = b"".join(bytes(each.detach().flatten().view(torch.uint8).tolist()) for layer in worker.layers for each in layer.parameters())
     assert inventory.digest() == hashlib.sha256(plain).hexdigest()
     worker.layers[2].weight.data.view(torch.int32)[0, 0] ^= 1
@@ -179,7 +179,7 @@ def test_tensors_that_do_not_lie_in_order_are_read_in_order() -> None:
     one, other = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 3)
     other.load_state_dict(one.state_dict())
     other.to(memory_format=torch.channels_last)
-    digests = {Inventory([each], torch.optim.SGD(each.parameters(), lr=0.1)).digest() for each in (one, other)}
+    digests = {TrainState([each], torch.optim.SGD(each.parameters(), lr=0.1)).digest() for each in (one, other)}
     assert len(digests) == 1
 
 
@@ -196,7 +196,7 @@ def test_a_checkpoint_holds_all_of_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_another_model_is_named() -> None:
     small, large = nn.Linear(2, 2), nn.Linear(2, 3)
-    giver, taker = (Inventory([each], torch.optim.SGD(each.parameters(), lr=0.1)) for each in (small, large))
+    giver, taker = (TrainState([each], torch.optim.SGD(each.parameters(), lr=0.1)) for each in (small, large))
     with pytest.raises(ConfigError, match=r"layer 0 .*here weight float32\[3, 2\].*there weight float32\[2, 2\].*same script"):
         taker.make_room(0, giver.skeleton(0))
 
@@ -204,7 +204,7 @@ def test_another_model_is_named() -> None:
 def test_a_parameter_that_no_layer_has_is_refused() -> None:
     layer, temperature = nn.Linear(2, 2), nn.Parameter(torch.ones(7))
     with pytest.raises(ConfigError, match=r"shape \(7,\) that no layer has: give the module"):
-        Inventory([layer], torch.optim.SGD([*layer.parameters(), temperature], lr=0.1))
+        TrainState([layer], torch.optim.SGD([*layer.parameters(), temperature], lr=0.1))
 
 
 def test_a_state_that_json_cannot_hold_is_refused_by_name() -> None:

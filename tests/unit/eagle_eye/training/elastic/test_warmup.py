@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from eagle_eye.training.elastic.model import Trained
+from eagle_eye.training.elastic.model import TrainedModel
 from eagle_eye.training.elastic.reduce.reduction import arithmetic
-from eagle_eye.training.elastic.train_state.train_state import Inventory
+from eagle_eye.training.elastic.train_state.train_state import TrainState
 from eagle_eye.training.elastic.warmup import make_ready
 
 
@@ -25,14 +25,14 @@ class Counting(nn.Module):
         return self.linear(given)
 
 
-def worker(reduction: str, batch: Any) -> tuple[Any, Any, Inventory]:
+def worker(reduction: str, batch: Any) -> tuple[Any, Any, TrainState]:
     torch.manual_seed(0)
-    trained = Trained(
+    trained = TrainedModel(
         [Counting(), nn.Dropout(0.5)], loss=nn.functional.mse_loss, batch=batch,
         optimizer=lambda these: torch.optim.AdamW(these, lr=0.1),
     )  # fmt: skip
     gradients, _ = arithmetic(reduction, trained.parameters, 4)
-    return trained, gradients, Inventory(trained.layers, trained.optimizer)
+    return trained, gradients, TrainState(trained.layers, trained.optimizer)
 
 
 def batch(step: int, micro_batch: int) -> tuple[torch.Tensor, torch.Tensor]:

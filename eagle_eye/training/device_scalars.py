@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 
-class Late:
+class DeviceScalars:
     """Device scalars that were logged, each with the event after which its copy in pinned memory is whole."""
 
     def __init__(self) -> None:
