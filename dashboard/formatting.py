@@ -226,8 +226,8 @@ def listed(names: Iterable[str], *, most: int = 3, nothing: str = NOTHING) -> st
 def spoken(name: str) -> str:
     """The name of an action, a metric or a guard in words.
 
-    >>> spoken("restart_without_node"), spoken("step_s")
-    ('restart without node', 'step s')
+    >>> spoken("evict_node"), spoken("step_s")
+    ('evict node', 'step s')
     """
     return name.replace("_", " ")
 

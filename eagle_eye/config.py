@@ -174,7 +174,7 @@ class Config(Section, frozen=True, kw_only=True):
     access: AccessConfig = AccessConfig()
     hooks: HooksConfig = HooksConfig()
     engine: Options = {}
-    """What may be done and how the outcome is judged: remediation/policy/settings.py."""
+    """What may be done and how the outcome is judged: remediation/policy/engine_settings.py."""
     collectors: dict[str, Options] = {}
     """One table per collector, [collectors.NAME]; `enabled = false` leaves it out."""
     detectors: dict[str, Options] = {}

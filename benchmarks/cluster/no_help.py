@@ -29,7 +29,7 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.types import Breaker, Outcome
 
 SCRIPT = Path(__file__).with_name("clinging_gpt.py")
-ACTION = "restart_without_node"
+ACTION = "evict_node"
 CONFIG = """\
 [server]
 listen = "127.0.0.1:{port}"

@@ -165,7 +165,7 @@ class LargeCluster:
         target = Target(job=incident.job, epoch=1, basis="b", exclude=("node-00017",))
         gpus = self.nodes // 2 * GPUS
         plan = Plan(
-            id=f"plan-{number}", incident=incident.id, action="restart_without_node", targets=(target,), made=time + 5, expires=self.end + 1800.0, severity=Severity.SEV2,
+            id=f"plan-{number}", incident=incident.id, action="evict_node", targets=(target,), made=time + 5, expires=self.end + 1800.0, severity=Severity.SEV2,
             reason=f"slow worker: 95 s of standstill, then {GPUS} of {gpus:,} GPUs fewer", cost=95.0 * gpus, benefit=0.3 * 3600.0 * gpus,
             alternatives=(Alternative(action="nothing", why="runs at 70% of its throughput", cost=0.3 * 3600.0 * gpus),),
         )  # fmt: skip

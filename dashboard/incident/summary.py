@@ -86,7 +86,7 @@ def action(plan: Plan) -> str:
     skipped = [str(step) for target in plan.targets for step in target.skip]
     workers = [formatting.entity("worker", worker) for target in plan.targets for worker in target.workers]
     said = {
-        "restart_without_node": f"Restart without {formatting.listed(left, nothing='a node')}",
+        "evict_node": f"Evict {formatting.listed(left, nothing='a node')}",
         "restart_worker": "Restart the workers",
         "roll_back": "Roll back" + (f" to step {steps[0]}" if steps else " to the last checkpoint"),
         "reattempt": f"Continue {formatting.listed(workers, nothing='the worker')}",

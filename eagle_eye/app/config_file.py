@@ -9,7 +9,7 @@ import msgspec
 
 from eagle_eye import plugins
 from eagle_eye.config import Config, Section
-from remediation.policy.settings import Policy
+from remediation.policy.engine_settings import EngineSettings
 
 from .plugin_wiring import TABLES
 
@@ -32,7 +32,7 @@ def generate(config: Config = Config()) -> str:  # noqa: B008 -- frozen
         lines += ["", "", *_comment(inspect.getdoc(type(section)) or ""), f"[{name}]"]
         for field, text in plugins.field_texts(type(section)).items():
             lines += [*_comment(text), f"{field} = {_toml(getattr(section, field))}"]
-    lines += _plugin("engine", Policy, config.engine)
+    lines += _plugin("engine", EngineSettings, config.engine)
     for table, room in TABLES.items():
         for name in plugins.available(room):
             chosen = {"enabled": True, **getattr(config, table).get(name, {})}

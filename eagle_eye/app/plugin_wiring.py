@@ -11,7 +11,7 @@ from eagle_eye.protocols import Action, Detector, Guard
 from remediation import guards as guard_room
 from remediation.actions.notify import Notify
 from remediation.alerts.receiver import Receiver
-from remediation.policy.settings import Policy
+from remediation.policy.engine_settings import EngineSettings
 
 TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
 """Table of the configuration → room of the plugins."""
@@ -63,9 +63,9 @@ def receivers(config: Config) -> tuple[Receiver, ...]:
     return ()
 
 
-def policy(config: Config) -> Policy:
+def policy(config: Config) -> EngineSettings:
     """What may be done, from the table [engine]. Raises PluginError naming the option that is wrong."""
-    built: Policy = plugins.build(Policy, config.engine, {})
+    built: EngineSettings = plugins.build(EngineSettings, config.engine, {})
     return built
 
 

@@ -17,7 +17,7 @@ LONGEST = 1000
 """Characters: of news that no letter has said by then only the last is kept."""
 
 
-class Letters(Protocol):
+class NewsLedger(Protocol):
     """The ledger's part that letters need."""
 
     def tell(self, incident: str, news: str) -> None: ...
@@ -29,7 +29,7 @@ class Letters(Protocol):
 class Notify:
     """One alert per incident, to every receiver: opened, updated, resolved. Without receivers nobody is told."""
 
-    ledger: Letters
+    ledger: NewsLedger
     clock: Clock
     receivers: tuple[Receiver, ...] = ()
     """Tables [[actions.notify.receivers]] with kind (plain, pagerduty, slack, alertmanager, heartbeat), name, url or url_file,

@@ -10,7 +10,7 @@ from remediation.job_commands.commander import Commander
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class ReleaseNode:
     """`exclude` of each target names the nodes; the coordinator takes them back when there is room."""
 
     commander: Commander

@@ -8,7 +8,7 @@ from eagle_eye.types import Plan, Progress
 from remediation.job_commands.action_commands import (
     RESIZE_TIMEOUT_S,
     RESTART_TIMEOUT_S,
-    Cordons,
+    CordonLedger,
     done,
     rebalance,
     resize,
@@ -26,7 +26,7 @@ class Undo:
     changed `seats`, or shares."""
 
     commander: Commander
-    ledger: Cordons
+    ledger: CordonLedger
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
     """Seconds to wait for the coordinator's answer."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from eagle_eye.types import Incident, IncidentState, Plan, Severity
-from remediation.engine.incident_state import Case, Phase
+from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
 from .alert import Alert, Blamed, WaitingPlan
 from .receiver import MILDER
@@ -38,15 +38,15 @@ class Subject:
         return self.state in RESOLVED
 
 
-def subject_of(case: Case) -> Subject:
+def subject_of(case: TrackedIncident) -> Subject:
     """What the engine has on its desk."""
-    return Subject(incident=case.incident, state=case.state, opened=case.opened, waits=asked_for(case), ended=case.phase is Phase.ENDED)
+    return Subject(incident=case.incident, state=case.state, opened=case.opened, waits=asked_for(case), ended=case.phase is IncidentPhase.ENDED)
 
 
-def asked_for(case: Case) -> Plan | None:
+def asked_for(case: TrackedIncident) -> Plan | None:
     """The plan for which a person was asked, while it waits."""
     plan = case.plan
-    return plan if case.phase is Phase.HELD and plan is not None and case.asked == plan.id else None
+    return plan if case.phase is IncidentPhase.HELD and plan is not None and case.asked == plan.id else None
 
 
 def alert_about(subject: Subject, *, news: str, link: str, approval_link: str, now: float) -> Alert:

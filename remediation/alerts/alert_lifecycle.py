@@ -13,7 +13,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import AlertRecord, IncidentRecord
 from eagle_eye.types import IncidentState, Plan
-from remediation.engine.incident_state import Case, Phase
+from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
 from .alert import Alert, Told, What, encode, told_of
 from .alert_content import Subject, alert_about, asked_for, differs, storm_of, subject_of, urgent, with_one_more
@@ -75,7 +75,7 @@ class Bulletin:
         for record in book.alerts():
             self._recall(record)
 
-    def look(self, cases: Mapping[str, Case]) -> None:
+    def look(self, cases: Mapping[str, TrackedIncident]) -> None:
         """Turn what has changed into letters. Raises LedgerError."""
         moment, now = self._clock.monotonic(), self._clock.now()
         if moment < self._next:
@@ -251,7 +251,7 @@ class Bulletin:
             self._storms.opened(alert.job, record.opened)
 
 
-def _looks(case: Case) -> tuple[object, ...]:
+def _looks(case: TrackedIncident) -> tuple[object, ...]:
     """Changes whenever an alert about it may have to."""
     waits = asked_for(case)
-    return (case.incident.revision, case.state, waits.id if waits is not None else "", case.told, case.phase is Phase.ENDED)
+    return (case.incident.revision, case.state, waits.id if waits is not None else "", case.told, case.phase is IncidentPhase.ENDED)

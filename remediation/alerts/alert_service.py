@@ -8,7 +8,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Notice, Plan
 from remediation.actions.notify import Notify
-from remediation.engine.incident_state import Case
+from remediation.engine.tracked_incident import TrackedIncident
 
 from .alert_lifecycle import Bulletin
 from .alert_storm import Storms
@@ -58,7 +58,7 @@ class Alerts:
         )
         self._names = {address.name for address in addresses}
 
-    def look(self, cases: Mapping[str, Case]) -> None:
+    def look(self, cases: Mapping[str, TrackedIncident]) -> None:
         """What the engine has on its desk, at each of its ticks. Raises LedgerError."""
         self._looked = self._clock.monotonic()
         try:

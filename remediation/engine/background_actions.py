@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 from eagle_eye.types import Outcome, Plan
 
-from .engine_state import Desk
-from .execution import Report
+from .engine_state import EngineState
+from .execution import ActionReport
 
 ACTIONS = frozenset({"release", "undo"})
 
 
 @dataclass(slots=True)
-class Errands:
+class BackgroundActions:
     """Written down before they begin, so that the next leader goes on with them."""
 
-    desk: Desk
+    desk: EngineState
     _waiting: list[tuple[float, Plan]] = field(default_factory=list)
     """(not before, plan)."""
     _foretold: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Errands:
                 later.append((due, plan))
         self._waiting = later
 
-    def ended(self, report: Report, tell: Callable[[Plan, str, bool], object]) -> None:
+    def ended(self, report: ActionReport, tell: Callable[[Plan, str, bool], object]) -> None:
         """Done, or tried again until it expires. `tell`: (plan, detail, whether it was done)."""
         now, plan = self.desk.clock.now(), report.plan
         if report.ending == "stopped":

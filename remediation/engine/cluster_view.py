@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from eagle_eye.topology import merged, with_layout
 from eagle_eye.types import Layout, Telemetry, Topology
 
-from .job_state import Job
+from .job_state import JobState
 
 
 @dataclass(slots=True)
-class Surroundings:
+class ClusterView:
     """Of all jobs. `switches`: node, or pattern of nodes, → the switch at which it hangs; the first that matches counts."""
 
     switches: Mapping[str, str] = field(default_factory=dict)
@@ -19,7 +19,7 @@ class Surroundings:
     _of: tuple[tuple[str, int], ...] = ()
     """The epochs that the topology was put together from: for a large cluster that takes a while."""
 
-    def topology(self, jobs: Iterable[Job]) -> Topology:
+    def topology(self, jobs: Iterable[JobState]) -> Topology:
         """Of every job that has a layout, put together anew when one of them has changed."""
         layouts = [job.layout for job in jobs if job.layout is not None]
         of = tuple((layout.job, layout.epoch) for layout in layouts)
@@ -28,11 +28,11 @@ class Surroundings:
             self._topology = merged(with_layout(self._switched(layout), layout) for layout in layouts)
         return self._topology
 
-    def layouts(self, jobs: Iterable[Job]) -> dict[str, Layout]:
+    def layouts(self, jobs: Iterable[JobState]) -> dict[str, Layout]:
         """The newest of each job."""
         return {job.name: job.layout for job in jobs if job.layout is not None}
 
-    def telemetry(self, jobs: Iterable[Job]) -> dict[str, Telemetry]:
+    def telemetry(self, jobs: Iterable[JobState]) -> dict[str, Telemetry]:
         """Of every node that works; what the job says that heard it last, if several do."""
         told: dict[str, Telemetry] = {}
         for job in jobs:

@@ -10,7 +10,7 @@ def _claim(incident: Incident) -> tuple[str, frozenset[str]]:
 
 
 @dataclass(slots=True)
-class Settling:
+class Debounce:
     """Counts from the last new cause or culprit; evidence that says the same again does not prolong it."""
 
     opened: float
@@ -18,7 +18,7 @@ class Settling:
     claim: tuple[str, frozenset[str]]
 
     @classmethod
-    def of(cls, incident: Incident, now: float) -> "Settling":
+    def of(cls, incident: Incident, now: float) -> "Debounce":
         """Begin with the first revision."""
         return cls(opened=now, changed=now, claim=_claim(incident))
 

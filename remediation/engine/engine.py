@@ -15,22 +15,22 @@ from eagle_eye.types import Demand, Incident, IncidentState, JobSnapshot, Outcom
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.operators.approvals import Approvals
-from remediation.operators.operator_commands import People
+from remediation.operators.operator_commands import OperatorCommands
 from remediation.operators.releases import Releases
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
-from remediation.policy.settings import Policy
 
-from .action_results import Aftermath
-from .background_actions import Errands
-from .debounce import Settling
-from .engine_state import Desk
+from .action_results import ActionResults
+from .background_actions import BackgroundActions
+from .debounce import Debounce
+from .engine_state import EngineState
 from .execution import Execution, Start, in_thread
 from .failover import take_over
-from .incident_state import Case, Phase
-from .planning_loop import Proposals
-from .rollback import Recourse
-from .self_healing import Containment, answer_to, fault_epoch
-from .verification import Judging
+from .incident_state import IncidentPhase, TrackedIncident
+from .planning_loop import PlanningLoop
+from .rollback import Rollback
+from .self_healing import SelfHealing, answer_to, fault_epoch
+from .verification import Verifier
 
 OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
 
@@ -45,30 +45,30 @@ class Engine:
         actions: Mapping[str, Action],
         guards: Sequence[Guard],
         clock: Clock,
-        policy: Policy | None = None,
+        policy: EngineSettings | None = None,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
         publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None,
     ) -> None:
         self._leads = leads
         self._notifier = actions.get("notify")
-        self._show: Callable[[Mapping[str, Case]], None] = lambda _cases: None
+        self._show: Callable[[Mapping[str, TrackedIncident]], None] = lambda _cases: None
         self._lock = threading.RLock()
         execution = Execution(actions=actions, book=ledger, clock=clock, leads=leads, start=start)
-        self._desk = Desk(
-            ledger=ledger, clock=clock, policy=policy or Policy(), guards=guards, execution=execution, publish=publish
+        self._desk = EngineState(
+            ledger=ledger, clock=clock, policy=policy or EngineSettings(), guards=guards, execution=execution, publish=publish
         )
-        self._errands = Errands(self._desk)
+        self._errands = BackgroundActions(self._desk)
         self._live = LivePlanner(self._desk, self._errands)
         self.precomputed_plans = PrecomputedPlans(self._desk, self._live, self._lock)
         """What stands ready for the next event."""
-        self._proposals = Proposals(self._desk, self._live, self._notify)
-        self._recourse = Recourse(self._desk, self._errands, self._notify)
-        self._judging = Judging(self._desk, self._recourse, self._proposals.propose, self._notify)
-        self._containment = Containment(self._desk, self._proposals, self._judging, self._notify, self.precomputed_plans.covers)
-        self._aftermath = Aftermath(self._desk, self._proposals, self._judging, self._containment)
+        self._proposals = PlanningLoop(self._desk, self._live, self._notify)
+        self._recourse = Rollback(self._desk, self._errands, self._notify)
+        self._judging = Verifier(self._desk, self._recourse, self._proposals.propose, self._notify)
+        self._containment = SelfHealing(self._desk, self._proposals, self._judging, self._notify, self.precomputed_plans.covers)
+        self._aftermath = ActionResults(self._desk, self._proposals, self._judging, self._containment)
         self._releases = Releases(self._desk, self._errands, self._live)
-        self._people = People(self._desk)
+        self._people = OperatorCommands(self._desk)
         self._approvals = Approvals(self._desk)
 
     # --- what the server calls -----------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Engine:
         with self._lock:
             take_over(self._desk, self._errands)
 
-    def show_cases_to(self, look: Callable[[Mapping[str, Case]], None]) -> None:
+    def show_cases_to(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:
         """At the end of each tick `look` sees every case; it returns at once."""
         with self._lock:
             self._show = look
@@ -171,14 +171,14 @@ class Engine:
     def status(self) -> Body:
         """What is open, what waits for a person, who is out, and what stands in the way of plans."""
         with self._lock:
-            cases = [case for case in self._desk.cases.values() if case.phase is not Phase.ENDED]
+            cases = [case for case in self._desk.cases.values() if case.phase is not IncidentPhase.ENDED]
             return {
                 "incidents": [
                     {"id": case.incident.id, "job": case.job, "cause": case.incident.cause, "state": case.state.value,
                      "waits_for": case.phase.value, "plan": case.plan.id if case.plan is not None else ""}
                     for case in cases
                 ],
-                "waiting": [case.plan.id for case in cases if case.phase is Phase.HELD and case.plan is not None],
+                "waiting": [case.plan.id for case in cases if case.phase is IncidentPhase.HELD and case.plan is not None],
                 "cordoned": [cordon.node for cordon in self._desk.ledger.cordoned()],
                 "verdicts": {f"{guard} {said}": count for (guard, said), count in sorted(self._desk.counts.items())},
                 **self._people.standing(),
@@ -199,36 +199,36 @@ class Engine:
         if not incident.active:
             self._over(case, absorbed=absorbed)
         elif case.state is IncidentState.HEALED and again:
-            self._desk.move(case, Phase.SETTLING, state=IncidentState.OPEN)
+            self._desk.move(case, IncidentPhase.SETTLING, state=IncidentState.OPEN)
             self._treat(case)
-        elif (changed or again) and case.phase is Phase.PARKED:
+        elif (changed or again) and case.phase is IncidentPhase.PARKED:
             self._treat(case)
 
     def _open(self, incident: Incident) -> None:
         desk = self._desk
         job = desk.job(incident.job)
-        case = Case(
+        case = TrackedIncident(
             incident=incident,
             state=IncidentState.OPEN,
-            phase=Phase.SETTLING,
+            phase=IncidentPhase.SETTLING,
             opened=incident.time,
-            settling=Settling.of(incident, desk.clock.now()),
+            settling=Debounce.of(incident, desk.clock.now()),
             epoch=fault_epoch(incident, job),
         )
         desk.open(case)
         known = desk.ledger.incident_record(incident.id)
         if known is not None and known.state in OVER:
-            case.phase, case.state = Phase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
+            case.phase, case.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
         desk.ledger.save_incident(incident, case.state)
-        if case.phase is Phase.ENDED:
+        if case.phase is IncidentPhase.ENDED:
             return
         if incident.active or case.treatment.by_itself:  # over at first sight: its epoch was read together with the death
             self._judging.came_back(case)
             self._treat(case)
         else:
-            desk.move(case, Phase.ENDED, state=IncidentState.CLOSED)
+            desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
-    def _treat(self, case: Case) -> None:
+    def _treat(self, case: TrackedIncident) -> None:
         """The first answer to an incident: what may follow its first finding does."""
         desk = self._desk
         job, treatment = desk.job(case.job), case.treatment
@@ -240,38 +240,38 @@ class Engine:
         elif answer is not None:
             self._containment.contained(case, answer)
         elif treatment.by_itself:
-            desk.move(case, Phase.CONTAINED_BY_JOB, due=job.seen + desk.policy.contain_s)
+            desk.move(case, IncidentPhase.CONTAINED_BY_JOB, due=job.seen + desk.policy.contain_s)
         elif treatment.standstill:
             self._proposals.propose(case)
         else:
-            desk.move(case, Phase.SETTLING, due=self._desk.settled(case))
+            desk.move(case, IncidentPhase.SETTLING, due=self._desk.settled(case))
 
-    def _inform(self, case: Case) -> None:
+    def _inform(self, case: TrackedIncident) -> None:
         """Unknown, or nothing that a repair could help: somebody is told, nobody is touched."""
-        self._desk.move(case, Phase.PARKED)
+        self._desk.move(case, IncidentPhase.PARKED)
         plan = self._notify(case, "nothing is done about it")
         self._desk.keep(plan)
         self._desk.note_plan(plan, "done", "nobody is touched")
 
-    def _over(self, case: Case, *, absorbed: bool) -> None:
+    def _over(self, case: TrackedIncident, *, absorbed: bool) -> None:
         """Every finding was withdrawn, or the epoch of the fault is over, or another incident explains it (absorbed)."""
         self._live.incident_closed(case)
-        waits = case.phase in (Phase.SETTLING, Phase.HELD, Phase.RETRYING) and not case.treatment.lasting
-        waits = waits or (absorbed and case.phase not in (Phase.RUNNING, Phase.TRYING, Phase.ENDED))
-        if waits and case.plan is not None and case.phase is Phase.HELD:
+        waits = case.phase in (IncidentPhase.SETTLING, IncidentPhase.HELD, IncidentPhase.RETRYING) and not case.treatment.lasting
+        waits = waits or (absorbed and case.phase not in (IncidentPhase.RUNNING, IncidentPhase.TRYING, IncidentPhase.ENDED))
+        if waits and case.plan is not None and case.phase is IncidentPhase.HELD:
             self._desk.note_plan(case.plan, "stale", "the incident was over before the plan was carried out")
-        if waits or case.phase is Phase.PARKED:
-            self._desk.move(case, Phase.ENDED, state=IncidentState.CLOSED)
+        if waits or case.phase is IncidentPhase.PARKED:
+            self._desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    def _advance(self, case: Case) -> None:
+    def _advance(self, case: TrackedIncident) -> None:
         desk, now = self._desk, self._desk.clock.now()
-        if case.phase is Phase.CONTAINED_BY_JOB and desk.job(case.job).seen > case.due:
+        if case.phase is IncidentPhase.CONTAINED_BY_JOB and desk.job(case.job).seen > case.due:
             self._containment.missing(case)
-        elif case.phase in (Phase.SETTLING, Phase.HELD) and now >= case.due:
+        elif case.phase in (IncidentPhase.SETTLING, IncidentPhase.HELD) and now >= case.due:
             self._proposals.propose(case)
-        elif case.phase is Phase.RETRYING and now >= case.due and case.plan is not None:
+        elif case.phase is IncidentPhase.RETRYING and now >= case.due and case.plan is not None:
             self._aftermath.retry(case, case.plan, now)
 
     def _take_reports(self) -> None:
@@ -280,10 +280,10 @@ class Engine:
             self._live.action_ended(report)
             if self._errands.holds(report.plan):
                 self._errands.ended(report, self._recourse.undone)
-            elif case is not None and case.phase is Phase.RUNNING:
+            elif case is not None and case.phase is IncidentPhase.RUNNING:
                 self._aftermath.reported(case, report)
 
-    def _notify(self, case: Case, news: str) -> Plan:
+    def _notify(self, case: TrackedIncident, news: str) -> Plan:
         """Tell somebody, at once: it only writes the news down for the alert."""
         now, news = self._desk.clock.now(), news + self._people.expected(case)
         plan = Plan(

@@ -11,37 +11,37 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.protocols import Guard
 from eagle_eye.types import IncidentState, Outcome, Plan, Progress, Situation, Window
-from remediation.policy.attempt_history import Memory
+from remediation.policy.attempt_history import AttemptHistory
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
-from remediation.policy.settings import Policy
 
-from .cluster_view import Surroundings
+from .cluster_view import ClusterView
 from .execution import Execution
-from .incident_state import Case, Phase
-from .job_state import Job
-from .trial import Trial
+from .job_state import JobState
+from .tracked_incident import IncidentPhase, TrackedIncident
+from .verification import Verification
 
 CASES_KEPT = 1000
 OutcomeState = Literal["intended", "done", "failed", "stale"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class EngineState:
     """Shared by the engine's parts; whoever touches it holds the engine's lock."""
 
     ledger: Ledger
     clock: Clock
-    policy: Policy
+    policy: EngineSettings
     guards: Sequence[Guard]
     execution: Execution
     publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None
     """Tells the stream's readers of an outcome: (job, outcome); returns at once."""
-    jobs: dict[str, Job] = field(default_factory=dict)
-    cases: dict[str, Case] = field(default_factory=dict)
-    trials: dict[str, Trial] = field(default_factory=dict)
+    jobs: dict[str, JobState] = field(default_factory=dict)
+    cases: dict[str, TrackedIncident] = field(default_factory=dict)
+    trials: dict[str, Verification] = field(default_factory=dict)
     """Incident → what is being judged."""
-    memory: Memory = field(default_factory=Memory)
-    surroundings: Surroundings = field(init=False)
+    memory: AttemptHistory = field(default_factory=AttemptHistory)
+    surroundings: ClusterView = field(init=False)
     reached: dict[str, dict[int, float]] = field(default_factory=dict)
     """tenant/name of elastic jobs → workers → steps per second of earlier runs."""
     costs: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -52,29 +52,29 @@ class Desk:
     """(guard, allow, hold or refuse) → how often it was said; what is said again of the same plan does not count."""
 
     def __post_init__(self) -> None:
-        self.surroundings = Surroundings(self.policy.switches)
+        self.surroundings = ClusterView(self.policy.switches)
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> JobState:
         """What is known of a job; a new one is added."""
-        return self.jobs.setdefault(name, Job(name=name))
+        return self.jobs.setdefault(name, JobState(name=name))
 
-    def cases_of(self, job: str) -> list[Case]:
+    def cases_of(self, job: str) -> list[TrackedIncident]:
         """Cases of a job under which something is still to be done."""
         return [case for case in self.cases.values() if case.job == job and case.open]
 
     def troubled(self, job: str) -> bool:
         """Whether a fault of the job is open, or lasts though nothing more is done about it: what it does now is not healthy."""
         mine = (case for case in self.cases.values() if case.job == job and case.treatment is not INFORM)
-        return any(case.open or (case.phase is Phase.PARKED and case.incident.active) for case in mine)
+        return any(case.open or (case.phase is IncidentPhase.PARKED and case.incident.active) for case in mine)
 
-    def open(self, case: Case) -> None:
+    def open(self, case: TrackedIncident) -> None:
         """A new case; of those that have ended the oldest go."""
         self.cases[case.incident.id] = case
-        ended = [name for name, other in self.cases.items() if other.phase is Phase.ENDED and name not in self.trials]
+        ended = [name for name, other in self.cases.items() if other.phase is IncidentPhase.ENDED and name not in self.trials]
         for name in ended[: max(0, len(self.cases) - CASES_KEPT)]:
             del self.cases[name]
 
-    def move(self, case: Case, phase: Phase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
+    def move(self, case: TrackedIncident, phase: IncidentPhase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
         """The case waits for something else now; a new state is written down."""
         case.phase, case.due = phase, due
         if state is IncidentState.CONTAINED and case.state is IncidentState.FAILED:
@@ -83,7 +83,7 @@ class Desk:
             case.state = state
             self.ledger.move_incident(case.incident.id, state, self.clock.now())
 
-    def settled(self, case: Case) -> float:
+    def settled(self, case: TrackedIncident) -> float:
         """When the case's incident has settled."""
         quiet_s = self.policy.settle_slow_s if case.treatment.weighed else self.policy.settle_s
         return case.settling.due(quiet_s, self.policy.settle_max_s)
@@ -130,7 +130,7 @@ class Desk:
         self.memory.plan(plan)
         self.ledger.save_plan(plan)
 
-    def situation(self, case: Case, plan: Plan) -> Situation:
+    def situation(self, case: TrackedIncident, plan: Plan) -> Situation:
         """What a guard sees. A plan of the same incident that is only being judged does not stand in its own way."""
         now, around, jobs = self.clock.now(), self.surroundings, self.jobs.values()
         judged = tuple(trial.plan for trial in self.trials.values() if trial.incident != case.incident.id)

@@ -18,7 +18,7 @@ Ending = Literal["done", "retry", "refused", "stale", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ActionReport:
     """How a run of an action ended."""
 
     plan: Plan
@@ -29,7 +29,7 @@ class Report:
     """When to try again, for `retry`."""
 
 
-class ProgressBook(Protocol):
+class ProgressLog(Protocol):
     """Where progress is written; it is on disk when the call returns."""
 
     def intend(self, plan: Plan, step: Progress) -> None: ...
@@ -57,7 +57,7 @@ class Execution:
         self,
         *,
         actions: Mapping[str, Action],
-        book: ProgressBook,
+        book: ProgressLog,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
@@ -69,7 +69,7 @@ class Execution:
         self._start = start
         self._running: dict[str, Plan] = {}
         """Job → what is being carried out."""
-        self._reports: SimpleQueue[Report] = SimpleQueue()
+        self._reports: SimpleQueue[ActionReport] = SimpleQueue()
 
     def busy(self, job: str) -> bool:
         """Whether an action for this job is under way."""
@@ -89,7 +89,7 @@ class Execution:
         for step in action.run(plan):
             self._write(plan, step)
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[ActionReport]:
         """Reports that have come in since the last call."""
         found = []
         while not self._reports.empty():
@@ -101,11 +101,11 @@ class Execution:
 
     # --- in the action's thread ----------------------------------------------------------------------------------
 
-    def _run(self, plan: Plan) -> Report:
+    def _run(self, plan: Plan) -> ActionReport:
         progress: list[Progress] = []
         try:
             ended = self._steps(plan, progress)
-            return Report(plan=plan, ending="done" if ended else "stopped", progress=tuple(progress))
+            return ActionReport(plan=plan, ending="done" if ended else "stopped", progress=tuple(progress))
         except Stale as error:
             return self._failed(plan, progress, "stale", error)
         except PermanentError as error:
@@ -136,7 +136,7 @@ class Execution:
         else:
             self._book.did(plan, step)
 
-    def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: Exception) -> Report:
+    def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: Exception) -> ActionReport:
         detail = str(error) or type(error).__name__
         now = self._clock.now()
         unwritten = not progress or progress[-1].state != "intended"
@@ -150,4 +150,4 @@ class Execution:
         except EagleEyeError:
             log.exception("the failure of plan %s could not be written down", plan.id)
         delay = float(getattr(error, "delay", 1.0))
-        return Report(plan=plan, ending=ending, progress=(*progress, failed), detail=detail, delay=delay)
+        return ActionReport(plan=plan, ending=ending, progress=(*progress, failed), detail=detail, delay=delay)

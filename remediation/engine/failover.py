@@ -3,16 +3,16 @@
 from eagle_eye.types import Plan
 from remediation.policy.escalation import INFORM
 
-from .background_actions import ACTIONS, Errands
-from .debounce import Settling
-from .engine_state import Desk
-from .incident_state import Case, Phase
+from .background_actions import ACTIONS, BackgroundActions
+from .debounce import Debounce
+from .engine_state import EngineState
+from .tracked_incident import IncidentPhase, TrackedIncident
 
 REMEMBERED_S = 3600.0
 LIMIT = 1000
 
 
-def take_over(desk: Desk, errands: Errands) -> None:
+def take_over(desk: EngineState, errands: BackgroundActions) -> None:
     """Fill the desk from the ledger. A plan under way is finished: its commands are idempotent by (plan, step)."""
     ledger, now = desk.ledger, desk.clock.now()
     outcomes = ledger.outcomes(since=now - REMEMBERED_S, limit=LIMIT)
@@ -31,19 +31,19 @@ def take_over(desk: Desk, errands: Errands) -> None:
         job.sizes.append((facts.layout.time, len(facts.layout.placements)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
     for record in ledger.incidents(open_only=True, limit=LIMIT):
-        case = Case(
+        case = TrackedIncident(
             incident=record.incident,
             state=record.state,
-            phase=Phase.PARKED,
+            phase=IncidentPhase.PARKED,
             opened=record.opened,
-            settling=Settling.of(record.incident, now),
+            settling=Debounce.of(record.incident, now),
             epoch=-1,
         )
         desk.cases[record.incident.id] = case
         _go_on(case, plans.get(under_way.get(record.incident.id, "")), desk)
 
 
-def _recall_figures(desk: Desk) -> None:
+def _recall_figures(desk: EngineState) -> None:
     """What elastic jobs reached in earlier runs, and what their transitions took."""
     for seen in desk.ledger.throughputs():
         if seen.steps_per_s:
@@ -51,14 +51,14 @@ def _recall_figures(desk: Desk) -> None:
     desk.costs.update({(cost.job, cost.name): cost.seconds for cost in desk.ledger.transition_costs()})
 
 
-def _go_on(case: Case, plan: Plan | None, desk: Desk) -> None:
+def _go_on(case: TrackedIncident, plan: Plan | None, desk: EngineState) -> None:
     """With the plan that was under way, else with the next one."""
     now = desk.clock.now()
     if case.treatment is INFORM:
         return
     if plan is None:
-        desk.move(case, Phase.SETTLING, due=now + desk.policy.settle_s)
+        desk.move(case, IncidentPhase.SETTLING, due=now + desk.policy.settle_s)
         return
     case.plan, case.epoch = plan, plan.target_of(case.job).epoch
     case.prepared.update(action for action in case.treatment.evidence if action != plan.action)
-    desk.move(case, Phase.RETRYING, due=now)
+    desk.move(case, IncidentPhase.RETRYING, due=now)

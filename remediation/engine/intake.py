@@ -48,7 +48,7 @@ _Noun = TypeVar("_Noun", Incident, Finding, JobSnapshot)
 _log = logging.getLogger(__name__)
 
 
-class Judge(Protocol):
+class SnapshotReceiver(Protocol):
     """The engine's part."""
 
     def consider(self, incidents: Sequence[Incident]) -> None: ...
@@ -56,7 +56,7 @@ class Judge(Protocol):
     def recall(self, snapshot: JobSnapshot) -> None: ...
 
 
-class Memory(Protocol):
+class FindingLedger(Protocol):
     """The ledger's part."""
 
     def save_findings(self, findings: Sequence[Finding]) -> None: ...
@@ -66,7 +66,7 @@ class Memory(Protocol):
 class Intake:
     """Reads for one leader. `step` is called by one thread."""
 
-    def __init__(self, stream: Stream, ledger: Memory, engine: Judge, clock: Clock) -> None:
+    def __init__(self, stream: Stream, ledger: FindingLedger, engine: SnapshotReceiver, clock: Clock) -> None:
         self._stream = stream
         self._ledger = ledger
         self._engine = engine

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from eagle_eye.ledger import Throughput, TransitionCost
 from eagle_eye.types import Demand, Event, Incident, JobSnapshot, Layout, SnapshotStep, digest_of
 
-from .telemetry_freshness import Hearing
+from .telemetry_freshness import TelemetryFreshness
 
 KEPT_STEPS = 512
 BAD_EARLY_S = 5.0
@@ -25,7 +25,7 @@ REGROUPING = ("notice_s", "plan_s", "group_s", "state_s")
 """Attributes of the event transition.done: the parts of a transition."""
 
 
-class Begun(NamedTuple):
+class StartedEpoch(NamedTuple):
     """An epoch that the coordinator has begun."""
 
     epoch: int
@@ -40,7 +40,7 @@ class Begun(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class JobState:
     """One job as the stream tells of it."""
 
     name: str
@@ -51,7 +51,7 @@ class Job:
     """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
     heard: float = 0.0
     """Every node of the layout has sent a batch at this time or later."""
-    hearing: Hearing = field(default_factory=Hearing)
+    hearing: TelemetryFreshness = field(default_factory=TelemetryFreshness)
     steps: deque[SnapshotStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
     """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
@@ -59,7 +59,7 @@ class Job:
     """Epochs whose throughput is no healthy one."""
     checkpoints: dict[int, bool] = field(default_factory=dict)
     """Step → whether all of its numbers are finite."""
-    begun: deque[Begun] = field(default_factory=lambda: deque(maxlen=32))
+    begun: deque[StartedEpoch] = field(default_factory=lambda: deque(maxlen=32))
     sizes: list[tuple[float, int]] = field(default_factory=list)
     """(time, number of workers) of each layout."""
     resumed: dict[str, float] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Job:
     def _begin(self, event: Event) -> None:
         attributes = event.attributes
         excluded = tuple(node for node in attributes.get("excluded", "").split(",") if node)
-        begun = Begun(
+        begun = StartedEpoch(
             epoch=int(attributes["epoch"]),
             reason=attributes.get("reason", ""),
             cause=attributes.get("cause", ""),

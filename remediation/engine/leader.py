@@ -26,7 +26,7 @@ LONGEST_RETURN = 15.0
 """Session leases within which everybody must have come back to a new leader."""
 
 
-class Operator(Protocol):
+class OperatorApi(Protocol):
     """What the engine answers to a person."""
 
     def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None: ...
@@ -37,7 +37,7 @@ class Operator(Protocol):
     def waiting(self, question: Waiting) -> Body: ...
 
 
-Commanding = Callable[[Peer, Command, float], Any]
+SendCommand = Callable[[Peer, Command, float], Any]
 """ControlServer.command."""
 
 
@@ -45,7 +45,7 @@ class Leader:
     """Handler of the control server; `term` fences everything it says."""
 
     def __init__(
-        self, *, term: int, lease_s: float, ledger: Ledger, operator: Operator, write: Write, clock: Clock, boot: str, node: str = "server"
+        self, *, term: int, lease_s: float, ledger: Ledger, operator: OperatorApi, write: Write, clock: Clock, boot: str, node: str = "server"
     ) -> None:
         self.term = term
         self._lease_s = lease_s
@@ -208,9 +208,9 @@ class SessionCommander:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._bound: tuple[Leader, Commanding] | None = None
+        self._bound: tuple[Leader, SendCommand] | None = None
 
-    def bind(self, leader: Leader, command: Commanding) -> None:
+    def bind(self, leader: Leader, command: SendCommand) -> None:
         """Whom to ask for coordinators, and what sends (ControlServer.command)."""
         self._bound = leader, command
 

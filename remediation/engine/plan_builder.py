@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from eagle_eye.types import Alternative, Culprit, Incident, Kind, Plan, Target, digest_of
 from remediation.policy.downtime_model import standstill, starting, unworked
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, Attempt
-from remediation.policy.settings import Policy
-from remediation.policy.slowdown_cost import NOTHING, Choice, Slowdown, weigh
+from remediation.policy.slowdown_cost import NOTHING, Slowdown, SlowdownOption, weigh
 
-from .job_state import Job
+from .job_state import JobState
 
 
 @dataclass(frozen=True, slots=True)
-class Impossible:
+class NoPlan:
     """No such plan can be made now."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlanRequest:
     """What the engine wants planned."""
 
     action: str
@@ -38,12 +38,12 @@ class Wanted:
     """What it wants of each job, where that is known already."""
 
 
-def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
+def make(wanted: PlanRequest, job: JobState, policy: EngineSettings) -> Plan | NoPlan:
     """The plan, for the job's current epoch."""
     if job.current is None:
-        return Impossible(f"the layout of epoch {job.epoch} of {job.name} is not known yet")
+        return NoPlan(f"the layout of epoch {job.epoch} of {job.name} is not known yet")
     target = _target(wanted, job, policy) if not wanted.targets else wanted.targets[0]
-    if isinstance(target, Impossible):
+    if isinstance(target, NoPlan):
         return target
     targets = wanted.targets or (target,)
     action = "roll_back" if wanted.action == "skip_batch" else wanted.action
@@ -63,11 +63,11 @@ def make(wanted: Wanted, job: Job, policy: Policy) -> Plan | Impossible:
     )
 
 
-def _target(wanted: Wanted, job: Job, policy: Policy) -> Target | Impossible:
+def _target(wanted: PlanRequest, job: JobState, policy: EngineSettings) -> Target | NoPlan:
     workers = workers_of(wanted.incident, job)
-    if wanted.action == "restart_without_node":
+    if wanted.action == "evict_node":
         nodes = exclusion(wanted.incident, job, policy)
-        return nodes if isinstance(nodes, Impossible) else _aim(job, exclude=nodes)
+        return nodes if isinstance(nodes, NoPlan) else _aim(job, exclude=nodes)
     if wanted.action in ("roll_back", "skip_batch"):
         return _back(wanted, job)
     if wanted.action == "dump":
@@ -76,7 +76,7 @@ def _target(wanted: Wanted, job: Job, policy: Policy) -> Target | Impossible:
 
 
 def _aim(
-    job: Job,
+    job: JobState,
     *,
     exclude: tuple[str, ...] = (),
     workers: tuple[str, ...] = (),
@@ -94,14 +94,14 @@ def _aim(
     )
 
 
-def _back(wanted: Wanted, job: Job) -> Target | Impossible:
+def _back(wanted: PlanRequest, job: JobState) -> Target | NoPlan:
     """To the newest good checkpoint; past the batch if the same step was bad after the last roll-back."""
     bad = job.bad_step(wanted.incident)
     if bad < 0:
-        return Impossible("the first bad step is not known, so no good one either")
+        return NoPlan("the first bad step is not known, so no good one either")
     good = job.good_checkpoint(bad)
     if good < 0:
-        return Impossible(f"no checkpoint before step {bad} is known whose numbers are all finite")
+        return NoPlan(f"no checkpoint before step {bad} is known whose numbers are all finite")
     again = any(attempt.step == bad for attempt in wanted.attempts)
     return _aim(job, resume_step=good, skip=(bad,) if again else ())
 
@@ -109,7 +109,7 @@ def _back(wanted: Wanted, job: Job) -> Target | Impossible:
 # --- who ---------------------------------------------------------------------------------------------------------
 
 
-def node_of(culprit: Culprit, job: Job) -> str:
+def node_of(culprit: Culprit, job: JobState) -> str:
     """The culprit's node; '' if it has none."""
     name, kind = culprit.entity.name, culprit.entity.kind
     if kind is Kind.NODE:
@@ -122,25 +122,25 @@ def node_of(culprit: Culprit, job: Job) -> str:
     return ""
 
 
-def exclusion(incident: Incident, job: Job, policy: Policy) -> tuple[str, ...] | Impossible:
+def exclusion(incident: Incident, job: JobState, policy: EngineSettings) -> tuple[str, ...] | NoPlan:
     """The nodes to leave out: those of sure culprits, and never the last ones that the job needs."""
     if not incident.culprits:
-        return Impossible("nobody is named: unknown evicts nobody")
+        return NoPlan("nobody is named: unknown evicts nobody")
     sure = [culprit for culprit in incident.culprits if culprit.confidence >= policy.confidence]
     if not sure:
         best = max(culprit.confidence for culprit in incident.culprits)
-        return Impossible(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} are needed to isolate it")
+        return NoPlan(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} are needed to isolate it")
     inside = job.layout.nodes if job.layout is not None else ()
     nodes = tuple(dict.fromkeys(node for node in (node_of(culprit, job) for culprit in sure) if node in inside))
     if not nodes:
-        return Impossible("no node of the culprits takes part in the job")
+        return NoPlan("no node of the culprits takes part in the job")
     left = len(inside) - len(nodes)
     if left < max(1, job.nodes_min):
-        return Impossible(f"without {', '.join(nodes)} {left} nodes would be left, the job needs {max(1, job.nodes_min)}")
+        return NoPlan(f"without {', '.join(nodes)} {left} nodes would be left, the job needs {max(1, job.nodes_min)}")
     return nodes
 
 
-def workers_of(incident: Incident, job: Job) -> tuple[str, ...]:
+def workers_of(incident: Incident, job: JobState) -> tuple[str, ...]:
     """Workers of the layout that the culprits are, or that run on them."""
     layout = job.layout
     if layout is None:
@@ -152,21 +152,21 @@ def workers_of(incident: Incident, job: Job) -> tuple[str, ...]:
 # --- slow --------------------------------------------------------------------------------------------------------
 
 
-def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[str]) -> list[Choice]:
+def alternatives(incident: Incident, job: JobState, policy: EngineSettings, tried: frozenset[str]) -> list[SlowdownOption]:
     """What can be done about a slow-down, the cheapest first; empty if no throughput is known."""
     layout = job.current
     if layout is None:
         return []
     workers, named = len(layout.placements), workers_of(incident, job)
     nodes = exclusion(incident, job, policy)
-    left = workers if isinstance(nodes, Impossible) else sum(place.node not in nodes for place in layout.placements)
+    left = workers if isinstance(nodes, NoPlan) else sum(place.node not in nodes for place in layout.placements)
     slow = Slowdown(
         workers=workers,
         now=job.pace(policy.verify_steps + 1, epoch=job.epoch, after=incident.since),
         healthy=job.expected(workers),
-        without=math.nan if isinstance(nodes, Impossible) else job.expected(left),
+        without=math.nan if isinstance(nodes, NoPlan) else job.expected(left),
         downtime_s=standstill("restart_worker", named, job, policy),
-        eviction_s=standstill("restart_without_node", (), job, policy),
+        eviction_s=standstill("evict_node", (), job, policy),
         starting=starting("restart_worker", named, job, policy),
         horizon_s=policy.horizon_s,
         restart_hope=policy.restart_hope,
@@ -174,7 +174,7 @@ def alternatives(incident: Incident, job: Job, policy: Policy, tried: frozenset[
     return weigh(slow, tried)
 
 
-def losers(choices: Sequence[Choice]) -> tuple[Alternative, ...]:
+def losers(choices: Sequence[SlowdownOption]) -> tuple[Alternative, ...]:
     """All but the cheapest, with what they would have cost."""
     return tuple(
         Alternative(action=choice.action, why=f"{choice.cost:.0f} GPU-seconds: {choice.why}", cost=choice.cost, benefit=_nothing(choices) - choice.cost)
@@ -182,10 +182,10 @@ def losers(choices: Sequence[Choice]) -> tuple[Alternative, ...]:
     )
 
 
-def saved(choices: Sequence[Choice]) -> float:
+def saved(choices: Sequence[SlowdownOption]) -> float:
     """GPU-seconds that the cheapest saves against doing nothing."""
     return _nothing(choices) - choices[0].cost
 
 
-def _nothing(choices: Sequence[Choice]) -> float:
+def _nothing(choices: Sequence[SlowdownOption]) -> float:
     return next((choice.cost for choice in choices if choice.action == NOTHING), choices[0].cost)

@@ -7,10 +7,10 @@ import msgspec
 
 from eagle_eye.types import Breaker, Plan, Severity, Target, digest_of
 
-from .background_actions import Errands
-from .engine_state import Desk
-from .incident_state import Case
-from .trial import Trial
+from .background_actions import BackgroundActions
+from .engine_state import EngineState
+from .tracked_incident import TrackedIncident
+from .verification import Verification
 
 NO_UNDO = {
     "reattempt": "to let a worker go on cannot be undone",
@@ -21,14 +21,14 @@ NO_UNDO = {
 
 
 @dataclass(slots=True)
-class Recourse:
+class Rollback:
     """Acts on nothing that a job did to itself."""
 
-    desk: Desk
-    errands: Errands
-    notify: Callable[[Case, str], object]
+    desk: EngineState
+    errands: BackgroundActions
+    notify: Callable[[TrackedIncident, str], object]
 
-    def undo(self, case: Case, trial: Trial) -> str:
+    def undo(self, case: TrackedIncident, trial: Verification) -> str:
         """Take the action back if that can be done, and say what is done.
 
         A fault that survives the absence of a node proves that the node was innocent; but a broken part was seen on
@@ -58,7 +58,7 @@ class Recourse:
         self.errands.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
         return words
 
-    def breaker(self, case: Case, trial: Trial, why: str) -> Breaker | None:
+    def breaker(self, case: TrackedIncident, trial: Verification, why: str) -> Breaker | None:
         """The breaker, if this failure opens it. Call before the failure's outcome is written."""
         plan, policy, now = trial.plan, self.desk.policy, self.desk.clock.now()
         allowed = policy.breaker_after.get(plan.action)
@@ -77,7 +77,7 @@ class Recourse:
         self.desk.ledger.keep_brake(opened)
         return opened
 
-    def tell(self, case: Case, trial: Trial, breaker: Breaker, words: str) -> None:
+    def tell(self, case: TrackedIncident, trial: Verification, breaker: Breaker, words: str) -> None:
         """A person is needed now."""
         told = f"{trial.plan.action} did not help: {words}. Its breaker is open for {case.job}: it is not tried again until "
         self.notify(case, f"{told}somebody says `eagle-eye breaker close {breaker.id}`")

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import msgspec
 
 from eagle_eye.types import Event, Incident, IncidentState, Plan, Progress, Target, digest_of
-from remediation.policy.escalation import SEVERITIES, rung_of, treatment_of
-from remediation.policy.settings import Policy
+from remediation.policy.engine_settings import EngineSettings
+from remediation.policy.escalation import SEVERITIES, escalation_of, level_of
 
-from .engine_state import Desk
-from .incident_state import Case, Phase
-from .job_state import Begun, Job
-from .planning_loop import Proposals
-from .verification import Judging
+from .engine_state import EngineState
+from .job_state import JobState, StartedEpoch
+from .planning_loop import PlanningLoop
+from .tracked_incident import IncidentPhase, TrackedIncident
+from .verifier import Verifier
 
 MOVES_S = 1.0
 """A step that ends so long after an incident was opened was not under way when the fault struck."""
-WAITING = (Phase.CONTAINED_BY_JOB, Phase.SETTLING, Phase.HELD, Phase.RETRYING)
+WAITING = (IncidentPhase.CONTAINED_BY_JOB, IncidentPhase.SETTLING, IncidentPhase.HELD, IncidentPhase.RETRYING)
 """What a new epoch may make needless."""
 
 
@@ -25,10 +25,10 @@ STANDSTILL_EARLY_S = 2.0
 """A standstill may seem to begin so long before the epoch in which it is: at the start of its processes."""
 
 
-def fault_epoch(incident: Incident, job: Job) -> int:
+def fault_epoch(incident: Incident, job: JobState) -> int:
     """The epoch in which a fault happened, also if the one that answers it was heard of first."""
     events = frozenset(line.event for line in incident.evidence if line.event)
-    by_itself = treatment_of(incident.cause, incident.severity).by_itself
+    by_itself = escalation_of(incident.cause, incident.severity).by_itself
     since = incident.since if by_itself else incident.since + STANDSTILL_EARLY_S
     answers = [
         begun.epoch
@@ -38,7 +38,7 @@ def fault_epoch(incident: Incident, job: Job) -> int:
     return min(answers) - 1 if answers else job.epoch
 
 
-def answer_to(case: Case, job: Job) -> Begun | None:
+def answer_to(case: TrackedIncident, job: JobState) -> StartedEpoch | None:
     """The newest epoch that ended what the incident is about; None if there is none yet."""
     if not case.treatment.epoch_cures:
         return None
@@ -46,12 +46,12 @@ def answer_to(case: Case, job: Job) -> Begun | None:
     return later[-1] if later else None
 
 
-def plan_of(case: Case, begun: Begun, job: Job, now: float, policy: Policy) -> Plan:
+def plan_of(case: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
     """The job's own repair, as a plan: nobody sent it, but it is written down like any other."""
     lost = begun.reason == "node lost"
     workers = tuple(culprit.entity.name for culprit in case.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in case.incident.culprits if culprit.entity.kind == "node")
-    action = "heal_in_place" if begun.in_place else "restart_without_node" if lost else "restart_worker"
+    action = "heal_in_place" if begun.in_place else "evict_node" if lost else "restart_worker"
     target = Target(
         job=case.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers
     )
@@ -69,17 +69,17 @@ def plan_of(case: Case, begun: Begun, job: Job, now: float, policy: Policy) -> P
 
 
 @dataclass(slots=True)
-class Containment:
+class SelfHealing:
     """Writes down what jobs do to themselves, and steps in where one does not."""
 
-    desk: Desk
-    proposals: Proposals
-    judging: Judging
-    notify: Callable[[Case, str], object]
-    standing: Callable[[str, Case], bool] = lambda _plan, _case: False
+    desk: EngineState
+    proposals: PlanningLoop
+    judging: Verifier
+    notify: Callable[[TrackedIncident, str], object]
+    standing: Callable[[str, TrackedIncident], bool] = lambda _plan, _case: False
     """Whether that is a standing plan for this case which still holds."""
 
-    def answer(self, event: Event, job: Job) -> None:
+    def answer(self, event: Event, job: JobState) -> None:
         """A new epoch, a spent budget, an end: then the next leader need not wait for the job's launchers."""
         over = event.name in ("job.finished", "job.failed")
         if over:
@@ -87,27 +87,27 @@ class Containment:
         for case in self.desk.cases_of(job.name):
             if over:
                 self._job_over(case, event)
-            elif event.name == "budget.spent" and case.phase is Phase.CONTAINED_BY_JOB:
+            elif event.name == "budget.spent" and case.phase is IncidentPhase.CONTAINED_BY_JOB:
                 case.alone = False
-                self.desk.move(case, Phase.SETTLING, due=self.desk.settled(case))
+                self.desk.move(case, IncidentPhase.SETTLING, due=self.desk.settled(case))
             elif event.name == "epoch.begun" and case.phase in WAITING:
                 self._take_epoch(case, job)
 
-    def _take_epoch(self, case: Case, job: Job) -> None:
+    def _take_epoch(self, case: TrackedIncident, job: JobState) -> None:
         """A new epoch: the plan's own, whose answer was lost, or one that made it needless."""
         begun, plan = answer_to(case, job), case.plan
-        if plan is not None and case.phase is Phase.RETRYING and any(begun.plan == plan.id for begun in job.begun):
+        if plan is not None and case.phase is IncidentPhase.RETRYING and any(begun.plan == plan.id for begun in job.begun):
             case.plan = None
             self.judging.begin(case, plan, (), began=job.begun[-1].time)
         elif begun is not None and case.incident.id not in self.desk.trials:
             self.contained(case, begun)
 
-    def contained(self, case: Case, begun: Begun) -> None:
+    def contained(self, case: TrackedIncident, begun: StartedEpoch) -> None:
         """The coordinator has healed it by itself; only what outlasts that is still to be done."""
         desk = self.desk
         job, now = desk.job(case.job), desk.clock.now()
         earlier = [attempt for attempt in self.proposals.attempts(case) if attempt.incident != case.incident.id]
-        if case.plan is not None and case.phase in (Phase.HELD, Phase.RETRYING):
+        if case.plan is not None and case.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
             desk.note_plan(case.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
         plan = plan_of(case, begun, job, now, desk.policy)
         told = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
@@ -120,31 +120,31 @@ class Containment:
         self.judging.begin(case, plan, (told, done), began=begun.time)
         if begun.in_place and self.proposals.live.applies_to(case, earlier):
             case.foreseen = self.standing(begun.plan, case)
-            desk.move(case, Phase.SETTLING, due=now if case.foreseen else desk.settled(case))
+            desk.move(case, IncidentPhase.SETTLING, due=now if case.foreseen else desk.settled(case))
             return
-        rungs, rung = case.treatment.rungs, rung_of(plan.action)
-        outlasts = rung not in rungs or any(rung_of(attempt.action) == rung for attempt in earlier)
+        rungs, rung = case.treatment.rungs, level_of(plan.action)
+        outlasts = rung not in rungs or any(level_of(attempt.action) == rung for attempt in earlier)
         if rungs and outlasts and self.proposals.rung(case) is not None:
-            desk.move(case, Phase.SETTLING, due=self.desk.settled(case))
+            desk.move(case, IncidentPhase.SETTLING, due=self.desk.settled(case))
 
-    def _job_over(self, case: Case, event: Event) -> None:
+    def _job_over(self, case: TrackedIncident, event: Event) -> None:
         desk, finished = self.desk, event.name == "job.finished"
         trial = desk.trials.pop(case.incident.id, None)
         if trial is not None:
             job = desk.job(case.job)
             desk.note(trial.outcome(job, "done" if finished else "failed", desk.clock.now(), f"{event.name} came before it could be judged"))
-        elif case.phase is Phase.HELD and case.plan is not None:
+        elif case.phase is IncidentPhase.HELD and case.plan is not None:
             desk.note_plan(case.plan, "stale", "the job ended")
         ended = IncidentState.CLOSED if finished else IncidentState.FAILED
-        desk.move(case, Phase.ENDED, state=ended)
+        desk.move(case, IncidentPhase.ENDED, state=ended)
 
-    def missing(self, case: Case) -> None:
+    def missing(self, case: TrackedIncident) -> None:
         """The coordinator did not do what it does by itself: a repair is sent, unless the job has no need of it."""
-        isolates = case.treatment.rungs[:1] == ("restart_without_node",)
+        isolates = case.treatment.rungs[:1] == ("evict_node",)
         if not case.incident.active:
-            self.desk.move(case, Phase.ENDED, state=IncidentState.CLOSED)
+            self.desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
         elif not isolates and self.desk.job(case.job).moved_after(case.opened + MOVES_S):
-            self.desk.move(case, Phase.PARKED)
+            self.desk.move(case, IncidentPhase.PARKED)
             self.notify(case, "the job runs on: nothing is done about it")
         else:
             self.proposals.propose(case)

@@ -7,7 +7,7 @@ from eagle_eye.types import JobSnapshot, Telemetry
 
 
 @dataclass(slots=True)
-class Hearing:
+class TelemetryFreshness:
     """Of one job. A node whose batches are old and whose newest one stays the same is silent; one whose batches are old
     (or from the future) and go on is heard, with a clock that is off."""
 

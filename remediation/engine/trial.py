@@ -8,12 +8,12 @@ from typing import Literal
 
 from eagle_eye.types import Outcome, Plan, Progress, SnapshotStep
 from remediation.policy.downtime_model import regroups
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.prediction import PATIENCE
-from remediation.policy.settings import Policy
 
-from .job_state import Job
+from .job_state import JobState
 
-Verdict = Literal["healed", "failed", "unknown"]
+VerificationResult = Literal["healed", "failed", "unknown"]
 KEPT = 16
 """Steps after an action over which its loss is told."""
 DRIFT = 0.05
@@ -21,7 +21,7 @@ DRIFT = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
-class Trial:
+class Verification:
     """An action that was carried out and is being judged."""
 
     plan: Plan
@@ -48,14 +48,14 @@ class Trial:
         """The same processes go on, in the same epoch."""
         return self.plan.action == "reattempt"
 
-    def counted(self, job: Job) -> list[SnapshotStep]:
+    def counted(self, job: JobState) -> list[SnapshotStep]:
         """Steps after the action, those that are done again among them."""
         epoch = self.plan.target_of(job.name).epoch
         if self.in_place:
             return [step for step in job.steps if step.end > self.began]
         return [step for step in job.steps if step.epoch > epoch]
 
-    def new(self, job: Job) -> list[SnapshotStep]:
+    def new(self, job: JobState) -> list[SnapshotStep]:
         """Steps after the action that had never been committed before."""
         counted = self.counted(job)
         if self.bad_step >= 0:
@@ -64,7 +64,7 @@ class Trial:
         floor = max((step.number for step in job.steps if step not in kept), default=-1)
         return [step for step in counted if step.number > floor]
 
-    def judge(self, job: Job, policy: Policy) -> tuple[Verdict | None, str]:
+    def judge(self, job: JobState, policy: EngineSettings) -> tuple[VerificationResult | None, str]:
         """The verdict and why; None: wait. Time is the stream's, so that nothing is judged while it is away."""
         counted = self.counted(job)
         bad = next((step.number for step in counted if not step.finite), None) if self.bad_step >= 0 else None
@@ -84,11 +84,11 @@ class Trial:
         still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
         return self._out_of_time(job, still, f"no step within {still:g} s")
 
-    def _moves(self, job: Job, counted: list[SnapshotStep]) -> bool:
+    def _moves(self, job: JobState, counted: list[SnapshotStep]) -> bool:
         resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.target_of(job.name).workers)
         return bool(counted) or (self.in_place and resumed)
 
-    def _throughput(self, job: Job, counted: list[SnapshotStep], policy: Policy) -> tuple[bool, str]:
+    def _throughput(self, job: JobState, counted: list[SnapshotStep], policy: EngineSettings) -> tuple[bool, str]:
         if not counted:
             return False, "no step yet"
         workers, foretold = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
@@ -108,19 +108,19 @@ class Trial:
             told += f", {pace / foretold:.0%} of what was predicted"
         return share >= policy.throughput_share, told
 
-    def _astray(self, job: Job, policy: Policy) -> str:
+    def _astray(self, job: JobState, policy: EngineSettings) -> str:
         """Why the loss is not back in the band that it had before; '' if it is, or is not told."""
         loss, high = self._loss(job, policy.verify_steps), self.predicted.get("loss_high", math.inf)
         return f"the loss is {loss:.4g}, above the {high:.4g} that it reached before" if loss > high else ""
 
-    def _loss(self, job: Job, last: int) -> float:
+    def _loss(self, job: JobState, last: int) -> float:
         """Median over the last new steps; NaN if the script does not tell."""
         losses = [step.loss for step in self.new(job)[-last:] if step.loss is not None]
         return median(losses) if losses else math.nan
 
     def _out_of_time(
-        self, job: Job, limit: float, why: str, verdict: Verdict = "failed"
-    ) -> tuple[Verdict | None, str]:
+        self, job: JobState, limit: float, why: str, verdict: VerificationResult = "failed"
+    ) -> tuple[VerificationResult | None, str]:
         if job.seen - max(self.patience, self.began) <= limit:
             return None, why
         if not job.reported_since(self.began):
@@ -128,7 +128,7 @@ class Trial:
             return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
         return verdict, why
 
-    def outcome(self, job: Job, state: Literal["done", "failed"], time: float, detail: str, *, last: int = KEPT) -> Outcome:
+    def outcome(self, job: JobState, state: Literal["done", "failed"], time: float, detail: str, *, last: int = KEPT) -> Outcome:
         """What became of the plan, with its costs; transition_s is None while no new step is committed. `last`: steps whose throughput is told."""
         first = min((step.end for step in self.new(job)), default=None)
         transition = None if first is None else max(0.0, first - self.opened)
@@ -159,7 +159,7 @@ class Trial:
             detail=detail,
         )
 
-    def _stood(self, job: Job, transition: float | None) -> float | None:
+    def _stood(self, job: JobState, transition: float | None) -> float | None:
         """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended."""
         counted = self.counted(job)
         earlier = [step.end for step in job.steps if counted and step.end < counted[0].end]

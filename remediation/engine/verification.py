@@ -1,133 +1,169 @@
-"""Begins, follows and ends the trials of what was done."""
+"""Did it help? An action is judged by the steps and the throughput that follow it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
 
-import msgspec
+from eagle_eye.types import Outcome, Plan, Progress, PulseStep
+from remediation.policy.downtime_model import regroups
+from remediation.policy.engine_settings import EngineSettings
+from remediation.policy.prediction import PATIENCE
 
-from eagle_eye.types import IncidentState, Outcome, Plan, Progress
-from remediation.policy.attempt_history import attempt_of
-from remediation.policy.downtime_model import RESTARTS, regroups
-from remediation.policy.escalation import same_fault
-from remediation.policy.prediction import predict
+from .job_state import JobState
 
-from .engine_state import Desk
-from .incident_state import Case, Phase
-from .job_state import Job
-from .rollback import Recourse
-from .trial import Trial, Verdict
+VerificationResult = Literal["healed", "failed", "unknown"]
+KEPT = 16
+"""Steps after an action over which its loss is told."""
+DRIFT = 0.05
+"""By so much the throughput that an action is judged by may differ from the predicted one before both are named."""
 
 
-@dataclass(slots=True)
-class Judging:
-    """`escalate`: the next stronger repair, where an action did not help and its breaker stays closed."""
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """An action that was carried out and is being judged."""
 
-    desk: Desk
-    recourse: Recourse
-    escalate: Callable[[Case], None]
-    notify: Callable[[Case, str], object]
-    _short: dict[str, tuple[Outcome, float]] = field(default_factory=dict)
-    """Job → the outcome (and the time of its incident) whose sub-healthy time goes on."""
+    plan: Plan
+    incident: str
+    began: float
+    """When the action was done."""
+    since: float
+    """When the fault began."""
+    opened: float
+    """When the incident was opened."""
+    patience: float
+    """Time from which the job's silence counts against the action; another fault of the job moves it on."""
+    weighed: bool = False
+    """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
+    fault a missing throughput is another matter, for which nobody is isolated."""
+    bad_step: int = -1
+    """First step whose loss was no number, of a roll-back."""
+    predicted: Mapping[str, float]
+    """As it was told before the action: remediation/policy/prediction.py."""
+    progress: tuple[Progress, ...] = ()
 
-    def begin(self, case: Case, plan: Plan, progress: tuple[Progress, ...], *, began: float) -> None:
-        """The action is done; now steps and throughput must come back. A weaker one's trial ends undecided."""
-        job = self.desk.job(case.job)
-        older = self.desk.trials.pop(case.incident.id, None)
-        if older is not None:
-            self.desk.note(older.outcome(job, "done", began, f"followed by {plan.action} before it was judged"))
-        bad = job.bad_step(case.incident) if plan.action == "roll_back" else -1
-        trial = Trial(
-            plan=plan,
-            incident=case.incident.id,
-            began=began,
-            since=case.incident.since,
-            opened=case.opened,
-            patience=job.seen,
-            weighed=case.treatment.weighed,
-            bad_step=bad,
-            predicted=self._predicted(plan, case, bad),
-            progress=progress,
+    @property
+    def in_place(self) -> bool:
+        """The same processes go on, in the same epoch."""
+        return self.plan.action == "reattempt"
+
+    def counted(self, job: JobState) -> list[PulseStep]:
+        """Steps after the action, those that are done again among them."""
+        epoch = self.plan.target_of(job.name).epoch
+        if self.in_place:
+            return [step for step in job.steps if step.end > self.began]
+        return [step for step in job.steps if step.epoch > epoch]
+
+    def new(self, job: JobState) -> list[PulseStep]:
+        """Steps after the action that had never been committed before."""
+        counted = self.counted(job)
+        if self.bad_step >= 0:
+            return [step for step in counted if step.number >= self.bad_step]
+        kept = set(counted)
+        floor = max((step.number for step in job.steps if step not in kept), default=-1)
+        return [step for step in counted if step.number > floor]
+
+    def judge(self, job: JobState, policy: EngineSettings) -> tuple[VerificationResult | None, str]:
+        """The verdict and why; None: wait. Time is the stream's, so that nothing is judged while it is away."""
+        counted = self.counted(job)
+        bad = next((step.number for step in counted if not step.finite), None) if self.bad_step >= 0 else None
+        if bad is not None and bad < self.bad_step + policy.verify_steps:
+            return "failed", f"the loss is no number again at step {bad}"
+        healthy, why = self._throughput(job, counted, policy)
+        enough = len(self.new(job)) >= policy.verify_steps
+        astray = self._astray(job, policy) if enough else ""
+        if enough and healthy and not astray:
+            return "healed", why
+        limit = self.predicted.get("verify_s", policy.verify_s)
+        if enough and healthy:
+            return self._out_of_time(job, limit, astray, "failed" if self.bad_step >= 0 else "unknown")
+        if self._moves(job, counted):
+            slow_alone = enough and not self.weighed
+            return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
+        still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
+        return self._out_of_time(job, still, f"no step within {still:g} s")
+
+    def _moves(self, job: JobState, counted: list[PulseStep]) -> bool:
+        resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.target_of(job.name).workers)
+        return bool(counted) or (self.in_place and resumed)
+
+    def _throughput(self, job: JobState, counted: list[PulseStep], policy: EngineSettings) -> tuple[bool, str]:
+        if not counted:
+            return False, "no step yet"
+        workers, foretold = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
+        expected = job.expected(workers)
+        if math.isnan(expected):  # a new leader has measured nothing yet
+            expected = foretold
+        if self.plan.action == "rebalance":  # a straggler stays slow: what even shares would bring is not to be had
+            expected = min(expected, self.predicted.get("throughput_per_s", math.inf))
+        pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
+        if math.isnan(expected):
+            return True, "steps are back; no earlier throughput is known to compare with"
+        if math.isnan(pace):
+            return False, "too few steps to measure the throughput"
+        share = pace / expected
+        told = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
+        if abs(expected - foretold) > DRIFT * foretold:  # what the job does in health has changed since the action was planned
+            told += f", {pace / foretold:.0%} of what was predicted"
+        return share >= policy.throughput_share, told
+
+    def _astray(self, job: JobState, policy: EngineSettings) -> str:
+        """Why the loss is not back in the band that it had before; '' if it is, or is not told."""
+        loss, high = self._loss(job, policy.verify_steps), self.predicted.get("loss_high", math.inf)
+        return f"the loss is {loss:.4g}, above the {high:.4g} that it reached before" if loss > high else ""
+
+    def _loss(self, job: JobState, last: int) -> float:
+        """Median over the last new steps; NaN if the script does not tell."""
+        losses = [step.loss for step in self.new(job)[-last:] if step.loss is not None]
+        return median(losses) if losses else math.nan
+
+    def _out_of_time(
+        self, job: JobState, limit: float, why: str, verdict: VerificationResult = "failed"
+    ) -> tuple[VerificationResult | None, str]:
+        if job.seen - max(self.patience, self.began) <= limit:
+            return None, why
+        if not job.reported_since(self.began):
+            late = job.seen > self.plan.expires
+            return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
+        return verdict, why
+
+    def outcome(self, job: JobState, state: Literal["done", "failed"], time: float, detail: str, *, last: int = KEPT) -> Outcome:
+        """What became of the plan, with its costs; transition_s is None while no new step is committed. `last`: steps whose throughput is told."""
+        first = min((step.end for step in self.new(job)), default=None)
+        transition = None if first is None else max(0.0, first - self.opened)
+        counted = self.counted(job)
+        pace = job.pace(last, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
+        detection, lost = max(0.0, self.opened - self.since), job.lost(self.opened, max(time, self.opened))
+        full = max((count for _, count in job.sizes), default=0)
+        bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
+        actual = {
+            "downtime_s": self._stood(job, transition),
+            "throughput_per_s": pace,
+            "verify_s": max(0.0, job.seen - self.began),
+            "loss": self._loss(job, KEPT),
+            "bill_gpu_hours": bill,
+        }
+        return Outcome(
+            plan=self.plan.id,
+            incident=self.incident,
+            action=self.plan.action,
+            state=state,
+            time=time,
+            progress=self.progress,
+            detection_s=detection,
+            transition_s=transition,
+            sub_healthy_s=lost,
+            predicted=dict(self.predicted),
+            actual={name: value for name, value in actual.items() if value is not None and math.isfinite(value)},
+            detail=detail,
         )
-        self.desk.trials[case.incident.id] = trial
-        self.desk.memory.attempt(attempt_of(plan, case.incident, began, rung=case.rung, step=bad))
-        self.desk.move(case, Phase.TRYING, state=IncidentState.CONTAINED)
 
-    def judge(self) -> None:
-        """Look at every trial. Another fault of the same job stops the clock: its standstill is not this action's."""
-        for trial in list(self.desk.trials.values()):
-            case = self.desk.cases[trial.incident]
-            job = self.desk.job(case.job)
-            if self._disturbed(case):
-                trial.patience = max(trial.patience, job.seen)
-            verdict, why = trial.judge(job, self.desk.policy)
-            if verdict is not None:
-                self._end(case, trial, verdict, why)
-
-    def came_back(self, case: Case) -> None:
-        """The same fault is reported anew while what was done against it is being judged: it did not help."""
-        for trial in list(self.desk.trials.values()):
-            other = self.desk.cases[trial.incident]
-            same = same_fault(other.incident.cause, other.culprits, case.incident.cause, case.culprits)
-            if other is not case and other.job == case.job and same and case.incident.since > trial.began:
-                self.desk.move(other, Phase.ENDED, state=IncidentState.FAILED)
-                self._end(other, trial, "failed", f"it came back as incident {case.incident.id}")
-
-    def follow_short(self, job: Job) -> None:
-        """While a job runs on fewer workers than it had, the last outcome's bill grows; it is written when it ends."""
-        short = self._short.get(job.name)
-        if short is None or not (job.whole or job.over):
-            return
-        outcome, opened = self._short.pop(job.name)
-        lost = job.lost(opened, self.desk.clock.now())
-        self.desk.note(msgspec.structs.replace(outcome, sub_healthy_s=lost))
-
-    # --- inside --------------------------------------------------------------------------------------------------
-
-    def _disturbed(self, case: Case) -> bool:
-        later = [other for other in self.desk.cases_of(case.job) if other is not case and other.opened > case.opened]
-        return any(
-            other.phase in (Phase.CONTAINED_BY_JOB, Phase.RUNNING, Phase.RETRYING)
-            or (other.phase is Phase.SETTLING and other.treatment.epoch_cures)
-            for other in later
-        )
-
-    def _predicted(self, plan: Plan, case: Case, bad: int) -> dict[str, float]:
-        """As it was written down before the action; what a job did to itself is predicted when it is heard of."""
-        before = next((outcome for outcome in self.desk.memory.outcomes() if outcome.plan == plan.id and outcome.predicted), None)
-        if before is not None:
-            return dict(before.predicted)
-        return predict(plan, self.desk.job(case.job), self.desk.policy, since=case.incident.since, bad_step=bad)
-
-    def _end(self, case: Case, trial: Trial, verdict: Verdict, why: str) -> None:
-        job, now = self.desk.job(case.job), self.desk.clock.now()
-        self.desk.trials.pop(trial.incident, None)
-        healed, failed = verdict == "healed", verdict == "failed"
-        breaker = self.recourse.breaker(case, trial, why) if failed else None
-        undone = self.recourse.undo(case, trial) if failed else ""
-        words = "; ".join(word for word in (why, undone) if word)
-        outcome = trial.outcome(job, "done" if healed else "failed", now, words, last=self.desk.policy.verify_steps + 1)
-        self.desk.memory.judged(trial.plan.id, now, failed=failed)
-        self.desk.note(outcome)
-        if not healed:
-            job.spoil(job.epoch, trial.began)
-        restarted = trial.plan.action in RESTARTS and not regroups(trial.plan.action, trial.plan.target_of(job.name).workers, job)
-        if healed and restarted and outcome.transition_s is not None:
-            job.downtimes.append(outcome.transition_s)
-        if healed and not job.whole:
-            self._short[job.name] = (outcome, trial.opened)
-        if breaker is not None:
-            self.recourse.tell(case, trial, breaker, words)
-        if case.phase is Phase.TRYING:
-            self._go_on(case, trial, verdict, why, stopped=breaker is not None)
-
-    def _go_on(self, case: Case, trial: Trial, verdict: Verdict, why: str, *, stopped: bool) -> None:
-        """`stopped`: a breaker has opened, and a person was told."""
-        if verdict == "healed":
-            self.desk.move(case, Phase.ENDED, state=IncidentState.HEALED)
-            self.notify(case, f"healed by {trial.plan.action}: {why}")
-        elif verdict == "failed" and not stopped:
-            self.escalate(case)
-        else:
-            self.desk.move(case, Phase.PARKED, state=IncidentState.FAILED)
-            if not stopped:
-                self.notify(case, why)
+    def _stood(self, job: JobState, transition: float | None) -> float | None:
+        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended."""
+        counted = self.counted(job)
+        earlier = [step.end for step in job.steps if counted and step.end < counted[0].end]
+        if not earlier or not regroups(self.plan.action, self.plan.target_of(job.name).workers, job):
+            return transition
+        step_s = job.step_seconds(counted[0].workers)
+        return max(0.0, counted[0].end - max(earlier) - (step_s if math.isfinite(step_s) else 0.0))

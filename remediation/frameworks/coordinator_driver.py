@@ -12,7 +12,7 @@ from remediation.job_commands.action_commands import order
 from remediation.job_commands.commander import Arguments, Commander
 
 
-class Way(StrEnum):
+class TransitionMode(StrEnum):
     """How a framework's job gets from one layout to another."""
 
     IN_PLACE = "in place"

@@ -7,7 +7,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.types import Outcome, Transition
 from remediation.job_commands.commander import Arguments, Commander
 
-from .coordinator_driver import Way, carry_out, workers_by_node
+from .coordinator_driver import TransitionMode, carry_out, workers_by_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class ElasticWorkers:
     clock: Clock
     timeout_s: float = 60.0
     """Seconds to wait for an answer: a new worker is answered for when it trains."""
-    way: ClassVar[Way] = Way.IN_PLACE
+    way: ClassVar[TransitionMode] = TransitionMode.IN_PLACE
 
     def apply(self, transition: Transition, /) -> Outcome:
         """Raises TemporaryError if the coordinator cannot be reached now."""

@@ -8,7 +8,7 @@ from eagle_eye.types import Outcome, Transition
 from remediation.job_commands.action_commands import RESTART_TIMEOUT_S
 from remediation.job_commands.commander import Commander
 
-from .coordinator_driver import Way, carry_out
+from .coordinator_driver import TransitionMode, carry_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Torchrun:
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
     """Seconds to wait for the coordinator's answer."""
-    way: ClassVar[Way] = Way.RESTART
+    way: ClassVar[TransitionMode] = TransitionMode.RESTART
 
     def apply(self, transition: Transition, /) -> Outcome:
         """Raises TemporaryError if the coordinator cannot be reached now."""

@@ -17,7 +17,7 @@ RESIZE_TIMEOUT_S = 60.0
 """A coordinator answers once the workers that come have joined; they import torch first."""
 
 
-class Cordons(Protocol):
+class CordonLedger(Protocol):
     """Where it is written which nodes are out, and who let them in again."""
 
     def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool: ...

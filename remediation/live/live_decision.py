@@ -17,7 +17,7 @@ from .worker_placement import WorkerMoves, plan_moves
 ACTIONS: Mapping[Kind, str] = {
     Kind.NOTHING: "nothing",
     Kind.REBALANCE: "rebalance",
-    Kind.SHRINK: "restart_without_node",
+    Kind.SHRINK: "evict_node",
     Kind.SPARE: "resize",
     Kind.RELAYOUT: "relayout",
     Kind.RESTART: "restart_worker",

@@ -8,12 +8,12 @@ from statistics import median
 import msgspec
 
 from eagle_eye.types import Incident, Mode, Plan, Severity, Target, digest_of
-from remediation.engine.background_actions import Errands
-from remediation.engine.engine_state import Desk
-from remediation.engine.execution import Report
-from remediation.engine.incident_state import Case
-from remediation.engine.job_state import Job
-from remediation.engine.plan_builder import Wanted, workers_of
+from remediation.engine.background_actions import BackgroundActions
+from remediation.engine.engine_state import EngineState
+from remediation.engine.execution import ActionReport
+from remediation.engine.job_state import JobState
+from remediation.engine.plan_builder import PlanRequest, workers_of
+from remediation.engine.tracked_incident import TrackedIncident
 from remediation.policy.downtime_model import downtime
 from remediation.policy.escalation import DEATH, LOST, Attempt
 
@@ -42,8 +42,8 @@ class PendingMeasurement:
 class LivePlanner:
     """Asks the planner about the jobs that run; whoever calls holds the engine's lock."""
 
-    desk: Desk
-    errands: Errands
+    desk: EngineState
+    errands: BackgroundActions
     _repaired: dict[str, int] = field(default_factory=dict)
     """Node → workers that can run there again and that no job has."""
     _restoring: str = ""
@@ -61,7 +61,7 @@ class LivePlanner:
         calm = [job for job in jobs if job.name == of or not self.desk.cases_of(job.name)]
         return LiveCluster(jobs=tuple(self._live(job) for job in calm), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
 
-    def _live(self, job: Job) -> LiveJob:
+    def _live(self, job: JobState) -> LiveJob:
         desk, name = self.desk, "/".join(job.name.split("/")[:2])
         assert job.demand is not None
         known = desk.reached.get(name, {})
@@ -77,12 +77,12 @@ class LivePlanner:
 
     # --- what is chosen ----------------------------------------------------------------------------------------------
 
-    def applies_to(self, case: Case, attempts: Sequence[Attempt]) -> bool:
+    def applies_to(self, case: TrackedIncident, attempts: Sequence[Attempt]) -> bool:
         """A loss or a slow-down of an elastic job against which nothing has failed yet."""
         known = case.treatment in (DEATH, LOST) or case.treatment.weighed
         return known and self.desk.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
 
-    def decide(self, case: Case) -> LiveDecision | None:
+    def decide(self, case: TrackedIncident) -> LiveDecision | None:
         """The cheapest way; None: there is nothing to choose (it has all its workers, or is not known well enough)."""
         job, cluster = self.desk.job(case.job), self.cluster(case.job)
         live = cluster.job(case.job)
@@ -101,7 +101,7 @@ class LivePlanner:
         case.foretold = {"waf_before": cluster.waf({live.name: live.demand.most}), **choice.waf, "share": choice.share}
         return choice
 
-    def request(self, case: Case, choice: LiveDecision, attempts: Sequence[Attempt]) -> Wanted:
+    def request(self, case: TrackedIncident, choice: LiveDecision, attempts: Sequence[Attempt]) -> PlanRequest:
         """The choice as what is to be planned."""
         job = self.desk.job(case.job)
         targets: tuple[Target, ...] = ()
@@ -110,7 +110,7 @@ class LivePlanner:
         elif choice.action == "rebalance":
             speeds = self._speeds(case, job)
             targets = (Target(job=job.name, epoch=job.epoch, basis=job.basis, workers=tuple(speeds), speeds=speeds),)
-        return Wanted(
+        return PlanRequest(
             action=choice.action, own=False, incident=case.incident, attempts=attempts, now=self.desk.clock.now(), cost=choice.cost,
             benefit=choice.benefit, alternatives=choice.alternatives, reason=f"{case.incident.cause}: {choice.how}", targets=targets,
         )  # fmt: skip
@@ -122,7 +122,7 @@ class LivePlanner:
             Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.placement[job.name], seats_before=moved.before[job.name]) for job in jobs
         )
 
-    def _speeds(self, case: Case, job: Job) -> dict[str, float]:
+    def _speeds(self, case: TrackedIncident, job: JobState) -> dict[str, float]:
         """All wait for the slowest: what the job lost of its pace is what its culprits lost of theirs."""
         workers = workers_of(case.incident, job)
         count = len(job.layout.placements) if job.layout is not None else 0
@@ -150,7 +150,7 @@ class LivePlanner:
         self._restore()
         self._measure()
 
-    def incident_closed(self, case: Case) -> None:
+    def incident_closed(self, case: TrackedIncident) -> None:
         """The incident is over: a straggler that is well again gets its share back."""
         plan = self._uneven.get(case.job)
         if plan is None or plan.incident != case.incident.id:
@@ -192,7 +192,7 @@ class LivePlanner:
 
     # --- what came of it -------------------------------------------------------------------------------------------------
 
-    def action_ended(self, report: Report) -> None:
+    def action_ended(self, report: ActionReport) -> None:
         """An action of ours has ended: what it took goes back into the model, what it brought is measured later."""
         plan, now = report.plan, self.desk.clock.now()
         if plan.id == self._restoring:
@@ -210,7 +210,7 @@ class LivePlanner:
             incident = case.incident if case is not None and not plan.undoes else None
             self._unmeasured.append(PendingMeasurement(plan, incident, now + MEASURE_TIMEOUT_S))
 
-    def _learn(self, report: Report) -> None:
+    def _learn(self, report: ActionReport) -> None:
         begun = {step.step: step.time for step in report.progress if step.state == "intended"}
         for target in report.plan.targets:
             step = f"resize {target.job}"
@@ -246,7 +246,7 @@ def _median_or(seen: Sequence[float], otherwise: float) -> float:
     return median(seen) if seen else otherwise
 
 
-def _since_checkpoint(job: Job) -> float:
+def _since_checkpoint(job: JobState) -> float:
     """Seconds of healthy work that only the workers hold; since the first step, where no checkpoint is known."""
     if not job.steps:
         return 0.0

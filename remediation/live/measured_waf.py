@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from eagle_eye.types import Incident, Plan, SnapshotStep
-from remediation.engine.job_state import Job
+from remediation.engine.job_state import JobState
 
 from .live_cluster import LiveCluster, LiveJob
 
-Jobs = Mapping[str, Job]
+Jobs = Mapping[str, JobState]
 FEWEST = 3
 """Steps between which a rate is told."""
 

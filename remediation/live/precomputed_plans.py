@@ -24,9 +24,9 @@ from eagle_eye.types import (
     Severity,
     digest_of,
 )
-from remediation.engine.debounce import Settling
-from remediation.engine.engine_state import Desk
-from remediation.engine.incident_state import Case, Phase
+from remediation.engine.debounce import Debounce
+from remediation.engine.engine_state import EngineState
+from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
 from .event_responses import EventResponse, event_responses
 from .live_cluster import LiveCluster
@@ -41,7 +41,7 @@ CAUSES: Mapping[str, str] = {"worker lost": "worker killed", "node lost": "node 
 class PrecomputedPlans:
     """`lock` is the engine's: held for the quick parts, not while the table is worked out."""
 
-    desk: Desk
+    desk: EngineState
     live: LivePlanner
     lock: threading.RLock
     plans: tuple[PrecomputedPlan, ...] = ()
@@ -66,7 +66,7 @@ class PrecomputedPlans:
         """What concerns a job: its own losses, and whatever changes its size."""
         return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.seats))
 
-    def covers(self, plan: str, case: Case) -> bool:
+    def covers(self, plan: str, case: TrackedIncident) -> bool:
         """Whether a coordinator has answered a case with a plan of ours that still holds. The case's own job has gone on meanwhile."""
         known = next((each for each in self.plans if each.id == plan), None)
         if known is None or not known.allowed:
@@ -102,7 +102,7 @@ class PrecomputedPlans:
             return False, f"{said} {against[0].guard}: {against[0].reason}"
         return True, f"{response.waf:.3g} against {response.waf_as_left:.3g} WAF if nobody changed jobs"
 
-    def _hypothetical_case(self, response: EventResponse) -> Case:
+    def _hypothetical_case(self, response: EventResponse) -> TrackedIncident:
         """The incident that the event would be."""
         now = self.desk.clock.now()
         job = response.of or next(iter(response.moves.placement))
@@ -111,10 +111,10 @@ class PrecomputedPlans:
             id=f"imagined {response.event} {response.of} {response.node}", revision=1, job=job, cause=CAUSES[response.event], culprits=(culprit,),
             severity=Severity.SEV1, findings=(), evidence=(), since=now, time=now,
         )  # fmt: skip
-        settled = Settling.of(incident, now - self.desk.policy.settle_max_s)
-        return Case(incident=incident, state=IncidentState.OPEN, phase=Phase.SETTLING, opened=now, settling=settled, epoch=self.desk.job(job).epoch)
+        settled = Debounce.of(incident, now - self.desk.policy.settle_max_s)
+        return TrackedIncident(incident=incident, state=IncidentState.OPEN, phase=IncidentPhase.SETTLING, opened=now, settling=settled, epoch=self.desk.job(job).epoch)
 
-    def _plan(self, case: Case, response: EventResponse) -> Plan:
+    def _plan(self, case: TrackedIncident, response: EventResponse) -> Plan:
         now = self.desk.clock.now()
         return Plan(
             id=digest_of(case.incident.id, now), incident=case.incident.id, action="resize", targets=self.live.targets(response.moves), made=now,

@@ -14,16 +14,16 @@ log = logging.getLogger(__name__)
 KEPT = 1000
 
 
-class Book(Protocol):
+class LinkLedger(Protocol):
     """The ledger's part that invitations need."""
 
     def invite(self, plan: Plan, now: float) -> str: ...
 
 
-class Invitations:
+class ApprovalLinks:
     """Thread-safe. The tokens are in this memory and in the letters; a next leader makes new ones."""
 
-    def __init__(self, book: Book, clock: Clock, url: str) -> None:
+    def __init__(self, book: LinkLedger, clock: Clock, url: str) -> None:
         """`url`: how a browser reaches the HTTP port; '' where there is none."""
         self._book = book
         self._clock = clock

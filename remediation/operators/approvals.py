@@ -7,15 +7,15 @@ import msgspec
 from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Decision, Waiting
 from eagle_eye.types import Approval, Hold, Note, Plan
-from remediation.engine.engine_state import Desk
-from remediation.engine.incident_state import Case, Phase
+from remediation.engine.engine_state import EngineState
+from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
 
 @dataclass(slots=True)
 class Approvals:
     """Plans that are held, and decisions on them. Whoever calls holds the engine's lock."""
 
-    desk: Desk
+    desk: EngineState
 
     def waiting(self, question: Waiting) -> Body:
         """`plans`: all that a person should see before deciding, one dict each. Raises ControlError for a name that is not held."""
@@ -50,14 +50,14 @@ class Approvals:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _held(self, tenant: str) -> list[tuple[Case, Plan]]:
+    def _held(self, tenant: str) -> list[tuple[TrackedIncident, Plan]]:
         return [
             (case, case.plan)
             for case in self.desk.cases.values()
-            if case.phase is Phase.HELD and case.plan is not None and tenant in ("", case.job.partition("/")[0])
+            if case.phase is IncidentPhase.HELD and case.plan is not None and tenant in ("", case.job.partition("/")[0])
         ]
 
-    def _named(self, name: str, tenant: str) -> tuple[Case, Plan]:
+    def _named(self, name: str, tenant: str) -> tuple[TrackedIncident, Plan]:
         held = self._held(tenant)
         for case, plan in held:
             if name in (plan.id, case.incident.id, plan.digest):
@@ -67,7 +67,7 @@ class Approvals:
             return begins[0]
         raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(plan.id for _, plan in held) or 'none'}")
 
-    def _shown(self, case: Case, plan: Plan) -> Body:
+    def _shown(self, case: TrackedIncident, plan: Plan) -> Body:
         """`holds`: what else than a person's word the guards want."""
         verdicts = (kept.verdict for kept in self.desk.ledger.verdicts(plan=plan.id))
         newest = {verdict.guard: verdict for verdict in verdicts}

@@ -11,9 +11,9 @@ from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, BreakerOrder, MaintenanceOrder, NoteOrder, Order, SilenceOrder
 from eagle_eye.topology import node_of
 from eagle_eye.types import Breaker, Note, Silence, Window, digest_of, matches_job
-from remediation.engine.engine_state import Desk
-from remediation.engine.incident_state import Case, Phase
-from remediation.policy.escalation import TREATMENTS
+from remediation.engine.engine_state import EngineState
+from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.policy.escalation import ESCALATIONS
 
 INCIDENTS_SEARCHED = 10_000
 SHOWN = 12
@@ -23,10 +23,10 @@ Timed = TypeVar("Timed", Silence, Window)
 
 
 @dataclass(slots=True)
-class People:
+class OperatorCommands:
     """Checks an order, writes it into the ledger and answers; guards read it there. Raises ControlError."""
 
-    desk: Desk
+    desk: EngineState
 
     def order(self, order: Order) -> Body:
         """The answer holds `message`, for the person, and `id`."""
@@ -45,7 +45,7 @@ class People:
         breakers = self.desk.ledger.breakers(at=self.desk.clock.now())
         return {"silences": self._silences(), "windows": self._windows(), "breakers": breakers}
 
-    def expected(self, case: Case) -> str:
+    def expected(self, case: TrackedIncident) -> str:
         """For the news about a case: whose planned work it belongs to; '' if to nobody's."""
         for window in self.desk.windows():
             nodes = self._nodes(case)
@@ -61,8 +61,8 @@ class People:
         _check(order.seconds, order.reason, anything=bool(order.job or order.node or order.cause), what="a job, a node or a cause")
         if not order.ahead:
             self._known(order.job, order.node)
-        if order.cause and not any(fnmatchcase(cause, order.cause) for cause in TREATMENTS):
-            raise ControlError(f"nothing is ever done about a cause like {order.cause!r}; causes: {_some(TREATMENTS)}")
+        if order.cause and not any(fnmatchcase(cause, order.cause) for cause in ESCALATIONS):
+            raise ControlError(f"nothing is ever done about a cause like {order.cause!r}; causes: {_some(ESCALATIONS)}")
         silence = Silence(
             id=digest_of("silence", order, now), person=order.person, reason=order.reason, since=now, until=now + order.seconds,
             job=order.job or "*", node=order.node or "*", cause=order.cause or "*",
@@ -106,9 +106,9 @@ class People:
         desk.ledger.keep_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
         desk.memory.forgive(breaker.job, breaker.action, now)
         for case in desk.cases.values():
-            stopped = case.phase is Phase.PARKED and case.refused_by == "breaker"
+            stopped = case.phase is IncidentPhase.PARKED and case.refused_by == "breaker"
             if stopped and case.job == breaker.job and (case.incident.active or case.treatment.lasting):
-                desk.move(case, Phase.SETTLING, due=now)
+                desk.move(case, IncidentPhase.SETTLING, due=now)
         return {"id": breaker.id, "message": f"breaker {breaker.id} is closed: {breaker.action} may be tried on {breaker.job} again"}
 
     def _note(self, order: NoteOrder) -> Body:
@@ -120,7 +120,7 @@ class People:
 
     # --- who is meant --------------------------------------------------------------------------------------------
 
-    def _nodes(self, case: Case) -> tuple[str, ...]:
+    def _nodes(self, case: TrackedIncident) -> tuple[str, ...]:
         topology = self.desk.surroundings.topology(self.desk.jobs.values())
         nodes = (node_of(culprit.entity, topology) for culprit in case.incident.culprits)
         return tuple(dict.fromkeys(node for node in nodes if node))

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from eagle_eye.errors import ControlError
 from eagle_eye.types import Plan, Severity, Target, digest_of
-from remediation.engine.background_actions import Errands
-from remediation.engine.engine_state import Desk
+from remediation.engine.background_actions import BackgroundActions
+from remediation.engine.engine_state import EngineState
 from remediation.live.live_planner import LivePlanner
 
 EXPIRES_S = 60.0
@@ -16,8 +16,8 @@ class Releases:
     """Tells the jobs that leave a released node out, one command at a time and job. Workers of elastic jobs that could not be
     replaced there can run again: the planner gives them out."""
 
-    desk: Desk
-    errands: Errands
+    desk: EngineState
+    errands: BackgroundActions
     live: LivePlanner
 
     def ask(self, node: str, person: str) -> list[str]:

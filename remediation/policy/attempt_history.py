@@ -10,7 +10,7 @@ from eagle_eye.types import Incident, Outcome, Plan
 from .escalation import Attempt
 
 KEPT = 1024
-REPAIRS = frozenset({"reattempt", "restart_worker", "restart_without_node", "roll_back", "heal_in_place", "rebalance", "resize"})
+REPAIRS = frozenset({"reattempt", "restart_worker", "evict_node", "roll_back", "heal_in_place", "rebalance", "resize"})
 
 
 def attempt_of(
@@ -30,7 +30,7 @@ def attempt_of(
     )
 
 
-class Memory:
+class AttemptHistory:
     """Attempts, plans and outcomes of the last hour or so, in the order in which they were made."""
 
     def __init__(self) -> None:

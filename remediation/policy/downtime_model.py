@@ -8,19 +8,19 @@ import math
 from collections.abc import Collection
 from statistics import median
 
-from remediation.engine.job_state import Job
+from remediation.engine.job_state import JobState
 
-from .settings import Policy
+from .engine_settings import EngineSettings
 
-RESTARTS = frozenset({"restart_worker", "restart_without_node", "roll_back"})
+RESTARTS = frozenset({"restart_worker", "evict_node", "roll_back"})
 
 
-def downtime(job: Job, policy: Policy) -> float:
+def downtime(job: JobState, policy: EngineSettings) -> float:
     """Seconds that a restart of this job is expected to take: what it took so far."""
     return sorted(job.downtimes)[len(job.downtimes) // 2] if job.downtimes else policy.downtime_s
 
 
-def regroups(action: str, named: Collection[str], job: Job) -> bool:
+def regroups(action: str, named: Collection[str], job: JobState) -> bool:
     """Whether the job's other workers live through the repair; `named`: the workers that it is about.
 
     The coordinator does so for an elastic job that may heal in place, unless the repair is about all of them.
@@ -28,10 +28,10 @@ def regroups(action: str, named: Collection[str], job: Job) -> bool:
     if job.demand is None or not job.heal.startswith("in-place"):
         return False
     others = job.layout is not None and any(worker not in named for worker in job.layout.workers)
-    return action == "restart_without_node" or (action == "restart_worker" and bool(named) and others)
+    return action == "evict_node" or (action == "restart_worker" and bool(named) and others)
 
 
-def standstill(action: str, named: Collection[str], job: Job, policy: Policy) -> float:
+def standstill(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """Seconds in which nobody of the job works because of the repair; NaN for one that stops nobody."""
     if action not in RESTARTS:
         return math.nan
@@ -41,14 +41,14 @@ def standstill(action: str, named: Collection[str], job: Job, policy: Policy) ->
     return 2 * once if action == "restart_worker" else once  # without them, and with those that take their place
 
 
-def starting(action: str, named: Collection[str], job: Job, policy: Policy) -> float:
+def starting(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """GPU-seconds in which the places of restarted workers are empty while the others work."""
     if action != "restart_worker" or not regroups(action, named, job):
         return 0.0
     return len(named) * (median(job.starts) if job.starts else policy.start_s)
 
 
-def unworked(action: str, named: Collection[str], job: Job, policy: Policy) -> float:
+def unworked(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """GPU-seconds that a repair costs at once; 0 for one that stops nobody."""
     seconds = standstill(action, named, job, policy)
     if math.isnan(seconds) or job.layout is None:

@@ -19,7 +19,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "heal_in_place": Severity.SEV2,
     "rebalance": Severity.SEV3,
     "resize": Severity.SEV1,
-    "restart_without_node": Severity.SEV1,
+    "evict_node": Severity.SEV1,
 }
 """Of each action, and of the rungs that are another action with more said."""
 
@@ -28,7 +28,7 @@ REVERSIBLE = frozenset({"dump", "reattempt", "restart_worker"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Treatment:
+class Escalation:
     """What can help against a cause."""
 
     rungs: tuple[str, ...] = ()
@@ -50,20 +50,20 @@ class Treatment:
         return self.by_itself or self.standstill
 
 
-DEATH = Treatment(rungs=("restart_worker", "restart_without_node"), by_itself=True, standstill=True, lasting=True)
-LOST = Treatment(by_itself=True, standstill=True, lasting=True)
-BROKEN = Treatment(rungs=("restart_without_node",), by_itself=True, standstill=True, lasting=True)
-NETWORK = Treatment(
-    rungs=("reattempt", "restart_worker", "restart_without_node"), evidence=("dump",), by_itself=True, standstill=True
+DEATH = Escalation(rungs=("restart_worker", "evict_node"), by_itself=True, standstill=True, lasting=True)
+LOST = Escalation(by_itself=True, standstill=True, lasting=True)
+BROKEN = Escalation(rungs=("evict_node",), by_itself=True, standstill=True, lasting=True)
+NETWORK = Escalation(
+    rungs=("reattempt", "restart_worker", "evict_node"), evidence=("dump",), by_itself=True, standstill=True
 )
-STOPPED = Treatment(rungs=("reattempt", "restart_worker", "restart_without_node"), standstill=True)
+STOPPED = Escalation(rungs=("reattempt", "restart_worker", "evict_node"), standstill=True)
 """No stacks: the process state says it all, and asking a stopped process for its stack only costs time."""
-HANG = Treatment(rungs=("restart_worker", "restart_without_node"), evidence=("dump",), standstill=True)
-SLOW = Treatment(rungs=("restart_worker", "restart_without_node"), weighed=True)
-LOSS = Treatment(rungs=("roll_back", "skip_batch"))
-INFORM = Treatment()
+HANG = Escalation(rungs=("restart_worker", "evict_node"), evidence=("dump",), standstill=True)
+SLOW = Escalation(rungs=("restart_worker", "evict_node"), weighed=True)
+LOSS = Escalation(rungs=("roll_back", "skip_batch"))
+INFORM = Escalation()
 
-TREATMENTS: Mapping[str, Treatment] = {
+ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": DEATH,
     "worker exited": DEATH,
     "exception": DEATH,
@@ -91,13 +91,13 @@ TREATMENTS: Mapping[str, Treatment] = {
 }
 """Cause (a word of diagnosis) → treatment."""
 
-RUNG_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
+LEVEL_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
 """An elastic job that goes on without a worker and takes a new one in has restarted that worker."""
 
 WIDENED: Mapping[str, str] = {"slow worker": "slow node"}
 """Causes that become another one when the rest of the node is seen."""
 
-BY_SEVERITY: Mapping[Severity, Treatment] = {
+BY_SEVERITY: Mapping[Severity, Escalation] = {
     Severity.SEV1: BROKEN,
     Severity.SEV2: DEATH,
     Severity.SEV3: NETWORK,
@@ -106,11 +106,11 @@ BY_SEVERITY: Mapping[Severity, Treatment] = {
 """For a cause that is in no table."""
 
 
-def treatment_of(cause: str, severity: Severity) -> Treatment:
+def escalation_of(cause: str, severity: Severity) -> Escalation:
     """What can help; an unknown cause, or one that asks for nothing, is only told."""
     if cause == "unknown" or severity == Severity.INFO:
         return INFORM
-    return TREATMENTS.get(cause, BY_SEVERITY[severity])
+    return ESCALATIONS.get(cause, BY_SEVERITY[severity])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +149,12 @@ def _nodes(culprits: frozenset[str]) -> frozenset[str]:
     return frozenset(f"node {node_of_worker(worker)}" for worker in workers)
 
 
-def rung_of(action: str) -> str:
+def level_of(action: str) -> str:
     """What an action counts as on the ladder."""
-    return RUNG_OF.get(action, action)
+    return LEVEL_OF.get(action, action)
 
 
-def next_rung(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:
+def next_level(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:
     """The weakest repair that neither failed nor was used up by relapses; None if all were.
 
     `attempts`: on the same fault and recent enough to count.
@@ -163,10 +163,10 @@ def next_rung(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mappin
     reached = 0
     order = tuple(rungs)
     for attempt in tried:
-        rung = rung_of(attempt.action)
+        rung = level_of(attempt.action)
         if rung in order and attempt.failed:
             reached = max(reached, order.index(rung) + 1)
     for rung in order[reached:]:
-        if sum(rung_of(attempt.action) == rung for attempt in tried) < allowed.get(rung, 1):
+        if sum(level_of(attempt.action) == rung for attempt in tried) < allowed.get(rung, 1):
             return rung
     return None

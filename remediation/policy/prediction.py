@@ -4,10 +4,10 @@ import math
 from statistics import median
 
 from eagle_eye.types import Plan
-from remediation.engine.job_state import Job
+from remediation.engine.job_state import JobState
 
 from .downtime_model import RESTARTS, regroups, standstill
-from .settings import Policy
+from .engine_settings import EngineSettings
 
 PATIENCE = 2.0
 """An action is given so many times as long as it is expected to take."""
@@ -21,7 +21,7 @@ MAD_TO_DEVIATION = 1.4826
 """Median absolute deviation of a normal distribution → its standard deviation."""
 
 
-def predict(plan: Plan, job: Job, policy: Policy, *, since: float, bad_step: int = -1) -> dict[str, float]:
+def predict(plan: Plan, job: JobState, policy: EngineSettings, *, since: float, bad_step: int = -1) -> dict[str, float]:
     """Name → number, with what is not known left out.
 
     throughput_per_s, downtime_s (of a restart, or of a regrouping in its place), verify_s (by then it must have helped), loss and loss_high (middle and
@@ -38,14 +38,14 @@ def predict(plan: Plan, job: Job, policy: Policy, *, since: float, bad_step: int
     return {name: value for name, value in predicted.items() if math.isfinite(value)}
 
 
-def _workers_left(plan: Plan, job: Job) -> int:
+def _workers_left(plan: Plan, job: JobState) -> int:
     target = plan.target_of(job.name)
     if target.seats and job.demand is not None:
         return sum({**job.demand.seats, **target.seats}.values())
     return sum(place.node not in target.exclude for place in job.layout.placements) if job.layout is not None else 0
 
 
-def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:
+def _verify_s(plan: Plan, job: JobState, policy: EngineSettings, workers: int) -> float:
     """Long enough to stand still, to do again what was lost, and to show some new steps; never below the policy's."""
     step_s = job.step_seconds(workers)
     if plan.action not in RESTARTS or not math.isfinite(step_s):
@@ -56,7 +56,7 @@ def _verify_s(plan: Plan, job: Job, policy: Policy, workers: int) -> float:
     return max(policy.verify_s, PATIENCE * (standstill(plan.action, named, job, policy) + steps * step_s))
 
 
-def _done_again(plan: Plan, job: Job) -> int:
+def _done_again(plan: Plan, job: JobState) -> int:
     """Steps between the checkpoint that is taken and the last one done; 0 if no checkpoint is known of."""
     resume = plan.target_of(job.name).resume_step
     kept = resume if resume >= 0 else max(job.checkpoints, default=-1)
@@ -64,7 +64,7 @@ def _done_again(plan: Plan, job: Job) -> int:
     return max(0, highest - kept) if kept >= 0 else 0
 
 
-def _loss_band(job: Job, since: float) -> dict[str, float]:
+def _loss_band(job: JobState, since: float) -> dict[str, float]:
     losses = job.losses(until=since)[-LOSSES:]
     if len(losses) < FEWEST_LOSSES:
         return {}

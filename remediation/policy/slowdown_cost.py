@@ -33,7 +33,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SlowdownOption:
     """An alternative and its price."""
 
     action: str
@@ -42,7 +42,7 @@ class Choice:
     why: str
 
 
-def weigh(slow: Slowdown, tried: frozenset[str]) -> list[Choice]:
+def weigh(slow: Slowdown, tried: frozenset[str]) -> list[SlowdownOption]:
     """All alternatives that are left, the cheapest first. `tried`: actions that did not help.
 
     Empty if no throughput is known: nothing can be weighed then.
@@ -50,16 +50,16 @@ def weigh(slow: Slowdown, tried: frozenset[str]) -> list[Choice]:
     if not (math.isfinite(slow.now) and math.isfinite(slow.healthy)) or slow.healthy <= 0:
         return []
     nothing = slow.workers * slow.horizon_s * _share_lost(slow.now, slow.healthy)
-    choices = [Choice(action=NOTHING, cost=nothing, why=f"runs at {slow.now / slow.healthy:.0%} of its throughput")]
-    if math.isfinite(slow.without) and "restart_without_node" not in tried:
+    choices = [SlowdownOption(action=NOTHING, cost=nothing, why=f"runs at {slow.now / slow.healthy:.0%} of its throughput")]
+    if math.isfinite(slow.without) and "evict_node" not in tried:
         leave = slow.workers * slow.eviction_s + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
         why = f"{slow.eviction_s:.1f} s of standstill, then {slow.without / slow.healthy:.0%} of the throughput"
-        choices.append(Choice(action="restart_without_node", cost=leave, why=why))
+        choices.append(SlowdownOption(action="evict_node", cost=leave, why=why))
     if "restart_worker" not in tried:
         otherwise = min(choice.cost for choice in choices)
         restart = slow.workers * slow.downtime_s + slow.starting + (1 - slow.restart_hope) * otherwise
         why = f"{slow.downtime_s:.1f} s of standstill; {slow.restart_hope:.0%} of slow-downs end with it"
-        choices.append(Choice(action="restart_worker", cost=restart, why=why))
+        choices.append(SlowdownOption(action="restart_worker", cost=restart, why=why))
     return sorted(choices, key=lambda choice: choice.cost)
 
 

@@ -33,8 +33,8 @@ from eagle_eye.types import (
     Topology,
     Window,
 )
+from fakes.fake_commander import FakeCommander
 from remediation.guards import POLICY
-from remediation.job_commands.commander import FakeCommander
 
 NOW = 1_700_000_000.0
 JOB = "tenant/gpt/run1"
@@ -47,7 +47,7 @@ ACTIONS = available("remediation.actions")
 OWN_OPTIONS = {"notify": {"url": "http://127.0.0.1:9/hook"}}
 
 
-def plan(name="p1", *, action="restart_without_node", targets=1) -> Plan:
+def plan(name="p1", *, action="evict_node", targets=1) -> Plan:
     aims = tuple(
         Target(
             job=f"{JOB}{number or ''}", epoch=3, basis="b", exclude=("node-b",), workers=("run1/node-b/0",), resume_step=10,
@@ -75,7 +75,7 @@ def situations():
 def in_the_way():
     """Whatever people, breakers and telemetry can put in the way of a plan."""
     said = {"person": "Ada", "reason": "benchmark", "since": NOW - 60, "until": NOW + 60}
-    breaker = Breaker(id="b", job=JOB, action="restart_without_node", plan="p0", incident="i0", reason="50%", since=NOW - 60)
+    breaker = Breaker(id="b", job=JOB, action="evict_node", plan="p0", incident="i0", reason="50%", since=NOW - 60)
     places = tuple(RankPlacement(worker=f"run1/{node}/0", node=node, rank=rank, local_rank=0) for rank, node in enumerate(("node-a", "node-b")))
     layout = Layout(job=JOB, epoch=3, time=NOW - 60, coordinator="node-a", launchers={"node-a": "", "node-b": ""}, placements=places)
     return {

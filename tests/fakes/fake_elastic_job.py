@@ -5,8 +5,8 @@ from typing import Any
 
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Demand, Entity, Event, Kind, Layout, RankPlacement
+from fakes.fake_commander import SentCommand
 from fakes.synthetic_job import SyntheticJob
-from remediation.job_commands.commander import Sent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class ElasticJob(SyntheticJob):
             return self.step_s * self._full / max(1, len(workers)) / min(self.speeds.values(), default=1.0)
         return self.step_s * self._full / sum(self.speeds.get(worker, 1.0) for worker in workers)
 
-    def resize(self, sent: Sent) -> dict[str, Any]:
+    def resize(self, sent: SentCommand) -> dict[str, Any]:
         wanted = {**self.seats, **sent.arguments["workers"]}
         if self.refuses and sum(wanted.values()) > sum(self.seats.values()):
             raise PermanentError(f"{self.name} cannot start a worker on n1")
@@ -87,14 +87,14 @@ class ElasticJob(SyntheticJob):
         self._next("command", plan=sent.plan)
         return {"epoch": self.epoch, "workers": self.seats}
 
-    def restart(self, sent: Sent) -> dict[str, Any]:
+    def restart(self, sent: SentCommand) -> dict[str, Any]:
         """Only of those that it leaves out: the others live on."""
         assert sent.arguments["resume_step"] < 0
         self.excluded = tuple(sorted({*self.excluded, *sent.arguments["exclude"]}))
         self._next("command", plan=sent.plan)
         return {"epoch": self.epoch}
 
-    def rebalance(self, sent: Sent) -> dict[str, Any]:
+    def rebalance(self, sent: SentCommand) -> dict[str, Any]:
         self.shares = dict(sent.arguments["shares"])
         self._next("rebalance", plan=sent.plan)
         return {"epoch": self.epoch}

@@ -12,8 +12,8 @@ from remediation.alerts.alert import Alert, alert_of
 from remediation.alerts.alert_lifecycle import Bulletin
 from remediation.alerts.alert_storm import Storms
 from remediation.alerts.receiver import Receiver
-from remediation.engine.debounce import Settling
-from remediation.engine.incident_state import Case, Phase
+from remediation.engine.debounce import Debounce
+from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
 from .sample_values import JOB, a_plan, an_incident
 
@@ -25,7 +25,7 @@ class Newsroom:
         self.ledger, self.clock = ledger, clock
         self.receivers = tuple(receivers) or (Receiver(kind="plain", name="pager"),)
         self.options = options
-        self.cases: dict[str, Case] = {}
+        self.cases: dict[str, TrackedIncident] = {}
         self.bulletin = self.new_bulletin()
 
     def new_bulletin(self) -> Bulletin:
@@ -33,31 +33,31 @@ class Newsroom:
         options = {"storms": Storms(alone=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
         return Bulletin(book=self.ledger, receivers=self.receivers, clock=self.clock, **options)
 
-    def open(self, name: str = "i1", *, cause: str = "slow node", node: str = "node-b", job: str = JOB, severity: Severity = Severity.SEV1) -> Case:
+    def open(self, name: str = "i1", *, cause: str = "slow node", node: str = "node-b", job: str = JOB, severity: Severity = Severity.SEV1) -> TrackedIncident:
         now = self.clock.now()
         culprit = Culprit(entity=Entity(kind=Kind.NODE, name=node), confidence=0.9)
         incident = an_incident(id=name, cause=cause, culprits=(culprit,), job=job, severity=severity, since=now, time=now)
         self.ledger.save_incident(incident, IncidentState.OPEN)
-        case = self.cases[name] = Case(
-            incident=incident, state=IncidentState.OPEN, phase=Phase.SETTLING, opened=now, settling=Settling.of(incident, now), epoch=1
+        case = self.cases[name] = TrackedIncident(
+            incident=incident, state=IncidentState.OPEN, phase=IncidentPhase.SETTLING, opened=now, settling=Debounce.of(incident, now), epoch=1
         )
         return case
 
-    def revise(self, case: Case, **changes: Any) -> None:
+    def revise(self, case: TrackedIncident, **changes: Any) -> None:
         changed: Incident = msgspec.structs.replace(case.incident, revision=case.incident.revision + 1, **changes)
         case.incident = changed
         self.ledger.save_incident(changed, case.state)
 
-    def move(self, case: Case, state: IncidentState, phase: Phase = Phase.TRYING) -> None:
+    def move(self, case: TrackedIncident, state: IncidentState, phase: IncidentPhase = IncidentPhase.TRYING) -> None:
         case.state, case.phase = state, phase
         self.ledger.move_incident(case.incident.id, state, self.clock.now())
 
-    def tell(self, case: Case, news: str) -> None:
+    def tell(self, case: TrackedIncident, news: str) -> None:
         self.ledger.tell(case.incident.id, news)
         case.told += 1
 
-    def ask(self, case: Case, name: str = "plan-1", **changes: Any) -> Plan:
-        case.plan, case.phase, case.asked = a_plan(name, incident=case.incident.id, **changes), Phase.HELD, name
+    def ask(self, case: TrackedIncident, name: str = "plan-1", **changes: Any) -> Plan:
+        case.plan, case.phase, case.asked = a_plan(name, incident=case.incident.id, **changes), IncidentPhase.HELD, name
         return case.plan
 
     def look(self, seconds: float = 0.0) -> None:

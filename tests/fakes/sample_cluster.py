@@ -36,13 +36,13 @@ from eagle_eye.types import (
     StepReading,
     Telemetry,
 )
+from fakes.fake_commander import FakeCommander
 from fakes.synthetic_job import SyntheticJob
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
 from remediation.guards import POLICY
 from remediation.guards.telemetry_distrust import TelemetryDistrust
-from remediation.job_commands.commander import FakeCommander
-from remediation.policy.settings import Policy
+from remediation.policy.engine_settings import EngineSettings
 
 from .sample_plan import situation
 
@@ -176,7 +176,7 @@ class Night:
         services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
         actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        policy = Policy(mode=mode, restart_hope=0.0)  # on these machines no slow-down ends with a restart
+        policy = EngineSettings(mode=mode, restart_hope=0.0)  # on these machines no slow-down ends with a restart
         engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, policy=policy, start=at_once)
         engine.resume()
         return engine

@@ -55,7 +55,7 @@ def _part(detector: str) -> Finding:
 
 def plan(
     name: str = "p1", *, job: str = JOB, exclude: tuple[str, ...] = (), workers: tuple[str, ...] = (),
-    action: str = "restart_without_node", own: bool = False, epoch: int = 3, of: str = "i1",
+    action: str = "evict_node", own: bool = False, epoch: int = 3, of: str = "i1",
 ) -> Plan:  # fmt: skip
     target = Target(job=job, epoch=epoch, basis="b", exclude=exclude, workers=workers)
     return Plan(

@@ -31,7 +31,7 @@ from eagle_eye.types import (
     Severity,
     Step,
 )
-from remediation.job_commands.commander import Sent
+from fakes.fake_commander import SentCommand
 
 WARM_UP_S = 0.6
 """From a restart to the first step's beginning."""
@@ -165,7 +165,7 @@ class SyntheticJob:
             "release": self._release,
         }
 
-    def _restart(self, sent: Sent) -> dict[str, Any]:
+    def _restart(self, sent: SentCommand) -> dict[str, Any]:
         if sent.epoch < self.epoch:
             raise Stale(f"{self.name} is at epoch {self.epoch}")
         arguments = sent.arguments
@@ -178,13 +178,13 @@ class SyntheticJob:
         self._begin("command", plan=sent.plan, resume=arguments["resume_step"])
         return {"epoch": self.epoch}
 
-    def _reattempt(self, _sent: Sent) -> dict[str, Any]:
+    def _reattempt(self, _sent: SentCommand) -> dict[str, Any]:
         if self.resumed:
             self.standing = False
             self._ends = self.clock.now() + self._duration()
         return {}
 
-    def _release(self, sent: Sent) -> dict[str, Any]:
+    def _release(self, sent: SentCommand) -> dict[str, Any]:
         self.excluded = tuple(node for node in self.excluded if node != sent.arguments["node"])
         self._begin("node released", plan=sent.plan)
         return {}

@@ -112,12 +112,12 @@ def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_
     wait(stage, "the accused node to be left out", lambda: nodes(stage) == {"node-a"})
     wait(stage, "the breaker", lambda: breakers(stage))
     [breaker] = breakers(stage)
-    assert (breaker.job, breaker.action) == ("test/loop/run-1", "restart_without_node")
+    assert (breaker.job, breaker.action) == ("test/loop/run-1", "evict_node")
     wait(stage, "the innocent node to take part again", lambda: nodes(stage) == {"node-a", "node-b"} and outcomes(stage, "undo", "done"))
     assert call(stage.server_address, "status")["cordoned"] == []
     wait(stage, "a letter to a person", lambda: any(f"eagle-eye breaker close {breaker.id}" in letter["news"] for letter in pager.bodies))
 
-    [failed] = outcomes(stage, "restart_without_node", "failed")
+    [failed] = outcomes(stage, "evict_node", "failed")
     assert failed.actual["throughput_per_s"] < 0.9 * failed.predicted["throughput_per_s"]
     shown = cli(stage, "incidents", breaker.incident).output
     assert "predicted and actual" in shown

@@ -21,7 +21,7 @@ from fakes.notifications import Newsroom
 from remediation.actions.notify import Notify
 from remediation.alerts.alert_service import Alerts
 from remediation.alerts.receiver import Receiver
-from remediation.engine.incident_state import Phase
+from remediation.engine.tracked_incident import IncidentPhase
 from servers.alertmanager import BINARY, Alertmanager
 from servers.pager import SECRET, Pager
 
@@ -98,7 +98,7 @@ def test_every_kind_of_receiver_takes_a_life_of_an_incident(ledger: Ledger, page
         looked(room)
         room.ask(case, reason="a < b")
         looked(room)
-        room.move(case, IncidentState.HEALED, Phase.ENDED)
+        room.move(case, IncidentState.HEALED, IncidentPhase.ENDED)
         looked(room)
         until("the last letters", lambda: ledger.addressees() == {})
     assert {kind: each.refused for kind, each in pagers.items()} == {kind: [] for kind in kinds}
@@ -154,7 +154,7 @@ def test_letters_survive_the_leader_and_a_receiver_that_was_dead(ledger: Ledger,
     with telling(ledger, config) as (_, room):
         cases = [room.open(f"i{number}") for number in range(3)]
         looked(room)
-        room.move(cases[0], IncidentState.HEALED, Phase.ENDED)
+        room.move(cases[0], IncidentState.HEALED, IncidentPhase.ENDED)
         looked(room)
         until("a try", lambda: ledger.addressees()["plain"][2])
         kept = dict(room.cases)
@@ -269,7 +269,7 @@ def test_an_alertmanager_routes_groups_keeps_and_resolves(ledger: Ledger, alertm
         until("the alert to be sent again", kept)
         assert ("resolved", "i0") not in heard(hook)
         room.revise(cases[0], severity=Severity.SEV2)
-        room.move(cases[1], IncidentState.HEALED, Phase.ENDED)
+        room.move(cases[1], IncidentState.HEALED, IncidentPhase.ENDED)
         looked(room)
         until("the resolve", lambda: ("resolved", "i1") in heard(hook))
         until("the new severity", lambda: server.firing()["i0"]["labels"]["severity"] == "error")

@@ -83,7 +83,7 @@ def test_on_a_telephone_the_incident_is_read_and_decided_on(opened: Open, ledger
     [plan] = ledger.plans(incident=WAITING)
     assert note.text in text
     assert plan.digest in text
-    assert f"Restart without {SLOW_NODE}" in text
+    assert f"Evict {SLOW_NODE}" in text
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

@@ -13,12 +13,12 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.types import Entity, Incident, IncidentState, Mode, Outcome
+from fakes.fake_commander import FakeCommander
 from fakes.synthetic_job import SyntheticJob, incident
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
 from remediation.guards import POLICY
-from remediation.job_commands.commander import FakeCommander
-from remediation.policy.settings import Policy
+from remediation.policy.engine_settings import EngineSettings
 
 
 @dataclass
@@ -26,7 +26,7 @@ class World:
     """An engine over one job of paper. `receiver`: where alerts would go; without one nobody is told."""
 
     ledger: Ledger
-    policy: Policy
+    policy: EngineSettings
     receiver: str = ""
     nodes: tuple[str, ...] = ("node-a", "node-b")
     clock: FakeClock = field(default_factory=FakeClock)
@@ -111,7 +111,7 @@ def make_world(empty_ledger, tmp_path):
         path = tmp_path / f"ledger{len(opened)}.sqlite"
         shutil.copy(empty_ledger, path)
         opened.append(Ledger.open(path))
-        return World(ledger=opened[-1], policy=Policy(mode=mode, **policy), nodes=nodes, receiver=receiver)
+        return World(ledger=opened[-1], policy=EngineSettings(mode=mode, **policy), nodes=nodes, receiver=receiver)
 
     yield world
     for ledger in opened:

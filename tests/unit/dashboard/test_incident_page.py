@@ -31,7 +31,7 @@ from eagle_eye.types import Allow, Evidence, Hold, IncidentState, Note, Outcome,
 from fakes.dashboard_page import seek_components_once
 from fakes.sample_values import a_finding, a_plan, a_step, an_incident
 
-PLAN = a_plan(action="restart_without_node", targets=(Target(job="tenant/gpt/run1", epoch=1, basis="b", exclude=("node-a",)),), expires=4e9, cost=7200.0, benefit=36_000.0)
+PLAN = a_plan(action="evict_node", targets=(Target(job="tenant/gpt/run1", epoch=1, basis="b", exclude=("node-a",)),), expires=4e9, cost=7200.0, benefit=36_000.0)
 DETAIL = "98% of the throughput expected of 8 workers"
 
 
@@ -83,7 +83,7 @@ def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):
     assert summary.standing(found) == ("Waits for your decision", "alarm")
     assert summary.title(found.incident) == "Worker killed: worker 0 on node-a"
     text = incident_html.deed(found, eye)
-    assert "Restart without node-a" in text
+    assert "Evict node-a" in text
     assert PLAN.digest in text
     assert "costs 2.000\u202fGPU-hours, saves 10\u202fGPU-hours" in text
     assert [stage.state for stage in stages(found)] == ["reached", "reached", "now", "ahead", "ahead"]
@@ -278,7 +278,7 @@ def test_the_list_puts_what_waits_before_what_is_newer(kept, page):
     kept.save_incident(an_incident(id="incident-2", cause="slow node", since=150.0, time=152.0), IncidentState.OPEN)
     text = html(page(Role.VIEWER, "incidents"))
     assert text.index("Waits for your decision") < text.index("Slow node")
-    assert "Proposed: restart without node" in text
+    assert "Proposed: evict node" in text
 
 
 def test_an_empty_list_says_what_to_do(kept, page):

@@ -10,7 +10,7 @@ from fakes.sample_values import JOB, an_incident
 SILENCE = Silence(id="s1", person="ada", reason="benchmark", since=100.0, until=200.0, job="tenant/gpt")
 WINDOW = Window(id="w1", person="ada", reason="new cables", since=100.0, until=200.0, nodes=("rack-1-*",), jobs=("tenant/gpt/*",))
 BREAKER = Breaker(
-    id="b1", job=JOB, action="restart_without_node", plan="p1", incident="incident-1", reason="50% of the throughput", since=100.0
+    id="b1", job=JOB, action="evict_node", plan="p1", incident="incident-1", reason="50% of the throughput", since=100.0
 )
 
 
@@ -59,7 +59,7 @@ def test_notes_and_breakers_are_part_of_the_story(ledger: Ledger):
     ledger.save_note(Note(incident="incident-1", person="bob", time=120.0, text="the cable was loose"))
     told = [(moment.time, moment.what, moment.text) for moment in ledger.timeline("incident-1") if moment.what in ("note", "breaker")]
     assert told == [
-        (100.0, "breaker", f"opened for restart_without_node on {JOB}: 50% of the throughput"),
+        (100.0, "breaker", f"opened for evict_node on {JOB}: 50% of the throughput"),
         (120.0, "note", "bob: the cable was loose"),
         (130.0, "breaker", "closed by ada"),
     ]

@@ -15,7 +15,7 @@ from eagle_eye.rpc.control_messages import Decision, Waiting
 from eagle_eye.types import Entity, Kind, Mode, Severity
 from eagle_eye.web.approval_page import Desk, door
 from fakes.web_request import Asking
-from remediation.operators.approval_links import Invitations
+from remediation.operators.approval_links import ApprovalLinks
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
 URL = "https://eagle.example"
@@ -43,7 +43,7 @@ class Scene:
         for name, (role, expires, tenant) in self.people.items():
             self.tokens[name] = add_person(path, name, role, now=clock.now(), expires=expires, tenant=tenant)
         clock.advance(2)
-        self.invitations = Invitations(world.ledger, clock, f"{URL}/")
+        self.invitations = ApprovalLinks(world.ledger, clock, f"{URL}/")
         gate = Gate(Tokens(path, clock), believes=True)
         opened = door(lambda: Desk(engine=world.engine, book=world.ledger) if self.leads else None, gate, clock)
         self.app = Asking(Starlette(routes=[Route(opened.path, opened.answer, methods=list(opened.methods))]))
@@ -83,7 +83,7 @@ def test_looking_shows_the_plan_and_decides_nothing_however_often(scene):
     for _ in range(3):
         seen = scene.get(link)
         assert seen.status_code == 200
-        for words in (scene.plan.id, scene.plan.digest, "restart_without_node", "leave node-b", "ecc error"):
+        for words in (scene.plan.id, scene.plan.digest, "evict_node", "leave node-b", "ecc error"):
             assert words in seen.text
     assert "script" not in seen.text
     assert seen.headers["cache-control"] == "no-store"
@@ -203,4 +203,4 @@ def test_links_of_a_standby_wait_and_without_a_port_there_is_none(scene):
     assert scene.get(link).status_code == 503
     scene.leads = True
     assert scene.get(link).status_code == 200
-    assert Invitations(scene.world.ledger, scene.world.clock, "").link(scene.plan) == ""
+    assert ApprovalLinks(scene.world.ledger, scene.world.clock, "").link(scene.plan) == ""

@@ -7,9 +7,9 @@ from fakes.notifications import Newsroom
 from remediation.alerts.alert_lifecycle import FORGET_S
 from remediation.alerts.alert_storm import Storms
 from remediation.alerts.receiver import Receiver
-from remediation.engine.incident_state import Phase
+from remediation.engine.tracked_incident import IncidentPhase
 
-ENDED = {"phase": Phase.ENDED}
+ENDED = {"phase": IncidentPhase.ENDED}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_changes_are_told_together(room):
     "worse",
     [
         lambda room, case: room.revise(case, severity=Severity.SEV1),
-        lambda room, case: room.move(case, IncidentState.FAILED, Phase.PARKED),
+        lambda room, case: room.move(case, IncidentState.FAILED, IncidentPhase.PARKED),
         lambda room, case: room.ask(case),
     ],
     ids=["severity", "failed", "plan"],
@@ -82,7 +82,7 @@ def test_a_plan_that_waits_is_in_the_letter_with_its_link(ledger, clock):
     letter = room.letters()[-1]
     assert (letter.waits.plan, letter.waits.digest, letter.waits.reason) == ("plan-1", plan.digest, "it costs less")
     assert letter.approval_link == f"https://eye.example/approve/{plan.digest}"
-    room.move(case, IncidentState.HEALING, Phase.RUNNING)
+    room.move(case, IncidentState.HEALING, IncidentPhase.RUNNING)
     room.look(20)
     assert (room.letters()[-1].waits, room.letters()[-1].approval_link) == (None, "")
 
@@ -141,7 +141,7 @@ def test_an_incident_that_comes_back_is_opened_again_and_no_letter_has_a_known_n
     room.look()
     room.move(case, IncidentState.HEALED, **ENDED)
     room.look(1)
-    room.move(case, IncidentState.OPEN, Phase.SETTLING)
+    room.move(case, IncidentState.OPEN, IncidentPhase.SETTLING)
     room.look(1)
     assert [what for what, _ in room.said()] == ["trigger", "resolve", "trigger"]
     assert [letter.letter for letter in room.letters()] == ["i1/1", "i1/2", "i1/3"]
@@ -150,7 +150,7 @@ def test_an_incident_that_comes_back_is_opened_again_and_no_letter_has_a_known_n
 def test_a_failed_incident_stays_until_it_can_matter_to_nobody(room):
     case = room.open()
     room.look()
-    room.move(case, IncidentState.FAILED, Phase.ENDED)
+    room.move(case, IncidentState.FAILED, IncidentPhase.ENDED)
     room.look(60)
     assert [what for what, _ in room.said()] == ["trigger", "update"]
     room.clock.advance(FORGET_S)
@@ -198,7 +198,7 @@ def test_a_case_that_left_the_desk_unseen_is_resolved(room):
 
 
 def test_a_failed_one_is_not_resolved_because_a_new_leader_has_no_case_of_it(room):
-    room.move(room.open(), IncidentState.FAILED, Phase.PARKED)
+    room.move(room.open(), IncidentState.FAILED, IncidentPhase.PARKED)
     room.look()
     room.cases.clear()
     room.bulletin = room.new_bulletin()

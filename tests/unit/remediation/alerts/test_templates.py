@@ -20,8 +20,8 @@ def an_alert(**changes) -> Alert:
     alert = Alert(
         id="i1", letter="i1/2", job="tenant/gpt/run1", cause="slow node", severity=Severity.SEV1, state="open",
         summary="slow node: node-b (tenant/gpt/run1)", culprits=(Blamed(name="node-b", confidence=0.9),),
-        news="plan p1 (restart_without_node) waits", link="https://eye.example/incidents/i1",
-        waits=WaitingPlan(plan="p1", action="restart_without_node", digest="d1", expires=NOW + 600, reason="it costs less"),
+        news="plan p1 (evict_node) waits", link="https://eye.example/incidents/i1",
+        waits=WaitingPlan(plan="p1", action="evict_node", digest="d1", expires=NOW + 600, reason="it costs less"),
         approval_link="https://eye.example/approve/abc", opened=NOW - 30, time=NOW,
     )
     return msgspec.structs.replace(alert, **changes)

@@ -6,14 +6,14 @@ import pytest
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import PermanentError, Stale, TemporaryError
 from eagle_eye.types import Plan, Severity, Target
+from fakes.fake_commander import FakeCommander
 from remediation.actions.dump import Dump
-from remediation.actions.release import Release
+from remediation.actions.evict_node import EvictNode
+from remediation.actions.release import ReleaseNode
 from remediation.actions.resize import Resize
-from remediation.actions.restart_without_node import RestartWithoutNode
 from remediation.actions.roll_back import RollBack
 from remediation.actions.undo import Undo
 from remediation.engine.execution import Execution, at_once
-from remediation.job_commands.commander import FakeCommander
 
 JOB = "t/n/r"
 
@@ -47,8 +47,8 @@ def clock():
 
 def test_a_node_is_cordoned_only_after_the_job_runs_without_it(commander, clock):
     cordons = Cordons()
-    action = RestartWithoutNode(commander=commander, ledger=cordons, clock=clock)
-    steps = action.run(plan("restart_without_node", exclude=("b",)))
+    action = EvictNode(commander=commander, ledger=cordons, clock=clock)
+    steps = action.run(plan("evict_node", exclude=("b",)))
     assert next(steps).state == "intended"
     assert commander.sent == []
     assert next(steps).detail == '{"epoch":4}'
@@ -97,7 +97,7 @@ def test_a_dump_of_many_stays_small(commander, clock):
 
 
 def test_a_release_names_the_node(commander, clock):
-    *_, last = Release(commander=commander, clock=clock).run(plan("release", exclude=("b",)))
+    *_, last = ReleaseNode(commander=commander, clock=clock).run(plan("release", exclude=("b",)))
     assert last.state == "done"
     assert commander.sent[0].arguments == {"node": "b"}
 
@@ -156,11 +156,11 @@ def test_an_action_that_is_not_there_names_the_remedy(clock):
 def test_a_lease_lost_between_two_steps_stops_before_the_second(commander, clock):
     leads = iter([True, True, True, False, False])
     cordons = Cordons()
-    action = RestartWithoutNode(commander=commander, ledger=cordons, clock=clock)
+    action = EvictNode(commander=commander, ledger=cordons, clock=clock)
     execution = Execution(
-        actions={"restart_without_node": action}, book=Book(), clock=clock, start=at_once, leads=lambda: next(leads)
+        actions={"evict_node": action}, book=Book(), clock=clock, start=at_once, leads=lambda: next(leads)
     )
-    execution.begin(plan("restart_without_node", exclude=("b",)))
+    execution.begin(plan("evict_node", exclude=("b",)))
     [report] = execution.reports()
     assert report.ending == "stopped"
     assert cordons.made == []

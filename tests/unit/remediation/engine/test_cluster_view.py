@@ -4,24 +4,24 @@ from msgspec import structs
 
 from eagle_eye.types import JobSnapshot
 from fakes.sample_plan import NOW, layout
-from remediation.engine.cluster_view import Surroundings
-from remediation.engine.job_state import Job
+from remediation.engine.cluster_view import ClusterView
+from remediation.engine.job_state import JobState
 
 
-def a_job(name: str, nodes: tuple[str, ...], seen: float = NOW, over: bool = False) -> Job:
-    job = Job(name=name, layout=layout(name, nodes), epoch=3, over=over)
+def a_job(name: str, nodes: tuple[str, ...], seen: float = NOW, over: bool = False) -> JobState:
+    job = JobState(name=name, layout=layout(name, nodes), epoch=3, over=over)
     job.hearing.follow(JobSnapshot(job=name, generation=1, number=1, time=seen, tick=True))
     return job
 
 
 def test_switches_are_named_by_patterns_of_which_the_first_that_matches_counts():
-    around = Surroundings({"rack-1-9": "spine", "rack-1-*": "leaf-1", "rack-2-*": "leaf-2"})
+    around = ClusterView({"rack-1-9": "spine", "rack-1-*": "leaf-1", "rack-2-*": "leaf-2"})
     jobs = [a_job("t/a/r", ("rack-1-1", "rack-2-1")), a_job("t/b/r", ("rack-1-9", "elsewhere"))]
     assert around.topology(jobs).nodes == {"rack-1-1": "leaf-1", "rack-2-1": "leaf-2", "rack-1-9": "spine", "elsewhere": ""}
 
 
 def test_a_new_epoch_of_a_job_is_seen():
-    around, job = Surroundings(), a_job("t/a/r", ("a", "b"))
+    around, job = ClusterView(), a_job("t/a/r", ("a", "b"))
     assert set(around.topology([job]).nodes) == {"a", "b"}
     job.layout = layout("t/a/r", ("a", "c"))
     assert set(around.topology([job]).nodes) == {"a", "b"}, "the same epoch is the same layout"
@@ -30,7 +30,7 @@ def test_a_new_epoch_of_a_job_is_seen():
 
 
 def test_a_node_is_heard_if_one_of_its_jobs_is_and_a_job_that_is_over_tells_nothing():
-    around = Surroundings()
+    around = ClusterView()
     jobs = [a_job("t/a/r", ("a", "b"), seen=NOW - 60), a_job("t/b/r", ("b", "c")), a_job("t/c/r", ("d",), over=True)]
     told = around.telemetry(jobs)
     assert {node: news.heard for node, news in told.items()} == {"a": NOW - 60, "b": NOW, "c": NOW}

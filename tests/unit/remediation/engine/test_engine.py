@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from eagle_eye.errors import Stale
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Severity
-from remediation.engine.incident_state import Outdated
+from remediation.engine.tracked_incident import StaleLayout
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
 NODE = Entity(kind=Kind.NODE, name="node-b")
@@ -108,7 +108,7 @@ def test_a_lost_node_is_left_behind_by_the_job_and_nobody_is_cordoned(make):
     world.find("node lost", NODE, severity=Severity.SEV1)
     world.run(12)
     assert world.sent == []
-    assert world.outcomes() == [("restart_without_node", "done")]
+    assert world.outcomes() == [("evict_node", "done")]
     assert world.state() is IncidentState.HEALED
     assert world.ledger.cordoned() == ()
 
@@ -118,11 +118,11 @@ def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
     world.job.lose("node-b")
     world.find("node lost", NODE, severity=Severity.SEV1)
     world.run(12)
-    early = world.outcome("restart_without_node").sub_healthy_s
+    early = world.outcome("evict_node").sub_healthy_s
     world.job.nodes = ("node-a", "node-b")
     world.job._begin("node returned")
     world.run(5)
-    late = world.outcome("restart_without_node").sub_healthy_s
+    late = world.outcome("evict_node").sub_healthy_s
     assert late == pytest.approx(2 * 12, abs=1.0)
     assert 0 < early < late
 
@@ -162,7 +162,7 @@ def test_a_death_that_another_incident_explains_is_closed_without_a_plan_of_its_
     world.run(12)
     assert world.outcomes() == []
     assert world.state() is IncidentState.CLOSED
-    assert world.outcomes("i2") == [("restart_without_node", "done")]
+    assert world.outcomes("i2") == [("evict_node", "done")]
 
 
 def test_an_error_that_stops_nothing_restarts_nothing(make):
@@ -264,7 +264,7 @@ def test_an_epoch_that_never_comes_is_not_asked_for_again_and_again(make):
 
 
 def test_a_newer_layout_is_planned_on_at_once_and_waited_on_from_the_beginning():
-    outdated = Outdated()
+    outdated = StaleLayout()
     for _ in range(3):
         outdated.again("first", 10.0)
     assert outdated.holds("first", 13.9)
@@ -297,7 +297,7 @@ def test_a_slow_node_is_restarted_first_and_left_when_it_stays_slow(make):
     assert world.sent == []
     world.run(80)
     assert [sent.arguments["exclude"] for sent in world.commander.sent] == [[], ["node-b"]]
-    assert world.outcomes() == [("restart_worker", "failed"), ("restart_without_node", "done")]
+    assert world.outcomes() == [("restart_worker", "failed"), ("evict_node", "done")]
     plan = world.ledger.plans(incident="i1")[0]
     assert {loser.action for loser in plan.alternatives} == {"nothing"}
     assert plan.benefit > 0
@@ -313,7 +313,7 @@ def test_a_slow_node_that_comes_back_as_a_new_incident_is_left_at_once(make):
     world.find("slow node", NODE, name="i2", since=world.clock.now() - 1)
     world.run(30)
     assert world.outcomes() == [("restart_worker", "failed")]
-    assert world.outcomes("i2") == [("restart_without_node", "done")]
+    assert world.outcomes("i2") == [("evict_node", "done")]
     assert world.state() is IncidentState.FAILED
     assert world.state("i2") is IncidentState.HEALED
 
@@ -460,7 +460,7 @@ def test_a_broken_part_is_left_out_though_the_job_runs_again(make):
     found = world.find("ecc error", WORKER, severity=Severity.SEV1, event=died)
     world.find("ecc error", WORKER, severity=Severity.SEV1, revision=2, active=False, since=found.since)
     world.run(12)
-    assert world.outcomes() == [("restart_worker", "done"), ("restart_without_node", "done")]
+    assert world.outcomes() == [("restart_worker", "done"), ("evict_node", "done")]
     assert [sent.arguments["exclude"] for sent in world.commander.sent] == [["node-b"]]
 
 

@@ -10,13 +10,13 @@ from eagle_eye.errors import ControlError
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.plugins import available, build, load
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Outcome, Plan
+from fakes.fake_commander import FakeCommander
 from fakes.fake_elastic_job import ElasticJob, commands
 from fakes.synthetic_job import incident
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
 from remediation.guards import POLICY
-from remediation.job_commands.commander import FakeCommander
-from remediation.policy.settings import Policy
+from remediation.policy.engine_settings import EngineSettings
 
 
 class Cluster:
@@ -31,7 +31,7 @@ class Cluster:
         services = {"commander": self.commander, "clock": self.clock, "ledger": ledger}
         actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, policy=Policy(mode=mode, **policy), start=at_once)
+        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, policy=EngineSettings(mode=mode, **policy), start=at_once)
         self.engine.resume()
         self.run(8)
 
@@ -82,7 +82,7 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
     commander = FakeCommander(answers=commands(job))
     services = {"commander": commander, "clock": clock, "ledger": ledger}
     actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
-    policy = Policy(mode=Mode.AUTO, downtime_s=40.0, regroup_s=0.5)
+    policy = EngineSettings(mode=Mode.AUTO, downtime_s=40.0, regroup_s=0.5)
     engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, policy=policy, start=at_once)
     engine.resume()
 
@@ -99,7 +99,7 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
     run(40)
     (sent,) = [each for each in commander.sent if each.action == "restart"]
     assert sent.arguments["exclude"] == ["n2"]
-    plan = next(plan for plan in ledger.plans(incident="i1") if plan.action == "restart_without_node")
+    plan = next(plan for plan in ledger.plans(incident="i1") if plan.action == "evict_node")
     outcome = ledger.outcome(plan.id)
     assert outcome is not None
     assert (plan.cost, outcome.predicted["downtime_s"]) == (pytest.approx(4 * 0.5), 0.5)

@@ -8,19 +8,19 @@ from eagle_eye.types import Severity
 from remediation.policy.escalation import (
     BROKEN,
     DEATH,
+    ESCALATIONS,
     INFORM,
     NETWORK,
     REVERSIBLE,
     SEVERITIES,
-    TREATMENTS,
     Attempt,
-    next_rung,
+    escalation_of,
+    next_level,
     same_fault,
-    treatment_of,
 )
 from remediation.policy.slowdown_cost import Slowdown, weigh
 
-RUNGS = ("reattempt", "restart_worker", "restart_without_node")
+RUNGS = ("reattempt", "restart_worker", "evict_node")
 ALLOWED = {"reattempt": 3, "restart_worker": 1}
 
 
@@ -34,39 +34,39 @@ def tried(action, *, failed=False, **more) -> Attempt:
     ([tried("reattempt")] * 2, "reattempt"),
     ([tried("reattempt")] * 3, "restart_worker"),
     ([tried("reattempt", failed=True)], "restart_worker"),
-    ([tried("restart_worker", failed=True)], "restart_without_node"),
-    ([tried("reattempt", failed=True), tried("restart_worker")], "restart_without_node"),
-    ([tried("reattempt", failed=True), tried("heal_in_place")], "restart_without_node"),
-    ([tried("restart_without_node")], "reattempt"),
-    ([tried("restart_without_node", failed=True)], None),
+    ([tried("restart_worker", failed=True)], "evict_node"),
+    ([tried("reattempt", failed=True), tried("restart_worker")], "evict_node"),
+    ([tried("reattempt", failed=True), tried("heal_in_place")], "evict_node"),
+    ([tried("evict_node")], "reattempt"),
+    ([tried("evict_node", failed=True)], None),
     ([tried("dump", failed=True)], "reattempt"),
 ])  # fmt: skip
 def test_a_stronger_repair_follows_only_when_the_weaker_failed_or_is_used_up(attempts, next_one):
-    assert next_rung(RUNGS, attempts, ALLOWED) == next_one
+    assert next_level(RUNGS, attempts, ALLOWED) == next_one
 
 
 def test_severities_are_those_of_the_actions_in_order():
     order = [Severity.SEV3, Severity.SEV2, Severity.SEV1]
-    for treatment in TREATMENTS.values():
+    for treatment in ESCALATIONS.values():
         ranks = [order.index(SEVERITIES[rung]) for rung in treatment.rungs]
         assert ranks == sorted(ranks)
 
 
 def test_nothing_that_isolates_is_a_jobs_own():
-    assert "restart_without_node" not in REVERSIBLE
+    assert "evict_node" not in REVERSIBLE
     assert "roll_back" not in REVERSIBLE
 
 
 def test_unknown_and_informing_causes_have_no_repair():
-    assert treatment_of("unknown", Severity.SEV1) is INFORM
-    assert treatment_of("host contended", Severity.INFO) is INFORM
+    assert escalation_of("unknown", Severity.SEV1) is INFORM
+    assert escalation_of("host contended", Severity.INFO) is INFORM
     assert INFORM.rungs == ()
 
 
 def test_a_cause_in_no_table_is_treated_by_its_severity():
-    assert treatment_of("a word of tomorrow", Severity.SEV1) is BROKEN
-    assert treatment_of("a word of tomorrow", Severity.SEV2) is DEATH
-    assert treatment_of("a word of tomorrow", Severity.SEV3) is NETWORK
+    assert escalation_of("a word of tomorrow", Severity.SEV1) is BROKEN
+    assert escalation_of("a word of tomorrow", Severity.SEV2) is DEATH
+    assert escalation_of("a word of tomorrow", Severity.SEV3) is NETWORK
 
 
 def test_the_same_fault_is_the_same_cause_at_the_same_culprit():
@@ -96,20 +96,20 @@ def slow(now=0.3, without=0.5, hope=0.5) -> Slowdown:
 def test_costs_are_gpu_seconds_of_work_not_done():
     costs = {choice.action: choice.cost for choice in weigh(slow(), frozenset())}
     assert costs["nothing"] == pytest.approx(4 * 3600 * 0.7)
-    assert costs["restart_without_node"] == pytest.approx(4 * 5 + 4 * 3600 * 0.5)
-    assert costs["restart_worker"] == pytest.approx(4 * 5 + 0.5 * costs["restart_without_node"])
+    assert costs["evict_node"] == pytest.approx(4 * 5 + 4 * 3600 * 0.5)
+    assert costs["restart_worker"] == pytest.approx(4 * 5 + 0.5 * costs["evict_node"])
 
 
 def test_the_cheapest_comes_first_and_what_did_not_help_is_left_out():
     assert weigh(slow(), frozenset())[0].action == "restart_worker"
-    assert weigh(slow(), frozenset({"restart_worker"}))[0].action == "restart_without_node"
+    assert weigh(slow(), frozenset({"restart_worker"}))[0].action == "evict_node"
     assert weigh(slow(now=0.6), frozenset({"restart_worker"}))[0].action == "nothing"
     assert weigh(slow(now=0.999), frozenset())[0].action == "nothing"
 
 
 def test_a_node_that_cannot_be_left_out_is_no_alternative():
     actions = [choice.action for choice in weigh(slow(without=math.nan), frozenset())]
-    assert "restart_without_node" not in actions
+    assert "evict_node" not in actions
 
 
 def test_without_a_measured_throughput_nothing_is_weighed():

@@ -120,7 +120,7 @@ def word(of: Plan, *, approved=True, time=NOW - 1, expires=NOW + 60) -> Approval
 
 def test_auto_asks_nobody_but_for_what_always_needs_a_person():
     assert isinstance(PersonalApproval()(plan(), situation()), Allow)
-    guard = PersonalApproval(approve_always=("restart_without_node",))
+    guard = PersonalApproval(approve_always=("evict_node",))
     assert isinstance(guard(plan(), situation()), Hold)
     assert isinstance(guard(plan(action="roll_back"), situation()), Allow)
     assert isinstance(guard(plan(), situation(approvals=(word(plan()),))), Allow)

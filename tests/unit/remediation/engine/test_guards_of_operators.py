@@ -9,7 +9,7 @@ from remediation.guards.maintenance import Maintenance
 from remediation.guards.silence import Silenced
 
 OPEN = Breaker(
-    id="b1", job=JOB, action="restart_without_node", plan="p0", incident="i0", reason="50% of the throughput", since=NOW - 60
+    id="b1", job=JOB, action="evict_node", plan="p0", incident="i0", reason="50% of the throughput", since=NOW - 60
 )
 QUIET = Silence(id="s1", person="ada", reason="benchmark", since=NOW - 60, until=NOW + 40, job="t/n")
 WORK = Window(id="w1", person="ada", reason="new cables", since=NOW - 60, until=NOW + 40, nodes=("c",))

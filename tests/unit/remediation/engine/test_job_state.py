@@ -7,10 +7,10 @@ import pytest
 from eagle_eye.clock import FakeClock
 from eagle_eye.job_snapshots import snapshot_of
 from fakes.synthetic_job import SyntheticJob, incident
-from remediation.engine.job_state import Job
+from remediation.engine.job_state import JobState
 
 
-def follow(paper: SyntheticJob, job: Job, seconds: float, *, calm=True) -> None:
+def follow(paper: SyntheticJob, job: JobState, seconds: float, *, calm=True) -> None:
     for _ in range(round(seconds * 10)):
         for snapshot in paper.advance(0.1):
             job.follow(snapshot, calm=calm)
@@ -23,7 +23,7 @@ def paper():
 
 @pytest.fixture
 def job(paper):
-    return Job(name=paper.name)
+    return JobState(name=paper.name)
 
 
 def test_throughput_is_learned_per_number_of_workers(paper, job):

@@ -38,7 +38,7 @@ def test_observe_writes_the_plan_down_and_sends_nothing(make_world):
     world.run(20)
     assert world.sent == []
     plan = world.ledger.plans(incident="i1")[0]
-    assert (plan.action, plan.targets[0].exclude) == ("restart_without_node", ("node-b",))
+    assert (plan.action, plan.targets[0].exclude) == ("evict_node", ("node-b",))
     assert world.ledger.outcome(plan.id) is None
     assert {kept.verdict.guard for kept in world.ledger.verdicts(plan=plan.id)} == set(POLICY)
     assert world.state() is IncidentState.HEALED  # by the job itself
@@ -77,7 +77,7 @@ def test_recommend_waits_for_a_named_person(make_world):
     told = decide(world, plan)
     world.run(12)
     assert world.sent == ["restart"]
-    assert ("restart_without_node", "done") in world.outcomes()
+    assert ("evict_node", "done") in world.outcomes()
     assert world.ledger.approvals(digest=told["digest"])[0].person == "Ada"
 
 
@@ -217,7 +217,7 @@ def test_a_refusal_beyond_that_ends_with_a_person(make_world):
     world.commander.answers["restart"] = PermanentError("too few nodes would be left")
     broken_part(world)
     world.run(10)
-    assert ("restart_without_node", "failed") in world.outcomes()
+    assert ("evict_node", "failed") in world.outcomes()
     assert world.ledger.cordoned() == ()
 
 

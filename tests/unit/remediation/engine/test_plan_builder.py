@@ -5,46 +5,46 @@ from msgspec.structs import replace
 
 from eagle_eye.types import Culprit, Entity, Kind
 from fakes.sample_values import JOB, a_layout, an_incident
-from remediation.engine.job_state import Job
-from remediation.engine.plan_builder import Impossible, Wanted, exclusion, make
-from remediation.policy.settings import Policy
+from remediation.engine.job_state import JobState
+from remediation.engine.plan_builder import NoPlan, PlanRequest, exclusion, make
+from remediation.policy.engine_settings import EngineSettings
 
 NODES = ("node-a", "node-b", "node-c")
 
 
 @pytest.fixture
-def job() -> Job:
+def job() -> JobState:
     (place,) = a_layout().placements
     places = tuple(replace(place, worker=f"run1/{node}/0", node=node, rank=rank) for rank, node in enumerate(NODES))
-    return Job(name=JOB, epoch=2, layout=replace(a_layout(), placements=places, launchers=dict.fromkeys(NODES, "h:1")))
+    return JobState(name=JOB, epoch=2, layout=replace(a_layout(), placements=places, launchers=dict.fromkeys(NODES, "h:1")))
 
 
 def culprit(node: str, confidence: float = 0.9) -> Culprit:
     return Culprit(entity=Entity(kind=Kind.NODE, name=node), confidence=confidence)
 
 
-def test_an_incident_without_a_culprit_never_leads_to_an_exclusion(job: Job) -> None:
+def test_an_incident_without_a_culprit_never_leads_to_an_exclusion(job: JobState) -> None:
     nameless = an_incident(culprits=())
-    assert exclusion(nameless, job, Policy()) == Impossible("nobody is named: unknown evicts nobody")
-    wanted = Wanted(action="restart_without_node", own=False, incident=nameless, attempts=(), now=110.0)
-    assert make(wanted, job, Policy()) == Impossible("nobody is named: unknown evicts nobody")
+    assert exclusion(nameless, job, EngineSettings()) == NoPlan("nobody is named: unknown evicts nobody")
+    wanted = PlanRequest(action="evict_node", own=False, incident=nameless, attempts=(), now=110.0)
+    assert make(wanted, job, EngineSettings()) == NoPlan("nobody is named: unknown evicts nobody")
 
 
-def test_sure_culprits_alone_are_left_out(job: Job) -> None:
+def test_sure_culprits_alone_are_left_out(job: JobState) -> None:
     blamed = an_incident(culprits=(culprit("node-b"), culprit("node-c", confidence=0.49)))
-    assert exclusion(blamed, job, Policy(confidence=0.5)) == ("node-b",)
-    unsure = exclusion(an_incident(culprits=(culprit("node-c", confidence=0.49),)), job, Policy(confidence=0.5))
-    assert isinstance(unsure, Impossible)
+    assert exclusion(blamed, job, EngineSettings(confidence=0.5)) == ("node-b",)
+    unsure = exclusion(an_incident(culprits=(culprit("node-c", confidence=0.49),)), job, EngineSettings(confidence=0.5))
+    assert isinstance(unsure, NoPlan)
     assert "confidence 0.49, 0.50 are needed" in unsure.why
 
 
-def test_a_node_outside_the_job_is_not_left_out_of_it(job: Job) -> None:
-    assert exclusion(an_incident(culprits=(culprit("node-x"),)), job, Policy()) == Impossible("no node of the culprits takes part in the job")
+def test_a_node_outside_the_job_is_not_left_out_of_it(job: JobState) -> None:
+    assert exclusion(an_incident(culprits=(culprit("node-x"),)), job, EngineSettings()) == NoPlan("no node of the culprits takes part in the job")
 
 
 @pytest.mark.parametrize(("needed", "blamed", "left"), [(3, 1, 2), (1, 3, 0)])
-def test_the_nodes_that_the_job_needs_stay(job: Job, needed: int, blamed: int, left: int) -> None:
+def test_the_nodes_that_the_job_needs_stay(job: JobState, needed: int, blamed: int, left: int) -> None:
     job.nodes_min = needed
-    refused = exclusion(an_incident(culprits=tuple(map(culprit, NODES[:blamed]))), job, Policy())
-    assert isinstance(refused, Impossible)
+    refused = exclusion(an_incident(culprits=tuple(map(culprit, NODES[:blamed]))), job, EngineSettings())
+    assert isinstance(refused, NoPlan)
     assert f"{left} nodes would be left, the job needs {needed}" in refused.why

@@ -35,14 +35,14 @@ def test_a_slow_down_that_survives_the_node_lets_the_node_in_again(world):
     assert world.sent == ["restart", "release"]
     assert world.job.excluded == ()
     assert world.ledger.cordoned() == ()
-    assert world.outcomes()[:2] == [("restart_without_node", "failed"), ("undo", "done")]
+    assert world.outcomes()[:2] == [("evict_node", "failed"), ("undo", "done")]
     assert world.state() is IncidentState.FAILED
 
 
 def test_the_undoing_is_written_step_by_step_like_any_other_action(world):
     world.run(40)
     undo = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "undo")
-    left = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "restart_without_node")
+    left = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "evict_node")
     assert undo.undoes == left.id
     steps = [(step.step, step.state) for step in world.ledger.progress(undo.id)]
     lift, release = "lift the cordon of node-b", f"release node-b {world.job.name}"
@@ -51,12 +51,12 @@ def test_the_undoing_is_written_step_by_step_like_any_other_action(world):
 
 def test_what_was_predicted_stands_in_the_ledger_before_the_action_and_beside_what_came_of_it(world):
     world.run(4.0)
-    early = world.outcome("restart_without_node")
+    early = world.outcome("evict_node")
     assert early.state == "intended"
     assert early.predicted["throughput_per_s"] == pytest.approx(2048 / 0.2 / 2, rel=0.05)
     assert {"downtime_s", "verify_s", "loss", "loss_high"} <= set(early.predicted)
     world.run(36)
-    late = world.outcome("restart_without_node")
+    late = world.outcome("evict_node")
     assert late.predicted == early.predicted
     assert late.actual["throughput_per_s"] < 0.5 * late.predicted["throughput_per_s"]
     assert late.actual["verify_s"] >= late.predicted["verify_s"]
@@ -66,7 +66,7 @@ def test_what_was_predicted_stands_in_the_ledger_before_the_action_and_beside_wh
 def test_its_breaker_opens_and_a_person_is_told_how_to_close_it(world):
     world.run(40)
     [breaker] = breakers(world)
-    assert (breaker.job, breaker.action, breaker.incident) == (world.job.name, "restart_without_node", "i1")
+    assert (breaker.job, breaker.action, breaker.incident) == (world.job.name, "evict_node", "i1")
     assert "of the throughput expected of 2 workers" in breaker.reason
     told = [letter for letter in letters(world) if "did not help" in letter]
     assert len(told) == 1
@@ -109,7 +109,7 @@ def test_an_action_that_helps_opens_nothing_and_undoes_nothing(make_world):
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
     world.run(40)
-    assert world.outcomes() == [("restart_without_node", "done")]
+    assert world.outcomes() == [("evict_node", "done")]
     assert world.sent == ["restart"]
     assert breakers(world) == ()
 
@@ -120,7 +120,7 @@ def test_a_weaker_action_that_does_not_help_says_that_it_cannot_be_undone_and_a_
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
     world.run(60)
-    assert world.outcomes() == [("restart_worker", "failed"), ("restart_without_node", "done")]
+    assert world.outcomes() == [("restart_worker", "failed"), ("evict_node", "done")]
     assert "a restart cannot be undone" in world.outcome("restart_worker").detail
     assert breakers(world) == ()
 
@@ -148,8 +148,8 @@ def test_a_broken_part_stays_out_whatever_else_is_wrong(make_world):
     assert world.sent == ["restart"]
     world.job.standing = True
     world.run(30)
-    assert ("restart_without_node", "failed") in world.outcomes()
-    assert "node-b stays out: ecc error was seen there" in world.outcome("restart_without_node").detail
+    assert ("evict_node", "failed") in world.outcomes()
+    assert "node-b stays out: ecc error was seen there" in world.outcome("evict_node").detail
     assert world.sent == ["restart"]
     assert [cordon.node for cordon in world.ledger.cordoned()] == ["node-b"]
 
@@ -167,25 +167,25 @@ def test_what_a_job_does_to_itself_is_neither_undone_nor_counted_nor_stopped_by_
     world.find("node lost", NODE, name="i2", severity=Severity.SEV1)
     world.job.standing = True
     world.run(20)
-    assert ("restart_without_node", "failed") in world.outcomes("i2")
-    assert "stays out" not in world.outcome("restart_without_node", "i2").detail
+    assert ("evict_node", "failed") in world.outcomes("i2")
+    assert "stays out" not in world.outcome("evict_node", "i2").detail
     assert [breaker.id for breaker in breakers(world)] == ["b"]
     assert "release" not in world.sent
 
 
 def test_a_repair_that_was_refused_opens_no_breaker(make_world):
-    world = make_world(restart_hope=0.0, breaker_after={"restart_without_node": 1})
+    world = make_world(restart_hope=0.0, breaker_after={"evict_node": 1})
     world.commander.answers["restart"] = PermanentError("too few nodes would be left")
     world.job.slow = lambda nodes: 6.0
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
     world.run(20)
-    assert ("restart_without_node", "failed") in world.outcomes()
+    assert ("evict_node", "failed") in world.outcomes()
     assert breakers(world) == ()
 
 
 def test_a_repair_that_was_never_carried_out_is_not_counted_among_those_that_did_not_help(make_world):
-    world = make_world(restart_hope=0.0, verify_s=10.0, relapse_s=1.0, breaker_after={"restart_without_node": 2})
+    world = make_world(restart_hope=0.0, verify_s=10.0, relapse_s=1.0, breaker_after={"evict_node": 2})
     restart = world.commander.answers["restart"]
     world.commander.answers["restart"] = PermanentError("too few nodes would be left")
     world.job.slow = lambda nodes: 6.0
@@ -195,7 +195,7 @@ def test_a_repair_that_was_never_carried_out_is_not_counted_among_those_that_did
     world.commander.answers["restart"] = restart
     world.find("slow node", Entity(kind=Kind.NODE, name="node-a"), name="i2", since=world.clock.now() - 2)
     world.run(40)
-    assert ("restart_without_node", "failed") in world.outcomes("i2")
+    assert ("evict_node", "failed") in world.outcomes("i2")
     assert breakers(world) == ()
 
 
@@ -231,16 +231,16 @@ def test_the_next_leader_goes_on_with_an_undoing(world):
     world.run(5)
     assert world.job.excluded == ()
     assert world.outcome("undo").state == "done"
-    assert [breaker.action for breaker in breakers(world)] == ["restart_without_node"]
+    assert [breaker.action for breaker in breakers(world)] == ["evict_node"]
 
 
 def test_a_new_leader_judges_by_what_the_old_one_predicted(world):
     world.run(6)
     assert world.sent == ["restart"]
-    before = world.outcome("restart_without_node").predicted
+    before = world.outcome("evict_node").predicted
     next_leader(world)
     world.run(30)
-    outcome = world.outcome("restart_without_node")
+    outcome = world.outcome("evict_node")
     assert outcome.predicted == before
     assert outcome.state == "failed", "though this leader has never seen the job in good health"
     assert world.job.excluded == ()
@@ -252,7 +252,7 @@ def test_a_new_leader_knows_that_a_person_has_closed_the_breaker(world):
     next_leader(world)
     world.run(1)
     assert breakers(world) == ()
-    assert [attempt for attempt in world.engine._desk.memory._attempts.values() if attempt.action == "restart_without_node"] == []
+    assert [attempt for attempt in world.engine._desk.memory._attempts.values() if attempt.action == "evict_node"] == []
 
 
 # --- the loss ----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from eagle_eye.errors import ConfigError, PermanentError, TemporaryError
 from eagle_eye.protocols import Framework
 from eagle_eye.types import Transition
 from fakes.elastic_members import layout_of, member
+from fakes.fake_commander import FakeCommander, SentCommand
 from remediation.frameworks import FRAMEWORKS, ElasticWorkers, Torchrun, Transformers, driver
-from remediation.frameworks.coordinator_driver import Way
-from remediation.job_commands.commander import FakeCommander, Sent
+from remediation.frameworks.coordinator_driver import TransitionMode
 from remediation.transition import plan_transition
 
 JOB = "team/gpt/r1"
@@ -61,7 +61,7 @@ def test_a_job_that_went_on_is_left_alone_and_a_refusal_is_told() -> None:
 def test_what_was_done_is_not_done_again_when_nobody_answered() -> None:
     silent = [True]
 
-    def answer(sent: Sent) -> dict[str, int]:
+    def answer(sent: SentCommand) -> dict[str, int]:
         if silent.pop() if silent else False:
             raise TemporaryError("the coordinator cannot be reached")
         return {"epoch": 7}
@@ -87,7 +87,7 @@ def test_a_trainer_refuses_a_part_of_a_model() -> None:
 def test_each_says_what_it_can(name: str) -> None:
     made = driver(name)(commander=FakeCommander(), clock=FakeClock())
     assert isinstance(made, Framework)
-    assert made.way is (Way.RESTART if name == "torchrun" else Way.IN_PLACE)
+    assert made.way is (TransitionMode.RESTART if name == "torchrun" else TransitionMode.IN_PLACE)
 
 
 def test_an_unknown_framework_is_refused() -> None:

@@ -6,7 +6,7 @@ from eagle_eye.types import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class EngineSettings:
     """Seconds, steps and counts; shares are between 0 and 1."""
 
     mode: Mode = Mode.OBSERVE
@@ -34,7 +34,7 @@ class Policy:
     """How often a repair may be tried on the same fault before the next stronger one (3 and 1: our choice, the
     literature names none); once for what is not listed."""
     breaker_after: dict[str, int] = field(
-        default_factory=lambda: {"restart_without_node": 1, "restart_worker": 3, "roll_back": 3, "resize": 1, "rebalance": 2}
+        default_factory=lambda: {"evict_node": 1, "restart_worker": 3, "roll_back": 3, "resize": 1, "rebalance": 2}
     )
     """How many times an action may fail to help a job before its breaker opens; then a person must close it. The first
     isolating action that does not help opens it; weaker ones are followed by stronger ones, but not for ever. What a job

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from eagle_eye.types import Incident, IncidentState, Plan
-from remediation.policy.escalation import Treatment, treatment_of
+from remediation.policy.escalation import Escalation, escalation_of
 
-from .debounce import Settling
+from .debounce import Debounce
 
 
-class Phase(StrEnum):
+class IncidentPhase(StrEnum):
     """What a case waits for."""
 
     CONTAINED_BY_JOB = "the job's coordinator, which heals this by itself"
@@ -27,7 +27,7 @@ STALE_LONGEST_S = 30.0
 
 
 @dataclass(slots=True)
-class Outdated:
+class StaleLayout:
     """A layout on which a command came too late: it is planned on again only after a while that doubles each time."""
 
     basis: str = ""
@@ -46,15 +46,15 @@ class Outdated:
 
 
 @dataclass(slots=True, kw_only=True)
-class Case:
+class TrackedIncident:
     """One incident under treatment."""
 
     incident: Incident
     state: IncidentState
-    phase: Phase
+    phase: IncidentPhase
     opened: float
     """When the incident was opened, by the stream's clock (first revision)."""
-    settling: Settling
+    settling: Debounce
     epoch: int
     """Of the job, in which the fault happened."""
     plan: Plan | None = None
@@ -73,7 +73,7 @@ class Case:
     """Phases that wait for a time: when to go on."""
     alone: bool = True
     """False: the job's own restart was refused, so that a repair is beyond its permission."""
-    outdated: Outdated = field(default_factory=Outdated)
+    outdated: StaleLayout = field(default_factory=StaleLayout)
     foretold: dict[str, float] = field(default_factory=dict)
     """WAF of the layouts that were weighed: before the fault, if nothing is done, and with the choice."""
     foreseen: bool = False
@@ -84,8 +84,8 @@ class Case:
         return self.incident.job
 
     @property
-    def treatment(self) -> Treatment:
-        return treatment_of(self.incident.cause, self.incident.severity)
+    def treatment(self) -> Escalation:
+        return escalation_of(self.incident.cause, self.incident.severity)
 
     @property
     def culprits(self) -> frozenset[str]:
@@ -94,4 +94,4 @@ class Case:
     @property
     def open(self) -> bool:
         """Something is still to be done, or being judged."""
-        return self.phase not in (Phase.PARKED, Phase.ENDED)
+        return self.phase not in (IncidentPhase.PARKED, IncidentPhase.ENDED)

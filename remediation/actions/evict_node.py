@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, Cordons, done, restart, told
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, CordonLedger, done, restart, told
 from remediation.job_commands.commander import Commander
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartWithoutNode:
+class EvictNode:
     """Restarts the job on the nodes that are left, then writes down who is out."""
 
     commander: Commander
-    ledger: Cordons
+    ledger: CordonLedger
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
     """Seconds to wait for the coordinator\'s answer."""
