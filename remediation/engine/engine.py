@@ -26,11 +26,11 @@ from .debounce import Debounce
 from .engine_state import EngineState
 from .execution import Execution, Start, in_thread
 from .failover import take_over
-from .incident_state import IncidentPhase, TrackedIncident
 from .planning_loop import PlanningLoop
 from .rollback import Rollback
 from .self_healing import SelfHealing, answer_to, fault_epoch
-from .verification import Verifier
+from .tracked_incident import IncidentPhase, TrackedIncident
+from .verifier import Verifier
 
 OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
 

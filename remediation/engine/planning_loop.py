@@ -15,8 +15,8 @@ from remediation.policy.prediction import predict
 from remediation.policy.slowdown_cost import NOTHING
 
 from .engine_state import EngineState
-from .incident_state import IncidentPhase, TrackedIncident
 from .plan_builder import NoPlan, PlanRequest, alternatives, losers, make, saved
+from .tracked_incident import IncidentPhase, TrackedIncident
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from eagle_eye.types import Outcome, Plan, Progress, PulseStep
+from eagle_eye.types import Outcome, Plan, Progress, SnapshotStep
 from remediation.policy.downtime_model import regroups
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.prediction import PATIENCE
@@ -48,14 +48,14 @@ class Verification:
         """The same processes go on, in the same epoch."""
         return self.plan.action == "reattempt"
 
-    def counted(self, job: JobState) -> list[PulseStep]:
+    def counted(self, job: JobState) -> list[SnapshotStep]:
         """Steps after the action, those that are done again among them."""
         epoch = self.plan.target_of(job.name).epoch
         if self.in_place:
             return [step for step in job.steps if step.end > self.began]
         return [step for step in job.steps if step.epoch > epoch]
 
-    def new(self, job: JobState) -> list[PulseStep]:
+    def new(self, job: JobState) -> list[SnapshotStep]:
         """Steps after the action that had never been committed before."""
         counted = self.counted(job)
         if self.bad_step >= 0:
@@ -84,11 +84,11 @@ class Verification:
         still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
         return self._out_of_time(job, still, f"no step within {still:g} s")
 
-    def _moves(self, job: JobState, counted: list[PulseStep]) -> bool:
+    def _moves(self, job: JobState, counted: list[SnapshotStep]) -> bool:
         resumed = any(job.resumed.get(worker, 0.0) > self.began for worker in self.plan.target_of(job.name).workers)
         return bool(counted) or (self.in_place and resumed)
 
-    def _throughput(self, job: JobState, counted: list[PulseStep], policy: EngineSettings) -> tuple[bool, str]:
+    def _throughput(self, job: JobState, counted: list[SnapshotStep], policy: EngineSettings) -> tuple[bool, str]:
         if not counted:
             return False, "no step yet"
         workers, foretold = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
