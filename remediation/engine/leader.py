@@ -18,7 +18,7 @@ from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import JobFacts, Ledger
 from eagle_eye.rpc.control_messages import Body, Command, Decision, Order, Peer, Release, Waiting
 from eagle_eye.types import Demand, Layout, Plan
-from remediation.launcher.event_log import Journal, Write
+from remediation.launcher.event_log import EventLog, Write
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Leader:
 
     def _tell(self, name: str, peer: Peer, message: str) -> None:
         for job in [peer.job] if peer.job else self._jobs_on(peer.node):
-            journal = Journal(job, self._node, self._boot, self._clock, self._write, self._numbers)
+            journal = EventLog(job, self._node, self._boot, self._clock, self._write, self._numbers)
             journal.of_node(name, peer.node, message, {"role": peer.role, "boot": peer.boot})
 
     def _jobs_on(self, node: str) -> list[str]:

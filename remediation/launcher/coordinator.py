@@ -12,34 +12,34 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout
 
-from .effects import Answer, Dismiss, End, Tell
-from .elastic import Death, Elastic
+from .effects import CommandResult, DismissWorker, EmitEvent, End
+from .elastic import Elastic, WorkerDeath
 from .epochs import Effects
 from .eviction import OUT
-from .heal_budget import Budget
-from .job_declaration import Phase, Rules, Wish
-from .membership import Member, tally, voters
-from .worker_registry import Entrant
+from .heal_budget import HealBudget
+from .job_declaration import EpochRequest, JobDeclaration, JobPhase
+from .membership import Member, count_votes, voters
+from .worker_registry import JoinRequest
 
-__all__ = ["Coordinator", "Effects", "Phase", "Rules"]
+__all__ = ["Coordinator", "Effects", "JobDeclaration", "JobPhase"]
 
 
 class Coordinator(Elastic):
     """Every public method states one fact and returns what is to be done about it."""
 
     def __init__(
-        self, rules: Rules, budget: Budget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
+        self, declaration: JobDeclaration, budget: HealBudget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
     ) -> None:
-        """`last`: the last valid layout, after a succession or a restart; `lost`: nodes known to be gone."""
-        super().__init__(rules, budget, clock, last, lost)
+        """`last`: the last valid layout, after a coordinator election or a restart; `lost`: nodes known to be gone."""
+        super().__init__(declaration, budget, clock, last, lost)
         self._own_loss = bool(lost)
         self._awaited = set(voters(last)) - set(lost) if last is not None else set()
-        self._arm(rules.join_timeout_s if last is None else rules.batch_s)
+        self._arm(declaration.join_timeout_s if last is None else declaration.batch_s)
 
     # --- members ------------------------------------------------------------------------------------------------
 
     def joined(
-        self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[Entrant, ...] = ()
+        self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = ()
     ) -> Effects:
         """A launcher asks to take part (or is back after its session broke).
 
@@ -51,39 +51,39 @@ class Coordinator(Elastic):
         self.members[member.node] = member
         self._promised = max(self._promised, promised)
         out = member.node in self.excluded
-        self.roster.returned(member.node, elastic if self._can_use_the_workers_of(last) and not out else ())
+        self.registry.returned(member.node, elastic if self._can_use_the_workers_of(last) and not out else ())
         if elastic:
             self.budget.suit_elastic_workers()
-        away: Effects = [Dismiss(node=member.node, worker=each.worker, reason=OUT) for each in elastic if out]
+        away: Effects = [DismissWorker(node=member.node, worker=each.worker, reason=OUT) for each in elastic if out]
         return away + self._received(member, same, last, elastic)
 
-    def _received(self, member: Member, same: bool, last: Layout | None, elastic: tuple[Entrant, ...]) -> Effects:
-        if self.phase is Phase.GATHERING:
+    def _received(self, member: Member, same: bool, last: Layout | None, elastic: tuple[JoinRequest, ...]) -> Effects:
+        if self.phase is JobPhase.GATHERING:
             self._adopt(last)
             return self._gathered()
-        if self.phase is Phase.FORMING:
+        if self.phase is JobPhase.FORMING:
             return self._joined_while_forming(member, same)
-        if member.node in self.excluded or self.phase not in {Phase.RUNNING, Phase.WAITING}:
+        if member.node in self.excluded or self.phase not in {JobPhase.RUNNING, JobPhase.WAITING}:
             return []
-        if self.phase is Phase.RUNNING and self.in_place:
+        if self.phase is JobPhase.RUNNING and self.in_place:
             return self._joined_in_place(member, same, last)
-        if self.phase is Phase.RUNNING and self.last is not None:
+        if self.phase is JobPhase.RUNNING and self.last is not None:
             in_step = same and last is not None and last.epoch == self.last.epoch
             taken = member.node in self.last.nodes
-            full = not taken and len(self.last.nodes) >= self.rules.max_nodes
+            full = not taken and len(self.last.nodes) >= self.declaration.max_nodes
             if (taken and in_step) or full:
                 return self._first() if elastic and not self.last.in_place else []
             if self.budget.limit == 0:
-                return self._heal(Wish(reason="node lost")) if taken else []
+                return self._heal(EpochRequest(reason="node lost")) if taken else []
         self._arm_batch()
         return []
 
     def _can_use_the_workers_of(self, last: Layout | None) -> bool:
         """Elastic workers that were last told this layout may live on: no epoch with new processes has begun since."""
-        if self.phase is Phase.GATHERING or self.last is None:
+        if self.phase is JobPhase.GATHERING or self.last is None:
             return True
-        if self.phase is Phase.FORMING:
-            return self._wish.in_place
+        if self.phase is JobPhase.FORMING:
+            return self._request.in_place
         return self.last.in_place or (last is not None and last.epoch == self.last.epoch)
 
     def left(self, node: str) -> Effects:
@@ -92,16 +92,16 @@ class Coordinator(Elastic):
         if member is None or not member.connected:
             return []
         member.connected = False
-        if self.phase in {Phase.GATHERING, Phase.ENDED}:
+        if self.phase in {JobPhase.GATHERING, JobPhase.ENDED}:
             return []
         told: Effects = [
-            Tell(name="peer.lost", message=f"the session of the launcher on {node} broke", node=node,
-                 attributes={"seen_by": self.rules.node})
+            EmitEvent(name="peer.lost", message=f"the session of the launcher on {node} broke", node=node,
+                 attributes={"seen_by": self.declaration.node})
         ]  # fmt: skip
-        if self.phase is Phase.HALTING or self._wish.in_place or self.in_place:
+        if self.phase is JobPhase.HALTING or self._request.in_place or self.in_place:
             return told + self._left_in_place(node)
-        if self.phase is Phase.FORMING and self._forming is not None:
-            return told + (self._begin(self._wish) if node in self._forming.nodes else self._settle())
+        if self.phase is JobPhase.FORMING and self._forming is not None:
+            return told + (self._begin(self._request) if node in self._forming.nodes else self._settle())
         return told
 
     # --- workers ------------------------------------------------------------------------------------------------
@@ -111,27 +111,27 @@ class Coordinator(Elastic):
 
         `cause`: id of its event; `at_start`: what it died of, if it never came to its first step.
         """
-        return self.lost(Death(epoch=epoch, cause=cause, at_start=at_start))
+        return self.lost(WorkerDeath(epoch=epoch, cause=cause, at_start=at_start))
 
-    def lost(self, death: Death) -> Effects:
+    def lost(self, death: WorkerDeath) -> Effects:
         """A worker ended that should not have. Further deaths of the same epoch belong to the same event."""
         in_place = self._elastic_death(death)
         if in_place is not None:
             return in_place
-        if self.phase is not Phase.RUNNING or self.last is None or death.epoch != self.last.epoch:
+        if self.phase is not JobPhase.RUNNING or self.last is None or death.epoch != self.last.epoch:
             return []
         if death.at_start and self.last.reason == "start" and not self.suspects:
             return self._fail(f"the script ended before its first step: {death.at_start}")
         reason = "node lost" if self.suspects else "death"
-        return self._heal(Wish(reason=reason, cause=death.cause))
+        return self._heal(EpochRequest(reason=reason, cause=death.cause))
 
-    def standing_still(self) -> Effects:
+    def no_progress(self) -> Effects:
         """The second witness: no worker has moved since the session of a suspect broke."""
-        return self._heal(Wish(reason="node lost")) if self.suspects else []
+        return self._heal(EpochRequest(reason="node lost")) if self.suspects else []
 
     def finished(self, node: str, epoch: int) -> Effects:
         """All workers of a node ended with code 0."""
-        if self.phase is not Phase.RUNNING or self.last is None or epoch != self.last.epoch:
+        if self.phase is not JobPhase.RUNNING or self.last is None or epoch != self.last.epoch:
             return []
         self._finished.add(node)
         if not self._finished.issuperset(self.last.nodes):
@@ -150,74 +150,74 @@ class Coordinator(Elastic):
         Of an elastic job only those concerned, if it is only asked who is in and who is out: `workers` are left out until new
         ones have taken their place, those of excluded nodes for as long as their nodes are; the others go on.
         """
-        wish = Wish(reason=reason, plan=plan, resume_step=resume_step)
+        request = EpochRequest(reason=reason, plan=plan, resume_step=resume_step)
         elsewhere = resume_step >= 0 or bool(skip)
         if workers and self.in_place and not (elsewhere or exclude or release):
-            return self._restart_some(command, workers, wish, own)
-        if self.phase not in {Phase.RUNNING, Phase.WAITING, Phase.SPENT}:
-            return [Answer(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
+            return self._restart_some(command, workers, request, own)
+        if self.phase not in {JobPhase.RUNNING, JobPhase.WAITING, JobPhase.SPENT}:
+            return [CommandResult(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
         out = (self.excluded | set(exclude)) - set(release)
         evicts = bool(exclude or release) and not (elsewhere or workers) and self._lives_without(out)
         error = self._nodes_missing_without(out) or (self._too_few_without(out) if evicts else "")
         if error:
-            return [Answer(command=command, error=error)]
+            return [CommandResult(command=command, error=error)]
         if own and not self.budget.take():
-            return [Answer(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
+            return [CommandResult(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
         if evicts:
-            return self._evict(command, out, wish)
+            return self._evict(command, out, request)
         self.excluded = out
         self._skipped |= set(skip)
         self._unanswered.append(command)
-        return self._begin(wish)
+        return self._begin(request)
 
     def _nodes_missing_without(self, out: set[str]) -> str:
         left = sum(member.connected and member.node not in out for member in self.members.values())
-        if left >= self.rules.min_nodes:
+        if left >= self.declaration.min_nodes:
             return ""
-        return f"without {', '.join(sorted(out))} {left} node(s) are left, the job needs {self.rules.min_nodes}"
+        return f"without {', '.join(sorted(out))} {left} node(s) are left, the job needs {self.declaration.min_nodes}"
 
-    def _restart_some(self, command: str, workers: tuple[str, ...], wish: Wish, own: bool) -> Effects:
-        if self.phase is not Phase.RUNNING:
-            return [Answer(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
+    def _restart_some(self, command: str, workers: tuple[str, ...], request: EpochRequest, own: bool) -> Effects:
+        if self.phase is not JobPhase.RUNNING:
+            return [CommandResult(command=command, error=f"the job is {self.phase}: ask again in its next epoch")]
         found = [worker for worker in workers if worker in self._serving]
         if not found:  # the job was faster
-            return [Answer(command=command, epoch=self.epoch)]
+            return [CommandResult(command=command, epoch=self.epoch)]
         if len(found) == len(self._serving):  # nobody would be left to go on
-            return self.restart(command, plan=wish.plan, reason=wish.reason, own=own)
+            return self.restart(command, plan=request.plan, reason=request.reason, own=own)
         if own and not self.budget.take():
-            return [Answer(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
+            return [CommandResult(command=command, error=f"the job's own budget ({self.budget.heal}) is spent")]
         self._unanswered.append(command)
         excluded = [effect for worker in found for effect in self._exclude(worker, "it is restarted by command")]
-        return excluded + self._begin(msgspec.structs.replace(wish, in_place=True))
+        return excluded + self._begin(msgspec.structs.replace(request, in_place=True))
 
     def release(self, command: str, node: str, plan: str = "") -> Effects:
         """An excluded node may take part again."""
         self.excluded.discard(node)
-        self.roster.forgive(node)
-        room = self.last is not None and len(self.last.nodes) < self.rules.max_nodes
-        if not self._connected(node) or self.phase not in {Phase.RUNNING, Phase.WAITING} or not room:
-            return [Answer(command=command, epoch=self.epoch)]
+        self.registry.forgive(node)
+        room = self.last is not None and len(self.last.nodes) < self.declaration.max_nodes
+        if not self._connected(node) or self.phase not in {JobPhase.RUNNING, JobPhase.WAITING} or not room:
+            return [CommandResult(command=command, epoch=self.epoch)]
         if self.in_place:
-            return [*self._replace(), Answer(command=command, epoch=self.epoch)]
+            return [*self._replace(), CommandResult(command=command, epoch=self.epoch)]
         self._unanswered.append(command)
-        return self._begin(Wish(reason="node released", plan=plan))
+        return self._begin(EpochRequest(reason="node released", plan=plan))
 
     def stop(self, command: str = "") -> Effects:
         """Somebody wants the job to end."""
-        if self.phase is Phase.ENDED:
-            return [Answer(command=command, epoch=self.epoch)] if command else []
-        self.phase = Phase.ENDED
+        if self.phase is JobPhase.ENDED:
+            return [CommandResult(command=command, epoch=self.epoch)] if command else []
+        self.phase = JobPhase.ENDED
         self._due.clear()
-        answer: Effects = [Answer(command=command, epoch=self.epoch)] if command else []
+        answer: Effects = [CommandResult(command=command, epoch=self.epoch)] if command else []
         return [*answer, self._job_event("job.finished", "stopped", reason="stopped"), End(code=130, reason="stopped")]
 
     # --- time ---------------------------------------------------------------------------------------------------
 
     def _phase_is_late(self) -> Effects:
-        if self.phase is Phase.GATHERING:
+        if self.phase is JobPhase.GATHERING:
             return self._gathered(patient=False)
-        if self.phase is Phase.RUNNING:  # joiners have gathered: one epoch for all of them
-            return self._replace() if self.in_place else self._begin(Wish(reason="node returned"))
+        if self.phase is JobPhase.RUNNING:  # joiners have gathered: one epoch for all of them
+            return self._replace() if self.in_place else self._begin(EpochRequest(reason="node returned"))
         return super()._phase_is_late()
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -226,29 +226,29 @@ class Coordinator(Elastic):
         """Begin if everybody is here, or if enough are and the patience is over."""
         if self.last is not None:
             return self._succeed(patient)
-        here = len(self._participants())
-        if here >= self.rules.max_nodes or (here >= self.rules.min_nodes and not self._waits and not patient):
-            return self._begin(self._wish)
-        if not self._waits and here >= self.rules.min_nodes:
+        here = len(self._eligible())
+        if here >= self.declaration.max_nodes or (here >= self.declaration.min_nodes and not self._waits and not patient):
+            return self._begin(self._request)
+        if not self._waits and here >= self.declaration.min_nodes:
             self._arm_batch()
         return []
 
     def _succeed(self, patient: bool) -> Effects:
-        """After a succession: all that are awaited, or at least half of the last layout."""
+        """After a coordinator election: all that are awaited, or at least half of the last layout."""
         here = {node for node, member in self.members.items() if member.connected}
-        count = tally(self.last, here)
+        count = count_votes(self.last, here)
         if not (self._awaited <= here or (not patient and (count.majority or count.half))):
             if not self._waits and patient:
                 self._arm_batch()
             return []
-        return self._heal(self._wish) if self._own_loss else self._begin(self._placed(self._wish))
+        return self._heal(self._request) if self._own_loss else self._begin(self._placed(self._request))
 
     def _adopt(self, last: Layout | None) -> None:
         """A joiner knows a newer valid layout than we do."""
         if last is None or (self.last is not None and last.epoch <= self.last.epoch):
             return
         if self.last is None:
-            self._wish = Wish(reason="node returned")
+            self._request = EpochRequest(reason="node returned")
         self.last = last
         self.epoch = max(self.epoch, last.epoch)
         self.excluded, self._skipped = set(last.excluded), set(last.skipped)
@@ -261,9 +261,9 @@ class Coordinator(Elastic):
         if layout is None:
             return []
         if member.node in layout.nodes and not same:
-            return self._begin(self._wish)
+            return self._begin(self._request)
         stuck = self._acknowledged.issuperset(layout.nodes)
         if stuck and member.node not in layout.nodes and member.node not in self.excluded:
-            return self._begin(self._wish)
+            return self._begin(self._request)
         return [self._prepare(layout, (member.node,))]
 

@@ -6,7 +6,7 @@ from eagle_eye.types import Layout
 from .membership import voters
 
 
-class Succession:
+class CoordinatorElection:
     """The order in which the launchers of the last valid layout are tried."""
 
     def __init__(self, last: Layout, own_node: str, gone: tuple[str, ...] = ()) -> None:
@@ -16,7 +16,7 @@ class Succession:
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """Nodes that did not answer, in the order of succession."""
+        """Nodes that did not answer, in the election order."""
         return tuple(node for node in self._last.launchers if node in self._gone)
 
     def next(self) -> str:
@@ -40,7 +40,7 @@ RETURN_S = 0.5
 """A session that broke is given so long to come back, whatever the steps do."""
 
 
-class StandStill:
+class ProgressWitness:
     """For how long no worker of this node has moved: the second witness that a launcher is gone.
 
     A step needs every rank of its epoch: as long as steps are completed nobody is gone, whatever the sessions say.

@@ -18,7 +18,7 @@ QUICK_LOOK_S = 0.003
 """Where every millisecond counts: some 20 µs a process and look."""
 
 
-class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessStat(msgspec.Struct, frozen=True, kw_only=True):
     """What /proc/PID/stat says of a process."""
 
     state: str
@@ -29,15 +29,15 @@ class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
     """As of waitpid, once the process is exiting and the kernel lets us see it."""
 
 
-def parse_stat(line: str) -> Glimpse:
+def parse_stat(line: str) -> ProcessStat:
     """Read one line of /proc/PID/stat."""
     fields = line.rpartition(")")[2].split()
     exiting = bool(int(fields[6]) & PF_EXITING) or fields[0] in "ZX"
     status = int(fields[49]) if exiting and len(fields) > 49 else None
-    return Glimpse(state=fields[0], exiting=exiting, start_time=int(fields[19]), status=status)
+    return ProcessStat(state=fields[0], exiting=exiting, start_time=int(fields[19]), status=status)
 
 
-def glimpse(pid: int) -> Glimpse | None:
+def process_stat(pid: int) -> ProcessStat | None:
     """Look at a process once; None if there is none."""
     try:
         return parse_stat(Path(f"/proc/{pid}/stat").read_text(errors="replace"))

@@ -14,13 +14,13 @@ from eagle_eye.rpc.control_messages import Body, Command, Peer
 from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.types import Layout
 
-from .coordinator import Coordinator, Phase
-from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
-from .elastic_effect_executor import COMMANDS, TOLD, InPlace
-from .event_log import Journal
+from .coordinator import Coordinator, JobPhase
+from .effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
+from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor
+from .event_log import EventLog
 from .membership import Member, precedes
-from .worker_environment import Store
-from .worker_registry import Entrant
+from .worker_environment import StoreAddress
+from .worker_registry import JoinRequest
 
 log = logging.getLogger(__name__)
 
@@ -30,36 +30,36 @@ END_S = 15.0
 GRANT_S = 1.0
 
 Obey = Callable[[Command], Awaitable[Body]]
-MakeStore = Callable[[], Awaitable[Store]]
+MakeStore = Callable[[], Awaitable[StoreAddress]]
 RollBack = Callable[[int], None]
 
 
-class Coordination:
+class EffectExecutor:
     """One launcher's time as coordinator. `own`: the launcher itself, reached without a session."""
 
     def __init__(
-        self, coordinator: Coordinator, server: ControlServer, own: Obey, journal: Journal, *,
+        self, coordinator: Coordinator, server: ControlServer, own: Obey, event_log: EventLog, *,
         leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, clock: Clock,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._server = server
         self._own = own
-        self._journal = journal
+        self._event_log = event_log
         self._leader = leader
         self._make_store = make_store
         self._roll_back = roll_back
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._store: asyncio.Task[Store] | None = None
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._store: asyncio.Task[StoreAddress] | None = None
+        self._answers: dict[str, asyncio.Future[CommandResult]] = {}
         self._commands = 0
         self._closed = False
         self._said_alone = False
-        self._in_place = InPlace(self, journal, clock, self._report_layout)
+        self._in_place = ElasticEffectExecutor(self, event_log, clock, self._report_layout)
 
     async def yield_to(self, address: str) -> None:
         """Another coordinator lives: send those that joined us there, and give the work up."""
-        own = self.coordinator.rules.node
+        own = self.coordinator.declaration.node
         followers = [node for node, member in self.coordinator.members.items() if member.connected and node != own]
         await asyncio.gather(*(self.quietly(node, "follow", {"address": address}) for node in followers))
         await self.close()
@@ -75,19 +75,19 @@ class Coordination:
         await asyncio.gather(*tasks, return_exceptions=True)
         for future in self._answers.values():
             if not future.done():
-                future.set_result(Answer(command="", error="this launcher no longer coordinates the job"))
+                future.set_result(CommandResult(command="", error="this launcher no longer coordinates the job"))
 
     # --- facts in --------------------------------------------------------------------------------------------------
 
     def join(self, body: Body) -> Body:
         """A launcher asks to take part. A candidate refuses those before it in the order: they shall lead."""
         state = self.coordinator
-        if state.candidate and state.last is not None and precedes(state.last, body["node"], state.rules.node):
+        if state.candidate and state.last is not None and precedes(state.last, body["node"], state.declaration.node):
             return {"accepted": False, "coordinator": ""}
         member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), boot=body["boot"])
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
-        elastic = msgspec.convert(body.get("elastic", ()), tuple[Entrant, ...])
+        elastic = msgspec.convert(body.get("elastic", ()), tuple[JoinRequest, ...])
         self.do(self.coordinator.joined(member, last, int(body["promised"]), elastic))
         return {"accepted": True}
 
@@ -95,7 +95,7 @@ class Coordination:
         """A launcher tells of its workers."""
         if kind == "death":
             self.do(self._in_place.death(body))
-        elif kind in TOLD:
+        elif kind in ELASTIC_REPORTS:
             self._in_place.report(kind, body)
         elif kind == "finished":
             self.do(self.coordinator.finished(node, int(body["epoch"])))
@@ -115,10 +115,10 @@ class Coordination:
         state = self.coordinator
         if command.epoch and command.epoch < state.epoch:
             raise Stale(f"epoch {command.epoch} of {command.job} is over: epoch {state.epoch} has begun; plan anew")
-        if state.phase in {Phase.GATHERING, Phase.FORMING} and command.action in {"restart", "release", *COMMANDS}:
+        if state.phase in {JobPhase.GATHERING, JobPhase.FORMING} and command.action in {"restart", "release", *COMMANDS}:
             raise TemporaryError(f"{command.job} is {state.phase}: ask again in a moment", delay=0.5)
         if command.action == "restart":
-            return await self.answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_wish(command)))
+            return await self.answered(lambda key: self.coordinator.restart(key, plan=command.plan, **_request(command)))
         if command.action == "release":
             node = str(command.arguments["node"])
             return await self.answered(lambda key: self.coordinator.release(key, node, command.plan))
@@ -141,12 +141,12 @@ class Coordination:
             "nodes": {node: member.connected for node, member in state.members.items()},
         } | self._in_place.status  # fmt: skip
 
-    async def answered(self, wish: Callable[[str], list[Effect]]) -> Body:
+    async def answered(self, request: Callable[[str], list[Effect]]) -> Body:
         """Do it, and wait until it is done. Raises PermanentError if it is refused."""
         self._commands += 1
         key = str(self._commands)
         future = self._answers[key] = asyncio.get_running_loop().create_future()
-        self.do(wish(key))
+        self.do(request(key))
         answer = await future
         if answer.error:
             raise PermanentError(answer.error)
@@ -189,12 +189,12 @@ class Coordination:
                 self.go(self._start(effect))
             case AskGrant():
                 self.go(self._ask(effect))
-            case Halt():
+            case EndWorkers():
                 for node in effect.nodes:
                     self.go(self.quietly(node, "halt", {"reason": effect.reason}))
-            case Tell():
+            case EmitEvent():
                 self._tell(effect)
-            case Answer():
+            case CommandResult():
                 future = self._answers.pop(effect.command, None)
                 if future is not None and not future.done():
                     future.set_result(effect)
@@ -209,7 +209,7 @@ class Coordination:
         for node in effect.nodes:
             self.go(self._vote(node, effect.layout))
 
-    async def _new_store(self) -> Store:
+    async def _new_store(self) -> StoreAddress:
         return await self._make_store()
 
     async def _vote(self, node: str, layout: Layout) -> None:
@@ -225,13 +225,13 @@ class Coordination:
 
     async def _start(self, effect: Start) -> None:
         layout = effect.layout
-        self._journal.layout(layout)
+        self._event_log.layout(layout)
         self.go(self._report_layout(layout, effect.budget_left))
         making, self._store = self._store, None
         try:
             if layout.resume_step >= 0:
                 await asyncio.to_thread(self._roll_back, layout.resume_step)
-            store = self._in_place.meeting = await making if making is not None else await self._make_store()
+            store = self._in_place.torch_store = await making if making is not None else await self._make_store()
         except EagleEyeError as error:
             log.exception("epoch %d cannot be started", layout.epoch)
             self.do(self.coordinator.died(layout.epoch, at_start=str(error)))
@@ -263,14 +263,14 @@ class Coordination:
             self.go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
 
     def _words(self, layout: Layout, budget_left: int) -> Body:
-        rules, budget = self.coordinator.rules, self.coordinator.budget
-        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": rules.min_nodes, **self.coordinator.demand}
+        declaration, budget = self.coordinator.declaration, self.coordinator.budget
+        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": declaration.min_nodes, **self.coordinator.demand}
 
     async def _ask(self, effect: AskGrant) -> None:
         granted, heard, reason = False, False, "no server is known: start the launchers with --server"
         if self._leader is not None:
             body = {
-                "job": self.coordinator.rules.job, "epoch": effect.layout.epoch, "layout": effect.layout,
+                "job": self.coordinator.declaration.job, "epoch": effect.layout.epoch, "layout": effect.layout,
                 "missing": list(effect.missing),
             }  # fmt: skip
             try:
@@ -287,25 +287,25 @@ class Coordination:
     async def _end(self, effect: End) -> None:
         log.info("the job is over: %s", effect.reason.partition("\n")[0])
         nodes = [node for node, member in self.coordinator.members.items() if member.connected]
-        own = self.coordinator.rules.node
+        own = self.coordinator.declaration.node
         arguments = {"code": effect.code, "reason": effect.reason}
         await asyncio.gather(*(self.quietly(node, "end", arguments) for node in nodes if node != own))
         await self.quietly(own, "end", arguments)
 
-    def _tell(self, effect: Tell) -> None:
+    def _tell(self, effect: EmitEvent) -> None:
         log.info("%s: %s", effect.name, effect.message.partition("\n")[0])
         if effect.node:
-            self._journal.of_node(effect.name, effect.node, effect.message, effect.attributes)
+            self._event_log.of_node(effect.name, effect.node, effect.message, effect.attributes)
         else:
-            self._journal.of_job(effect.name, effect.message, effect.attributes)
+            self._event_log.of_job(effect.name, effect.message, effect.attributes)
 
     # --- the way there ---------------------------------------------------------------------------------------------
 
     async def send(self, node: str, action: str, arguments: Body, epoch: int = 0) -> Body:
         """Command a launcher, ourselves included. Raises what it answered."""
-        job = self.coordinator.rules.job
+        job = self.coordinator.declaration.job
         command = Command(action=action, job=job, epoch=epoch, arguments=arguments)
-        if node == self.coordinator.rules.node:
+        if node == self.coordinator.declaration.node:
             return await self._own(msgspec.structs.replace(command, arguments=msgspec.to_builtins(arguments)))
         return await self._server.command(Peer(role="launcher", node=node, job=job), command, COMMAND_S)
 
@@ -341,7 +341,7 @@ class Coordination:
         self.do(self.coordinator.tick())
 
 
-def _wish(command: Command) -> dict[str, Any]:
+def _request(command: Command) -> dict[str, Any]:
     """The arguments of the command `restart`, each of its type. Raises ControlError."""
     given = command.arguments
     try:

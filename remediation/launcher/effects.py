@@ -35,7 +35,7 @@ class Start(Effect, frozen=True, kw_only=True):
     budget_left: int
 
 
-class Regroup(Effect, frozen=True, kw_only=True):
+class RegroupWorkers(Effect, frozen=True, kw_only=True):
     """The epoch is valid and its workers live: write it down, and bring them the transition."""
 
     nodes: tuple[str, ...]
@@ -46,7 +46,7 @@ class Regroup(Effect, frozen=True, kw_only=True):
     budget_left: int
 
 
-class Fork(Effect, frozen=True, kw_only=True):
+class ForkWorkers(Effect, frozen=True, kw_only=True):
     """Start workers that will join the running epoch."""
 
     node: str
@@ -54,7 +54,7 @@ class Fork(Effect, frozen=True, kw_only=True):
     layout: Layout
 
 
-class Exclude(Effect, frozen=True, kw_only=True):
+class ExcludeWorker(Effect, frozen=True, kw_only=True):
     """A worker lives but is not part of the job any more, until it enters again."""
 
     node: str
@@ -62,7 +62,7 @@ class Exclude(Effect, frozen=True, kw_only=True):
     reason: str
 
 
-class Dismiss(Effect, frozen=True, kw_only=True):
+class DismissWorker(Effect, frozen=True, kw_only=True):
     """A worker came too late: there is nothing left to join."""
 
     node: str
@@ -81,14 +81,14 @@ class HaltWorkers(Effect, frozen=True, kw_only=True):
     """Worker; '' if none holds more than the initial state."""
 
 
-class Halt(Effect, frozen=True, kw_only=True):
+class EndWorkers(Effect, frozen=True, kw_only=True):
     """End the workers of these nodes: until there are enough nodes the job cannot go on."""
 
     nodes: tuple[str, ...]
     reason: str
 
 
-class Tell(Effect, frozen=True, kw_only=True):
+class EmitEvent(Effect, frozen=True, kw_only=True):
     """Write an event about the job (or, with `node`, about a node)."""
 
     name: str
@@ -97,7 +97,7 @@ class Tell(Effect, frozen=True, kw_only=True):
     node: str = ""
 
 
-class Answer(Effect, frozen=True, kw_only=True):
+class CommandResult(Effect, frozen=True, kw_only=True):
     """A command is done (error empty) or refused."""
 
     command: str

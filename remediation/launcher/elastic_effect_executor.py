@@ -13,24 +13,24 @@ from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
 
 from .coordinator import Coordinator
-from .effects import Dismiss, Effect, Exclude, Fork, HaltWorkers, Prepare, Regroup
-from .elastic import Death
-from .event_log import Journal
+from .effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
+from .elastic import WorkerDeath
+from .event_log import EventLog
 from .rendezvous_store import RendezvousStore
-from .stall_detector import Verdicts, View
-from .worker_environment import Store
-from .worker_registry import Entrant
+from .stall_detector import NodeReport, StallDetector
+from .worker_environment import StoreAddress
+from .worker_registry import JoinRequest
 
 log = logging.getLogger(__name__)
 
-TOLD = frozenset({"entered", "held", "broken", "joined", "resumed", "saving", "leave", "exited", "abandoned", "standing"})
+ELASTIC_REPORTS = frozenset({"entered", "held", "broken", "joined", "resumed", "saving", "leave", "exited", "abandoned", "standing"})
 """Facts about elastic workers that launchers report."""
 COMMANDS = frozenset({"rebalance", "resize", "standing"})
-NOWHERE = Store(host="127.0.0.1", port=0, served=False)
+NO_STORE = StoreAddress(host="127.0.0.1", port=0, served=False)
 
 
-class Driver(Protocol):
-    """What `Coordination` does for us."""
+class Executor(Protocol):
+    """What `EffectExecutor` does for us."""
 
     coordinator: Coordinator
 
@@ -38,24 +38,24 @@ class Driver(Protocol):
     def go(self, work: Coroutine[Any, Any, None]) -> None: ...
     async def send(self, node: str, action: str, arguments: Body, epoch: int = 0) -> Body: ...
     async def quietly(self, node: str, action: str, arguments: Body) -> None: ...
-    async def answered(self, wish: Callable[[str], list[Effect]]) -> Body: ...
+    async def answered(self, request: Callable[[str], list[Effect]]) -> Body: ...
 
 
-class InPlace:
+class ElasticEffectExecutor:
     """One launcher's time as coordinator of elastic workers."""
 
     def __init__(
-        self, driver: Driver, journal: Journal, clock: Clock, told_leader: Callable[[Layout, int], Awaitable[None]]
+        self, driver: Executor, event_log: EventLog, clock: Clock, told_leader: Callable[[Layout, int], Awaitable[None]]
     ) -> None:
         """`told_leader`: tells the server of a layout."""
         self._driver = driver
-        self._journal = journal
+        self._event_log = event_log
         self.store = RendezvousStore(clock)
         self._told_leader = told_leader
-        self._verdicts = Verdicts(clock)
+        self._stall_detector = StallDetector(clock)
         self._regrouped = asyncio.Event()
         self._regrouped.set()
-        self.meeting = NOWHERE
+        self.torch_store = NO_STORE
         """The store of the last epoch that was begun with new processes."""
 
     # --- facts in ---------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class InPlace:
         state, epoch = self._driver.coordinator, int(body.get("epoch", 0))
         worker = str(body.get("worker", ""))
         if kind == "entered":
-            return state.entered(msgspec.convert(body["entrant"], Entrant))
+            return state.entered(msgspec.convert(body["join_request"], JoinRequest))
         if kind == "held":
             holdings = msgspec.convert(body["holdings"], tuple[WorkerStateReport, ...])
             return state.held(epoch, holdings, tuple(body.get("silent", ())))
@@ -85,11 +85,11 @@ class InPlace:
             return state.exited(worker, int(body.get("pid", 0)))
         if kind == "abandoned":
             return self.death(body)
-        view = msgspec.convert(body["view"], View)
-        culprits = self._verdicts.culprits(str(body["node"]), view, state.serving, state.account is not None)
+        view = msgspec.convert(body["view"], NodeReport)
+        culprits = self._stall_detector.culprits(str(body["node"]), view, state.serving, state.recovery_stats is not None)
         if culprits:
             return state.stalled(epoch, culprits)
-        return state.stuck(epoch) if self._verdicts.stuck(state.serving, state.met_again) else []
+        return state.stuck(epoch) if self._stall_detector.stuck(state.serving, state.met_again) else []
 
     def _saving(self, body: Body) -> list[Effect]:
         words = {name: str(body.get(name, "")) for name in ("why", "path")}
@@ -97,7 +97,7 @@ class InPlace:
 
     def death(self, body: Body) -> list[Effect]:
         """A worker died, elastic or not."""
-        return self._driver.coordinator.lost(msgspec.convert({name: body[name] for name in body if name != "lasting"}, Death))
+        return self._driver.coordinator.lost(msgspec.convert({name: body[name] for name in body if name != "lasting"}, WorkerDeath))
 
     # --- effects out --------------------------------------------------------------------------------------------------
 
@@ -108,13 +108,13 @@ class InPlace:
             case Prepare():
                 for node in effect.nodes:
                     go(self._fence(node, effect))
-            case Regroup():
+            case RegroupWorkers():
                 go(self._regroup(effect))
-            case Fork():  # it competes with the living for the processor: they first
+            case ForkWorkers():  # it competes with the living for the processor: they first
                 go(self._fork(effect))
-            case Exclude():
+            case ExcludeWorker():
                 go(quietly(effect.node, "exclude", {"worker": effect.worker, "reason": effect.reason}))
-            case Dismiss():
+            case DismissWorker():
                 go(quietly(effect.node, "dismiss", {"worker": effect.worker, "reason": effect.reason}))
             case HaltWorkers():
                 words = {"epoch": effect.epoch, "reason": effect.reason, "code": effect.code, "saver": effect.saver}
@@ -132,20 +132,20 @@ class InPlace:
         state = self._driver.coordinator
         self._driver.do(state.acknowledged(node, epoch) if answer["vote"] else state.refused(epoch, int(answer["promised"])))
 
-    async def _regroup(self, effect: Regroup) -> None:
+    async def _regroup(self, effect: RegroupWorkers) -> None:
         self._regrouped.clear()
         try:
             await self._bring(effect)
         finally:
             self._regrouped.set()
 
-    async def _bring(self, effect: Regroup) -> None:
+    async def _bring(self, effect: RegroupWorkers) -> None:
         layout = effect.layout
         self.store.begin(layout.epoch)
         arguments = {"layout": layout, "words": words_of(effect.transition), "leaving": list(effect.leaving)}
         sending = [asyncio.ensure_future(self._driver.send(node, "regroup", arguments)) for node in effect.nodes]
         await asyncio.sleep(0)  # the words are on their way before anything is written down
-        self._journal.layout(layout)
+        self._event_log.layout(layout)
         self._driver.go(self._tell_leader(layout, effect.budget_left))
         results = await asyncio.gather(*sending, return_exceptions=True)
         for node, result in zip(effect.nodes, results, strict=True):
@@ -158,21 +158,21 @@ class InPlace:
     async def _tell_leader(self, layout: Layout, budget_left: int) -> None:
         await self._told_leader(layout, budget_left)
 
-    async def _fork(self, effect: Fork) -> None:
+    async def _fork(self, effect: ForkWorkers) -> None:
         await self._regrouped.wait()
         state = self._driver.coordinator
         limit = state.budget.limit
-        arguments = {"layout": effect.layout, "slots": list(effect.slots), "store": self.meeting, "max_restarts": limit}
+        arguments = {"layout": effect.layout, "slots": list(effect.slots), "store": self.torch_store, "max_restarts": limit}
         try:
             await self._driver.send(effect.node, "fork", arguments)
         except EagleEyeError as error:
             log.warning("%s starts no new workers: %s", effect.node, error)
-            workers = [state.roster.name(effect.node, slot) for slot in effect.slots]
+            workers = [state.registry.name(effect.node, slot) for slot in effect.slots]
             if isinstance(error, TemporaryError):  # it was not reached: when it is back it is asked again
-                state.roster.not_asked(workers)
+                state.registry.not_asked(workers)
                 return
             for worker in workers:
-                self._driver.do(state.lost(Death(epoch=state.epoch, worker=worker)))
+                self._driver.do(state.lost(WorkerDeath(epoch=state.epoch, worker=worker)))
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -198,12 +198,12 @@ class InPlace:
     def status(self) -> Body:
         """Of the elastic workers."""
         state = self._driver.coordinator
-        entrant = next(iter(state.roster.entered.values()), None)
+        join_request = next(iter(state.registry.entered.values()), None)
         transition = state.transition
         shares = zip(transition.target.workers, transition.shares, strict=True) if transition is not None else ()
         return {
-            "elastic": entrant is not None, "micro_batches": entrant.micro_batches if entrant else 0,
-            "shares": {worker: list(mine) for worker, mine in shares}, "waiting": sorted(state.roster.awaited),
+            "elastic": join_request is not None, "micro_batches": join_request.micro_batches if join_request else 0,
+            "shares": {worker: list(mine) for worker, mine in shares}, "waiting": sorted(state.registry.awaited),
         }  # fmt: skip
 
 

@@ -13,16 +13,16 @@ from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
 
-from .death_watch import glimpse
-from .event_log import Journal
-from .job_file import Presence
+from .death_watch import process_stat
+from .event_log import EventLog
+from .job_file import JobFile
 from .rendezvous_store import Ask, ask_patiently
 from .settings import LauncherSettings
-from .stall_detector import Quiet, Sight
-from .vote_log import TermsFile
+from .stall_detector import InactivityTimer, WorkerSample
+from .vote_log import VoteLog
 from .worker_dump import dump_workers
-from .worker_environment import Store
-from .worker_sessions import ElasticSessions, Fenced
+from .worker_environment import StoreAddress
+from .worker_sessions import FenceResult, WorkerSessions
 from .workers import Worker, Workers
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ WAKE_S = 5.0
 """How long a worker that was left out may stand still before it is killed and replaced."""
 GO_S = 30.0
 """How long one that is not needed any more may take to end, before it is killed."""
-TOLD = frozenset({"broken", "joined", "resumed", "saving"})
+FORWARDED_REPORTS = frozenset({"broken", "joined", "resumed", "saving"})
 """Words that are handed to the coordinator as they are."""
 
 Report = Callable[[str, Body], None]
@@ -45,25 +45,25 @@ class ElasticNode:
     """Turns commands into words for the workers, and their words into facts for the coordinator."""
 
     def __init__(
-        self, settings: LauncherSettings, workers: Workers, terms: TermsFile, presence: Presence, journal: Journal,
+        self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
         clock: Clock, *, report: Report, ask_store: Ask,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._workers = workers
-        self._terms = terms
-        self._presence = presence
-        self._journal = journal
+        self._votes = votes
+        self._job_file = job_file
+        self._event_log = event_log
         self._clock = clock
         self._report = report
         self._ask_store = ask_store
-        self.sessions = ElasticSessions(settings.elastic_socket, self._is_ours, self._heard)
+        self.sessions = WorkerSessions(settings.elastic_socket, self._is_ours, self._heard)
         self.broken: Callable[[], None] = lambda: None
         """Called when a worker's connections broke."""
-        self._entrants: dict[str, Body] = {}
+        self._join_requests: dict[str, Body] = {}
         self._expiring: dict[str, asyncio.Task[None]] = {}
         self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._quiet = Quiet(clock, LOOK_S)
+        self._quiet = InactivityTimer(clock, LOOK_S)
         self._told: dict[str, int | None] = {}
         """Worker → its marks when it was last given an epoch's orders."""
 
@@ -87,29 +87,29 @@ class ElasticNode:
         """Elastic workers that have entered and have not ended."""
         return tuple(
             worker for worker in self._workers.all
-            if worker.running and self._entrants.get(worker.name, {}).get("pid") == worker.pid
+            if worker.running and self._join_requests.get(worker.name, {}).get("pid") == worker.pid
         )  # fmt: skip
 
     @property
-    def roster(self) -> list[Body]:
+    def registry(self) -> list[Body]:
         """How they presented themselves, for a coordinator that has not heard of them."""
-        return [self._entrants[worker.name] for worker in self.living if not worker.fenced]
+        return [self._join_requests[worker.name] for worker in self.living if not worker.fenced]
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     async def _fence(self, arguments: Body) -> Body:
         """The words go out first; the vote is on disk before it is spoken; the holdings follow as a fact."""
-        epoch, promised = int(arguments["epoch"]), self._terms.terms.promised
+        epoch, promised = int(arguments["epoch"]), self._votes.record.promised
         if epoch <= promised:
             return {"vote": False, "promised": promised}
         wanted = {worker.name for worker in self.living} & set(arguments["workers"])  # nobody waits for one that is left out
         asked = wanted & set(self.sessions.present)
         soft = asked & set(arguments.get("soft", ()))
         self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft), wanted - asked))
-        vote = await asyncio.to_thread(self._terms.promise, epoch)
+        vote = await asyncio.to_thread(self._votes.promise, epoch)
         return {"vote": vote, "promised": promised}
 
-    async def _collected(self, epoch: int, fence: "asyncio.Task[Fenced | None]", mute: set[str]) -> None:
+    async def _collected(self, epoch: int, fence: "asyncio.Task[FenceResult | None]", mute: set[str]) -> None:
         """`mute`: they live but have no session."""
         fenced = await fence
         if fenced is None:
@@ -123,8 +123,8 @@ class ElasticNode:
 
     async def _regroup(self, arguments: Body) -> Body:
         layout = msgspec.convert(arguments["layout"], Layout)
-        if layout.epoch < self._terms.terms.promised:
-            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
+        if layout.epoch < self._votes.record.promised:
+            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._votes.record.promised}")
         for place in layout.placements:
             if place.node == self._settings.node:
                 self._told[place.worker] = self._marks(place.worker)
@@ -133,8 +133,8 @@ class ElasticNode:
             self._release(str(worker))
         self._let_go()
         self._workers.adopt(layout)
-        self._presence.write(layout.epoch, self._workers.all)
-        await asyncio.to_thread(self._terms.valid, layout)
+        self._job_file.write(layout.epoch, self._workers.all)
+        await asyncio.to_thread(self._votes.valid, layout)
         return {}
 
     def _release(self, name: str) -> None:
@@ -150,11 +150,11 @@ class ElasticNode:
             self._expiring[worker.name] = asyncio.create_task(self._expire(worker, GO_S))
 
     async def _fork(self, arguments: Body) -> Body:
-        layout, store = msgspec.convert(arguments["layout"], Layout), msgspec.convert(arguments["store"], Store)
+        layout, store = msgspec.convert(arguments["layout"], Layout), msgspec.convert(arguments["store"], StoreAddress)
         for slot in arguments["slots"]:
             if not self._workers.is_on_its_way(int(slot)):  # a coordinator that lost our session asks for it again
                 await self._workers.fork_joining(layout, int(slot), store, int(arguments["max_restarts"]))
-        self._presence.write(layout.epoch, self._workers.all)
+        self._job_file.write(layout.epoch, self._workers.all)
         return {}
 
     async def _exclude(self, arguments: Body) -> Body:
@@ -166,7 +166,7 @@ class ElasticNode:
         worker.fenced = True
         self.sessions.tell(name, "fenced", reason=reason)
         attributes = {"reason": reason, "epoch": str(worker.epoch), "step": self._workers.step(worker), "pid": str(worker.pid)}
-        self._journal.of_worker("worker.excluded", name, f"worker {name} is left out: {reason}", attributes)
+        self._event_log.of_worker("worker.excluded", name, f"worker {name} is left out: {reason}", attributes)
         self._expiring[name] = asyncio.create_task(self._expire(worker, WAKE_S))
         return {}
 
@@ -208,7 +208,7 @@ class ElasticNode:
 
     def hold(self, give_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """The coordinator is gone: the workers stand still until another one regroups them, for a lease at the longest."""
-        epoch = self._terms.terms.promised + 1
+        epoch = self._votes.record.promised + 1
         names = {worker.name for worker in self.living}
         self._go(self.sessions.fence(epoch, names))
         if self._holding is None or self._holding.done():
@@ -219,7 +219,7 @@ class ElasticNode:
         log.warning("no majority of the launchers has gone on within %g s: the workers are ended", self._settings.lease_s)
         self._holding = None
         living = self.living
-        self._entrants.clear()
+        self._join_requests.clear()
         await give_up()
         for worker in living:  # whoever coordinates by now may count on them
             self._report("abandoned", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
@@ -241,7 +241,7 @@ class ElasticNode:
             self._entered(name, message)
         elif kind == "store":
             self._go(self._stored(name, message))
-        elif kind in TOLD:
+        elif kind in FORWARDED_REPORTS:
             if kind == "broken":
                 self.broken()
             words = {key: value for key, value in message.items() if key not in ("v", "kind")}
@@ -258,19 +258,19 @@ class ElasticNode:
         waiting = self._expiring.pop(name, None)
         if waiting is not None:
             waiting.cancel()
-        entrant = self._entrants[name] = {
+        join_request = self._join_requests[name] = {
             "worker": name, "node": self._settings.node, "slot": worker.place.local_rank, "pid": worker.pid,
             "micro_batches": int(message.get("micro_batches", 1)), "layers": [int(size) for size in message.get("layers", ())],
             "segments": int(message.get("segments", 0)),
         }  # fmt: skip
-        self._report("entered", {"epoch": worker.epoch, "entrant": entrant, "lasting": True})
+        self._report("entered", {"epoch": worker.epoch, "join_request": join_request, "lasting": True})
 
     async def _stored(self, name: str, message: messages.Message) -> None:
         self.sessions.send(name, await ask_patiently(message, self._ask_store, self._clock))
 
     def worker_ended(self, worker: Worker) -> None:
         """Its process is gone, for whatever reason."""
-        self._entrants.pop(worker.name, None)
+        self._join_requests.pop(worker.name, None)
         self.sessions.lost(worker.name)
         waiting = self._expiring.pop(worker.name, None)
         if waiting is not None:
@@ -288,15 +288,15 @@ class ElasticNode:
                 epoch = max(worker.epoch for worker in living)
                 self._report("standing", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
 
-    def _sight(self, worker: Worker) -> Sight | None:
+    def _sight(self, worker: Worker) -> WorkerSample | None:
         now = self._workers.now(worker)
         if now is None:
             return None
         if self._quiet.seconds(worker.name) < LOOK_CLOSER_S:
-            return Sight(worker=worker.name, marks=now.marks, phase=now.phase)
-        seen = glimpse(worker.pid)
+            return WorkerSample(worker=worker.name, marks=now.marks, phase=now.phase)
+        seen = process_stat(worker.pid)
         stopped = seen is not None and seen.state == "T"  # t: somebody looks into it
-        return Sight(
+        return WorkerSample(
             worker=worker.name, marks=now.marks, phase=now.phase, stopped=stopped,
             deaf=self._told.get(worker.name) == now.marks, step_s=self._workers.step_s(worker),
         )  # fmt: skip

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, RankPlacement
 
-from .effects import Answer, AskGrant, Effect, End, Halt, Prepare, Start, Tell
-from .heal_budget import Budget
-from .job_declaration import Phase, Rules, Wish
-from .membership import Member, places, succession, tally, voters
+from .effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
+from .heal_budget import HealBudget
+from .job_declaration import EpochRequest, JobDeclaration, JobPhase
+from .membership import Member, count_votes, election_order, places, voters
 
 Effects = list[Effect]
 
@@ -20,14 +20,14 @@ class Epochs:
     """Members, votes and timers. `_begin` asks for an epoch, `_valid` is where it has become one."""
 
     def __init__(
-        self, rules: Rules, budget: Budget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
+        self, declaration: JobDeclaration, budget: HealBudget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
     ) -> None:
-        """`last`: the last valid layout, after a succession or a restart; `lost`: nodes known to be gone."""
-        self.rules = rules
+        """`last`: the last valid layout, after a coordinator election or a restart; `lost`: nodes known to be gone."""
+        self.declaration = declaration
         self.budget = budget
         self.last = last
         self.epoch = last.epoch if last is not None else 0
-        self.phase = Phase.GATHERING
+        self.phase = JobPhase.GATHERING
         self.commanded = True
         """Somebody who could command a restart is listening: a spent budget is not the end at once."""
         self.members: dict[str, Member] = {}
@@ -35,7 +35,7 @@ class Epochs:
         self._skipped: set[int] = set(last.skipped) if last is not None else set()
         self._clock = clock
         self._promised = self.epoch
-        self._wish = Wish(reason="start") if last is None else Wish(reason="node lost" if lost else "node returned")
+        self._request = EpochRequest(reason="start") if last is None else EpochRequest(reason="node lost" if lost else "node returned")
         self._led = False
         """This launcher has had a valid epoch as coordinator."""
         self._forming: Layout | None = None
@@ -58,8 +58,8 @@ class Epochs:
 
     @property
     def candidate(self) -> bool:
-        """After a succession or a restart, as long as no majority has followed; also one that has lost its majority."""
-        return self.phase in {Phase.GATHERING, Phase.FORMING, Phase.WAITING} and self.last is not None and not self._led
+        """After a coordinator election or a restart, as long as no majority has followed; also one that has lost its majority."""
+        return self.phase in {JobPhase.GATHERING, JobPhase.FORMING, JobPhase.WAITING} and self.last is not None and not self._led
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Epochs:
     @property
     def suspects(self) -> tuple[str, ...]:
         """Nodes of the running epoch whose session is gone: lost as soon as a second witness says so."""
-        if self.phase is not Phase.RUNNING or self.last is None:
+        if self.phase is not JobPhase.RUNNING or self.last is None:
             return ()
         return tuple(node for node in self.last.nodes if not self._connected(node) and node not in self._finished)
 
@@ -85,7 +85,7 @@ class Epochs:
     def refused(self, epoch: int, promised: int) -> Effects:
         """A launcher has already voted for a higher epoch: take a number above that."""
         self._promised = max(self._promised, promised)
-        return self._begin(self._wish) if self._is_forming(epoch) else []
+        return self._begin(self._request) if self._is_forming(epoch) else []
 
     def granted(self, epoch: int, granted: bool) -> Effects:
         """The leader's answer to `AskGrant`."""
@@ -94,23 +94,23 @@ class Epochs:
         if granted:
             return self._valid(self._forming)
         self._asked = False
-        self._arm(self.rules.grant_s)
+        self._arm(self.declaration.grant_s)
         return []
 
     def started(self, epoch: int) -> Effects:
         """Every node of the epoch has started, or regrouped, its workers."""
-        if self.last is None or self.last.epoch != epoch or self.phase is not Phase.RUNNING or self._begun == epoch:
+        if self.last is None or self.last.epoch != epoch or self.phase is not JobPhase.RUNNING or self._begun == epoch:
             return []
         self._begun = epoch
         effects: Effects = []
-        if self._wish.reason == "start":
+        if self._request.reason == "start":
             effects.append(self._job_event("job.started", "the workers were started"))
         attributes = {
-            "epoch": str(epoch), "reason": self._wish.reason, "cause": self._wish.cause, "plan": self._wish.plan,
+            "epoch": str(epoch), "reason": self._request.reason, "cause": self._request.cause, "plan": self._request.plan,
             "excluded": ",".join(sorted(self.excluded)), "restarts": str(self.budget.spent),
             "budget_left": str(self.budget.left), "in_place": str(int(self.last.in_place)),
         }  # fmt: skip
-        effects.append(Tell(name="epoch.begun", message=f"epoch {epoch}: {self._wish.reason}", attributes=attributes))
+        effects.append(EmitEvent(name="epoch.begun", message=f"epoch {epoch}: {self._request.reason}", attributes=attributes))
         return effects + self._answer(epoch=epoch)
 
     # --- time ---------------------------------------------------------------------------------------------------
@@ -129,60 +129,60 @@ class Epochs:
         return {"phase": self._phase_is_late, "majority": self._majority_is_late}
 
     def _phase_is_late(self) -> Effects:
-        if self.phase is Phase.FORMING:
+        if self.phase is JobPhase.FORMING:
             return self._forming_is_late()
-        if self.phase is Phase.WAITING:
+        if self.phase is JobPhase.WAITING:
             return self._waited()
-        if self.phase is Phase.SPENT:
+        if self.phase is JobPhase.SPENT:
             return self._fail(f"its own budget ({self.budget.heal}) is spent and nobody commanded a restart")
         return []
 
     # --- forming ------------------------------------------------------------------------------------------------
 
-    def _heal(self, wish: Wish) -> Effects:
+    def _heal(self, request: EpochRequest) -> Effects:
         """Begin an epoch on the job's own account."""
         if self.budget.take():
-            return self._begin(wish)
-        self.phase = Phase.SPENT
-        self._arm(self.rules.patience_s if self.commanded else 0.0)
-        attributes = {"heal": self.budget.heal, "restarts": str(self.budget.spent), "cause": wish.cause}
-        message = f"{wish.reason}: the job may not restart itself again ({self.budget.heal})"
+            return self._begin(request)
+        self.phase = JobPhase.SPENT
+        self._arm(self.declaration.patience_s if self.commanded else 0.0)
+        attributes = {"heal": self.budget.heal, "restarts": str(self.budget.spent), "cause": request.cause}
+        message = f"{request.reason}: the job may not restart itself again ({self.budget.heal})"
         return [
-            Tell(name="budget.spent", message=message, attributes=attributes),
-            Halt(nodes=self._all_connected(), reason="budget spent"),
+            EmitEvent(name="budget.spent", message=message, attributes=attributes),
+            EndWorkers(nodes=self._all_connected(), reason="budget spent"),
         ]
 
-    def _begin(self, wish: Wish) -> Effects:
-        self._wish = wish
-        participants = self._participants()
-        if len(participants) < self.rules.min_nodes:
-            return self._wait_for_nodes(len(participants))
-        return self._form(participants, places(self.rules.job.rsplit("/", 1)[-1], participants))
+    def _begin(self, request: EpochRequest) -> Effects:
+        self._request = request
+        members = self._eligible()
+        if len(members) < self.declaration.min_nodes:
+            return self._wait_for_nodes(len(members))
+        return self._form(members, places(self.declaration.job.rsplit("/", 1)[-1], members))
 
-    def _form(self, participants: list[Member], ranks: tuple[RankPlacement, ...]) -> Effects:
+    def _form(self, members: list[Member], ranks: tuple[RankPlacement, ...]) -> Effects:
         self.epoch = max(self.epoch, self._promised) + 1
         self._promised = self.epoch
-        self._forming = self._layout(participants, ranks)
+        self._forming = self._layout(members, ranks)
         self._acknowledged = set()
         self._asked = False
-        self.phase = Phase.FORMING
-        self._arm(self.rules.prepare_s)
-        if not self._wish.soft:
+        self.phase = JobPhase.FORMING
+        self._arm(self.declaration.prepare_s)
+        if not self._request.soft:
             self._wait_for_a_majority()
         return [self._prepare(self._forming, self._all_connected())]
 
     def _prepare(self, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
         return Prepare(nodes=nodes, layout=layout)
 
-    def _layout(self, participants: list[Member], ranks: tuple[RankPlacement, ...]) -> Layout:
-        wish = self._wish
-        idle = [member for member in succession(self.last, self.members.values(), self.rules.node)
-                if member not in participants]  # fmt: skip
+    def _layout(self, members: list[Member], ranks: tuple[RankPlacement, ...]) -> Layout:
+        request = self._request
+        idle = [member for member in election_order(self.last, self.members.values(), self.declaration.node)
+                if member not in members]  # fmt: skip
         return Layout(
-            job=self.rules.job, epoch=self.epoch, time=self._clock.now(), coordinator=self.rules.node,
-            launchers={member.node: member.address for member in (*participants, *idle)}, placements=ranks,
-            excluded=tuple(sorted(self.excluded)), reason=wish.reason, plan=wish.plan, resume_step=wish.resume_step,
-            skipped=tuple(sorted(self._skipped)), restarts=self.budget.spent, in_place=wish.in_place,
+            job=self.declaration.job, epoch=self.epoch, time=self._clock.now(), coordinator=self.declaration.node,
+            launchers={member.node: member.address for member in (*members, *idle)}, placements=ranks,
+            excluded=tuple(sorted(self.excluded)), reason=request.reason, plan=request.plan, resume_step=request.resume_step,
+            skipped=tuple(sorted(self._skipped)), restarts=self.budget.spent, in_place=request.in_place,
         )  # fmt: skip
 
     def _settle(self) -> Effects:
@@ -190,7 +190,7 @@ class Epochs:
         layout = self._forming
         if layout is None or not self._acknowledged.issuperset(layout.nodes):
             return []
-        count = tally(self.last, self._acknowledged)
+        count = count_votes(self.last, self._acknowledged)
         if count.majority:
             return self._valid(layout)
         silent = [node for node in voters(self.last or layout) if node not in self._acknowledged]
@@ -207,11 +207,11 @@ class Epochs:
         for node in late:
             self.members[node].connected = False
         missing = [node for node in self._forming.nodes if node not in self._acknowledged]
-        self._arm(self.rules.grant_s)
-        return self._begin(self._wish) if missing else self._settle()
+        self._arm(self.declaration.grant_s)
+        return self._begin(self._request) if missing else self._settle()
 
     def _valid(self, layout: Layout) -> Effects:
-        self.phase = Phase.RUNNING
+        self.phase = JobPhase.RUNNING
         self._led = True
         self.last = layout
         self._finished = set()
@@ -220,17 +220,17 @@ class Epochs:
         if any(self._welcome(member, layout) for member in self.members.values()):
             self._arm_batch()
         return [
-            Start(nodes=self._all_connected(), layout=layout, cause=self._wish.cause, budget_left=self.budget.left)
+            Start(nodes=self._all_connected(), layout=layout, cause=self._request.cause, budget_left=self.budget.left)
         ]
 
     def _welcome(self, member: Member, layout: Layout) -> bool:
         """A connected launcher that the layout left out though there is room for it."""
         outside = member.connected and member.node not in layout.nodes and member.node not in self.excluded
-        return outside and len(layout.nodes) < self.rules.max_nodes and self.budget.limit > 0
+        return outside and len(layout.nodes) < self.declaration.max_nodes and self.budget.limit > 0
 
     def _waited(self) -> Effects:
-        if len(self._participants()) >= self.rules.min_nodes:
-            return self._begin(Wish(reason="node returned"))
+        if len(self._eligible()) >= self.declaration.min_nodes:
+            return self._begin(EpochRequest(reason="node returned"))
         left = self._give_up - self._clock.monotonic()
         if left <= 0 and self._is_minority:
             return []  # the others may have gone on: whoever is cut off does not say how the job ends
@@ -240,34 +240,34 @@ class Epochs:
         return []
 
     def _wait_for_nodes(self, here: int) -> Effects:
-        if self.phase is not Phase.WAITING:
-            self._give_up = self._clock.monotonic() + self.rules.wait_nodes_s
-        self.phase = Phase.WAITING
-        self._arm(self.rules.wait_nodes_s)
+        if self.phase is not JobPhase.WAITING:
+            self._give_up = self._clock.monotonic() + self.declaration.wait_nodes_s
+        self.phase = JobPhase.WAITING
+        self._arm(self.declaration.wait_nodes_s)
         self._wait_for_a_majority()
-        reason = f"{here} node(s) are left, the job needs {self.rules.min_nodes}"
-        return [Halt(nodes=self._all_connected(), reason=reason), *self._answer(error=reason)]
+        reason = f"{here} node(s) are left, the job needs {self.declaration.min_nodes}"
+        return [EndWorkers(nodes=self._all_connected(), reason=reason), *self._answer(error=reason)]
 
     def _wait_for_a_majority(self) -> None:
         """From now on, whatever is begun until there is one."""
-        self._due.setdefault("majority", self._clock.monotonic() + self.rules.lease_s)
+        self._due.setdefault("majority", self._clock.monotonic() + self.declaration.lease_s)
 
     def _majority_is_late(self) -> Effects:
         """Another part of the job may have gone on without this one: it is to be looked for."""
-        if self.phase in {Phase.FORMING, Phase.WAITING} and not tally(self.last, self._all_connected()).majority:
+        if self.phase in {JobPhase.FORMING, JobPhase.WAITING} and not count_votes(self.last, self._all_connected()).majority:
             self._led = False
         return []
 
     @property
     def _is_minority(self) -> bool:
         """Most launchers of the last valid layout cannot be reached."""
-        count = tally(self.last, self._all_connected())
+        count = count_votes(self.last, self._all_connected())
         return not (count.majority or count.half)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
-    def _end(self, event: Tell, error: str, code: int, reason: str) -> Effects:
-        self.phase = Phase.ENDED
+    def _end(self, event: EmitEvent, error: str, code: int, reason: str) -> Effects:
+        self.phase = JobPhase.ENDED
         self._due.clear()
         return [event, *self._answer(error=error), End(code=code, reason=reason)]
 
@@ -280,18 +280,18 @@ class Epochs:
 
     # --- small things -------------------------------------------------------------------------------------------
 
-    def _participants(self) -> list[Member]:
-        ordered = succession(self.last, self.members.values(), self.rules.node)
-        return [member for member in ordered if member.node not in self.excluded][: self.rules.max_nodes]
+    def _eligible(self) -> list[Member]:
+        ordered = election_order(self.last, self.members.values(), self.declaration.node)
+        return [member for member in ordered if member.node not in self.excluded][: self.declaration.max_nodes]
 
     def _is_forming(self, epoch: int) -> bool:
-        return self.phase is Phase.FORMING and self._forming is not None and epoch == self._forming.epoch
+        return self.phase is JobPhase.FORMING and self._forming is not None and epoch == self._forming.epoch
 
-    def _job_event(self, name: str, message: str, reason: str = "") -> Tell:
-        return Tell(name=name, message=message, attributes={"epoch": str(self.epoch), "reason": reason or message})
+    def _job_event(self, name: str, message: str, reason: str = "") -> EmitEvent:
+        return EmitEvent(name=name, message=message, attributes={"epoch": str(self.epoch), "reason": reason or message})
 
     def _answer(self, epoch: int = 0, error: str = "") -> Effects:
-        answered: Effects = [Answer(command=command, epoch=epoch, error=error) for command in self._unanswered]
+        answered: Effects = [CommandResult(command=command, epoch=epoch, error=error) for command in self._unanswered]
         self._unanswered.clear()
         return answered
 
@@ -315,5 +315,5 @@ class Epochs:
 
     def _arm_batch(self, timer: str = "phase") -> None:
         """Wait a moment for further joiners, counted from the first."""
-        batch = self._clock.monotonic() + self.rules.batch_s
+        batch = self._clock.monotonic() + self.declaration.batch_s
         self._due[timer] = min(self._due.get(timer, batch), batch)

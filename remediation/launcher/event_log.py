@@ -12,7 +12,7 @@ Write = Callable[[str, str, bytes], None]
 """(topic, key, value): returns at once, spools while the stream is away."""
 
 
-class Journal:
+class EventLog:
     """One writer, one boot."""
 
     def __init__(self, job: str, node: str, boot: str, clock: Clock, write: Write, numbers: Iterator[int] | None = None) -> None:

@@ -11,13 +11,13 @@ from eagle_eye.rpc.command_fence import Fence
 from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Body, Connection, Peer
 
-from .coordinator_election import StandStill, Succession
-from .event_log import Journal
-from .job_member import Participant
+from .coordinator_election import CoordinatorElection, ProgressWitness
+from .event_log import EventLog
+from .job_member import JobMember
 from .rendezvous_store import POLL_S
-from .report_queue import Reports
+from .report_queue import ReportQueue
 from .settings import LauncherSettings
-from .vote_log import TermsFile
+from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)
 
@@ -26,30 +26,30 @@ RETRY_S = 0.1
 ASK_LEADER_S = 0.5
 
 
-class Following:
+class Follower:
     """`follow` returns when it is this launcher's turn to lead."""
 
     def __init__(
-        self, settings: LauncherSettings, peer: Peer, participant: Participant, terms: TermsFile, journal: Journal,
-        fence: Fence, clock: Clock, *, still: StandStill, coordinator_of: Callable[[], Awaitable[str]],
+        self, settings: LauncherSettings, peer: Peer, member: JobMember, votes: VoteLog, event_log: EventLog,
+        fence: Fence, clock: Clock, *, witness: ProgressWitness, coordinator_of: Callable[[], Awaitable[str]],
         credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
         """`still`: kept up to date by whoever made it; `coordinator_of`: what the leader knows, '' if nothing."""
         self._credentials = credentials
         self._settings = settings
         self._peer = peer
-        self._participant = participant
-        self._terms = terms
-        self._journal = journal
+        self._member = member
+        self._votes = votes
+        self._event_log = event_log
         self._fence = fence
-        self._still = still
+        self._witness = witness
         self._coordinator_of = coordinator_of
         self._clock = clock
         self._client: ControlClient | None = None
         self._changed = asyncio.Event()
         self._moved = ""
-        participant.moved = self._move
-        self.reports = Reports(self._report, lambda: self._terms.terms.promised)
+        member.moved = self._move
+        self.reports = ReportQueue(self._report, lambda: self._votes.record.promised)
         """For the coordinator."""
         self.address = ""
         """Of the coordinator that we have joined; '' while there is none."""
@@ -79,7 +79,7 @@ class Following:
                 if await self._stay():
                     address, self._moved = self._moved, ""
                     continue
-            elif self._terms.terms.last is None or self._terms.terms.over:
+            elif self._votes.record.last is None or self._votes.record.over:
                 self._waited(address, self._clock.monotonic() - began)
                 address = await self._coordinator_of() or address
                 continue
@@ -121,7 +121,7 @@ class Following:
         await self.close()
         self._changed.clear()
         client = ControlClient(
-            address, self._peer, on_command=self._participant.obey, on_state=self._state, fence=self._fence,
+            address, self._peer, on_command=self._member.obey, on_state=self._state, fence=self._fence,
             clock=self._clock, welcome_s=timeout, credentials=self._credentials,
         )  # fmt: skip
         await client.start()
@@ -134,11 +134,11 @@ class Following:
         return answer
 
     async def _ask_in(self, client: ControlClient, timeout: float) -> Body:
-        terms = self._terms.terms
+        record = self._votes.record
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc,
-            "boot": self._peer.boot, "promised": terms.promised, "last": None if terms.over else terms.last,
-            "elastic": self._participant.roster,
+            "boot": self._peer.boot, "promised": record.promised, "last": None if record.over else record.last,
+            "elastic": self._member.registry,
         }  # fmt: skip
         self.reports.forget("entered", "held", "abandoned")
         try:
@@ -174,18 +174,18 @@ class Following:
         """Whether the session comes back, and we with it, before a second witness says that it will not."""
         broke = self._clock.monotonic()
         while not client.connected:
-            gone = self._still.proves(self._clock.monotonic() - broke, self._settings.lease_s)
-            if self._participant.broken or gone:
+            gone = self._witness.proves(self._clock.monotonic() - broke, self._settings.lease_s)
+            if self._member.broken or gone:
                 return False
             await asyncio.sleep(LOOK_S)
         answer = await self._ask_in(client, self._settings.lease_s)
         return bool(answer.get("accepted"))
 
     def _tell_lost(self) -> None:
-        last = self._terms.terms.last
+        last = self._votes.record.last
         if last is not None:
             message = f"the session to the coordinator on {last.coordinator} broke"
-            self._journal.of_node("peer.lost", last.coordinator, message, {"seen_by": self._settings.node})
+            self._event_log.of_node("peer.lost", last.coordinator, message, {"seen_by": self._settings.node})
 
     async def _after_the_coordinator(self) -> str | tuple[str, ...]:
         """The address of the next coordinator, or the lost nodes if it is our turn.
@@ -193,17 +193,17 @@ class Following:
         Our workers end, or stand still, first: nothing of this side may write any more.
         """
         await self.close()
-        await self._participant.without_coordinator()
-        last = self._terms.terms.last
+        await self._member.coordinator_lost()
+        last = self._votes.record.last
         while last is not None:
-            succession = Succession(last, self._settings.node, gone=(last.coordinator,))
-            while (node := succession.next()) and not succession.ours:
-                gone = {succession.address(each) for each in succession.gone}
-                if await self.join(succession.address(node), 1.5 * self._settings.lease_s, gone=gone):
+            election_order = CoordinatorElection(last, self._settings.node, gone=(last.coordinator,))
+            while (node := election_order.next()) and not election_order.ours:
+                gone = {election_order.address(each) for each in election_order.gone}
+                if await self.join(election_order.address(node), 1.5 * self._settings.lease_s, gone=gone):
                     return self.address
-                succession.unreachable(node)
-            if succession.ours:
-                return succession.gone
+                election_order.unreachable(node)
+            if election_order.ours:
+                return election_order.gone
             known = await self._coordinator_of() or last.launchers[last.coordinator]
             if known != self._peer.address and await self.join(known, self._settings.lease_s):
                 return self.address

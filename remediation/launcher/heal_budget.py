@@ -10,7 +10,7 @@ FAILURES = 100
 """That a job may heal in place unless a number is given: each costs a fraction of a second."""
 
 
-class Budget(msgspec.Struct, kw_only=True):
+class HealBudget(msgspec.Struct, kw_only=True):
     """Restarts, or transitions in place, that the job may spend on its own faults."""
 
     heal: str
@@ -39,13 +39,13 @@ class Budget(msgspec.Struct, kw_only=True):
             self.heal, self.limit, self.in_place = "in-place", FAILURES, True
 
 
-def parse_heal(text: str) -> Budget:
+def parse_heal(text: str) -> HealBudget:
     """`none`, `restart:N`, `in-place` or `in-place:N`; empty: whatever suits the workers. Raises ConfigError."""
     word, colon, number = (text or DEFAULT).partition(":")
     if word == "none" and not colon:
-        return Budget(heal=text, limit=0)
+        return HealBudget(heal=text, limit=0)
     if word == "restart" and number.isdecimal():
-        return Budget(heal=text or DEFAULT, limit=int(number), chosen=bool(text))
+        return HealBudget(heal=text or DEFAULT, limit=int(number), chosen=bool(text))
     if word == "in-place" and (number.isdecimal() or not colon):
-        return Budget(heal=text, limit=int(number) if colon else FAILURES, in_place=True)
+        return HealBudget(heal=text, limit=int(number) if colon else FAILURES, in_place=True)
     raise ConfigError(f"--heal {text!r} is not understood: use none, restart:N (e.g. restart:3) or in-place[:N]")

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where the job stands."""
 
     GATHERING = "gathering"
@@ -20,7 +20,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """What was declared at the start. Times in seconds."""
 
     job: str
@@ -58,7 +58,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job with too few nodes waits for more."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Why an epoch is begun and what it asks of the workers."""
 
     reason: str

@@ -12,7 +12,7 @@ from .workers import Worker
 VERSION = 1
 
 
-class Presence:
+class JobFile:
     """Writes the file whole at each change, and removes it at the end."""
 
     def __init__(self, run_dir: Path, job: str, node: str, pid: int) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Callable
-from signal import SIGCONT
 from typing import Any
 
 import msgspec
@@ -13,16 +14,15 @@ from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
 from eagle_eye.types import Layout
 
-from .death_watch import glimpse
+from .death_watch import process_stat
 from .elastic_node import ElasticNode
-from .event_log import Journal
-from .job_file import Presence
-from .process_exit import code_of, died_at_start, exit_attributes, exit_message
-from .redaction import redact
+from .event_log import EventLog
+from .job_file import JobFile
+from .redaction import last_lines, redact
 from .settings import LauncherSettings
-from .vote_log import TermsFile
+from .vote_log import VoteLog
 from .worker_dump import dump_workers
-from .worker_environment import Store
+from .worker_environment import StoreAddress
 from .workers import Worker, Workers
 from .zygote_client import kill_group
 
@@ -31,23 +31,27 @@ log = logging.getLogger(__name__)
 END_S = 0.05
 IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that say nothing about the script."""
+YOUNG_S = 5.0
+"""A worker without a ring that ended by itself within this time counts as one that never began."""
 
 Report = Callable[[str, Body], None]
 """Brings a fact to the coordinator, whoever that is: death or finished."""
 
 
-class Participant:
+class JobMember:
     """The commands prepare, start, halt, end, reattempt and dump; the events exit, exception and checkpoint.saved."""
 
     def __init__(
-        self, settings: LauncherSettings, workers: Workers, terms: TermsFile, presence: Presence, journal: Journal,
+        self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
         report: Report, elastic: ElasticNode,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._workers = workers
-        self._terms = terms
-        self._presence = presence
-        self._journal = journal
+        self._votes = votes
+        self._job_file = job_file
+        self._event_log = event_log
         self._report = report
         self._elastic = elastic
         elastic.broken = self._is_broken
@@ -78,9 +82,9 @@ class Participant:
             return await action(command.arguments)
 
     @property
-    def roster(self) -> list[Body]:
+    def registry(self) -> list[Body]:
         """Elastic workers that live here, for a coordinator that has not heard of them."""
-        return self._elastic.roster
+        return self._elastic.registry
 
     async def stop_workers(self, grace_s: float = 0.0) -> None:
         """End them; nothing of it is an event."""
@@ -89,7 +93,7 @@ class Participant:
         except TimeoutError as error:
             raise ControlError(str(error)) from error
 
-    async def without_coordinator(self) -> None:
+    async def coordinator_lost(self) -> None:
         """Nothing of this side may be written any more: elastic workers are fenced, others end."""
         if self._elastic.living:
             self._elastic.hold(self.abandon)
@@ -99,29 +103,29 @@ class Participant:
     async def abandon(self) -> None:
         """End them, and say that there are none now."""
         await self.stop_workers()
-        self._presence.write(self._terms.terms.promised, ())
+        self._job_file.write(self._votes.record.promised, ())
 
     # --- commands ------------------------------------------------------------------------------------------------
 
     async def _prepare(self, arguments: dict[str, Any]) -> Body:
         """The acknowledgement is a vote: given once per epoch, on disk before it is sent."""
         layout = msgspec.convert(arguments["layout"], Layout)
-        promised = self._terms.terms.promised
+        promised = self._votes.record.promised
         stopping = asyncio.create_task(self.stop_workers())
-        vote = await asyncio.to_thread(self._terms.promise, layout.epoch)
+        vote = await asyncio.to_thread(self._votes.promise, layout.epoch)
         await stopping
         return {"vote": vote, "promised": promised}
 
     async def _start(self, arguments: dict[str, Any]) -> Body:
         layout = msgspec.convert(arguments["layout"], Layout)
-        if layout.epoch < self._terms.terms.promised:
-            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._terms.terms.promised}")
-        saving = asyncio.create_task(asyncio.to_thread(self._terms.valid, layout))
+        if layout.epoch < self._votes.record.promised:
+            raise Stale(f"epoch {layout.epoch} is over: this launcher voted for {self._votes.record.promised}")
+        saving = asyncio.create_task(asyncio.to_thread(self._votes.valid, layout))
         self.broken = False
         if any(worker.running for worker in self._workers.all):  # forked to join after the others were ended
             await self.stop_workers()
-        await self._workers.start(layout, msgspec.convert(arguments["store"], Store), int(arguments["max_restarts"]))
-        self._presence.write(layout.epoch, self._workers.all)
+        await self._workers.start(layout, msgspec.convert(arguments["store"], StoreAddress), int(arguments["max_restarts"]))
+        self._job_file.write(layout.epoch, self._workers.all)
         await saving
         return {}
 
@@ -152,9 +156,9 @@ class Participant:
         """Continue workers that were stopped by a signal."""
         continued = []
         for worker in self._asked(arguments):
-            seen = glimpse(worker.pid)
+            seen = process_stat(worker.pid)
             if seen is not None and seen.state == "T":
-                kill_group(worker.pid, SIGCONT)
+                kill_group(worker.pid, signal.SIGCONT)
                 continued.append(worker.name)
         return {"continued": continued}
 
@@ -182,7 +186,7 @@ class Participant:
             return
         self.broken = self.broken or not worker.elastic
         attributes = exit_attributes(worker, code, self._workers.step(worker))
-        event = self._journal.of_worker("exit", worker.name, exit_message(worker, code), attributes)
+        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code), attributes)
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), lived)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
@@ -210,7 +214,7 @@ class Participant:
             self._exception(worker, message)
         elif kind == "checkpoint":
             attributes = {name: str(message.get(name, "")) for name in ("step", "path", "finite")}
-            self._journal.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
+            self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
         return None
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
@@ -225,6 +229,54 @@ class Participant:
             "pid": str(worker.pid),
         }
         text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
-        self._journal.of_worker("exception", worker.name, text, attributes)
+        self._event_log.of_worker("exception", worker.name, text, attributes)
 
 
+# --- how a process ended ---------------------------------------------------------------------------------------------
+
+
+def code_of(status: int | None) -> int | None:
+    """Exit code, negative for a signal, as subprocess has it; None if it is not known."""
+    return None if status is None else os.waitstatus_to_exitcode(status)
+
+
+def signal_name(code: int | None) -> str:
+    """SIGKILL, ...; '' if it was no signal."""
+    if code is None or code >= 0:
+        return ""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, str]:
+    """The attributes of the event `exit`."""
+    return {
+        "pid": str(worker.pid),
+        "code": "" if code is None else str(code),
+        "signal": signal_name(code),
+        "rank": str(worker.place.rank),
+        "epoch": str(worker.epoch),
+        "step": step,
+        "last_lines": last_lines(worker.log, since=worker.log_from),
+        "exception": worker.exception,
+    }
+
+
+def exit_message(worker: Worker, code: int | None) -> str:
+    """One line for a person."""
+    name = signal_name(code)
+    how = f"was ended by {name}" if name else f"ended with code {'unknown' if code is None else code}"
+    what = f" after {worker.exception}" if worker.exception else ""
+    return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}"
+
+
+def died_at_start(code: int | None, completed: int | None, lived_s: float) -> bool:
+    """Whether it ended by its own doing before any step: restarting such a script helps nobody.
+
+    `completed`: steps of this epoch on this node, None if the script has begun none (or knows nothing of steps).
+    """
+    if code is None or (code < 0 and -code in FROM_OUTSIDE):
+        return False
+    return completed == 0 if completed is not None else lived_s < YOUNG_S

@@ -22,24 +22,23 @@ from eagle_eye.stream.factory import confirmed_by, open_under
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 
-from .cleanup import sweep
-from .command import parse_command
 from .console import Console
-from .coordinator import Coordinator, Rules
-from .coordinator_election import StandStill, Succession
-from .effect_executor import Coordination
-from .elastic_effect_executor import TOLD
+from .coordinator import Coordinator, JobDeclaration
+from .coordinator_election import CoordinatorElection, ProgressWitness
+from .effect_executor import EffectExecutor
+from .elastic_effect_executor import ELASTIC_REPORTS
 from .elastic_node import ElasticNode
-from .event_log import Journal, Write
-from .follower import ASK_LEADER_S, Following
+from .event_log import EventLog, Write
+from .follower import ASK_LEADER_S, Follower
 from .heal_budget import parse_heal
 from .inbox import Inbox
-from .job_file import Presence
-from .job_member import Participant
+from .job_file import JobFile
+from .job_member import JobMember
 from .membership import voters
 from .settings import LauncherSettings
-from .vote_log import TermsFile
-from .worker_environment import Store
+from .training_command import parse_training_command
+from .vote_log import VoteLog
+from .worker_environment import StoreAddress
 from .workers import Worker, Workers
 from .zygote_client import ZygoteLink
 
@@ -61,33 +60,33 @@ class Launcher:
         environment = dict(os.environ if settings.environment is None else settings.environment)
         environment.pop(TOKEN_VARIABLE, None)  # a person's token is none of the training script's business
         self._cwd = settings.working_dir or Path.cwd()
-        self._command = parse_command(settings.command, self._cwd, environment.get("PATH"))
+        self._command = parse_training_command(settings.command, self._cwd, environment.get("PATH"))
         self._environment = environment
         self._boot = secrets.token_hex(8)
-        self._terms = TermsFile(settings.state_dir, settings.run, settings.node)
-        self._fence = Fence(settings.state_dir / "terms" / f"{settings.run}-{settings.node}")
-        self._journal = Journal(settings.job, settings.node, self._boot, clock, write)
-        self._presence = Presence(settings.run_dir, settings.job, settings.node, os.getpid())
+        self._votes = VoteLog(settings.state_dir, settings.run, settings.node)
+        self._fence = Fence(settings.state_dir / "votes" / f"{settings.run}-{settings.node}")
+        self._event_log = EventLog(settings.job, settings.node, self._boot, clock, write)
+        self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid())
         self._workers = Workers(settings, self._command, environment, self._worker_ended)
         self._workers.check_paths()
         self._zygote = ZygoteLink(self._command.interpreter, self._workers.exited, self._zygote_lost)
         self._workers.zygote = self._zygote
         self._elastic = ElasticNode(
-            settings, self._workers, self._terms, self._presence, self._journal, clock, report=self._report,
+            settings, self._workers, self._votes, self._job_file, self._event_log, clock, report=self._report,
             ask_store=self._ask_store,
         )  # fmt: skip
-        self._participant = Participant(
-            settings, self._workers, self._terms, self._presence, self._journal, self._report, self._elastic
+        self._member = JobMember(
+            settings, self._workers, self._votes, self._job_file, self._event_log, self._report, self._elastic
         )
-        self._inbox = Inbox(settings.inbox, self._participant.receive)
+        self._inbox = Inbox(settings.inbox, self._member.receive)
         self._inbox.check_free()
         self._credentials = node_credentials(settings.access, settings.node, clock)
         self._server = self._control(settings.address)
         self._console = Console(lambda: self._workers.all, sys.stdout)
         self._leader: ControlClient | None = None
-        self._following: Following | None = None
-        self._coordination: Coordination | None = None
-        self._still = StandStill(clock)
+        self._follower: Follower | None = None
+        self._executor: EffectExecutor | None = None
+        self._witness = ProgressWitness(clock)
         self._store_pid = 0
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -98,7 +97,7 @@ class Launcher:
             await self._start()
             tasks = [asyncio.create_task(work) for work in (
                 self._workers.supervise(), self._take_part(), self._stopped(stop), self._watch_progress(),
-                self._elastic.watch(), *([self._following.reports.run()] if self._following else []),
+                self._elastic.watch(), *([self._follower.reports.run()] if self._follower else []),
                 *([self._console.run()] if self._settings.console else []),
             )]  # fmt: skip
             code = await self._outcome(tasks)
@@ -108,7 +107,7 @@ class Launcher:
 
     async def _outcome(self, tasks: list[asyncio.Task[None]]) -> int:
         """The code that the coordinator gives at the end; what went wrong here, if that comes first."""
-        ended = self._participant.ended
+        ended = self._member.ended
         while not ended.done():
             awaited: list[asyncio.Future[Any]] = [ended, *(task for task in tasks if not task.done())]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
@@ -128,7 +127,7 @@ class Launcher:
         )  # fmt: skip
 
     async def _listen(self) -> None:
-        """At its address; whoever comes second to a meeting place takes any port beside it, if it may."""
+        """At its address; whoever comes second to a rendezvous address takes any port beside it, if it may."""
         try:
             await self._server.start()
         except ControlError:
@@ -154,9 +153,9 @@ class Launcher:
                 fence=self._fence, clock=self._clock, credentials=self._credentials,
             )  # fmt: skip
             await self._leader.start()
-        self._following = Following(
-            settings, self._peer, self._participant, self._terms, self._journal, self._fence, self._clock,
-            still=self._still, coordinator_of=self._known_coordinator, credentials=self._credentials,
+        self._follower = Follower(
+            settings, self._peer, self._member, self._votes, self._event_log, self._fence, self._clock,
+            witness=self._witness, coordinator_of=self._known_coordinator, credentials=self._credentials,
         )  # fmt: skip
         await self._zygote.ready()
 
@@ -166,13 +165,13 @@ class Launcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(ControlError):
-            await self._participant.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
+            await self._member.stop_workers(self._settings.stop_grace_s if code == 130 else 0.0)
         if self._settings.console:
             self._console.look()
-        if self._coordination is not None:
-            await self._coordination.close()
-        if self._following is not None:
-            await self._following.close()
+        if self._executor is not None:
+            await self._executor.close()
+        if self._follower is not None:
+            await self._follower.close()
         if self._leader is not None:
             await self._leader.stop()
         await self._server.stop()
@@ -180,83 +179,83 @@ class Launcher:
         await self._inbox.stop()
         await self._elastic.close()
         self._workers.close()
-        self._presence.remove()
-        if self._participant.ended.done():
-            self._terms.end()
-        if self._participant.job_over:
-            sweep(self._settings, self._fence)
+        self._job_file.remove()
+        if self._member.ended.done():
+            self._votes.end()
+        if self._member.job_over:
+            remove_leftovers(self._settings, self._fence)
 
     async def _stopped(self, stop: asyncio.Event) -> None:
         """The user stops this launcher: the job if we coordinate it, else our part of it."""
         await stop.wait()
         self._workers.expect_end()
-        if self._coordination is not None:
-            self._coordination.do(self._coordination.coordinator.stop())
+        if self._executor is not None:
+            self._executor.do(self._executor.coordinator.stop())
         else:
-            self._participant.end(130, "stopped")
+            self._member.end(130, "stopped")
 
     # --- who coordinates -----------------------------------------------------------------------------------------
 
     async def _take_part(self) -> None:
         """Follow or lead, whichever it is, again and again."""
-        if self._following is None:
+        if self._follower is None:
             return
-        last = None if self._terms.terms.over else self._terms.terms.last
+        last = None if self._votes.record.over else self._votes.record.last
         address = await self._known_coordinator()
         if not address and last is None and self._is_rendezvous():
             self._lead(())
-            address = await self._while_candidate(self._following)
+            address = await self._while_candidate(self._follower)
         if not address and last is not None:
-            address = await self._search(self._following)
+            address = await self._search(self._follower)
         while True:
-            lost = await self._following.follow(address or self._settings.rendezvous) if address != self._address else ()
+            lost = await self._follower.follow(address or self._settings.rendezvous) if address != self._address else ()
             self._lead(lost)
-            address = await self._while_candidate(self._following)
+            address = await self._while_candidate(self._follower)
 
-    async def _search(self, following: Following) -> str:
+    async def _search(self, following: Follower) -> str:
         """A launcher that was started again asks those that it knows; our own address: nobody before us is there."""
-        last = self._terms.terms.last
+        last = self._votes.record.last
         if last is None:
             return ""
         others = [node for node in last.launchers if node != self._settings.node]
         for node in others:
             if await following.join(last.launchers[node], self._settings.lease_s / 2):
                 return following.address
-        before = Succession(last, self._settings.node, gone=tuple(others))
+        before = CoordinatorElection(last, self._settings.node, gone=tuple(others))
         return self._address if before.ours or len(voters(last)) > 1 else self._settings.rendezvous or self._address
 
     def _lead(self, lost: tuple[str, ...]) -> None:
         settings = self._settings
-        terms = self._terms.terms
-        last = None if terms.over else terms.last
+        record = self._votes.record
+        last = None if record.over else record.last
         if last is not None:
             self._budget.spent = max(self._budget.spent, last.restarts)
-        rules = Rules(
+        declaration = JobDeclaration(
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
             patience_s=settings.patience_s, min_workers=settings.min_workers, respawns=settings.respawns,
             weight=settings.weight, lease_s=settings.lease_s,
         )  # fmt: skip
-        coordinator = Coordinator(rules, self._budget, self._clock, last, lost)
-        self._coordination = Coordination(
-            coordinator, self._server, self._participant.obey, self._journal,
+        coordinator = Coordinator(declaration, self._budget, self._clock, last, lost)
+        self._executor = EffectExecutor(
+            coordinator, self._server, self._member.obey, self._event_log,
             leader=self._leader, make_store=self._make_store, roll_back=self._roll_back,
             clock=self._clock,
         )  # fmt: skip
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
-        self._coordination.join(
+        self._executor.join(
             {"node": settings.node, "address": self._address, "slots": settings.nproc, "boot": self._boot,
-             "promised": terms.promised, "last": None, "elastic": self._elastic.roster}
+             "promised": record.promised, "last": None, "elastic": self._elastic.registry}
         )  # fmt: skip
 
-    async def _while_candidate(self, following: Following) -> str:
+    async def _while_candidate(self, following: Follower) -> str:
         """Lead for good, unless another coordinator turns up before a majority has followed: then its address.
 
         Raises LaunchError if neither happens for as long as more nodes are waited for.
         """
         alone: float | None = None
-        while (leading := self._coordination) is not None:
+        while (leading := self._executor) is not None:
             await asyncio.sleep(ASK_LEADER_S)
             last = leading.coordinator.last
             if not leading.coordinator.candidate or last is None:
@@ -267,7 +266,7 @@ class Launcher:
             others = [address for node, address in last.launchers.items() if node != self._settings.node]
             for address in dict.fromkeys([await self._known_coordinator(), *others]):
                 if address and leading.coordinator.candidate and await following.join(address, self._settings.lease_s / 4):
-                    self._coordination = None
+                    self._executor = None
                     await leading.yield_to(following.address)
                     return following.address
         return ""
@@ -300,15 +299,15 @@ class Launcher:
         broke: float | None = None
         while True:
             await asyncio.sleep(LOOK_S)
-            self._still.observe(self._workers.marks())
-            leading = self._coordination
+            self._witness.observe(self._workers.marks())
+            leading = self._executor
             if leading is None or not leading.coordinator.suspects:
                 broke = None
                 continue
             now = self._clock.monotonic()
             broke = now if broke is None else broke
-            if self._still.proves(now - broke, self._settings.lease_s):
-                leading.do(leading.coordinator.standing_still())
+            if self._witness.proves(now - broke, self._settings.lease_s):
+                leading.do(leading.coordinator.no_progress())
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 
@@ -316,23 +315,23 @@ class Launcher:
         """Its request to join says the rest."""
 
     def lost(self, peer: Peer, reason: str) -> None:
-        if self._coordination is not None and peer.role == "launcher":
+        if self._executor is not None and peer.role == "launcher":
             log.info("the session of the %s ended: %s", peer, reason)
-            self._coordination.lost(peer.node)
+            self._executor.lost(peer.node)
 
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if peer.job != self._settings.job:
             raise PermanentError(f"this launcher runs {self._settings.job}, not {peer.job}: check --rdzv")
-        leading = self._coordination
+        leading = self._executor
         if kind == "join":
             if leading is not None:
                 return leading.join(body)
-            return {"accepted": False, "coordinator": self._following.address if self._following else ""}
+            return {"accepted": False, "coordinator": self._follower.address if self._follower else ""}
         if leading is None:
             raise TemporaryError("this launcher does not coordinate the job")
         if kind == "store":
             return await leading.ask_store(body)
-        if kind not in {"death", "finished", *TOLD}:
+        if kind not in {"death", "finished", *ELASTIC_REPORTS}:
             raise ControlError(f"a coordinator does not know the request {kind!r}")
         leading.report(peer.node, kind, body)
         return {}
@@ -340,11 +339,11 @@ class Launcher:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     async def _obey_leader(self, command: Command) -> Body:
-        if self._coordination is None:
+        if self._executor is None:
             raise TemporaryError(f"the launcher on {self._settings.node} does not coordinate {self._settings.job}")
         if command.action == "restart":
             await asyncio.to_thread(self._check_way_back, int(command.arguments.get("resume_step", -1)))
-        return await self._coordination.command(command)
+        return await self._executor.command(command)
 
     def _check_way_back(self, step: int) -> None:
         """A roll-back to where nothing is kept any more would begin the whole training anew. Raises PermanentError."""
@@ -353,37 +352,37 @@ class Launcher:
             raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
 
     def _leader_state(self, connection: Connection) -> None:
-        if self._coordination is None:
+        if self._executor is None:
             return
-        self._coordination.coordinator.commanded = connection.connected
+        self._executor.coordinator.commanded = connection.connected
         if connection.connected:
-            self._coordination.leader_is_back()
+            self._executor.leader_is_back()
 
     # --- facts of our own workers -------------------------------------------------------------------------------------
 
     def _worker_ended(self, worker: Worker, status: int | None) -> None:
-        self._participant.worker_ended(worker, status)
+        self._member.worker_ended(worker, status)
 
     def _report(self, kind: str, body: Body) -> None:
-        if self._coordination is not None:
-            self._coordination.report(self._settings.node, kind, body)
-        elif self._following is not None:
-            self._following.reports.put(kind, body)
+        if self._executor is not None:
+            self._executor.report(self._settings.node, kind, body)
+        elif self._follower is not None:
+            self._follower.reports.put(kind, body)
 
     async def _ask_store(self, question: Body) -> Body:
-        if self._coordination is not None:
-            return await self._coordination.ask_store(question)
-        if self._following is not None:
-            return await self._following.ask_store(question)
+        if self._executor is not None:
+            return await self._executor.ask_store(question)
+        if self._follower is not None:
+            return await self._follower.ask_store(question)
         raise TemporaryError("there is no coordinator")
 
     def _zygote_lost(self) -> None:
         self._workers.zygote_lost()
-        self._participant.end(1, "the zygote is gone: workers can no longer be started here")
+        self._member.end(1, "the zygote is gone: workers can no longer be started here")
 
     # --- for the coordinator ---------------------------------------------------------------------------------------------
 
-    async def _make_store(self) -> Store:
+    async def _make_store(self) -> StoreAddress:
         """A new store for each epoch; the one before is ended."""
         host = self._address.rpartition(":")[0].strip("[]")
         old, self._store_pid = self._store_pid, 0
@@ -392,7 +391,7 @@ class Launcher:
         if "torch" not in self._zygote.modules:
             with socket.socket() as probe:
                 probe.bind((host, 0))
-                return Store(host=host, port=probe.getsockname()[1], served=False)
+                return StoreAddress(host=host, port=probe.getsockname()[1], served=False)
         store, self._store_pid = await self._zygote.store(host)
         return store
 
@@ -410,6 +409,17 @@ class Launcher:
             role="launcher", node=self._settings.node, job=self._settings.job, boot=self._boot, pid=os.getpid(),
             address=self._address,
         )  # fmt: skip
+
+
+def remove_leftovers(settings: LauncherSettings, fence: Fence) -> None:
+    """Take away the memory of commands, and our own directory of checkpoints if it is empty.
+
+    Logs stay for the operator. the vote log stays too: a start of the same run id must begin above its epochs.
+    """
+    fence.remove()
+    if settings.checkpoint_dir is None:  # a directory that the user chose is the user's
+        with contextlib.suppress(OSError):  # not empty: there are checkpoints
+            settings.checkpoints.rmdir()
 
 
 async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:

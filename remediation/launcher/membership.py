@@ -25,7 +25,7 @@ def voters(layout: Layout) -> tuple[str, ...]:
     return tuple(node for node in layout.launchers if node not in layout.excluded)
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class VoteCount(msgspec.Struct, frozen=True, kw_only=True):
     """The count of votes for an epoch, among the launchers of the last valid layout."""
 
     votes: int
@@ -41,16 +41,16 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.votes == self.total
 
 
-def tally(last: Layout | None, acknowledged: Collection[str]) -> Tally:
+def count_votes(last: Layout | None, acknowledged: Collection[str]) -> VoteCount:
     """Count the votes; before the first layout there is nobody to ask."""
     entitled = voters(last) if last is not None else ()
     if not entitled:
-        return Tally(votes=1, total=1)
-    return Tally(votes=sum(node in acknowledged for node in entitled), total=len(entitled))
+        return VoteCount(votes=1, total=1)
+    return VoteCount(votes=sum(node in acknowledged for node in entitled), total=len(entitled))
 
 
-def succession(last: Layout | None, members: Iterable[Member], own_node: str) -> list[Member]:
-    """Connected members in the order of succession: the last layout's, then this node, then by name."""
+def election_order(last: Layout | None, members: Iterable[Member], own_node: str) -> list[Member]:
+    """Connected members in the election order: the last layout's, then this node, then by name."""
     order = list(last.launchers) if last is not None else []
 
     def position(member: Member) -> tuple[int, bool, str]:
@@ -72,6 +72,6 @@ def places(run: str, members: Iterable[Member]) -> tuple[RankPlacement, ...]:
 
 
 def precedes(last: Layout, node: str, other: str) -> bool:
-    """Whether a node comes before another one in the order of succession."""
+    """Whether a node comes before another one in the election order."""
     order = voters(last)
     return node in order and (other not in order or order.index(node) < order.index(other))

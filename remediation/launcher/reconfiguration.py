@@ -14,14 +14,14 @@ from eagle_eye.errors import PermanentError
 from eagle_eye.types import Layout, RankPlacement, Transition, WorkerStateReport
 from remediation.transition import plan_transition
 
-from .effects import Effect, Exclude, Fork, Halt, HaltWorkers, Prepare, Regroup
+from .effects import Effect, EndWorkers, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
 from .epochs import Effects, Epochs
-from .heal_budget import Budget
-from .job_declaration import Phase, Rules, Wish
-from .membership import tally
-from .recovery_stats import Account
-from .state_holders import Keepers, LastCheckpoint
-from .worker_registry import Entrant, Roster
+from .heal_budget import HealBudget
+from .job_declaration import EpochRequest, JobDeclaration, JobPhase
+from .membership import count_votes
+from .recovery_stats import RecoveryStats
+from .state_holders import LastCheckpoint, StateHolders
+from .worker_registry import JoinRequest, WorkerRegistry
 
 UNKNOWN_SEGMENTS = 2
 """Added to the highest segment that anybody holds, where the workers do not say how many there are: so none is held by all."""
@@ -31,13 +31,13 @@ class Regrouping(Epochs):
     """The same workers under a new epoch."""
 
     def __init__(
-        self, rules: Rules, budget: Budget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
+        self, declaration: JobDeclaration, budget: HealBudget, clock: Clock, last: Layout | None = None, lost: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(rules, budget, clock, last, lost)
-        self.roster = Roster(rules.job.rsplit("/", 1)[-1])
+        super().__init__(declaration, budget, clock, last, lost)
+        self.registry = WorkerRegistry(declaration.job.rsplit("/", 1)[-1])
         self.transition: Transition | None = None
         """That the running epoch began with."""
-        self.account: Account | None = None
+        self.recovery_stats: RecoveryStats | None = None
         """What it cost; None once that is told."""
         self.speeds: dict[str, float] = {}
         """Of workers, where somebody has told."""
@@ -54,7 +54,7 @@ class Regrouping(Epochs):
         """How long the fault of the epoch that is being formed was not noticed."""
         self._hurt_since: float | None = None
         """Since when it is being formed, whatever supersedes it."""
-        self.keepers = Keepers()
+        self.state_holders = StateHolders()
         self.torn: dict[str, set[int]] = {}
         """Worker → layers whose state arrived from it other than it was there: another one gives them, if there is one."""
         self._halting = ""
@@ -72,7 +72,7 @@ class Regrouping(Epochs):
     @property
     def training(self) -> bool:
         """Its workers are at work: also while a soft epoch is formed."""
-        return self.phase is Phase.RUNNING or (self.phase is Phase.FORMING and self._wish.soft)
+        return self.phase is JobPhase.RUNNING or (self.phase is JobPhase.FORMING and self._request.soft)
 
     @property
     def serving(self) -> tuple[str, ...]:
@@ -83,14 +83,14 @@ class Regrouping(Epochs):
 
     def held(self, epoch: int, holdings: tuple[WorkerStateReport, ...], silent: tuple[str, ...] = ()) -> Effects:
         """Fenced workers have said what they hold; the silent ones have not."""
-        if not self._is_forming(epoch) or self._forming is None or not self._wish.in_place:
+        if not self._is_forming(epoch) or self._forming is None or not self._request.in_place:
             return []
         self._holdings |= {holding.worker: holding for holding in holdings}
-        quiet = [worker for worker in silent if worker in self._forming.workers and worker in self.roster.entered]
+        quiet = [worker for worker in silent if worker in self._forming.workers and worker in self.registry.entered]
         if not quiet:
             return self._settle()
         excluded = [effect for worker in quiet for effect in self._exclude(worker, "it did not answer a fence")]
-        return excluded + self._begin(msgspec.structs.replace(self._wish, soft=False))
+        return excluded + self._begin(msgspec.structs.replace(self._request, soft=False))
 
     def granted(self, epoch: int, granted: bool, heard: bool = False) -> Effects:
         """The leader's answer to `AskGrant`; `heard`: it came from the leader itself."""
@@ -99,69 +99,69 @@ class Regrouping(Epochs):
 
     # --- forming --------------------------------------------------------------------------------------------------
 
-    def _heal(self, wish: Wish) -> Effects:
+    def _heal(self, request: EpochRequest) -> Effects:
         if not self._lives_on():
-            return super()._heal(wish)
-        halt = "" if self.budget.take() else f"{wish.reason}, and the job may not heal itself again (--heal {self.budget.heal})"
-        return self._begin(msgspec.structs.replace(wish, in_place=True, halt=halt))
+            return super()._heal(request)
+        halt = "" if self.budget.take() else f"{request.reason}, and the job may not heal itself again (--heal {self.budget.heal})"
+        return self._begin(msgspec.structs.replace(request, in_place=True, halt=halt))
 
     def _lives_on(self) -> bool:
-        return self.in_place and any(self._connected(entrant.node) for entrant in self.roster.entered.values())
+        return self.in_place and any(self._connected(join_request.node) for join_request in self.registry.entered.values())
 
-    def _placed(self, wish: Wish) -> Wish:
-        return msgspec.structs.replace(wish, in_place=self._lives_on())
+    def _placed(self, request: EpochRequest) -> EpochRequest:
+        return msgspec.structs.replace(request, in_place=self._lives_on())
 
-    def _begin(self, wish: Wish) -> Effects:
-        if wish.in_place:
+    def _begin(self, request: EpochRequest) -> Effects:
+        if request.in_place:
             self._lose_the_unreachable()
-        ranks = self._ranks() if wish.in_place else ()
+        ranks = self._ranks() if request.in_place else ()
         if not ranks:
-            return self._begin_afresh(wish)
+            return self._begin_afresh(request)
         for timer in ("joiners", "broken"):
             self._disarm(timer)
-        participants = self._participants()
-        self._wish = msgspec.structs.replace(wish, halt=wish.halt or self._why_to_halt(len(participants), len(ranks)))
+        members = self._eligible()
+        self._request = msgspec.structs.replace(request, halt=request.halt or self._why_to_halt(len(members), len(ranks)))
         self._holdings = {}
-        effects = self._form(participants, ranks)
-        if not wish.soft:
+        effects = self._form(members, ranks)
+        if not request.soft:
             self._hurt_since = self._hurt_since or self._clock.monotonic()
-            self._arm(self.rules.merge_s, "merge")
+            self._arm(self.declaration.merge_s, "merge")
         return effects
 
-    def _begin_afresh(self, wish: Wish) -> Effects:
+    def _begin_afresh(self, request: EpochRequest) -> Effects:
         """With new processes: the job is not elastic, or nobody of it is left."""
         if self._serving:
-            self.keepers.clear()
-        self.roster.clear()
+            self.state_holders.clear()
+        self.registry.clear()
         self._serving.clear()
         self._lost.clear()
         self.torn.clear()
-        self.transition = self.account = None
+        self.transition = self.recovery_stats = None
         for timer in ("joiners", "broken", "merge", "majority"):
             self._disarm(timer)
-        return super()._begin(msgspec.structs.replace(wish, in_place=False, soft=False, halt=""))
+        return super()._begin(msgspec.structs.replace(request, in_place=False, soft=False, halt=""))
 
     def _why_to_halt(self, nodes: int, workers: int) -> str:
-        rules = self.rules
-        if nodes < rules.min_nodes:
-            return f"{nodes} node(s) are left, the job needs {rules.min_nodes} (--nnodes)"
-        if workers < rules.min_workers:
-            return f"{workers} worker(s) are left, the job needs {rules.min_workers} (--min-workers)"
+        declaration = self.declaration
+        if nodes < declaration.min_nodes:
+            return f"{nodes} node(s) are left, the job needs {declaration.min_nodes} (--nnodes)"
+        if workers < declaration.min_workers:
+            return f"{workers} worker(s) are left, the job needs {declaration.min_workers} (--min-workers)"
         return ""
 
     def _prepare(self, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
-        soft = self.serving if self._wish.soft and layout.in_place else ()
+        soft = self.serving if self._request.soft and layout.in_place else ()
         return Prepare(nodes=nodes, layout=layout, soft=soft)
 
     def _ranks(self) -> tuple[RankPlacement, ...]:
-        """Of the living, nodes in the order of succession, by slot."""
+        """Of the living, nodes in the election order, by slot."""
         found: list[RankPlacement] = []
-        for member in self._participants():
-            mine = [entrant for entrant in self.roster.entered.values() if entrant.node == member.node]
-            for entrant in sorted(mine, key=lambda entrant: entrant.slot):
-                if entrant.worker not in self.roster.done | self.roster.leaving:
+        for member in self._eligible():
+            mine = [join_request for join_request in self.registry.entered.values() if join_request.node == member.node]
+            for join_request in sorted(mine, key=lambda join_request: join_request.slot):
+                if join_request.worker not in self.registry.done | self.registry.leaving:
                     rank = len(found)
-                    found.append(RankPlacement(worker=entrant.worker, node=member.node, rank=rank, local_rank=entrant.slot, dp=rank))
+                    found.append(RankPlacement(worker=join_request.worker, node=member.node, rank=rank, local_rank=join_request.slot, dp=rank))
         return tuple(found)
 
     def _amend(self) -> Effects:
@@ -169,9 +169,9 @@ class Regrouping(Epochs):
         ranks = self._ranks()
         asked = self._forming.workers if self._forming is not None else ()
         newcomers = any(place.worker not in asked for place in ranks)  # nobody has asked them what they hold
-        if not ranks or newcomers or self._why_to_halt(len(self._participants()), len(ranks)):
-            return self._begin(self._wish)
-        self._forming = self._layout(self._participants(), ranks)
+        if not ranks or newcomers or self._why_to_halt(len(self._eligible()), len(ranks)):
+            return self._begin(self._request)
+        self._forming = self._layout(self._eligible(), ranks)
         return self._settle()
 
     def _settle(self) -> Effects:
@@ -183,29 +183,29 @@ class Regrouping(Epochs):
 
     def _valid(self, layout: Layout) -> Effects:
         if not layout.in_place:
-            self.roster.clear()
+            self.registry.clear()
             self._gone.clear()
             return super()._valid(layout)
-        if self._wish.halt:
-            return self._halt(layout, self._wish.halt)
+        if self._request.halt:
+            return self._halt(layout, self._request.halt)
         try:
             transition = self._plan(layout)
         except PermanentError as error:
-            who = self.keepers.words
+            who = self.state_holders.words
             return self._halt(layout, f"{error}{who and f'; {who}'}")
         super()._valid(layout)
         return [self._regroup(layout, transition), *self._replace(), *self._joined_all()]
 
     def _plan(self, layout: Layout) -> Transition:
         """Raises PermanentError where the job cannot go on in place."""
-        one = self.roster.entered[layout.workers[0]]
+        one = self.registry.entered[layout.workers[0]]
         return plan_transition(
-            self.rules.job, layout.epoch, layout, [self._holdings[worker] for worker in layout.workers],
+            self.declaration.job, layout.epoch, layout, [self._holdings[worker] for worker in layout.workers],
             micro_batches=one.micro_batches, segments=self._segments(one), layer_bytes=one.layers,
             speeds=self.speeds or None, before=self.transition, torn=self.torn,
         )  # fmt: skip
 
-    def _segments(self, one: Entrant) -> int:
+    def _segments(self, one: JoinRequest) -> int:
         if one.segments:
             return one.segments
         whole = [held.segments for held in self._holdings.values() if held.phase in {"committing", "applying"}]
@@ -213,24 +213,24 @@ class Regrouping(Epochs):
             return max(map(len, whole))
         return max((max(held.segments, default=-1) for held in self._holdings.values()), default=-1) + UNKNOWN_SEGMENTS
 
-    def _regroup(self, layout: Layout, transition: Transition) -> Regroup:
-        self._serving = {worker: self.roster.entered[worker].pid for worker in layout.workers}
+    def _regroup(self, layout: Layout, transition: Transition) -> RegroupWorkers:
+        self._serving = {worker: self.registry.entered[worker].pid for worker in layout.workers}
         for worker in layout.workers:
-            self.roster.settled(worker)
+            self.registry.settled(worker)
         self.transition = transition
         if not transition.source:
-            self.keepers.hold((held.worker for held in self._holdings.values() if not held.fresh), transition.step)
-        unfinished = self.account.lost if self.account is not None else set()  # of an epoch that this one overtook
-        self.account = Account.of(transition, list(self._holdings.values()), self._lost | unfinished)
-        self.account.words |= {"reason": self._wish.reason, "cause": self._wish.cause}
-        self.account.took("notice_s", self._noticed_s)
+            self.state_holders.hold((held.worker for held in self._holdings.values() if not held.fresh), transition.step)
+        unfinished = self.recovery_stats.lost if self.recovery_stats is not None else set()  # of an epoch that this one overtook
+        self.recovery_stats = RecoveryStats.of(transition, list(self._holdings.values()), self._lost | unfinished)
+        self.recovery_stats.words |= {"reason": self._request.reason, "cause": self._request.cause}
+        self.recovery_stats.took("notice_s", self._noticed_s)
         if self._hurt_since is not None:
-            self.account.took("plan_s", self._clock.monotonic() - self._hurt_since)
+            self.recovery_stats.took("plan_s", self._clock.monotonic() - self._hurt_since)
         self._lost, self._noticed_s, self._hurt_since = set(), 0.0, None
         if self._outsiders():
             self._arm_batch("joiners")
-        leaving = tuple(worker for worker in self.roster.leaving if worker in self.roster.entered)
-        return Regroup(
+        leaving = tuple(worker for worker in self.registry.leaving if worker in self.registry.entered)
+        return RegroupWorkers(
             nodes=self._all_connected(), layout=layout, transition=transition, leaving=leaving, budget_left=self.budget.left
         )
 
@@ -240,9 +240,9 @@ class Regrouping(Epochs):
 
     def _outsiders(self) -> list[str]:
         """Workers that wait to be taken in."""
-        apart = self._serving.keys() | self.roster.done | self.roster.leaving
-        nodes = {member.node for member in self._participants()}
-        return [name for name, entrant in self.roster.entered.items() if name not in apart and entrant.node in nodes]
+        apart = self._serving.keys() | self.registry.done | self.registry.leaving
+        nodes = {member.node for member in self._eligible()}
+        return [name for name, join_request in self.registry.entered.items() if name not in apart and join_request.node in nodes]
 
     # --- who comes, who goes ----------------------------------------------------------------------------------------
 
@@ -253,29 +253,29 @@ class Regrouping(Epochs):
 
     def _take_in(self) -> Effects:
         """Those who wait become part of the job at the next boundary."""
-        if self.phase is not Phase.RUNNING or self.last is None or not self.last.in_place or not self._outsiders():
+        if self.phase is not JobPhase.RUNNING or self.last is None or not self.last.in_place or not self._outsiders():
             return []
-        return self._begin(Wish(reason="join", in_place=True, soft=bool(self._serving)))
+        return self._begin(EpochRequest(reason="join", in_place=True, soft=bool(self._serving)))
 
     def _broken_long_enough(self) -> Effects:
         """Nobody was found dead: the same workers, connected anew."""
-        return self._heal(Wish(reason="broken")) if self.training and self.in_place else []
+        return self._heal(EpochRequest(reason="broken")) if self.training and self.in_place else []
 
     def _replace(self) -> Effects:
         """A new worker for each slot that stands empty."""
-        if not self.in_place or self.last is None or self.phase is not Phase.RUNNING or self.roster.done:
+        if not self.in_place or self.last is None or self.phase is not JobPhase.RUNNING or self.registry.done:
             return []
         forks: list[Effect] = []
-        for member in self._participants():
-            slots = self.roster.to_fork(member)
+        for member in self._eligible():
+            slots = self.registry.to_fork(member)
             if slots:
-                forks.append(Fork(node=member.node, slots=slots, layout=self.last))
+                forks.append(ForkWorkers(node=member.node, slots=slots, layout=self.last))
         return forks
 
     def _lose(self, worker: str) -> None:
         """Its process has ended, or cannot be reached."""
-        self.roster.gone(worker)
-        self.keepers.lost(worker)
+        self.registry.gone(worker)
+        self.state_holders.lost(worker)
         self.torn.pop(worker, None)
         if self._serving.pop(worker, None) is not None:
             self._lost.add(worker)
@@ -284,23 +284,23 @@ class Regrouping(Epochs):
         for worker in [worker for worker in self._serving if self.last and not self._connected(self.last.node_of(worker))]:
             self._lose(worker)
         for node in [node for node in self.members if not self._connected(node)]:
-            self.roster.drop(node)
+            self.registry.drop(node)
 
     def _exclude(self, worker: str, reason: str) -> Effects:
-        entrant = self.roster.suspend(worker)
-        self.keepers.lost(worker)
+        join_request = self.registry.suspend(worker)
+        self.state_holders.lost(worker)
         self._serving.pop(worker, None)
         self._lost.add(worker)
-        return [Exclude(node=entrant.node, worker=worker, reason=reason)]
+        return [ExcludeWorker(node=join_request.node, worker=worker, reason=reason)]
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _halt(self, layout: Layout, reason: str) -> Effects:
         """One of the workers saves a checkpoint under this epoch, which a majority has agreed to; then they end."""
-        self.phase = Phase.HALTING
+        self.phase = JobPhase.HALTING
         self._halting = reason
         self._due.clear()
-        self._arm(self.rules.halt_s)
+        self._arm(self.declaration.halt_s)
         whole = [held for worker in layout.workers if not (held := self._holdings[worker]).fresh]
         newest = max((held.step for held in whole), default=-1)
         saver = next((held.worker for held in whole if held.step == newest), "")
@@ -308,16 +308,16 @@ class Regrouping(Epochs):
 
     def _halted(self) -> Effects:
         """Have they all ended?"""
-        return [] if self.roster.entered else self._fail(self._halting + self._last_checkpoint.words)
+        return [] if self.registry.entered else self._fail(self._halting + self._last_checkpoint.words)
 
     def _phase_is_late(self) -> Effects:
-        return self._fail(self._halting + self._last_checkpoint.words) if self.phase is Phase.HALTING else super()._phase_is_late()
+        return self._fail(self._halting + self._last_checkpoint.words) if self.phase is JobPhase.HALTING else super()._phase_is_late()
 
     def _majority_is_late(self) -> Effects:
         """The workers have stood still for as long as a lease: a side without a majority gives them up."""
-        if self.phase is not Phase.FORMING or self.last is None or not self._wish.in_place:
+        if self.phase is not JobPhase.FORMING or self.last is None or not self._request.in_place:
             return super()._majority_is_late()
-        count = tally(self.last, self._all_connected())
+        count = count_votes(self.last, self._all_connected())
         if count.majority:
             return []
         missing = ", ".join(node for node in self.last.launchers if not self._connected(node))
@@ -328,5 +328,5 @@ class Regrouping(Epochs):
             )
         self._led = False  # others may go on: look for them
         reason = f"{missing} cannot be reached: another part of the job may go on"
-        halt = Halt(nodes=self._all_connected(), reason=reason)
-        return [halt, *self._begin_afresh(self._wish)]
+        halt = EndWorkers(nodes=self._all_connected(), reason=reason)
+        return [halt, *self._begin_afresh(self._request)]

@@ -9,7 +9,7 @@ from eagle_eye.types import Transition, WorkerStateReport
 ORDER = ("idle", "starting", "computing", "reducing", "committing", "applying")
 
 
-class Account(msgspec.Struct, kw_only=True):
+class RecoveryStats(msgspec.Struct, kw_only=True):
     """Of one transition; whole once every worker has committed a step."""
 
     epoch: int
@@ -25,7 +25,7 @@ class Account(msgspec.Struct, kw_only=True):
     """Of state, that arrived where it was lacking."""
 
     @classmethod
-    def of(cls, transition: Transition, holdings: list[WorkerStateReport], lost: set[str]) -> "Account":
+    def of(cls, transition: Transition, holdings: list[WorkerStateReport], lost: set[str]) -> "RecoveryStats":
         """Open it when the workers are regrouped."""
         kept = {number for held in holdings if held.step == transition.step and not held.fresh for number in held.done}
         phase = max((held.phase for held in holdings if not held.fresh), key=ORDER.index, default="starting")

@@ -17,7 +17,7 @@ Send = Callable[[str, Body], Awaitable[None]]
 """Raises TemporaryError while nobody listens."""
 
 
-class Reports:
+class ReportQueue:
     """Each is tried until the coordinator knows it, unless it is of an epoch that is over; `lasting` ones always."""
 
     def __init__(self, send: Send, promised: Callable[[], int]) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 from eagle_eye.types import PrecomputedPlan
 
-from .effects import Answer
+from .effects import CommandResult
 from .epochs import Effects
-from .job_declaration import Phase, Wish
+from .job_declaration import EpochRequest, JobPhase
 from .reconfiguration import Regrouping
 
 
@@ -24,13 +24,13 @@ class Sharing(Regrouping):
     @property
     def demand(self) -> dict[str, Any]:
         """What the job asks for, and has; {} if it is not elastic."""
-        if not (self.roster.entered or (self.last is not None and self.last.in_place)):
+        if not (self.registry.entered or (self.last is not None and self.last.in_place)):
             return {}
         here = [member for member in self.members.values() if member.connected and member.node not in self.excluded]
         return {
             "declared": {member.node: member.slots for member in self.members.values()},
-            "seats": {member.node: self.roster.size(member) for member in here},
-            "weight": self.rules.weight, "workers_min": self.rules.min_workers,
+            "seats": {member.node: self.registry.size(member) for member in here},
+            "weight": self.declaration.weight, "workers_min": self.declaration.min_workers,
         }  # fmt: skip
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -44,10 +44,10 @@ class Sharing(Regrouping):
             name = (unknown or wrong)[0]
             error = f"{name} is no worker of the job" if unknown else f"the share of {name} must be above zero"
         if error:
-            return [Answer(command=command, error=error)]
+            return [CommandResult(command=command, error=error)]
         self.speeds = dict(shares)
         self._unanswered.append(command)
-        return self._begin(Wish(reason="rebalance", plan=plan, in_place=True, soft=True))
+        return self._begin(EpochRequest(reason="rebalance", plan=plan, in_place=True, soft=True))
 
     def resize(self, command: str, sizes: dict[str, int], plan: str = "") -> Effects:
         """Other numbers of workers on some nodes: the last ones leave at a boundary, new ones are forked and join.
@@ -56,20 +56,20 @@ class Sharing(Regrouping):
         """
         error = self._not_now() or self._too_few(sizes)
         if error:
-            return [Answer(command=command, error=error)]
-        before = {member.node: self.roster.size(member) for member in self._participants() if member.node in sizes}
-        self.roster.sizes |= sizes
+            return [CommandResult(command=command, error=error)]
+        before = {member.node: self.registry.size(member) for member in self._eligible() if member.node in sizes}
+        self.registry.sizes |= sizes
         grown = self._replace()
-        missing = frozenset(worker for worker in self.roster.awaited if self.roster.awaited[worker] in sizes)
+        missing = frozenset(worker for worker in self.registry.awaited if self.registry.awaited[worker] in sizes)
         if missing:
             self._growing[command] = (missing, before)
         fewer = self._surplus(sizes)
-        self.roster.leaving |= fewer
+        self.registry.leaving |= fewer
         if not fewer:
-            return grown if missing else [*grown, Answer(command=command, epoch=self.epoch)]
+            return grown if missing else [*grown, CommandResult(command=command, epoch=self.epoch)]
         if not missing:
             self._unanswered.append(command)
-        return grown + self._begin(Wish(reason="resize", plan=plan, in_place=True, soft=True))
+        return grown + self._begin(EpochRequest(reason="resize", plan=plan, in_place=True, soft=True))
 
     def stand(self, plans: tuple[PrecomputedPlan, ...]) -> None:
         """These stand now, and no others."""
@@ -80,17 +80,17 @@ class Sharing(Regrouping):
     def _standing_for(self, worker: str) -> str:
         """Id of the plan for the loss of this worker; '' if none stands."""
         node = worker.split("/")[-2] if worker.count("/") >= 2 else ""
-        now, mine = self._clock.now(), [plan for plan in self.standing if plan.event == "worker lost" and plan.of == self.rules.job]
-        fits = (plan for plan in mine if plan.allowed and plan.node == node and plan.epochs.get(self.rules.job) == self.epoch and plan.expires > now)
+        now, mine = self._clock.now(), [plan for plan in self.standing if plan.event == "worker lost" and plan.of == self.declaration.job]
+        fits = (plan for plan in mine if plan.allowed and plan.node == node and plan.epochs.get(self.declaration.job) == self.epoch and plan.expires > now)
         return next((plan.id for plan in fits), "")
 
     def _lose_for_good(self, worker: str) -> None:
         """It died: its slot is filled again as long as the job's replacements last."""
-        if self.rules.respawns < 0 or worker in self.roster.leaving or worker in self.roster.done:
+        if self.declaration.respawns < 0 or worker in self.registry.leaving or worker in self.registry.done:
             return
         node = worker.split("/")[-2] if worker.count("/") >= 2 else ""
-        if self._replaced >= self.rules.respawns and node in self.members:
-            self.roster.break_slot(self.members[node], worker)
+        if self._replaced >= self.declaration.respawns and node in self.members:
+            self.registry.break_slot(self.members[node], worker)
         self._replaced += 1
 
     def _joined_all(self) -> Effects:
@@ -98,37 +98,37 @@ class Sharing(Regrouping):
         done = [command for command, (missing, _) in self._growing.items() if missing <= self._serving.keys()]
         for command in done:
             del self._growing[command]
-        return [Answer(command=command, epoch=self.epoch) for command in done]
+        return [CommandResult(command=command, epoch=self.epoch) for command in done]
 
     def _gave_up(self) -> Effects:
         """Commands whose workers cannot be started: the sizes of before count again."""
         effects: Effects = []
         for command, (missing, before) in list(self._growing.items()):
-            worker = next((worker for worker in sorted(missing) if self.roster.given_up(worker)), "")
+            worker = next((worker for worker in sorted(missing) if self.registry.given_up(worker)), "")
             if worker:
                 del self._growing[command]
-                self.roster.sizes |= before
-                effects.append(Answer(command=command, error=f"{worker} could not be started: see its log"))
+                self.registry.sizes |= before
+                effects.append(CommandResult(command=command, error=f"{worker} could not be started: see its log"))
         return effects
 
     def _surplus(self, sizes: dict[str, int]) -> set[str]:
-        keep = {member.node: self.roster.slots(member) for member in self._participants()}
-        entered = self.roster.entered.values()
+        keep = {member.node: self.registry.slots(member) for member in self._eligible()}
+        entered = self.registry.entered.values()
         return {each.worker for each in entered if each.node in sizes and each.slot not in keep.get(each.node, ())}
 
     def _too_few(self, sizes: dict[str, int]) -> str:
         unknown = [node for node in sizes if not self._connected(node)]
-        after = {member.node: sizes.get(member.node, self.roster.size(member)) for member in self._participants()}
+        after = {member.node: sizes.get(member.node, self.registry.size(member)) for member in self._eligible()}
         if unknown:
             return f"no launcher of the job is on {unknown[0]}"
-        if min(after.values()) < 0 or sum(after.values()) < self.rules.min_workers:
-            return f"{sum(after.values())} worker(s) would be left, the job needs {self.rules.min_workers} (--min-workers)"
+        if min(after.values()) < 0 or sum(after.values()) < self.declaration.min_workers:
+            return f"{sum(after.values())} worker(s) would be left, the job needs {self.declaration.min_workers} (--min-workers)"
         return ""
 
     def _not_now(self) -> str:
         """Why a command to elastic workers cannot be done; '' if it can."""
         if self.last is None or not self.last.in_place:
             return "the workers of this job are not elastic (they do not call eagle_eye.elastic), or have not met yet"
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not JobPhase.RUNNING:
             return f"the job is {self.phase}: ask again in its next epoch"
         return ""

@@ -35,7 +35,7 @@ FRESH_S = 0.5
 """What another launcher has said holds for as long."""
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSample(msgspec.Struct, frozen=True, kw_only=True):
     """One worker at a moment."""
 
     worker: str
@@ -49,7 +49,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """Median of its last steps, None if it has not completed some."""
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """The workers of a node that do not move."""
 
     waiting: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Median length of a step, None if nobody knows."""
 
 
-class Quiet:
+class InactivityTimer:
     """For how long each worker of a node has not moved."""
 
     def __init__(self, clock: Clock, look_s: float) -> None:
@@ -77,7 +77,7 @@ class Quiet:
         """Since its last mark, as of the last look."""
         return self._looked - self._last[worker][1] if worker in self._last else 0.0
 
-    def look(self, sights: Iterable[Sight]) -> View:
+    def look(self, sights: Iterable[WorkerSample]) -> NodeReport:
         """Compare with what was seen before."""
         now = self._clock.monotonic()
         overslept = now - self._looked > 5 * self._look_s
@@ -94,17 +94,17 @@ class Quiet:
             name: self.seconds(name) for name, sight in seen.items()
             if name not in waiting and self.seconds(name) > patience(sight, fallback)
         }  # fmt: skip
-        return View(
+        return NodeReport(
             waiting=waiting, still=still, moving=len(seen) - len(waiting) - len(still),
             waited_s=min(map(self.seconds, waiting), default=0.0), step_s=fallback,
         )  # fmt: skip
 
-    def _waits(self, sight: Sight) -> bool:
+    def _waits(self, sight: WorkerSample) -> bool:
         held_up = sight.phase == "communication" and not (sight.stopped or sight.deaf)
         return held_up and self.seconds(sight.worker) >= WAITING_S
 
 
-def patience(sight: Sight, fallback: float | None = None) -> float:
+def patience(sight: WorkerSample, fallback: float | None = None) -> float:
     """Seconds that a worker may be without a mark; `fallback`: a step's usual length where its own is not known."""
     step_s = sight.step_s if sight.step_s is not None else fallback
     if sight.stopped:
@@ -114,14 +114,14 @@ def patience(sight: Sight, fallback: float | None = None) -> float:
     return FIRST_STEPS_S if step_s is None else max(LEAST_S, STEPS * step_s)
 
 
-class Verdicts:
+class StallDetector:
     """All nodes' views together, with the coordinator."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._views: dict[str, tuple[float, View]] = {}
+        self._views: dict[str, tuple[float, NodeReport]] = {}
 
-    def culprits(self, node: str, view: View, serving: Iterable[str], opening: bool) -> dict[str, float]:
+    def culprits(self, node: str, view: NodeReport, serving: Iterable[str], opening: bool) -> dict[str, float]:
         """Who stands still, and for how long, while all others wait, now that `node` has said how it looks there. `opening`: before the first step."""
         self._views[node] = (self._clock.monotonic(), view)
         fresh = self._fresh()
@@ -142,6 +142,6 @@ class Verdicts:
         waited_s = min((view.waited_s for view in fresh if view.waiting), default=0.0)
         return waited_s > max(STUCK_S, STUCK_STEPS * step_s) * 2.0**times
 
-    def _fresh(self) -> list[View]:
+    def _fresh(self) -> list[NodeReport]:
         now = self._clock.monotonic()
         return [view for heard, view in self._views.values() if now - heard <= FRESH_S]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from .effects import Effect, Tell
+from .effects import Effect, EmitEvent
 
 
-class Keepers:
+class StateHolders:
     """Workers with whole state, as far as the coordinator knows."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Keepers:
         which = "layer 0" if layers == 1 else f"layers 0 to {layers - 1}"
         source = f"the newest checkpoint, of step {loaded}, is used" if loaded else "there is no checkpoint, the job begins anew"
         message = f"no living worker holds the state of {which} any more: {words}; {source}: {steps} step(s) are lost and done again"
-        return [Tell(name="state.lost", message=message, attributes=attributes)]
+        return [EmitEvent(name="state.lost", message=message, attributes=attributes)]
 
 
 class LastCheckpoint:
@@ -69,7 +69,7 @@ class LastCheckpoint:
         news = bool(why) and not self._why
         self._why, self._path = why, path
         attributes = {"worker": worker, "step": str(step), "reason": why}
-        return [Tell(name="checkpoint.refused", message=f"{worker}: {why}", attributes=attributes)] if news else []
+        return [EmitEvent(name="checkpoint.refused", message=f"{worker}: {why}", attributes=attributes)] if news else []
 
     @property
     def words(self) -> str:

@@ -9,7 +9,7 @@ from eagle_eye.rpc.command_fence import write_whole
 from eagle_eye.types import Layout
 
 
-class Terms(msgspec.Struct, kw_only=True):
+class VoteRecord(msgspec.Struct, kw_only=True):
     """The words that were given. Kept on disk before they are spoken."""
 
     promised: int = 0
@@ -20,44 +20,44 @@ class Terms(msgspec.Struct, kw_only=True):
     """The run ended properly; a new start of the same name begins anew, above the old epochs."""
 
 
-class TermsFile:
+class VoteLog:
     """One file per run and node. Thread-safe: what is on disk is never older than what was said."""
 
     def __init__(self, state_dir: Path, run: str, node: str) -> None:
         self._lock = threading.Lock()
-        self._path = state_dir / "terms" / f"{run}-{node}.json"
-        self.terms = self._read()
+        self._path = state_dir / "votes" / f"{run}-{node}.json"
+        self.record = self._read()
 
     def promise(self, epoch: int) -> bool:
         """Vote for an epoch; False if an equal or higher one has our vote."""
         with self._lock:
-            if epoch <= self.terms.promised:
+            if epoch <= self.record.promised:
                 return False
-            self.terms.promised = epoch
+            self.record.promised = epoch
             self._write()
             return True
 
     def valid(self, layout: Layout) -> None:
         """An epoch became valid."""
         with self._lock:
-            if self.terms.last is not None and layout.epoch < self.terms.last.epoch and not self.terms.over:
+            if self.record.last is not None and layout.epoch < self.record.last.epoch and not self.record.over:
                 return  # a newer one was written meanwhile
-            self.terms.last = layout
-            self.terms.promised = max(self.terms.promised, layout.epoch)
-            self.terms.over = False
+            self.record.last = layout
+            self.record.promised = max(self.record.promised, layout.epoch)
+            self.record.over = False
             self._write()
 
     def end(self) -> None:
         """The run is over."""
         with self._lock:
-            self.terms.over = True
+            self.record.over = True
             self._write()
 
     def _write(self) -> None:
-        write_whole(self._path, msgspec.json.encode(self.terms))
+        write_whole(self._path, msgspec.json.encode(self.record))
 
-    def _read(self) -> Terms:
+    def _read(self) -> VoteRecord:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Terms)
+            return msgspec.json.decode(self._path.read_bytes(), type=VoteRecord)
         except (FileNotFoundError, msgspec.MsgspecError):
-            return Terms()
+            return VoteRecord()

@@ -1,5 +1,6 @@
 """The variables that a worker finds: torchrun's, so that its scripts run unchanged, and ours."""
 
+import socket
 from collections.abc import Mapping
 
 import msgspec
@@ -7,8 +8,10 @@ import msgspec
 from eagle_eye.access.listen_address import is_loopback
 from eagle_eye.types import Layout, RankPlacement
 
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
-class Store(msgspec.Struct, frozen=True, kw_only=True):
+
+class StoreAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the ranks of an epoch meet."""
 
     host: str
@@ -17,7 +20,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     """False: nobody serves it yet, rank 0 has to (no torch beside the launcher)."""
 
 
-class Paths(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerPaths(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker and those around it share on the node's disk."""
 
     inbox: str
@@ -31,7 +34,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_environment(
-    given: Mapping[str, str], layout: Layout, place: RankPlacement, store: Store, paths: Paths, token: str, max_restarts: int
+    given: Mapping[str, str], layout: Layout, place: RankPlacement, store: StoreAddress, paths: WorkerPaths, token: str, max_restarts: int
 ) -> dict[str, str]:
     """The whole environment of a worker."""
     environment = dict(given)
@@ -39,11 +42,11 @@ def worker_environment(
     environment.update(_ours(layout, place, paths, token))
     environment.setdefault("OMP_NUM_THREADS", "1")
     if all(is_loopback(address) for address in layout.launchers.values()):
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment.setdefault(INTERFACE_VARIABLE, "lo")
     return environment
 
 
-def _torchrun(layout: Layout, place: RankPlacement, store: Store, max_restarts: int) -> dict[str, str]:
+def _torchrun(layout: Layout, place: RankPlacement, store: StoreAddress, max_restarts: int) -> dict[str, str]:
     nodes = layout.nodes
     local = sum(other.node == place.node for other in layout.placements)
     world = len(layout.placements)
@@ -66,7 +69,7 @@ def _torchrun(layout: Layout, place: RankPlacement, store: Store, max_restarts: 
     }
 
 
-def _ours(layout: Layout, place: RankPlacement, paths: Paths, token: str) -> dict[str, str]:
+def _ours(layout: Layout, place: RankPlacement, paths: WorkerPaths, token: str) -> dict[str, str]:
     return {
         "EAGLE_EYE_JOB": layout.job,
         "EAGLE_EYE_RUN": layout.job.rsplit("/", 1)[-1],
@@ -83,3 +86,30 @@ def _ours(layout: Layout, place: RankPlacement, paths: Paths, token: str) -> dic
         "EAGLE_EYE_RESUME_STEP": str(layout.resume_step),
         "EAGLE_EYE_SKIP_STEPS": ",".join(map(str, layout.skipped)),
     }
+
+
+def with_gloo_interface(environment: Mapping[str, str], address: str) -> dict[str, str]:
+    """The environment of the workers of a launcher at `address` (host:port), with the interface that gloo is to use.
+
+    gloo by itself takes the address that the host's name resolves to, which on many machines is one of loopback. What the
+    user has chosen stays; where all launchers are on loopback nothing is to be chosen here.
+    """
+    found = dict(environment)
+    if INTERFACE_VARIABLE not in found and not is_loopback(address) and (name := interface_of(address)):
+        found[INTERFACE_VARIABLE] = name
+    return found
+
+
+def interface_of(address: str) -> str:
+    """Name of the interface that bears the host of a `host:port`; '' if none of this machine's does."""
+    import psutil
+
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        wanted = {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except OSError:
+        return ""
+    for name, ends in psutil.net_if_addrs().items():
+        if any(end.address.partition("%")[0] in wanted for end in ends):
+            return name
+    return ""

@@ -11,7 +11,7 @@ ATTEMPTS = 5
 """How often a worker is started anew that dies before it has entered."""
 
 
-class Entrant(msgspec.Struct, frozen=True, kw_only=True):
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An elastic worker as it presents itself with `enter`."""
 
     worker: str
@@ -25,14 +25,14 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
     """Of a reduced gradient; 0 if it does not say."""
 
 
-class Roster:
+class WorkerRegistry:
     """Kept by the coordinator; names are run/node/slot, one life of a name differs from the next by its pid."""
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self.entered: dict[str, Entrant] = {}
+        self.entered: dict[str, JoinRequest] = {}
         """Alive, and part of the job or waiting to become it."""
-        self.suspended: dict[str, Entrant] = {}
+        self.suspended: dict[str, JoinRequest] = {}
         """Alive, but left out until they enter again."""
         self.awaited: dict[str, str] = {}
         """Forked to join and not here yet: worker → node."""
@@ -57,22 +57,22 @@ class Roster:
         self.done.clear()
         self.leaving.clear()
 
-    def enter(self, entrant: Entrant) -> None:
+    def enter(self, join_request: JoinRequest) -> None:
         """A worker is here, for the first time or again."""
         for others in (self.awaited, self.suspended):
-            others.pop(entrant.worker, None)
-        self.leaving.discard(entrant.worker)
-        self.entered[entrant.worker] = entrant
+            others.pop(join_request.worker, None)
+        self.leaving.discard(join_request.worker)
+        self.entered[join_request.worker] = join_request
 
-    def returned(self, node: str, entrants: Iterable[Entrant]) -> None:
+    def returned(self, node: str, join_requests: Iterable[JoinRequest]) -> None:
         """A launcher says which of its elastic workers live."""
         self.drop(node)
-        self.entered |= {entrant.worker: entrant for entrant in entrants}
+        self.entered |= {join_request.worker: join_request for join_request in join_requests}
 
     def drop(self, node: str) -> None:
         """A node's workers cannot be reached."""
         for known in (self.entered, self.suspended):
-            for worker in [worker for worker, entrant in known.items() if entrant.node == node]:
+            for worker in [worker for worker, join_request in known.items() if join_request.node == node]:
                 del known[worker]
         for worker in [worker for worker, home in self.awaited.items() if home == node]:
             del self.awaited[worker]
@@ -88,10 +88,10 @@ class Roster:
             known.pop(worker, None)
         self.leaving.discard(worker)
 
-    def suspend(self, worker: str) -> Entrant:
+    def suspend(self, worker: str) -> JoinRequest:
         """Leave a living worker out."""
-        entrant = self.suspended[worker] = self.entered.pop(worker)
-        return entrant
+        join_request = self.suspended[worker] = self.entered.pop(worker)
+        return join_request
 
     def settled(self, worker: str) -> None:
         """It is part of an epoch: what went wrong at its start is forgotten."""

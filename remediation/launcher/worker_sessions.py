@@ -24,7 +24,7 @@ Hear = Callable[[str, messages.Message], None]
 """Takes what a worker has said, but for its holdings."""
 
 
-class Fenced(msgspec.Struct, frozen=True, kw_only=True):
+class FenceResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a fence."""
 
     holdings: dict[str, messages.Message]
@@ -32,7 +32,7 @@ class Fenced(msgspec.Struct, frozen=True, kw_only=True):
     silent: tuple[str, ...]
 
 
-class _Round:
+class _FenceRound:
     """One fence, until all have answered."""
 
     def __init__(self, epoch: int, hard: Iterable[str], soft: Iterable[str]) -> None:
@@ -57,7 +57,7 @@ class _Round:
             await self.changed.wait()
 
 
-class ElasticSessions:
+class WorkerSessions:
     """Who speaks is asked for its pid once, and then believed: the socket is the user's own."""
 
     def __init__(self, path: Path, admit: Admit, hear: Hear) -> None:
@@ -66,7 +66,7 @@ class ElasticSessions:
         self._hear = hear
         self._server: asyncio.Server | None = None
         self._writers: dict[str, asyncio.StreamWriter] = {}
-        self._round: _Round | None = None
+        self._round: _FenceRound | None = None
 
     async def start(self) -> None:
         """Listen. A socket that a killed launcher left behind is replaced."""
@@ -102,9 +102,9 @@ class ElasticSessions:
 
     # --- fences ---------------------------------------------------------------------------------------------------
 
-    def fence(self, epoch: int, hard: Iterable[str], soft: Iterable[str] = ()) -> "asyncio.Task[Fenced | None]":
+    def fence(self, epoch: int, hard: Iterable[str], soft: Iterable[str] = ()) -> "asyncio.Task[FenceResult | None]":
         """Fence these at once; the task ends with what they hold, or with None when a newer fence has taken its place."""
-        before, self._round = self._round, _Round(epoch, hard, soft)
+        before, self._round = self._round, _FenceRound(epoch, hard, soft)
         if before is not None:
             before.changed.set()
         for worker in tuple(self._round.missing):
@@ -112,13 +112,13 @@ class ElasticSessions:
                 self._round.missing.discard(worker)
         return asyncio.create_task(self._collect(self._round))
 
-    async def _collect(self, fence: _Round) -> Fenced | None:
+    async def _collect(self, fence: _FenceRound) -> FenceResult | None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
                 await fence.until(lambda: fence is not self._round or not fence.missing & fence.hard)
         silent = tuple(sorted(fence.missing & fence.hard))
         await fence.until(lambda: fence is not self._round or not fence.missing - fence.hard)
-        return Fenced(holdings=fence.holdings, silent=silent) if fence is self._round else None
+        return FenceResult(holdings=fence.holdings, silent=silent) if fence is self._round else None
 
     def lost(self, worker: str) -> None:
         """Its process has ended: nobody waits for its answer."""

@@ -18,11 +18,10 @@ from eagle_eye.training import messages
 from eagle_eye.training.ring import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement
 
-from .command import Command
-from .death_watch import DeathWatch, glimpse
-from .network_interface import facing_the_others
+from .death_watch import DeathWatch, process_stat
 from .settings import LauncherSettings
-from .worker_environment import Paths, Store, worker_environment
+from .training_command import TrainingCommand
+from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
 from .zygote_client import ZygoteLink, kill_group
 
 STATUS_S = 0.05
@@ -90,10 +89,10 @@ OnEnd = Callable[[Worker, int | None], None]
 class Workers:
     """All workers of this node, of one epoch at a time."""
 
-    def __init__(self, settings: LauncherSettings, command: Command, environment: dict[str, str], on_end: OnEnd) -> None:
+    def __init__(self, settings: LauncherSettings, command: TrainingCommand, environment: dict[str, str], on_end: OnEnd) -> None:
         self._settings = settings
         self._command = command
-        self._environment = facing_the_others(environment, settings.address)
+        self._environment = with_gloo_interface(environment, settings.address)
         self._on_end = on_end
         self._watch = DeathWatch(self._noticed)
         self._by_pid: dict[int, Worker] = {}
@@ -120,7 +119,7 @@ class Workers:
 
     # --- start -------------------------------------------------------------------------------------------------
 
-    async def start(self, layout: Layout, store: Store, max_restarts: int) -> None:
+    async def start(self, layout: Layout, store: StoreAddress, max_restarts: int) -> None:
         """Fork this node's workers of a layout. Raises LaunchError."""
         self._by_pid.clear()
         self._close_readers()
@@ -129,7 +128,7 @@ class Workers:
                 await self._fork(layout, place, store, max_restarts)
         self._sweep(layout.epoch - 1)
 
-    async def fork_joining(self, layout: Layout, slot: int, store: Store, max_restarts: int) -> None:
+    async def fork_joining(self, layout: Layout, slot: int, store: StoreAddress, max_restarts: int) -> None:
         """Fork an elastic worker that will join the running epoch; its predecessor in the slot is dead. Raises LaunchError."""
         node, run = self._settings.node, self._settings.run
         place = RankPlacement(worker=f"{run}/{node}/{slot}", node=node, rank=len(layout.placements), local_rank=slot)
@@ -173,19 +172,19 @@ class Workers:
         self._watch.quicken()
 
     def kill(self, worker: Worker) -> None:
-        """End one, by our own wish."""
+        """End one, at our own wish."""
         worker.ordered = True
         if worker.status is None and self.zygote is not None:
             self.zygote.kill(worker.pid, signal.SIGKILL)
 
-    async def _fork(self, layout: Layout, place: RankPlacement, store: Store, max_restarts: int, joining: bool = False) -> Worker:
+    async def _fork(self, layout: Layout, place: RankPlacement, store: StoreAddress, max_restarts: int, joining: bool = False) -> Worker:
         if self.zygote is None:
             raise RuntimeError("workers are started after the zygote")
         settings = self._settings
         ring, probe = self._ring_of(place.local_rank, layout.epoch), self._socket_of(place.local_rank, layout.epoch)
         log_file = settings.logs / f"{place.local_rank}.log"
         secret = secrets.token_hex(16)
-        paths = Paths(
+        paths = WorkerPaths(
             inbox=str(settings.inbox), ring=str(ring), probe=str(probe), checkpoints=str(settings.checkpoints),
             elastic=str(settings.elastic_socket),
         )  # fmt: skip
@@ -198,7 +197,7 @@ class Workers:
         pid = await self.zygote.fork(
             str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
         )
-        seen = glimpse(pid)
+        seen = process_stat(pid)
         worker = self._by_pid[pid] = Worker(
             place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
             log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),

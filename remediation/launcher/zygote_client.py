@@ -12,7 +12,7 @@ from typing import Any
 from eagle_eye.errors import EagleEyeError, LaunchError
 from eagle_eye.training import messages, zygote
 
-from .worker_environment import Store
+from .worker_environment import StoreAddress
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +71,11 @@ class ZygoteLink:
             )
         return int(answer["pid"])
 
-    async def store(self, host: str) -> tuple[Store, int]:
+    async def store(self, host: str) -> tuple[StoreAddress, int]:
         """Start a new store; returns it and the pid of its process. Raises LaunchError."""
         async with self._one:
             answer = await self._ask("store", "store", host=host)
-        return Store(host=host, port=int(answer["port"])), int(answer["pid"])
+        return StoreAddress(host=host, port=int(answer["port"])), int(answer["pid"])
 
     def kill(self, pid: int, number: int) -> None:
         """Signal the process group of a child; a pid that is none any more is left alone."""

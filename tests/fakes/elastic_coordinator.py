@@ -2,12 +2,12 @@
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout, WorkerStateReport
-from remediation.launcher.coordinator import Coordinator, Effects, Rules
-from remediation.launcher.effects import Prepare, Regroup
-from remediation.launcher.elastic import Death
+from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration
+from remediation.launcher.effects import Prepare, RegroupWorkers
+from remediation.launcher.elastic import WorkerDeath
 from remediation.launcher.heal_budget import parse_heal
 from remediation.launcher.membership import Member
-from remediation.launcher.worker_registry import Entrant
+from remediation.launcher.worker_registry import JoinRequest
 
 MICRO_BATCHES = 8
 
@@ -15,11 +15,11 @@ MICRO_BATCHES = 8
 class Job:
     """A coordinator, and launchers with workers that do what they are told when a test lets them."""
 
-    def __init__(self, nodes: int = 1, slots: int = 3, heal: str = "", **rules: object) -> None:
+    def __init__(self, nodes: int = 1, slots: int = 3, heal: str = "", **declaration: object) -> None:
         self.clock = FakeClock()
         self.slots = slots
-        given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | rules
-        self.coordinator = Coordinator(Rules(**given), parse_heal(heal), self.clock)  # type: ignore[arg-type]
+        given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | declaration
+        self.coordinator = Coordinator(JobDeclaration(**given), parse_heal(heal), self.clock)  # type: ignore[arg-type]
         self.coordinator.commanded = False
         self.pids: dict[str, int] = {}
         self.steps: dict[str, int] = {}
@@ -27,13 +27,13 @@ class Job:
 
     # --- the start ----------------------------------------------------------------------------------------------------
 
-    def join(self, node: str, boot: str = "b", last: Layout | None = None, elastic: tuple[Entrant, ...] = ()) -> Effects:
+    def join(self, node: str, boot: str = "b", last: Layout | None = None, elastic: tuple[JoinRequest, ...] = ()) -> Effects:
         member = Member(node=node, address=f"{node}:1", slots=self.slots, boot=f"{node}-{boot}")
         return self.coordinator.joined(member, last, 0, elastic)
 
     def running(self) -> "Job":
         """All nodes have joined, all workers have met."""
-        nodes = [f"n{number}" for number in range(self.coordinator.rules.max_nodes)]
+        nodes = [f"n{number}" for number in range(self.coordinator.declaration.max_nodes)]
         for node in nodes:
             self.join(node)
         self.votes(*nodes)
@@ -44,15 +44,15 @@ class Job:
         assert self.layout.in_place
         return self
 
-    def entrant(self, worker: str) -> Entrant:
+    def join_request(self, worker: str) -> JoinRequest:
         _, node, slot = worker.split("/")
-        return Entrant(worker=worker, node=node, slot=int(slot), pid=self.pids[worker], micro_batches=MICRO_BATCHES, layers=(10, 20), segments=1)
+        return JoinRequest(worker=worker, node=node, slot=int(slot), pid=self.pids[worker], micro_batches=MICRO_BATCHES, layers=(10, 20), segments=1)
 
     def enter(self, worker: str) -> Effects:
         self._last_pid += 1
         self.pids[worker] = self._last_pid
         self.steps.pop(worker, None)
-        return self.coordinator.entered(self.entrant(worker))
+        return self.coordinator.entered(self.join_request(worker))
 
     # --- what launchers answer ----------------------------------------------------------------------------------------
 
@@ -75,13 +75,13 @@ class Job:
         if not told:
             self.clock.advance(0.006)
             told = self.coordinator.tick()
-        for regroup in only(told, Regroup):
+        for regroup in only(told, RegroupWorkers):
             told += self.coordinator.started(regroup.layout.epoch)
             self.steps |= dict.fromkeys(regroup.layout.workers, regroup.transition.step)
         return told
 
     def die(self, worker: str, **more: object) -> Effects:
-        return self.coordinator.lost(Death(epoch=self.layout.epoch, worker=worker, pid=self.pids[worker], cause="e", **more))  # type: ignore[arg-type]
+        return self.coordinator.lost(WorkerDeath(epoch=self.layout.epoch, worker=worker, pid=self.pids[worker], cause="e", **more))  # type: ignore[arg-type]
 
     def pass_time(self, seconds: float) -> Effects:
         self.clock.advance(seconds)

@@ -158,7 +158,7 @@ def test_a_finished_job_ends_every_launcher_with_zero(stage: Stage) -> None:
         stage.launch(node, command=(sys.executable, "train.py", "5"))
     assert [launcher.wait(DEADLINE_S) for launcher in stage.launchers.values()] == [0, 0]
     assert len(stage.events("job.finished")) == 1
-    kept = sorted(path.name for path in (stage.directory / "state" / "terms").iterdir())
+    kept = sorted(path.name for path in (stage.directory / "state" / "votes").iterdir())
     assert kept == [f"{stage.run}-n0.json", f"{stage.run}-n1.json"], "the memory of commands is of no use now"
     assert list((stage.directory / "state" / "checkpoints").iterdir()) == []
     assert len(list((stage.directory / "state" / "logs" / stage.run).iterdir())) == 2

@@ -5,19 +5,19 @@ import pytest
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ConfigError
 from eagle_eye.types import Layout
-from remediation.launcher.coordinator import Coordinator, Effects, Phase, Rules
-from remediation.launcher.effects import Answer, AskGrant, End, Halt, Prepare, Start, Tell
-from remediation.launcher.heal_budget import Budget, parse_heal
-from remediation.launcher.membership import Member, precedes, tally, voters
+from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
+from remediation.launcher.effects import AskGrant, CommandResult, EmitEvent, End, EndWorkers, Prepare, Start
+from remediation.launcher.heal_budget import HealBudget, parse_heal
+from remediation.launcher.membership import Member, count_votes, precedes, voters
 
 
 class Job:
     """A coordinator, its clock, and launchers that acknowledge when they are told to."""
 
-    def __init__(self, nodes: int = 2, heal: str = "restart:3", last: Layout | None = None, lost: tuple[str, ...] = (), **rules: object) -> None:
+    def __init__(self, nodes: int = 2, heal: str = "restart:3", last: Layout | None = None, lost: tuple[str, ...] = (), **declaration: object) -> None:
         self.clock = FakeClock()
-        given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | rules
-        self.coordinator = Coordinator(Rules(**given), parse_heal(heal), self.clock, last, lost)  # type: ignore[arg-type]
+        given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | declaration
+        self.coordinator = Coordinator(JobDeclaration(**given), parse_heal(heal), self.clock, last, lost)  # type: ignore[arg-type]
 
     def join(self, *nodes: str, boot: str = "b", last: Layout | None = None, promised: int = 0) -> Effects:
         effects: Effects = []
@@ -35,7 +35,7 @@ class Job:
         self.join(*nodes)
         self.acknowledge(*nodes)
         self.coordinator.started(self.coordinator.epoch)
-        assert self.coordinator.phase is Phase.RUNNING
+        assert self.coordinator.phase is JobPhase.RUNNING
         return self
 
     def pass_time(self, seconds: float) -> Effects:
@@ -66,14 +66,14 @@ def layout_of(*nodes: str, epoch: int = 4, excluded: tuple[str, ...] = (), resta
 )  # fmt: skip
 def test_quorum(launchers: int, acknowledged: int, majority: bool, half: bool) -> None:
     nodes = [f"n{number}" for number in range(launchers)]
-    count = tally(layout_of(*nodes), nodes[:acknowledged])
+    count = count_votes(layout_of(*nodes), nodes[:acknowledged])
     assert (count.majority, count.half) == (majority, half)
 
 
 def test_the_excluded_have_no_vote_and_strangers_neither() -> None:
     last = layout_of("n0", "n1", "n2", excluded=("n2",))
     assert voters(last) == ("n0", "n1")
-    assert tally(last, ["n2", "stranger"]).votes == 0
+    assert count_votes(last, ["n2", "stranger"]).votes == 0
     assert precedes(last, "n0", "n1")
     assert not precedes(last, "n1", "n0")
 
@@ -86,7 +86,7 @@ def test_the_job_starts_when_everybody_is_here() -> None:
     assert [place.rank for place in prepare.layout.placements] == [0, 1, 2, 3]
     assert job.acknowledge("n0") == []
     assert only(job.acknowledge("n1"), Start)
-    told = only(job.coordinator.started(1), Tell)
+    told = only(job.coordinator.started(1), EmitEvent)
     assert [event.name for event in told] == ["job.started", "epoch.begun"]
 
 
@@ -125,7 +125,7 @@ def test_a_lost_session_alone_is_no_loss() -> None:
 
 
 def test_a_lost_session_and_a_second_witness_are_a_lost_node() -> None:
-    for witness in (lambda job: job.coordinator.died(1, "e"), lambda job: job.coordinator.standing_still()):
+    for witness in (lambda job: job.coordinator.died(1, "e"), lambda job: job.coordinator.no_progress()):
         job = Job(nodes=3).running("n0", "n1", "n2")
         job.coordinator.left("n2")
         layout = only(witness(job), Prepare)[0].layout
@@ -134,13 +134,13 @@ def test_a_lost_session_and_a_second_witness_are_a_lost_node() -> None:
 
 
 def test_standing_still_without_a_suspect_is_nobodys_loss() -> None:
-    assert Job().running("n0", "n1").coordinator.standing_still() == []
+    assert Job().running("n0", "n1").coordinator.no_progress() == []
 
 
 def test_exactly_half_needs_the_leaders_voice() -> None:
     job = Job().running("n0", "n1")
     job.coordinator.left("n1")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     asked = only(job.acknowledge("n0"), AskGrant)[0]
     assert asked.missing == ("n1",)
     assert job.coordinator.granted(2, False) == []
@@ -153,10 +153,10 @@ def test_less_than_half_never_goes_on() -> None:
     job = Job(nodes=3).running("n0", "n1", "n2")
     job.coordinator.left("n1")
     job.coordinator.left("n2")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     assert job.acknowledge("n0") == []
     assert job.pass_time(60) == []
-    assert job.coordinator.phase is Phase.FORMING
+    assert job.coordinator.phase is JobPhase.FORMING
 
 
 def test_a_launcher_that_is_lost_while_an_epoch_is_formed_is_left_out() -> None:
@@ -211,8 +211,8 @@ def test_nobody_is_taken_in_beyond_the_most_nodes() -> None:
 def test_a_spent_budget_ends_the_workers_and_then_the_job() -> None:
     job = Job(heal="restart:0", patience_s=5.0).running("n0", "n1")
     effects = job.coordinator.died(1, "e")
-    assert only(effects, Tell)[0].name == "budget.spent"
-    assert only(effects, Halt)[0].nodes == ("n0", "n1")
+    assert only(effects, EmitEvent)[0].name == "budget.spent"
+    assert only(effects, EndWorkers)[0].nodes == ("n0", "n1")
     end = only(job.pass_time(5.1), End)[0]
     assert end.code == 1
 
@@ -228,10 +228,10 @@ def test_a_command_still_heals_when_the_budget_is_spent() -> None:
     job = Job(heal="none", patience_s=5.0).running("n0", "n1")
     job.coordinator.died(1, "e")
     refused = job.coordinator.restart("c", own=True)
-    assert "budget" in only(refused, Answer)[0].error
+    assert "budget" in only(refused, CommandResult)[0].error
     assert only(job.coordinator.restart("d", plan="p"), Prepare)
     job.acknowledge("n0", "n1")
-    assert only(job.coordinator.started(2), Answer)[0].epoch == 2
+    assert only(job.coordinator.started(2), CommandResult)[0].epoch == 2
 
 
 def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
@@ -255,8 +255,8 @@ def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
 
 def test_restart_refuses_to_leave_too_few() -> None:
     job = Job(min_nodes=2).running("n0", "n1")
-    assert "needs 2" in only(job.coordinator.restart("c", exclude=("n1",)), Answer)[0].error
-    assert job.coordinator.phase is Phase.RUNNING
+    assert "needs 2" in only(job.coordinator.restart("c", exclude=("n1",)), CommandResult)[0].error
+    assert job.coordinator.phase is JobPhase.RUNNING
 
 
 def test_a_released_node_comes_back() -> None:
@@ -272,8 +272,8 @@ def test_too_few_nodes_wait_and_go_on() -> None:
     job = Job(nodes=3, min_nodes=2).running("n0", "n1", "n2")
     job.coordinator.left("n1")
     job.coordinator.left("n2")
-    assert only(job.coordinator.standing_still(), Halt)
-    assert job.coordinator.phase is Phase.WAITING
+    assert only(job.coordinator.no_progress(), EndWorkers)
+    assert job.coordinator.phase is JobPhase.WAITING
     job.join("n1")
     assert only(job.pass_time(0.3), Prepare)[0].layout.nodes == ("n0", "n1")
 
@@ -281,7 +281,7 @@ def test_too_few_nodes_wait_and_go_on() -> None:
 def test_too_few_nodes_do_not_wait_for_ever() -> None:
     job = Job(nodes=2, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1")
     job.coordinator.left("n1")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     job.join("n9", boot="x")
     job.coordinator.left("n9")
     assert job.pass_time(30.0) == []
@@ -289,11 +289,11 @@ def test_too_few_nodes_do_not_wait_for_ever() -> None:
 
 
 def test_a_coordinator_that_was_cut_off_looks_for_the_others_after_a_lease() -> None:
-    for min_nodes, phase in ((1, Phase.FORMING), (2, Phase.WAITING)):
+    for min_nodes, phase in ((1, JobPhase.FORMING), (2, JobPhase.WAITING)):
         job = Job(nodes=3, min_nodes=min_nodes).running("n0", "n1", "n2")
         job.coordinator.left("n1")
         job.coordinator.left("n2")
-        job.coordinator.standing_still()
+        job.coordinator.no_progress()
         assert (job.coordinator.phase, job.coordinator.candidate) == (phase, False), "it may be a moment's trouble"
         job.pass_time(2.1)
         assert job.coordinator.candidate
@@ -304,14 +304,14 @@ def test_whoever_is_cut_off_does_not_say_that_the_job_has_failed() -> None:
     job = Job(nodes=3, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1", "n2")
     job.coordinator.left("n1")
     job.coordinator.left("n2")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     assert job.pass_time(61.0) == []
 
 
 def test_a_script_that_never_began_is_not_started_again() -> None:
     job = Job().running("n0", "n1")
     effects = job.coordinator.died(1, "e", at_start="ValueError: no such file")
-    assert "ValueError" in only(effects, Tell)[0].message
+    assert "ValueError" in only(effects, EmitEvent)[0].message
     assert only(effects, End)[0].code == 1
 
 
@@ -340,7 +340,7 @@ def test_an_epoch_whose_workers_end_before_all_launchers_have_answered_has_begun
     job = Job(nodes=1)
     job.join("n0")
     job.acknowledge("n0")
-    told = only(job.coordinator.finished("n0", 1), Tell)
+    told = only(job.coordinator.finished("n0", 1), EmitEvent)
     assert [event.name for event in told] == ["job.started", "epoch.begun", "job.finished"]
     assert job.coordinator.started(1) == [], "once"
 
@@ -379,7 +379,7 @@ def test_a_joiner_that_knows_a_newer_layout_teaches_it() -> None:
 
 
 def test_heal() -> None:
-    assert parse_heal("none") == Budget(heal="none", limit=0)
+    assert parse_heal("none") == HealBudget(heal="none", limit=0)
     assert parse_heal("restart:12").limit == 12
     assert (parse_heal("").limit, parse_heal("").in_place) == (3, False)
     assert (parse_heal("in-place").limit, parse_heal("in-place:7").limit) == (100, 7)

@@ -6,20 +6,20 @@ import pytest
 
 from eagle_eye.types import WorkerStateReport
 from fakes.elastic_coordinator import Job, only
-from remediation.launcher.coordinator import Effects, Phase
+from remediation.launcher.coordinator import Effects, JobPhase
 from remediation.launcher.effects import (
-    Answer,
     AskGrant,
-    Dismiss,
+    CommandResult,
+    DismissWorker,
+    EmitEvent,
     End,
-    Exclude,
-    Fork,
-    Halt,
+    EndWorkers,
+    ExcludeWorker,
+    ForkWorkers,
     HaltWorkers,
     Prepare,
-    Regroup,
+    RegroupWorkers,
     Start,
-    Tell,
 )
 from remediation.launcher.worker_registry import ATTEMPTS
 
@@ -31,22 +31,22 @@ def test_the_workers_of_a_new_job_meet_once_all_are_here() -> None:
     job.coordinator.started(1)
     assert job.enter("r/n0/0") == []
     told = job.agree(job.enter("r/n0/1"))
-    regroup = only(told, Regroup)[0]
+    regroup = only(told, RegroupWorkers)[0]
     assert (regroup.layout.epoch, regroup.layout.workers, regroup.transition.source) == (2, ("r/n0/0", "r/n0/1"), "checkpoint")
     assert job.coordinator.budget.heal == "in-place", "they can, and nobody chose otherwise"
-    assert [event.attributes["reason"] for event in only(told, Tell)] == ["join"]
+    assert [event.attributes["reason"] for event in only(told, EmitEvent)] == ["join"]
 
 
 def test_a_death_is_healed_in_place_and_the_slot_is_filled_again() -> None:
     job = Job().running()
     told = job.agree(job.die("r/n0/1"))
-    regroup = only(told, Regroup)[0]
+    regroup = only(told, RegroupWorkers)[0]
     assert [(place.worker, place.rank) for place in regroup.layout.placements] == [("r/n0/0", 0), ("r/n0/2", 1)]
-    assert only(told, Fork)[0].slots == (1,)
+    assert only(told, ForkWorkers)[0].slots == (1,)
     soft = job.enter("r/n0/1")
     assert only(soft, Prepare)[0].soft == ("r/n0/0", "r/n0/2"), "those who train finish their step first"
     assert job.coordinator.training
-    assert only(job.agree(soft), Regroup)[0].layout.workers == ("r/n0/0", "r/n0/1", "r/n0/2")
+    assert only(job.agree(soft), RegroupWorkers)[0].layout.workers == ("r/n0/0", "r/n0/1", "r/n0/2")
 
 
 def test_a_launcher_that_was_not_reached_is_asked_again_for_new_workers_and_no_try_is_counted() -> None:
@@ -54,9 +54,9 @@ def test_a_launcher_that_was_not_reached_is_asked_again_for_new_workers_and_no_t
     job.agree(job.die("r/n1/0"))
     for _ in range(2 * ATTEMPTS):
         job.coordinator.left("n1")
-        job.coordinator.roster.not_asked(["r/n1/0"])
-        assert only(job.join("n1", last=job.layout), Fork)[0].slots == (0,)
-    assert job.coordinator.roster.awaited == {"r/n1/0": "n1"}
+        job.coordinator.registry.not_asked(["r/n1/0"])
+        assert only(job.join("n1", last=job.layout), ForkWorkers)[0].slots == (0,)
+    assert job.coordinator.registry.awaited == {"r/n1/0": "n1"}
 
 
 def test_deaths_within_a_moment_are_one_event() -> None:
@@ -66,7 +66,7 @@ def test_deaths_within_a_moment_are_one_event() -> None:
     job.clock.advance(0.004)
     assert job.die("r/n0/3") == []
     assert job.holdings() == [], "a third one could still die"
-    regroup = only(job.pass_time(0.002), Regroup)[0]
+    regroup = only(job.pass_time(0.002), RegroupWorkers)[0]
     assert regroup.layout.epoch == prepare.layout.epoch
     assert regroup.layout.workers == ("r/n0/0", "r/n0/2")
     assert job.coordinator.budget.spent == 1
@@ -79,7 +79,7 @@ def test_a_later_death_supersedes_with_a_higher_epoch() -> None:
     second = only(job.die("r/n0/2"), Prepare)[0].layout
     assert (second.epoch, second.workers) == (first + 1, ("r/n0/0", "r/n0/3"))
     assert job.coordinator.held(first, ()) == []
-    assert only(job.agree([Prepare(nodes=(), layout=second)]), Regroup)
+    assert only(job.agree([Prepare(nodes=(), layout=second)]), RegroupWorkers)
 
 
 def test_a_silent_worker_is_left_out_like_a_dead_one_but_lives() -> None:
@@ -87,8 +87,8 @@ def test_a_silent_worker_is_left_out_like_a_dead_one_but_lives() -> None:
     job.die("r/n0/1")
     job.votes("n0")
     told = job.coordinator.held(job.epoch, (job.holding("r/n0/0"),), ("r/n0/2",))
-    assert only(told, Exclude)[0].worker == "r/n0/2"
-    assert only(job.agree(told), Regroup)[0].layout.workers == ("r/n0/0",)
+    assert only(told, ExcludeWorker)[0].worker == "r/n0/2"
+    assert only(job.agree(told), RegroupWorkers)[0].layout.workers == ("r/n0/0",)
     assert only(job.enter("r/n0/2"), Prepare) == [], "the replacement of the dead one is on its way: one epoch for both"
     assert only(job.pass_time(0.21), Prepare)[0].layout.workers == ("r/n0/0", "r/n0/2")
 
@@ -96,17 +96,17 @@ def test_a_silent_worker_is_left_out_like_a_dead_one_but_lives() -> None:
 def test_a_stalled_worker_is_left_out_and_replaced_once_it_is_dead() -> None:
     job = Job().running()
     told = job.coordinator.stalled(job.layout.epoch, {"r/n0/2": 0.6})
-    assert only(told, Exclude)[0].worker == "r/n0/2"
+    assert only(told, ExcludeWorker)[0].worker == "r/n0/2"
     told = job.agree(told)
-    assert only(told, Fork) == [], "it may wake up"
-    assert only(job.die("r/n0/2"), Fork)[0].slots == (2,)
+    assert only(told, ForkWorkers) == [], "it may wake up"
+    assert only(job.die("r/n0/2"), ForkWorkers)[0].slots == (2,)
 
 
 def test_a_restart_of_one_worker_leaves_the_others_at_work() -> None:
     job = Job().running()
     epoch = job.layout.epoch
     told = job.coordinator.restart("c", plan="p", own=True, workers=("r/n0/2",))
-    assert [each.worker for each in only(told, Exclude)] == ["r/n0/2"]
+    assert [each.worker for each in only(told, ExcludeWorker)] == ["r/n0/2"]
     job.agree(told)
     assert job.layout.in_place
     assert job.layout.epoch > epoch
@@ -124,7 +124,7 @@ def test_too_few_workers_save_a_checkpoint_and_the_job_says_what_it_needs() -> N
     job = Job(min_workers=3).running()
     halt = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0]
     assert (halt.saver, halt.code) == ("r/n0/1", 1)
-    assert job.coordinator.phase is Phase.HALTING
+    assert job.coordinator.phase is JobPhase.HALTING
     assert job.coordinator.exited("r/n0/1", job.pids["r/n0/1"]) == []
     end = job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
     assert "needs 3 (--min-workers)" in only(end, End)[0].reason
@@ -144,12 +144,12 @@ def test_who_was_the_last_to_hold_a_state_is_said_when_the_newest_checkpoint_tak
     job.coordinator.resize("c", {"n0": 2})
     job.agree(job.enter("r/n0/1"))
     job.steps.pop("r/n0/1")  # its state has not come yet
-    regroup = only(job.agree(job.die("r/n0/0", step=57)), Regroup)[0]
+    regroup = only(job.agree(job.die("r/n0/0", step=57)), RegroupWorkers)[0]
     assert regroup.transition.source == "checkpoint"
-    told = only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), Tell)[0]
+    told = only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), EmitEvent)[0]
     assert told.name == "state.lost"
     assert "layers 0 to 1 any more: r/n0/0 held it last, of step 57; the newest checkpoint, of step 50, is used: 7 step(s)" in told.message
-    assert only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), Tell) == [], "once"
+    assert only(job.coordinator.regrouped("r/n0/1", job.epoch, {"loaded_step": 50}), EmitEvent) == [], "once"
 
 
 def test_a_job_that_stops_waits_for_its_last_checkpoint_as_long_as_somebody_says_that_it_is_written() -> None:
@@ -157,7 +157,7 @@ def test_a_job_that_stops_waits_for_its_last_checkpoint_as_long_as_somebody_says
     saver = only(job.agree(job.die("r/n0/0")), HaltWorkers)[0].saver
     job.coordinator.exited("r/n0/2", job.pids["r/n0/2"])
     refused = job.coordinator.saving(saver, 4, "no room", "")
-    assert [(told.name, told.message) for told in only(refused, Tell)] == [("checkpoint.refused", f"{saver}: no room")]
+    assert [(told.name, told.message) for told in only(refused, EmitEvent)] == [("checkpoint.refused", f"{saver}: no room")]
     for _ in range(5):
         assert job.pass_time(59.0) == []
         assert job.coordinator.saving(saver, 4, "no room", "") == [], "it is said once"
@@ -176,12 +176,12 @@ def test_a_stop_whose_last_checkpoint_was_never_written_says_so() -> None:
 def test_a_giver_whose_layer_arrived_torn_does_not_give_it_again() -> None:
     job = Job(slots=2).running()
     job.coordinator.resize("c", {"n0": 3})
-    moves = only(job.agree(job.enter("r/n0/2")), Regroup)[0].transition.moves
+    moves = only(job.agree(job.enter("r/n0/2")), RegroupWorkers)[0].transition.moves
     giver, _, layer = moves[0]
     epoch = job.epoch
     job.steps.pop("r/n0/2")
     job.coordinator.broken("r/n0/2", epoch, giver=f"r/n0/{giver}", layers=(layer,))
-    again = only(job.agree(job.pass_time(1.1)), Regroup)[0].transition.moves
+    again = only(job.agree(job.pass_time(1.1)), RegroupWorkers)[0].transition.moves
     assert again
     assert (giver, 2, layer) not in again
 
@@ -209,10 +209,10 @@ def test_when_nobody_is_left_all_begin_again_from_the_checkpoint() -> None:
 
 def test_a_worker_that_never_enters_is_tried_a_few_times() -> None:
     job = Job(slots=2).running()
-    forks = only(job.agree(job.die("r/n0/1")), Fork)
+    forks = only(job.agree(job.die("r/n0/1")), ForkWorkers)
     job.pids["r/n0/1"] = 0
     while forks and len(forks) < 10:
-        more = only(job.die("r/n0/1", at_start="ImportError"), Fork)
+        more = only(job.die("r/n0/1", at_start="ImportError"), ForkWorkers)
         if not more:
             break
         forks += more
@@ -223,7 +223,7 @@ def test_the_job_ends_when_all_have_done_their_part() -> None:
     job = Job(slots=2).running()
     for worker in job.layout.workers:
         job.coordinator.leaving(worker, job.layout.epoch)
-    assert only(job.enter("r/n0/7"), Dismiss), "too late to join"
+    assert only(job.enter("r/n0/7"), DismissWorker), "too late to join"
     assert job.coordinator.exited("r/n0/0", job.pids["r/n0/0"]) == []
     assert only(job.die("r/n0/1", code=-9), End)[0].code == 0, "killed after it had done its part"
 
@@ -241,8 +241,8 @@ def test_a_lost_node_needs_a_second_witness_and_its_workers_are_left_out() -> No
     assert only(told, Prepare)[0].layout.workers == ("r/n0/0", "r/n1/0")
     job.votes("n0", "n1")
     job.holdings()
-    assert only(job.pass_time(0.006), Regroup)
-    assert only(job.join("n2", boot="again"), Fork)[0].slots == (0,)
+    assert only(job.pass_time(0.006), RegroupWorkers)
+    assert only(job.join("n2", boot="again"), ForkWorkers)[0].slots == (0,)
 
 
 def test_broken_connections_without_a_loss_are_made_anew() -> None:
@@ -254,7 +254,7 @@ def test_broken_connections_without_a_loss_are_made_anew() -> None:
 def test_half_without_a_server_is_a_stop_that_says_why() -> None:
     job = Job(nodes=2, slots=1).running()
     job.coordinator.left("n1")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     job.holdings()
     job.votes("n0")
     assert only(job.pass_time(0.006), AskGrant)
@@ -266,11 +266,11 @@ def test_a_minority_gives_its_workers_up_and_looks_for_the_others() -> None:
     job = Job(nodes=3, slots=1).running()
     job.coordinator.left("n1")
     job.coordinator.left("n2")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     job.votes("n0")
     job.holdings()
     told = job.pass_time(2.1)
-    assert only(told, Halt)
+    assert only(told, EndWorkers)
     assert not only(told, End)
     assert job.coordinator.candidate
 
@@ -279,14 +279,14 @@ def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has()
     job = Job(nodes=3, slots=1).running()
     before = job.layout
     job.coordinator.left("n2")
-    job.coordinator.standing_still()
+    job.coordinator.no_progress()
     job.votes("n0", "n1")
     job.holdings()
     job.pass_time(0.006)
     job.steps |= {"r/n0/0": 9, "r/n1/0": 9}
-    assert job.join("n2", last=before, elastic=(job.entrant("r/n2/0"),)) == []
+    assert job.join("n2", last=before, elastic=(job.join_request("r/n2/0"),)) == []
     told = job.agree(job.pass_time(0.21))
-    assert only(told, Regroup)[0].transition.moves, "it is behind, and takes the state of the others"
+    assert only(told, RegroupWorkers)[0].transition.moves, "it is behind, and takes the state of the others"
 
 
 def test_rebalance_moves_micro_batches_at_a_boundary() -> None:
@@ -294,20 +294,20 @@ def test_rebalance_moves_micro_batches_at_a_boundary() -> None:
     prepare = job.coordinator.rebalance("c", {"r/n0/0": 1, "r/n0/1": 3})
     assert only(prepare, Prepare)[0].soft == ("r/n0/0", "r/n0/1")
     told = job.agree(prepare)
-    assert [len(mine) for mine in only(told, Regroup)[0].transition.shares] == [2, 6]
-    assert only(told, Answer)[0].error == ""
-    assert "no worker" in only(job.coordinator.rebalance("d", {"x": 1}), Answer)[0].error
+    assert [len(mine) for mine in only(told, RegroupWorkers)[0].transition.shares] == [2, 6]
+    assert only(told, CommandResult)[0].error == ""
+    assert "no worker" in only(job.coordinator.rebalance("d", {"x": 1}), CommandResult)[0].error
 
 
 def test_resize_lets_the_last_ones_go_and_brings_new_ones() -> None:
     job = Job().running()
     told = job.agree(job.coordinator.resize("c", {"n0": 2}))
-    regroup = only(told, Regroup)[0]
+    regroup = only(told, RegroupWorkers)[0]
     assert (regroup.layout.workers, regroup.leaving) == (("r/n0/0", "r/n0/1"), ("r/n0/2",))
     assert job.coordinator.exited("r/n0/2", job.pids["r/n0/2"]) == []
     told = job.coordinator.resize("d", {"n0": 4})
-    assert only(told, Fork)[0].slots == (2, 3)
-    assert "--min-workers" in only(job.coordinator.resize("e", {"n0": 0}), Answer)[0].error
+    assert only(told, ForkWorkers)[0].slots == (2, 3)
+    assert "--min-workers" in only(job.coordinator.resize("e", {"n0": 0}), CommandResult)[0].error
 
 
 def test_commands_for_elastic_workers_are_refused_for_others() -> None:
@@ -315,7 +315,7 @@ def test_commands_for_elastic_workers_are_refused_for_others() -> None:
     job.join("n0")
     job.votes("n0")
     for refused in (job.coordinator.rebalance("c", {}), job.coordinator.resize("d", {"n0": 1})):
-        assert "not elastic" in only(refused, Answer)[0].error
+        assert "not elastic" in only(refused, CommandResult)[0].error
 
 
 def test_a_transition_is_accounted_for_once_all_have_committed() -> None:
@@ -326,7 +326,7 @@ def test_a_transition_is_accounted_for_once_all_have_committed() -> None:
     job.coordinator.regrouped("r/n0/2", epoch, {"group_s": 0.03, "state_s": 0.0, "bytes": 30})
     assert job.coordinator.resumed("r/n0/0", epoch, 0.2, (1, 2)) == []
     assert only(job.enter("r/n0/1"), Prepare), "the next epoch is being formed, for another reason"
-    told = only(job.coordinator.resumed("r/n0/2", epoch, 0.1, (3,)), Tell)[0]
+    told = only(job.coordinator.resumed("r/n0/2", epoch, 0.1, (3,)), EmitEvent)[0]
     assert told.name == "transition.done"
     expected = {"reason": "death", "cause": "e", "lost": "r/n0/1", "recomputed": "1,2,3", "group_s": "0.010000", "bytes": "100", "recompute_s": "0.200000", "notice_s": "0.003000", "plan_s": "0.006000"}
     assert expected.items() <= told.attributes.items()
@@ -340,7 +340,7 @@ def test_whatever_happens_each_epoch_is_valid_once_and_without_the_dead(seed: in
     for _ in range(150):
         world.something_happens()
     world.calm_down()
-    assert job.coordinator.phase in {Phase.RUNNING, Phase.WAITING, Phase.SPENT, Phase.ENDED}
+    assert job.coordinator.phase in {JobPhase.RUNNING, JobPhase.WAITING, JobPhase.SPENT, JobPhase.ENDED}
     assert len(world.valid) == len(set(world.valid)), "no number is valid twice"
     assert world.valid == sorted(world.valid)
 
@@ -387,7 +387,7 @@ class World:
         if not self.job.coordinator.members[node].connected:
             return
         self.take(self.job.coordinator.left(node))
-        self.take(self.job.coordinator.standing_still())
+        self.take(self.job.coordinator.no_progress())
         self.pending.append(("back", node))
         if anew:
             gone = {worker for worker in self.alive if worker.split("/")[1] == node}
@@ -417,7 +417,7 @@ class World:
 
     def rejoin(self, node: str, boot: str = "b") -> None:
         living = [worker for worker in sorted(self.alive - self.stalled) if worker.split("/")[1] == node]
-        self.take(self.job.join(node, boot, last=self.job.layout, elastic=tuple(map(self.job.entrant, living))))
+        self.take(self.job.join(node, boot, last=self.job.layout, elastic=tuple(map(self.job.join_request, living))))
 
     def kill(self, worker: str) -> None:
         self.alive.discard(worker)
@@ -426,7 +426,7 @@ class World:
 
     def take(self, effects: Effects) -> None:
         for effect in effects:
-            if isinstance(effect, Regroup):
+            if isinstance(effect, RegroupWorkers):
                 self.valid.append(effect.layout.epoch)
                 assert set(effect.layout.workers) <= self.alive - self.stalled
                 assert not self.job.coordinator.excluded & set(effect.layout.nodes), "who is out has no worker in it"
@@ -438,11 +438,11 @@ class World:
                 self.alive = set()
                 self.stalled.clear()
                 self.pending = [("enter", place.worker) for place in effect.layout.placements]
-            elif isinstance(effect, Dismiss):
+            elif isinstance(effect, DismissWorker):
                 self.ends(effect.worker)
-            elif isinstance(effect, Exclude):
+            elif isinstance(effect, ExcludeWorker):
                 self.stalled.add(effect.worker)
-            if isinstance(effect, Prepare | Fork | Exclude | HaltWorkers | AskGrant):
+            if isinstance(effect, Prepare | ForkWorkers | ExcludeWorker | HaltWorkers | AskGrant):
                 self.pending.append(effect)
 
     def answer(self, asked: object) -> None:
@@ -461,7 +461,7 @@ class World:
             case ("vote", str(node), int(epoch)):
                 self.take(coordinator.acknowledged(node, epoch))
             case ("held", str(node), int(epoch)):
-                held = [worker for worker in coordinator.roster.entered if worker in self.alive and worker.split("/")[1] == node]
+                held = [worker for worker in coordinator.registry.entered if worker in self.alive and worker.split("/")[1] == node]
                 self.take(coordinator.held(epoch, tuple(self.job.holding(worker) for worker in held)))
             case _:
                 self.obey(asked)
@@ -473,11 +473,11 @@ class World:
                     self.pending += [("vote", node, effect.layout.epoch), ("held", node, effect.layout.epoch)]
             case AskGrant():
                 self.take(self.job.coordinator.granted(effect.layout.epoch, False, heard=True))
-            case Fork():
+            case ForkWorkers():
                 self.pending += [("enter", f"r/{effect.node}/{slot}") for slot in effect.slots]
-            case Exclude() if self.chance.random() < 0.5:
+            case ExcludeWorker() if self.chance.random() < 0.5:
                 self.pending.append(("enter", effect.worker))
-            case Exclude() if effect.worker in self.alive:
+            case ExcludeWorker() if effect.worker in self.alive:
                 self.kill(effect.worker)
             case HaltWorkers():
                 for worker in sorted(self.alive):

@@ -10,11 +10,11 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.rpc.command_fence import Fence
 from eagle_eye.rpc.control_messages import Body, Peer
 from fakes.control_channel import Office, at, run, served, until
-from remediation.launcher.coordinator_election import StandStill
-from remediation.launcher.event_log import Journal
-from remediation.launcher.follower import Following
+from remediation.launcher.coordinator_election import ProgressWitness
+from remediation.launcher.event_log import EventLog
+from remediation.launcher.follower import Follower
 from remediation.launcher.settings import LauncherSettings
-from remediation.launcher.vote_log import TermsFile
+from remediation.launcher.vote_log import VoteLog
 
 PEER = Peer(role="launcher", node="n2", job="t/j/r", boot="b", address="127.0.0.1:1")
 
@@ -33,9 +33,9 @@ class Neighbour(Office):
 
 
 class Idle:
-    """A participant without workers."""
+    """A member without workers."""
 
-    roster: tuple[Body, ...] = ()
+    registry: tuple[Body, ...] = ()
     broken = False
 
     def __init__(self) -> None:
@@ -46,19 +46,19 @@ class Idle:
 
 
 @asynccontextmanager
-async def a_follower(folder: Path) -> AsyncIterator[tuple[Following, Idle]]:
-    clock, participant = SystemClock(), Idle()
+async def a_follower(folder: Path) -> AsyncIterator[tuple[Follower, Idle]]:
+    clock, member = SystemClock(), Idle()
     settings = LauncherSettings(job=PEER.job, node=PEER.node, command=("x",), state_dir=folder, run_dir=folder)
 
     async def nobody() -> str:
         return ""
 
-    made = Following(
-        settings, PEER, participant, TermsFile(folder, "r", "n2"), Journal(PEER.job, "n2", "b", clock, lambda *_: None), Fence(), clock,  # type: ignore[arg-type]
-        still=StandStill(clock), coordinator_of=nobody,
+    made = Follower(
+        settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None), Fence(), clock,  # type: ignore[arg-type]
+        witness=ProgressWitness(clock), coordinator_of=nobody,
     )  # fmt: skip
     try:
-        yield made, participant
+        yield made, member
     finally:
         await made.close()
 
@@ -90,11 +90,11 @@ def test_who_names_another_is_believed(tmp_path: Path) -> None:
 def test_who_has_joined_follows_without_coming_in_anew(tmp_path: Path) -> None:
     async def play() -> None:
         first, second = Neighbour(), Neighbour()
-        async with a_follower(tmp_path) as (following, participant), served(first) as here, served(second) as there:
+        async with a_follower(tmp_path) as (following, member), served(first) as here, served(second) as there:
             assert await following.join(at(here), 5.0)
             task = asyncio.create_task(following.follow(at(here)))
             await asyncio.sleep(0)  # it follows by now
-            participant.moved(at(there))
+            member.moved(at(there))
             await until(lambda: following.address == at(there))
             assert (first.joins, second.joins) == (1, 1), "each coming and going costs the job an epoch"
             task.cancel()

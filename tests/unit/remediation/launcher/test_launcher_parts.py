@@ -15,15 +15,21 @@ from eagle_eye.errors import ConfigError, LaunchError
 from eagle_eye.rpc.command_fence import Fence
 from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.__main__ import read_settings, settings_json
-from remediation.launcher.cleanup import sweep
-from remediation.launcher.command import parse_command
-from remediation.launcher.death_watch import DeathWatch, glimpse, parse_stat
+from remediation.launcher.death_watch import DeathWatch, parse_stat, process_stat
 from remediation.launcher.inbox import Inbox
-from remediation.launcher.network_interface import VARIABLE, facing_the_others, interface_of
-from remediation.launcher.process_exit import code_of, died_at_start, signal_name
+from remediation.launcher.job_member import code_of, died_at_start, signal_name
+from remediation.launcher.launcher import remove_leftovers
 from remediation.launcher.settings import LauncherSettings
-from remediation.launcher.vote_log import TermsFile
-from remediation.launcher.worker_environment import Paths, Store, worker_environment
+from remediation.launcher.training_command import parse_training_command
+from remediation.launcher.vote_log import VoteLog
+from remediation.launcher.worker_environment import (
+    INTERFACE_VARIABLE,
+    StoreAddress,
+    WorkerPaths,
+    interface_of,
+    with_gloo_interface,
+    worker_environment,
+)
 from remediation.launcher.workers import Worker, Workers
 
 
@@ -34,11 +40,11 @@ def settings(tmp_path: Path, **changes: object) -> LauncherSettings:
 
 def test_a_python_command_runs_under_its_own_interpreter(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    command = parse_command((sys.executable, "train.py", "--lr", "1"), tmp_path)
+    command = parse_training_command((sys.executable, "train.py", "--lr", "1"), tmp_path)
     assert (command.interpreter, command.python) == (sys.executable, True)
-    assert parse_command(("train.py",), tmp_path).argv == (sys.executable, "train.py")
-    assert parse_command((sys.executable, "-m", "package.train"), tmp_path).python
-    assert not parse_command(("sh", "-c", "true"), tmp_path).python
+    assert parse_training_command(("train.py",), tmp_path).argv == (sys.executable, "train.py")
+    assert parse_training_command((sys.executable, "-m", "package.train"), tmp_path).python
+    assert not parse_training_command(("sh", "-c", "true"), tmp_path).python
 
 
 def test_the_interpreter_behind_a_shim_is_found(tmp_path: Path) -> None:
@@ -46,7 +52,7 @@ def test_the_interpreter_behind_a_shim_is_found(tmp_path: Path) -> None:
     shim.write_text(f"#!/bin/sh\nexec {sys.executable} \"$@\"\n")
     shim.chmod(0o755)
     (tmp_path / "train.py").write_text("")
-    command = parse_command((str(shim), "train.py"), tmp_path)
+    command = parse_training_command((str(shim), "train.py"), tmp_path)
     assert (command.interpreter, command.argv) == (sys.executable, (sys.executable, "train.py"))
 
 
@@ -58,7 +64,7 @@ def test_the_interpreter_behind_a_shim_is_found(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_command_that_cannot_run_is_refused_by_name(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
-        parse_command(words, tmp_path)
+        parse_training_command(words, tmp_path)
 
 
 def test_settings_refuse_what_cannot_work(tmp_path: Path) -> None:
@@ -90,7 +96,7 @@ def test_a_second_launcher_of_a_run_is_refused_and_a_dead_one_is_replaced(tmp_pa
 
 def test_a_launcher_removes_the_sockets_of_its_own_run_alone(tmp_path: Path) -> None:
     given = settings(tmp_path, job="t/n/7")
-    workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    workers = Workers(given, parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
     for name in ("7-0-1.sock", "7-0-1.sock.fr", "7-1-0-1.sock", "7-launcher.sock"):
         (tmp_path / name).touch()
     workers.close()
@@ -98,7 +104,7 @@ def test_a_launcher_removes_the_sockets_of_its_own_run_alone(tmp_path: Path) -> 
 
 
 def test_a_process_that_was_started_to_join_has_its_slot_until_it_has_ended(tmp_path: Path) -> None:
-    workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+    workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
     assert not workers.is_on_its_way(0)
     joining = workers._by_pid[7] = Worker(
         place=RankPlacement(worker="r/n0/0", node="n0", rank=2, local_rank=0), epoch=1, pid=7, start_time=1, secret="", log=tmp_path,
@@ -127,11 +133,11 @@ def test_a_worker_that_ends_at_once_is_heard_of_with_its_code(tmp_path: Path) ->
         told: asyncio.Queue[int | None] = asyncio.Queue()
         given = settings(tmp_path)
         given.logs.mkdir(parents=True)
-        workers = Workers(given, parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.put_nowait(status))
+        workers = Workers(given, parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda _, status: told.put_nowait(status))
         workers.zygote = Hasty(workers)  # type: ignore[assignment]
         place = RankPlacement(worker="r/n0/0", node=given.node, rank=0, local_rank=0)
         layout = Layout(job=given.job, epoch=1, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, placements=(place,))
-        await workers.start(layout, Store(host="127.0.0.1", port=1, served=False), 3)
+        await workers.start(layout, StoreAddress(host="127.0.0.1", port=1, served=False), 3)
         async with asyncio.timeout(5):
             return [await told.get()]
 
@@ -142,7 +148,7 @@ def test_a_lost_zygote_takes_only_those_with_it_that_it_had_not_reaped(tmp_path:
     """The pid of a reaped worker may be a stranger's by now."""
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
+        workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
         place = RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0)
         workers._by_pid[stranger.pid] = Worker(
             place=place, epoch=1, pid=stranger.pid, start_time=1, secret="", log=tmp_path, log_from=0, ring=tmp_path,
@@ -168,7 +174,7 @@ def test_an_exit_code_waits_for_the_exception_that_it_overtook_a_signal_does_not
             told.append(worker.exception)
             done.set()
 
-        workers = Workers(settings(tmp_path), parse_command((sys.executable, "-m", "x"), tmp_path), {}, hear)
+        workers = Workers(settings(tmp_path), parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, hear)
         pid = 1 << 22  # above the kernel's highest
         worker = Worker(
             place=RankPlacement(worker="r/n0/0", node="n0", rank=0, local_rank=0), epoch=1, pid=pid, start_time=1, secret="",
@@ -203,7 +209,7 @@ def test_who_never_began(code: int | None, completed: int | None, lived: float, 
 
 
 def test_the_flag_of_a_dying_process_is_read() -> None:
-    living = glimpse(1)
+    living = process_stat(1)
     assert living is not None
     assert not living.exiting
     fields = ["S"] + ["0"] * 49
@@ -244,7 +250,7 @@ def test_each_death_is_told_once_with_its_status() -> None:
 
 def left_by(given: LauncherSettings, *files: Path) -> list[str]:
     """What lies in the state directory after the end of a run that had left this much."""
-    fence, terms = Fence(given.state_dir / "terms" / "r-n0"), TermsFile(given.state_dir, given.run, given.node)
+    fence, terms = Fence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
     fence.admit_term(2)
     terms.promise(3)
     terms.end()
@@ -252,14 +258,14 @@ def left_by(given: LauncherSettings, *files: Path) -> list[str]:
         directory.mkdir(parents=True)
     for file in (given.logs / "0.log", *files):
         file.touch()
-    sweep(given, fence)
+    remove_leftovers(given, fence)
     return sorted(str(path.relative_to(given.state_dir)) for path in given.state_dir.rglob("*"))
 
 
 def test_a_run_that_is_over_leaves_its_log_and_its_vote(tmp_path: Path) -> None:
     left = left_by(settings(tmp_path))
-    assert left == ["checkpoints", "logs", "logs/r", "logs/r/n0", "logs/r/n0/0.log", "terms", "terms/r-n0.json"]
-    assert TermsFile(tmp_path, "r", "n0").terms.promised == 3, "a start of the same run id begins above"
+    assert left == ["checkpoints", "logs", "logs/r", "logs/r/n0", "logs/r/n0/0.log", "votes", "votes/r-n0.json"]
+    assert VoteLog(tmp_path, "r", "n0").record.promised == 3, "a start of the same run id begins above"
 
 
 def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path) -> None:
@@ -270,15 +276,15 @@ def test_a_checkpoint_or_a_directory_of_the_users_is_never_swept(tmp_path: Path)
 
 
 def test_a_vote_is_given_once_and_outlives_the_launcher(tmp_path: Path) -> None:
-    file = TermsFile(tmp_path, "r", "n0")
+    file = VoteLog(tmp_path, "r", "n0")
     assert file.promise(3)
-    assert not TermsFile(tmp_path, "r", "n0").promise(3)
+    assert not VoteLog(tmp_path, "r", "n0").promise(3)
     file.valid(Layout(job="t/n/r", epoch=3, time=0.0, coordinator="n0", launchers={}, placements=()))
-    again = TermsFile(tmp_path, "r", "n0").terms
+    again = VoteLog(tmp_path, "r", "n0").record
     assert again.last is not None
     assert (again.promised, again.last.epoch, again.over) == (3, 3, False)
     file.end()
-    assert TermsFile(tmp_path, "r", "n0").terms.over
+    assert VoteLog(tmp_path, "r", "n0").record.over
 
 
 def test_the_environment_of_a_worker() -> None:
@@ -290,22 +296,22 @@ def test_the_environment_of_a_worker() -> None:
         job="t/n/r", epoch=5, time=0.0, coordinator="n0", launchers={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"},
         placements=places, resume_step=40, skipped=(41, 43),
     )  # fmt: skip
-    paths = Paths(inbox="i", ring="ring", probe="p", checkpoints="c")
-    found = worker_environment({"PATH": "x"}, layout, places[3], Store(host="127.0.0.1", port=77), paths, "secret", 3)
+    paths = WorkerPaths(inbox="i", ring="ring", probe="p", checkpoints="c")
+    found = worker_environment({"PATH": "x"}, layout, places[3], StoreAddress(host="127.0.0.1", port=77), paths, "secret", 3)
     assert (found["RANK"], found["LOCAL_RANK"], found["GROUP_RANK"], found["WORLD_SIZE"]) == ("3", "1", "1", "4")
     assert (found["MASTER_PORT"], found["TORCHELASTIC_USE_AGENT_STORE"], found["PATH"]) == ("77", "True", "x")
     assert (found["EAGLE_EYE_WORKER"], found["EAGLE_EYE_EPOCH"]) == ("r/n1/1", "5")
     assert (found["EAGLE_EYE_RESUME_STEP"], found["EAGLE_EYE_SKIP_STEPS"]) == ("40", "41,43")
     assert found["GLOO_SOCKET_IFNAME"] == "lo"
     elsewhere = msgspec.structs.replace(layout, launchers={"n0": "10.0.0.1:1", "n1": "10.0.0.2:1"})
-    assert "GLOO_SOCKET_IFNAME" not in worker_environment({}, elsewhere, places[0], Store(host="h", port=1), paths, "", 3)
+    assert "GLOO_SOCKET_IFNAME" not in worker_environment({}, elsewhere, places[0], StoreAddress(host="h", port=1), paths, "", 3)
 
 
 def test_gloo_uses_the_interface_that_the_launcher_listens_on() -> None:
     assert interface_of("127.0.0.1:29400") == interface_of("localhost:0") == "lo"
     assert interface_of("192.0.2.1:29400") == "", "an address of documentation (RFC 5737): of no machine"
     assert interface_of("no-such-host.invalid:29400") == ""
-    assert facing_the_others({"PATH": "x"}, "127.0.0.1:29400") == {"PATH": "x"}, "where all are on loopback the layout says so"
-    assert facing_the_others({VARIABLE: "ib0"}, "192.0.2.1:1") == {VARIABLE: "ib0"}, "the user's choice"
+    assert with_gloo_interface({"PATH": "x"}, "127.0.0.1:29400") == {"PATH": "x"}, "where all are on loopback the layout says so"
+    assert with_gloo_interface({INTERFACE_VARIABLE: "ib0"}, "192.0.2.1:1") == {INTERFACE_VARIABLE: "ib0"}, "the user's choice"
     own = next((f"{end.address}:1", name) for name, ends in net_if_addrs().items() for end in ends if end.family == socket.AF_INET)
     assert interface_of(own[0]) == own[1]

@@ -3,7 +3,14 @@
 import pytest
 
 from eagle_eye.clock import FakeClock
-from remediation.launcher.stall_detector import PAUSE_S, Quiet, Sight, Verdicts, View, patience
+from remediation.launcher.stall_detector import (
+    PAUSE_S,
+    InactivityTimer,
+    NodeReport,
+    StallDetector,
+    WorkerSample,
+    patience,
+)
 
 LOOK_S = 0.05
 NAMES = ("a", "b", "c")
@@ -14,18 +21,18 @@ class Node:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.quiet = Quiet(self.clock, LOOK_S)
-        self.verdicts = Verdicts(self.clock)
+        self.quiet = InactivityTimer(self.clock, LOOK_S)
+        self.verdicts = StallDetector(self.clock)
         self.marks = dict.fromkeys(NAMES, 0)
         self.phases = dict.fromkeys(NAMES, "communication")
         self.stopped: set[str] = set()
         self.steps: dict[str, float | None] = dict.fromkeys(NAMES, 0.1)
         self.deaf: set[str] = set()
 
-    def look(self) -> View:
+    def look(self) -> NodeReport:
         self.clock.advance(LOOK_S)
         return self.quiet.look(
-            Sight(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name])
+            WorkerSample(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name])
             for name in NAMES
         )
 
@@ -52,7 +59,7 @@ def test_its_patience_follows_the_length_of_its_steps() -> None:
     node.steps = dict.fromkeys(NAMES, 1.0)
     assert 3.0 < node.until_found(5.0)[1] < 3.2
     node.stopped, node.phases["b"] = {"b"}, "communication"
-    assert patience(Sight(worker="b", marks=0, phase="communication", stopped=True, step_s=1.0)) == 2.0
+    assert patience(WorkerSample(worker="b", marks=0, phase="communication", stopped=True, step_s=1.0)) == 2.0
 
 
 def test_a_pause_that_holds_nobody_up_is_no_stall() -> None:
@@ -125,7 +132,7 @@ def test_time_in_which_we_stood_still_ourselves_does_not_count() -> None:
 @pytest.mark.parametrize(("late_s", "found"), [(0.1, True), (0.8, False)])
 def test_other_nodes_views_count_while_they_are_fresh(late_s: float, found: bool) -> None:
     clock = FakeClock()
-    verdicts = Verdicts(clock)
-    assert not verdicts.culprits("n0", View(waiting=("a",)), ("a", "b"), False), "nothing is known of b"
+    verdicts = StallDetector(clock)
+    assert not verdicts.culprits("n0", NodeReport(waiting=("a",)), ("a", "b"), False), "nothing is known of b"
     clock.advance(late_s)
-    assert bool(verdicts.culprits("n1", View(still={"b": 0.7}), ("a", "b"), False)) is found
+    assert bool(verdicts.culprits("n1", NodeReport(still={"b": 0.7}), ("a", "b"), False)) is found

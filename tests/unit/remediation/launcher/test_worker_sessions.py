@@ -15,8 +15,8 @@ from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
 from remediation.launcher.rendezvous_store import RendezvousStore, ask_patiently
-from remediation.launcher.report_queue import Reports
-from remediation.launcher.worker_sessions import ElasticSessions
+from remediation.launcher.report_queue import ReportQueue
+from remediation.launcher.worker_sessions import WorkerSessions
 
 
 class Worker:
@@ -52,7 +52,7 @@ class Stage:
         self.heard: asyncio.Queue[tuple[str, messages.Message]] = asyncio.Queue()
         self.workers: list[Worker] = []
         pids = {"a": 1, "b": 2, "c": 3}
-        self.sessions = ElasticSessions(self.path, lambda name, pid: pids.get(name) == pid, lambda *said: self.heard.put_nowait(said))
+        self.sessions = WorkerSessions(self.path, lambda name, pid: pids.get(name) == pid, lambda *said: self.heard.put_nowait(said))
 
     async def __aenter__(self) -> "Stage":
         await self.sessions.start()
@@ -206,7 +206,7 @@ def test_reports_arrive_in_their_order_and_old_ones_only_if_they_last() -> None:
             if kind == "last":
                 done.set()
 
-        reports = Reports(send, lambda: 5)
+        reports = ReportQueue(send, lambda: 5)
         reports.put("entered", {"epoch": 3, "lasting": True})
         reports.put("held", {"epoch": 4})
         reports.put("poison", {"epoch": 5})

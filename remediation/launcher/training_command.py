@@ -13,7 +13,7 @@ from eagle_eye.training import script_runner
 ASK_S = 10.0
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A training command, checked."""
 
     argv: tuple[str, ...]
@@ -23,7 +23,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """False: a program of another kind, which is exec'ed."""
 
 
-def parse_command(words: tuple[str, ...], cwd: Path, path: str | None = None) -> Command:
+def parse_training_command(words: tuple[str, ...], cwd: Path, path: str | None = None) -> TrainingCommand:
     """Read and check a command. Raises LaunchError naming what is missing; `path`: where programs are searched."""
     if not words:
         raise LaunchError("no training command was given: put it after --, e.g. eagle-eye launch -- python train.py")
@@ -34,9 +34,9 @@ def parse_command(words: tuple[str, ...], cwd: Path, path: str | None = None) ->
         raise LaunchError(f"the command {argv[0]!r} does not exist or is not executable: check its path ({cwd})")
     _check_script(argv, cwd)
     if interpreter is None:
-        return Command(argv=argv, interpreter=sys.executable, python=False)
+        return TrainingCommand(argv=argv, interpreter=sys.executable, python=False)
     interpreter = behind(interpreter)
-    return Command(argv=(interpreter, *argv[1:]), interpreter=interpreter, python=True)
+    return TrainingCommand(argv=(interpreter, *argv[1:]), interpreter=interpreter, python=True)
 
 
 def behind(interpreter: str) -> str:
