@@ -18,7 +18,7 @@ import numpy as np
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.types import Event, Kind, Reading
 
-from .agent.unsigned_event import unsigned
+from .agent.unsigned_event import unsigned_event
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ class GpuCollector:
 
 def _event(name: str, device: _Device, now: float, message: str, **attributes: object) -> Event:
     attributes["index"] = device.index
-    return unsigned(name, Kind.GPU, device.name, now, message, "", **attributes)
+    return unsigned_event(name, Kind.GPU, device.name, now, message, "", **attributes)
 
 
 def _text(name: str | bytes) -> str:

@@ -14,8 +14,8 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.types import Event, Kind
 
 from .agent.job_directory import JobDirectory
-from .agent.unsigned_event import unsigned
-from .worker.procfs import DEAD, Process
+from .agent.unsigned_event import unsigned_event
+from .worker.procfs import DEAD, ProcessHandle
 
 
 class _Owner(NamedTuple):
@@ -45,7 +45,7 @@ class ProcessCollector:
 
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))
-        self._watched: dict[tuple[str, int, int, int], tuple[_Owner, Process]] = {}
+        self._watched: dict[tuple[str, int, int, int], tuple[_Owner, ProcessHandle]] = {}
         for pid in self.pids:
             self._watch((str(pid), 0, pid, 0), _Owner(f"{self.node}/pid-{pid}"))
 
@@ -71,7 +71,7 @@ class ProcessCollector:
 
     def _watch(self, life: tuple[str, int, int, int], owner: _Owner) -> None:
         if life not in self._watched:
-            process = Process.open(life[2], life[3])
+            process = ProcessHandle.open(life[2], life[3])
             if process is not None:
                 self._watched[life] = owner, process
 
@@ -84,7 +84,7 @@ class ProcessCollector:
         name = signal.Signals(-int(code)).name if code.startswith("-") else ""
         how = name or (f"code {code}" if code else "in an unknown way")
         of = "whose launcher is dead" if owner.run else "that no launcher owns"
-        return unsigned(
+        return unsigned_event(
             "exit",
             Kind.WORKER,
             owner.entity,

@@ -19,10 +19,10 @@ from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.training.ring import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
-from .agent.garbage_collector import sweep
-from .agent.job_directory import Job, JobDirectory
-from .agent.unsigned_event import unsigned
-from .worker.stall_limits import Limits
+from .agent.garbage_collector import collect_garbage
+from .agent.job_directory import JobDirectory, LocalJob
+from .agent.unsigned_event import unsigned_event
+from .worker.stall_limits import StallLimits
 from .worker.watched_worker import NAMES, WatchedWorker
 
 log = logging.getLogger(__name__)
@@ -42,21 +42,21 @@ class TrainingCollector:
     node: str = ""
     reading_s: float = 1.0
     """Seconds between two readings; looks for stalls in between return events alone."""
-    stall_s: float = Limits.stall_s
+    stall_s: float = StallLimits.stall_s
     """A worker stands still when its marks have not moved for so long ..."""
-    iterations: float = Limits.iterations
+    iterations: float = StallLimits.iterations
     """... or for so many of its mean iteration times, whichever is more."""
-    data_s: float = Limits.data_s
+    data_s: float = StallLimits.data_s
     """While it waits for data."""
-    evaluation_s: float = Limits.evaluation_s
+    evaluation_s: float = StallLimits.evaluation_s
     """While it evaluates."""
-    checkpoint_s: float = Limits.checkpoint_s
+    checkpoint_s: float = StallLimits.checkpoint_s
     """While it saves a checkpoint."""
-    first_step_s: float = Limits.first_step_s
+    first_step_s: float = StallLimits.first_step_s
     """Before the first step of its epoch is completed."""
-    stopped_s: float = Limits.stopped_s
+    stopped_s: float = StallLimits.stopped_s
     """A process in the state T (stopped) is reported after so long, whatever the phase."""
-    gap_s: float = Limits.gap_s
+    gap_s: float = StallLimits.gap_s
     """Two looks further apart than this count as this far: what the agent did not watch is no stall."""
     clock: Clock = field(default_factory=SystemClock)
 
@@ -71,7 +71,7 @@ class TrainingCollector:
         self._unreadable = False
         self._read_out = -1
         self._swept = -math.inf
-        self._limits = Limits(
+        self._limits = StallLimits(
             stall_s=self.stall_s,
             iterations=self.iterations,
             data_s=self.data_s,
@@ -155,7 +155,7 @@ class TrainingCollector:
 
     def _event(self, name: str, watched: WatchedWorker, wall: float, words: str, **attributes: object) -> Event:
         worker, now = watched.worker, watched.now
-        return unsigned(
+        return unsigned_event(
             name,
             Kind.WORKER,
             worker.worker,
@@ -172,7 +172,7 @@ class TrainingCollector:
     def _failing(self, reason: str, wall: float) -> Iterator[Event]:
         if reason:
             log.warning("%s", reason)
-            yield unsigned(
+            yield unsigned_event(
                 "collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason
             )
 
@@ -181,7 +181,7 @@ class TrainingCollector:
         before, self._unreadable = self._unreadable, any(each.unreadable for each in self._workers.values())
         if before and not self._unreadable:
             words = "every ring can be read again"
-            yield unsigned("collector.back", Kind.NODE, self.node, wall, words, collector="training", reason=words)
+            yield unsigned_event("collector.recovered", Kind.NODE, self.node, wall, words, collector="training", reason=words)
 
     # --- numbers
 
@@ -236,10 +236,10 @@ class TrainingCollector:
         jobs = {watched.job for watched in self._workers.values()}
         self._names = {job: names for job, names in self._names.items() if job in jobs}
 
-    def _sweep(self, jobs: Iterable[Job], monotonic: float) -> None:
+    def _sweep(self, jobs: Iterable[LocalJob], monotonic: float) -> None:
         if monotonic - self._swept >= SWEEP_S:
             self._swept = monotonic
-            sweep(Path(self.run_dir), tuple(jobs), self.clock.now(), self.node)
+            collect_garbage(Path(self.run_dir), tuple(jobs), self.clock.now(), self.node)
 
 
 def _told(step: StepRecord) -> dict[str, float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
-from .features.active_claims import Standing
+from .features.active_claims import ActiveClaims
 
 
 @dataclass
@@ -16,13 +16,13 @@ class CollectorHealth:
     score: float = 0.9
     """Score of the claim: the agent itself says so."""
     _failing: dict[Entity, dict[str, Evidence]] = field(default_factory=dict, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if event.name == "collector.failing":
                 yield from self._failed(event)
-            elif event.name == "collector.back":
+            elif event.name == "collector.recovered":
                 yield from self._back(event)
 
     def _failed(self, event: Event) -> Iterator[Claim]:

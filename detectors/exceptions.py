@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
 from .features.error_statuses import classify
 
 
@@ -22,18 +22,18 @@ class Exceptions:
     symptom_score: float = 0.5
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if event.name == "exception":
                 yield from self._raised(event)
             elif why := ends_epoch(event):
-                self._epoch = max(self._epoch, whole_number(event, "epoch"))
+                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
                 yield from self._standing.withdraw_all(event.time, why)
 
     def _raised(self, event: Event) -> Iterator[Claim]:
-        if 0 <= whole_number(event, "epoch") < self._epoch:
+        if 0 <= integer_attribute(event, "epoch") < self._epoch:
             return
         said = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
         status = classify(said)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import Standing, ends_epoch, whole_number
-from .features.error_statuses import BY_NAME, Status, classify
+from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.error_statuses import BY_NAME, ErrorStatus, classify
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""
@@ -27,20 +27,20 @@ class Exits:
     lines: int = 5
     """Last lines of the worker's output that are kept as evidence."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if event.name == "exit":
                 yield from self._exited(event)
             elif why := ends_epoch(event):
-                self._epoch = max(self._epoch, whole_number(event, "epoch"))
+                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
                 yield from self._standing.withdraw_all(event.time, why)
 
     def _exited(self, event: Event) -> Iterator[Claim]:
-        code = whole_number(event, "code")
+        code = integer_attribute(event, "code")
         signal = event.attributes.get("signal", "")
-        stale = 0 <= whole_number(event, "epoch") < self._epoch
+        stale = 0 <= integer_attribute(event, "epoch") < self._epoch
         if stale or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
         status = _status(event, signal)
@@ -60,7 +60,7 @@ class Exits:
         yield from self._standing.tell(claim, again=False)
 
 
-def _status(event: Event, signal: str) -> Status:
+def _status(event: Event, signal: str) -> ErrorStatus:
     """Some signals come from outside; otherwise the last words may tell that it was a victim."""
     if signal in FROM_OUTSIDE:
         return BY_NAME["killed"]

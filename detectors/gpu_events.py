@@ -8,7 +8,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence, Kind, Severity
 
-from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
 from .features.error_statuses import xid
 
 _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.INFO: 0.3}
@@ -27,7 +27,7 @@ class GpuEvents:
     """An Xid is over so long after the last one of its GPU."""
     _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _lasting: set[str] = field(default_factory=set, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -40,7 +40,7 @@ class GpuEvents:
         yield from self._forget(frame)
 
     def _xid(self, event: Event) -> Iterator[Claim]:
-        row = xid(whole_number(event, "code"))
+        row = xid(integer_attribute(event, "code"))
         gpu = event.entity.name
         self._newest[gpu] = event.time
         if row.severity is Severity.SEV1:

@@ -16,7 +16,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Baseline, Claim, Doubles, Entity, Evidence, Floats, Integers, Kind, digest_of
 
-from .features.active_claims import Standing
+from .features.active_claims import ActiveClaims
 
 NAME = "isolation_forest"
 """Name of the baseline."""
@@ -96,7 +96,7 @@ class IsolationForest:
     _forest: Forest | None = field(default=None, init=False, repr=False)
     _trees: _Trees | None = field(default=None, init=False, repr=False)
     _above: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         if not frame.tick:

@@ -9,7 +9,7 @@ import numpy as np
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import Standing, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.step_time import iteration_time
 
 _NORMAL_MAD = 1.4826
@@ -41,7 +41,7 @@ class IterationTime:
     _skipped: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
     """Newest epoch that is over: its last steps come late and say nothing of the job as it is now."""
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:

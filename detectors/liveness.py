@@ -14,7 +14,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
-from .features.active_claims import Standing
+from .features.active_claims import ActiveClaims
 from .features.error_statuses import classify
 
 ROLES = ("agent", "launcher")
@@ -54,7 +54,7 @@ class Liveness:
     _progress: float = field(default=-1.0, init=False, repr=False)
     _moved: float = field(default=float("inf"), init=False, repr=False)
     _over: bool = field(default=False, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:

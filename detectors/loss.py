@@ -11,7 +11,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
 
-from .features.active_claims import Standing, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 
 Truths = NDArray[np.bool_]
 
@@ -42,7 +42,7 @@ class Loss:
     _over: int = field(default=-1, init=False, repr=False)
     """Newest epoch that is over: its last steps come late and are nobody's fault any more."""
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:

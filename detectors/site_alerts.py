@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Entity, Event, Evidence
 
-from .features.active_claims import Standing
+from .features.active_claims import ActiveClaims
 
 KIND = "site.alert"
 ENTITIES_KEPT = 1024
@@ -27,7 +27,7 @@ class SiteAlerts:
     """An alert that was never resolved is over so long after it began."""
     _firing: dict[Entity, dict[str, tuple[float, Evidence]]] = field(default_factory=dict, init=False, repr=False)
     """Entity → id of the alert → when it began, and what it says."""
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:

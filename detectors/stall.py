@@ -15,7 +15,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
-from .features.active_claims import Standing, ends_epoch, whole_number
+from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
 from .features.step_time import iteration_time
 from .features.worker_positions import (
     AGE,
@@ -29,8 +29,8 @@ from .features.worker_positions import (
     STATE,
     STEP,
     STOPPED,
-    Positions,
     Truths,
+    WorkerPositions,
     finished_rows,
     furthest_behind,
     missed_by_most,
@@ -41,7 +41,7 @@ from .features.worker_positions import (
 
 
 @dataclass
-class Progress:
+class Stall:
     """Claims worker.stopped, job.stalled, worker.stalled and input.stalled; all over when the job moves again.
 
     What the nodes' `stall` events say is judged once all workers of the layout are told of, at the latest at the
@@ -76,7 +76,7 @@ class Progress:
     _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
     _finished: dict[str, Doubles] = field(default_factory=dict, init=False, repr=False)
     """Worker that has finished → its last row."""
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -89,10 +89,10 @@ class Progress:
 
     def _hear(self, event: Event) -> Iterator[Claim]:
         if why := ends_epoch(event):
-            self._epoch = max(self._epoch, whole_number(event, "epoch"))
+            self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
             self._forget()
             yield from self._standing.withdraw_all(event.time, why)
-        elif 0 <= whole_number(event, "epoch") < self._epoch:
+        elif 0 <= integer_attribute(event, "epoch") < self._epoch:
             return
         elif event.name == "stall":
             self._told[event.entity.name] = event
@@ -169,10 +169,10 @@ class Progress:
         assert self._table is not None
         rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._told}
         for name, row in rows.items():
-            if np.isfinite(row[MARKS]) and row[MARKS] > whole_number(self._told[name], "marks") >= 0:
+            if np.isfinite(row[MARKS]) and row[MARKS] > integer_attribute(self._told[name], "marks") >= 0:
                 del self._told[name]
 
-    def _positions(self, frame: Frame) -> Positions:
+    def _positions(self, frame: Frame) -> WorkerPositions:
         """What the last tick said, and the newer events on top."""
         workers = frame.layout.workers if frame.layout is not None else self._workers
         table = np.full((len(workers), len(COLUMNS)), np.nan)
@@ -191,7 +191,7 @@ class Progress:
         finished = np.array([name in self._finished for name in workers], dtype=bool)
         for index in np.flatnonzero(finished).tolist():
             table[index] = self._finished[workers[index]]
-        return Positions(workers, table, told, late & ~finished, finished)
+        return WorkerPositions(workers, table, told, late & ~finished, finished)
 
     # --- judging
 
@@ -228,12 +228,12 @@ class Progress:
             return False
         return bool((self._table[:, AGE] >= self._limit()).any())
 
-    def _stands(self, at: Positions, share: float = 1.0) -> Truths:
+    def _stands(self, at: WorkerPositions, share: float = 1.0) -> Truths:
         old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
         stands: Truths = at.told | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
         return stands
 
-    def _blame(self, at: Positions, frame: Frame) -> Iterator[Claim]:
+    def _blame(self, at: WorkerPositions, frame: Frame) -> Iterator[Claim]:
         """All workers stand: who keeps them waiting?"""
         table = at.table
         left = ~at.finished
@@ -282,7 +282,7 @@ class Progress:
 
     # --- telling
 
-    def _worker(self, kind: str, at: Positions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
+    def _worker(self, kind: str, at: WorkerPositions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
         entity = Entity(kind=Kind.WORKER, name=at.workers[index])
         event = self._told.get(entity.name)
         age = float(np.nan_to_num(at.table[index, AGE]))
@@ -299,7 +299,7 @@ class Progress:
         yield from self._standing.tell(claim, again=False)
 
     def _job(
-        self, frame: Frame, kind: str, at: Positions, shown: Iterable[int], score: float
+        self, frame: Frame, kind: str, at: WorkerPositions, shown: Iterable[int], score: float
     ) -> Iterator[Claim]:
         ages = at.table[:, AGE]
         age = float(np.nanmin(ages)) if np.isfinite(ages).any() else 0.0

@@ -23,7 +23,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
-from .features.active_claims import Standing, ends_epoch, epoch_over
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.step_time import phase
 
 ROWS = 64
@@ -41,7 +41,7 @@ class _Row(NamedTuple):
 
 
 @dataclass
-class SlowWorker:
+class Straggler:
     """Claims worker.slow and host.contended; withdrawn when the worker keeps up again."""
 
     ratio: float = 1.3
@@ -62,7 +62,7 @@ class SlowWorker:
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     _queue: Floats = field(default_factory=lambda: np.zeros(0, np.float32), init=False, repr=False)
-    _standing: Standing = field(default_factory=Standing, init=False, repr=False)
+    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.chain.detection import field, say
 from benchmarks.report import Row, report
 from detectors.diagnosis import Diagnosis
-from detectors.runtime.replay import Replayed, recorded
+from detectors.runtime.replay import ReplayResult, recorded_messages
 from detectors.runtime.replay import replay as replayed
 from eagle_eye import config as configuration
 from eagle_eye import wire
@@ -50,7 +50,7 @@ def messages_of(state: Path) -> list[Message]:
     """Everything that was recorded."""
     stream = EmbeddedStream(state / "stream", clock=SystemClock())
     try:
-        return list(recorded(stream))
+        return list(recorded_messages(stream))
     finally:
         stream.close()
 
@@ -105,7 +105,7 @@ def duration_s(messages: list[Message]) -> float:
     return max(times) - min(times)
 
 
-def run(config: Config, messages: list[Message]) -> tuple[Replayed, float]:
+def run(config: Config, messages: list[Message]) -> tuple[ReplayResult, float]:
     """(what was found again, seconds it took)"""
     clock = SystemClock()
     found, began = plugin_wiring.detectors(config), clock.monotonic()

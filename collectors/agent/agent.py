@@ -26,12 +26,12 @@ from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Batch, Event, Kind, Notice, Reading, StepReading
 from eagle_eye.wire import encode
 
-from .batch_builder import Gathered
-from .job_registry import KnownJobs
-from .lazy_stream import LateStream
+from .batch_builder import BatchBuilder
+from .job_registry import JobRegistry
+from .lazy_stream import LazyStream
 from .leader_session import LeaderSession
-from .schedule import Answer, Change, Schedule, Watched
-from .unsigned_event import unsigned
+from .schedule import CollectorResult, CollectorThread, HealthChange, Schedule
+from .unsigned_event import unsigned_event
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ CLOSE_S = 1.0
 """Time for the last records to reach the stream, or the spool, when the agent ends."""
 
 
-class Writer(Protocol):
+class RecordWriter(Protocol):
     """What the agent needs of `SpooledWriter`: it takes records at once and never raises."""
 
     def write(self, topic: str, key: str, value: bytes, *, keep: bool = False) -> None: ...
 
 
-Inbox = SimpleQueue[Answer | Notice]
+Inbox = SimpleQueue[CollectorResult | Notice]
 """What others tell the agent: collectors their answers, the writer how the stream does."""
 
 
@@ -57,9 +57,9 @@ class Agent:
     def __init__(
         self,
         node: str,
-        collectors: list[Watched],
-        writer: Writer,
-        jobs: KnownJobs,
+        collectors: list[CollectorThread],
+        writer: RecordWriter,
+        jobs: JobRegistry,
         inbox: Inbox,
         *,
         clock: Clock,
@@ -72,7 +72,7 @@ class Agent:
         self._collectors = {watched.name: watched for watched in collectors}
         self._writer, self._jobs, self._inbox, self._clock = writer, jobs, inbox, clock
         self._batch_s, self._idle = batch_s, idle
-        self._gathered = Gathered(jobs.job_of)
+        self._gathered = BatchBuilder(jobs.job_of)
         self._second: int | None = None
         self._numbers: dict[str, int] = {}
         self._events = 0
@@ -139,7 +139,7 @@ class Agent:
                 return
             self._take(answer)
 
-    def _take(self, answer: Answer | Notice) -> None:
+    def _take(self, answer: CollectorResult | Notice) -> None:
         if isinstance(answer, Notice):
             self._noticed(answer)
             return
@@ -162,16 +162,16 @@ class Agent:
         if notice.name in ("stream.back", "stream.anew"):
             self._schemas_sent.clear()  # the stream may have begun anew
         elif notice.name == "spool.dropped":
-            self._send_event(unsigned(notice.name, Kind.NODE, self.node, notice.time, notice.message))
+            self._send_event(unsigned_event(notice.name, Kind.NODE, self.node, notice.time, notice.message))
 
-    def _tell(self, watched: Watched, change: Change | None) -> None:
+    def _tell(self, watched: CollectorThread, change: HealthChange | None) -> None:
         if change is None:
             return
         words = f"collector {watched.name}: {change.reason}"
         log.warning("%s: %s", change.name, words)
         now = self._clock.now()
         self._send_event(
-            unsigned(change.name, Kind.NODE, self.node, now, words, collector=watched.name, reason=change.reason)
+            unsigned_event(change.name, Kind.NODE, self.node, now, words, collector=watched.name, reason=change.reason)
         )
 
     # --- records
@@ -224,7 +224,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     credentials = node_credentials(config.access, node, clock)
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
-    stream = LateStream(lambda: open_stream(config, clock))
+    stream = LazyStream(lambda: open_stream(config, clock))
     stream.open()
     writer = SpooledWriter(
         stream.as_stream(),
@@ -236,7 +236,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         on_notice=inbox.put,
     )
     session = LeaderSession(server or config.server.known_at, node, boot, os.getpid(), credentials)
-    jobs = KnownJobs(config.run, config.state / "agent" / f"{file_name}.json", clock.now())
+    jobs = JobRegistry(config.run, config.state / "agent" / f"{file_name}.json", clock.now())
     agent = Agent(
         node, collectors, writer, jobs, inbox,
         clock=clock, boot=boot, batch_s=config.agent.batch_s, idle=config.agent.idle,
@@ -251,7 +251,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         writer.close(CLOSE_S)  # what it was still handing over when the stream was closed goes to the spool
 
 
-def build_collectors(config: Config, node: str, clock: Clock) -> list[Watched]:
+def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorThread]:
     """Every collector that is there and not switched off, and those that the configuration brings.
 
     Beside a collector's own fields, `interval_s` and `timeout_s` may be set for each. Raises PluginError.
@@ -267,7 +267,7 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[Watched]:
 
 def _watched(
     name: str, cls: type, options: dict[str, Any], services: Mapping[str, Any], intervals: Mapping[str, float]
-) -> Watched:
+) -> CollectorThread:
     interval = options.pop("interval_s", intervals.get(name, getattr(cls, "interval_s", 1.0)))
     timeout = options.pop("timeout_s", getattr(cls, "timeout_s", 5.0))
-    return Watched(name, plugins.build(cls, options, services), Schedule(interval_s=interval, timeout_s=timeout))
+    return CollectorThread(name, plugins.build(cls, options, services), Schedule(interval_s=interval, timeout_s=timeout))

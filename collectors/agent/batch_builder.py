@@ -11,7 +11,7 @@ MOST_STEPS = 4096
 """Step blocks kept while no batch takes them: a node whose jobs nobody knows must not fill the memory."""
 
 
-class Gathered:
+class BatchBuilder:
     """Readings and steps since the last batch: of each source the newest reading counts, of the steps all."""
 
     def __init__(self, job_of: Callable[[str], str]) -> None:

@@ -14,7 +14,7 @@ from eagle_eye.digests import digest_of
 from eagle_eye.errors import RingError
 from eagle_eye.training.ring import RingReader
 
-from .job_directory import Job
+from .job_directory import LocalJob
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ FORGOTTEN_S = 3600.0
 """A job without launcher and workers for so long is struck off the list."""
 
 
-def sweep(
-    run_dir: Path, jobs: tuple[Job, ...], now: float, node: str = "", shared: Path = SHARED_MEMORY
+def collect_garbage(
+    run_dir: Path, jobs: tuple[LocalJob, ...], now: float, node: str = "", shared: Path = SHARED_MEMORY
 ) -> list[Path]:
     """Remove what dead owners on this node have left; returns what was removed. `now` is wall time."""
     launched = {job.run: job.launched for job in jobs}
@@ -39,7 +39,7 @@ def sweep(
     return [path for path in dict.fromkeys(doomed) if _remove(path)]
 
 
-def _left_by(job: Job, run_dir: Path, places: tuple[Path, ...], now: float) -> Iterator[Path]:
+def _left_by(job: LocalJob, run_dir: Path, places: tuple[Path, ...], now: float) -> Iterator[Path]:
     """Files of a job's dead workers, and the job itself once it has been dead for long."""
     dead = [worker for worker in job.workers if not alive(worker.pid, worker.start_time)]
     for name in (name for worker in dead for name in (worker.ring, worker.socket)):

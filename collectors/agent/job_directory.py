@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
+class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process of a job on this node."""
 
     worker: str
@@ -40,7 +40,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         return (self.worker, self.birth, self.pid, self.start_time)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job's part on this node."""
 
     version: int = VERSION
@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     launcher_pid: int = 0
     launcher_start_time: int = 0
     """0: not known; then a recycled pid passes for the launcher."""
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[LocalWorker, ...] = ()
     state: str = "running"
     """running or stopped"""
 
@@ -75,11 +75,11 @@ class JobDirectory:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / "jobs"
-        self._files: dict[str, tuple[Mark, Job | None]] = {}
+        self._files: dict[str, tuple[Mark, LocalJob | None]] = {}
 
-    def look(self) -> tuple[Job, ...]:
+    def look(self) -> tuple[LocalJob, ...]:
         """Every job that is written down and can be read, stopped ones too."""
-        files: dict[str, tuple[Mark, Job | None]] = {}
+        files: dict[str, tuple[Mark, LocalJob | None]] = {}
         for name, mark in self._marks():
             before = self._files.get(name)
             files[name] = before if before and before[0] == mark else (mark, self._read(name))
@@ -96,10 +96,10 @@ class JobDirectory:
         except FileNotFoundError:  # no launcher has been here yet, or a file went while we looked
             return
 
-    def _read(self, name: str) -> Job | None:
+    def _read(self, name: str) -> LocalJob | None:
         """A job's file; None, and told once, if it is not one of ours."""
         try:
-            job = msgspec.json.decode((self.path / name).read_bytes(), type=Job)
+            job = msgspec.json.decode((self.path / name).read_bytes(), type=LocalJob)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:

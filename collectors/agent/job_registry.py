@@ -31,7 +31,7 @@ class _Memory(msgspec.Struct, kw_only=True):
     """By run."""
 
 
-class KnownJobs:
+class JobRegistry:
     """Follows the run directory. A job runs while it is listed; one that was struck off, or says so, has ended.
 
     One that the memory alone knows (the run directory did not outlive a restart) goes on for a while: nobody has

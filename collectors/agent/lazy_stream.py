@@ -8,7 +8,7 @@ from eagle_eye.errors import StreamError, StreamUnavailable
 from eagle_eye.stream import Message, Place, Stream
 
 
-class LateStream:
+class LazyStream:
     """What a writer needs of a stream. While it cannot be opened it is away, and the writer spools."""
 
     def __init__(self, opening: Callable[[], Stream]) -> None:

@@ -20,7 +20,7 @@ LEAD_S = 0.08
 """Collectors are asked so long before the full second, so that their answers are there when the batch is made."""
 
 
-class Health(StrEnum):
+class HealthState(StrEnum):
     """How a collector does."""
 
     OK = "ok"
@@ -28,11 +28,11 @@ class Health(StrEnum):
     HUNG = "hung"
 
 
-class Change(NamedTuple):
+class HealthChange(NamedTuple):
     """A collector began to fail, or is back."""
 
     name: str
-    """Of the event: collector.failing or collector.back."""
+    """Of the event: collector.failing or collector.recovered."""
     reason: str
 
 
@@ -42,7 +42,7 @@ class Schedule:
 
     interval_s: float = 1.0
     timeout_s: float = 5.0
-    health: Health = Health.OK
+    health: HealthState = HealthState.OK
     reason: str = ""
     _slot: int | None = None
     _asked: float = math.nan
@@ -64,25 +64,25 @@ class Schedule:
         self._slot = math.floor((wall + LEAD_S) / self.interval_s)
         self._asked = monotonic
 
-    def answered(self, monotonic: float, error: str) -> Change | None:
+    def answered(self, monotonic: float, error: str) -> HealthChange | None:
         """An answer came; `error` says why it is none, '' = it is one."""
         self._asked = math.nan
         before, self.reason = self.health, error
         if error:
             self._errors += 1
             self._retry_at = monotonic + min(self.interval_s * 2.0 ** min(self._errors, 16), LONGEST_BACKOFF_S)
-            self.health = Health.FAILING
-            return Change("collector.failing", error) if before is Health.OK else None
-        self._errors, self._retry_at, self.health = 0, -math.inf, Health.OK
-        return Change("collector.back", "it answers again") if before is not Health.OK else None
+            self.health = HealthState.FAILING
+            return HealthChange("collector.failing", error) if before is HealthState.OK else None
+        self._errors, self._retry_at, self.health = 0, -math.inf, HealthState.OK
+        return HealthChange("collector.recovered", "it answers again") if before is not HealthState.OK else None
 
-    def watch(self, monotonic: float) -> Change | None:
+    def watch(self, monotonic: float) -> HealthChange | None:
         """Notice a question that has been open for too long; it stays the only one until it is answered."""
-        if not monotonic - self._asked > self.timeout_s or self.health is Health.HUNG:
+        if not monotonic - self._asked > self.timeout_s or self.health is HealthState.HUNG:
             return None
-        before, self.health = self.health, Health.HUNG
+        before, self.health = self.health, HealthState.HUNG
         self.reason = f"no answer for {self.timeout_s:g} s"
-        return Change("collector.failing", self.reason) if before is Health.OK else None
+        return HealthChange("collector.failing", self.reason) if before is HealthState.OK else None
 
     def next_in(self, wall: float) -> float:
         """Seconds until the next slot begins."""
@@ -90,7 +90,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CollectorResult:
     """What came of asking a collector once."""
 
     name: str
@@ -99,7 +99,7 @@ class Answer:
 
 
 @dataclass
-class Watched:
+class CollectorThread:
     """A collector with its schedule and its thread."""
 
     name: str
@@ -107,7 +107,7 @@ class Watched:
     schedule: Schedule
     _questions: SimpleQueue[bool] = field(default_factory=SimpleQueue)
 
-    def start(self, answers: "SimpleQueue[Answer]") -> None:
+    def start(self, answers: "SimpleQueue[CollectorResult]") -> None:
         """Begin the thread. It is a daemon: one that hangs for ever must not keep the agent from ending."""
         threading.Thread(target=self._run, args=(answers,), name=f"collector-{self.name}", daemon=True).start()
 
@@ -118,9 +118,9 @@ class Watched:
         """End the thread, once it is done with what it does."""
         self._questions.put(False)
 
-    def _run(self, answers: "SimpleQueue[Answer]") -> None:
+    def _run(self, answers: "SimpleQueue[CollectorResult]") -> None:
         while self._questions.get():
             try:
-                answers.put(Answer(self.name, tuple(self.collector.collect())))
+                answers.put(CollectorResult(self.name, tuple(self.collector.collect())))
             except Exception as error:  # noqa: BLE001  # boundary: any plugin may raise anything; it is told and retried
-                answers.put(Answer(self.name, error=f"{type(error).__name__}: {error}"))
+                answers.put(CollectorResult(self.name, error=f"{type(error).__name__}: {error}"))

@@ -3,7 +3,7 @@
 from eagle_eye.types import Entity, Event, Kind
 
 
-def unsigned(
+def unsigned_event(
     name: str, kind: Kind, entity: str, time: float, message: str, job: str = "", **attributes: object
 ) -> Event:
     """An event that the agent has yet to sign with its node, boot and number.

@@ -14,7 +14,7 @@ EXITING = 0x4
 DEAD = frozenset("ZXx")
 
 
-class Look(NamedTuple):
+class ProcessStat(NamedTuple):
     """What /proc/PID/stat said at one moment (man 5 proc_pid_stat)."""
 
     state: str
@@ -29,7 +29,7 @@ class Look(NamedTuple):
     """As of waitpid, once it is dead and not yet reaped; 0 if this user may not know."""
 
 
-class Process:
+class ProcessHandle:
     """One process, for as long as somebody wants to look at it."""
 
     def __init__(self, pid: int, stat: int) -> None:
@@ -52,14 +52,14 @@ class Process:
             return None
         return process
 
-    def look(self) -> Look | None:
+    def look(self) -> ProcessStat | None:
         """How it is now; None once it is gone."""
         try:
             line = os.pread(self._stat, 1024, 0)
         except OSError:
             return None
         fields = line[line.rindex(b")") + 2 :].split()  # the name before may hold spaces and brackets
-        return Look(
+        return ProcessStat(
             state=chr(fields[0][0]),
             exiting=bool(int(fields[6]) & EXITING),
             cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
@@ -86,7 +86,7 @@ class Process:
 
 def alive(pid: int, start_time: int = 0) -> bool:
     """Whether a process lives (one that is dead and not yet reaped does not)."""
-    process = Process.open(pid, start_time)
+    process = ProcessHandle.open(pid, start_time)
     if process is None:
         return False
     process.close()

@@ -11,7 +11,7 @@ REMEMBERED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class StallLimits:
     """How long a worker's marks may stand still, in seconds."""
 
     stall_s: float = 1.0
@@ -42,7 +42,7 @@ class Limits:
         return max(limit, self.first_step_s if iteration_s is None else self.iterations * iteration_s)
 
 
-class Sight(NamedTuple):
+class ProgressSample(NamedTuple):
     """What one look at a worker showed."""
 
     state: str
@@ -59,17 +59,17 @@ class Sight(NamedTuple):
 
 
 @dataclass
-class Progress:
+class WorkerProgress:
     """How one worker gets on. Ages are watched time: what a stopped agent or a set clock leaves out is no stall."""
 
-    limits: Limits
+    limits: StallLimits
     age_s: float = 0.0
     """Since its marks moved last, or since the first look."""
     stopped_s: float = 0.0
     """Since it was first seen in the state T."""
     stalled: bool = False
     """It was told to stand still, and has not moved since."""
-    _before: Sight | None = None
+    _before: ProgressSample | None = None
     _looked: float = 0.0
     _steps: int = 0
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -87,7 +87,7 @@ class Progress:
                 self._iterations.clear()
             self._iterations.append(seconds)
 
-    def look(self, now: float, sight: Sight) -> bool:
+    def look(self, now: float, sight: ProgressSample) -> bool:
         """Take in one look; `now` is monotonic. True if a stalled worker moves again."""
         before, self._before = self._before, sight
         elapsed, self._looked = now - self._looked, now

@@ -3,13 +3,13 @@
 import math
 import os
 
-from collectors.agent.job_directory import Worker
+from collectors.agent.job_directory import LocalWorker
 from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring import Now, RingReader, StepRecord
 
-from .procfs import DEAD, Look, Process
-from .stall_limits import Limits, Progress, Sight
+from .procfs import DEAD, ProcessHandle, ProcessStat
+from .stall_limits import ProgressSample, StallLimits, WorkerProgress
 
 NAMES = (
     "step",
@@ -31,12 +31,12 @@ PAUSES = ("evaluation_s", "checkpoint_s")
 class WatchedWorker:
     """From the first look at a worker's process to the last words in its ring."""
 
-    def __init__(self, job: str, run: str, worker: Worker, limits: Limits) -> None:
+    def __init__(self, job: str, run: str, worker: LocalWorker, limits: StallLimits) -> None:
         self.job, self.run, self.worker = job, run, worker
-        self.progress = Progress(limits)
-        self.process = Process.open(worker.pid, worker.start_time)
+        self.progress = WorkerProgress(limits)
+        self.process = ProcessHandle.open(worker.pid, worker.start_time)
         self.now: Now | None = None
-        self.look: Look | None = None
+        self.look: ProcessStat | None = None
         self.reported = -1
         """Number of the last step that was handed on."""
         self._ring: RingReader | None = None
@@ -65,7 +65,7 @@ class WatchedWorker:
         """Watch the process that writes the ring: the registered one may be a shell around it."""
         header = ring.header
         if header.pid != self.worker.pid:
-            writer = Process.open(header.pid, header.start_time)
+            writer = ProcessHandle.open(header.pid, header.start_time)
             if writer is not None:
                 self.process, former = writer, self.process
                 if former is not None:
@@ -92,12 +92,12 @@ class WatchedWorker:
             return False
         return self.progress.look(monotonic, self._sight(wall, self.look.state))
 
-    def _sight(self, wall: float, state: str) -> Sight:
+    def _sight(self, wall: float, state: str) -> ProgressSample:
         now = self.now
         if now is None:
-            return Sight(state)
+            return ProgressSample(state)
         age = wall - now.last_mark
-        return Sight(
+        return ProgressSample(
             state, now.marks, 0.0 if math.isnan(age) else age, now.phase, now.completed, now.running
         )
 

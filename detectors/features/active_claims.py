@@ -7,14 +7,14 @@ from eagle_eye.types import Claim, Entity, Event, Evidence
 
 
 @dataclass(slots=True)
-class Standing:
+class ActiveClaims:
     """The open claims of one detector by entity and kind.
 
     >>> from eagle_eye.types import Kind
     >>> node = Entity(kind=Kind.NODE, name="a")
     >>> proof = Evidence(text="its batches stopped")
     >>> claim = Claim(entity=node, kind="node.lost", score=1.0, since=5.0, evidence=(proof,))
-    >>> standing = Standing()
+    >>> standing = ActiveClaims()
     >>> len(list(standing.tell(claim))), len(list(standing.tell(claim)))
     (1, 0)
     >>> [claim.active for claim in standing.withdraw(node, "node.lost", 9.0, "it reports again")]
@@ -60,11 +60,11 @@ def ends_epoch(event: Event) -> str:
 
 def epoch_over(event: Event) -> int:
     """The newest epoch that is over with an event that ends one; -1 if the event does not tell."""
-    epoch = whole_number(event, "epoch")
+    epoch = integer_attribute(event, "epoch")
     return epoch - 1 if event.name == "epoch.begun" else epoch
 
 
-def whole_number(event: Event, name: str) -> int:
+def integer_attribute(event: Event, name: str) -> int:
     """A whole number among an event's attributes, -1 if it is missing or none."""
     try:
         return int(event.attributes.get(name, ""))
@@ -72,7 +72,7 @@ def whole_number(event: Event, name: str) -> int:
         return -1
 
 
-def number(event: Event, name: str) -> float:
+def float_attribute(event: Event, name: str) -> float:
     """A number among an event's attributes, 0.0 if it is missing or none."""
     try:
         return float(event.attributes.get(name, ""))

@@ -16,7 +16,7 @@ from enum import StrEnum
 from eagle_eye.types import Severity
 
 
-class Method(StrEnum):
+class DetectionMethod(StrEnum):
     """Unicron's four in-band methods; the last one is ours."""
 
     NODE_HEALTH = "node health monitoring"
@@ -27,11 +27,11 @@ class Method(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ErrorStatus:
     """One row of the table."""
 
     name: str
-    method: Method
+    method: DetectionMethod
     severity: Severity
     pattern: str = ""
     """Regular expression, case ignored, over "type: message"; '' = not told by an exception's text."""
@@ -40,58 +40,58 @@ class Status:
 
 
 STATUSES = (
-    Status("lost connection", Method.NODE_HEALTH, Severity.SEV1),
-    Status("exited abnormally", Method.PROCESS, Severity.SEV2),
-    Status("killed", Method.PROCESS, Severity.SEV2),  # ours: by a signal from outside
-    Status(
+    ErrorStatus("lost connection", DetectionMethod.NODE_HEALTH, Severity.SEV1),
+    ErrorStatus("exited abnormally", DetectionMethod.PROCESS, Severity.SEV2),
+    ErrorStatus("killed", DetectionMethod.PROCESS, Severity.SEV2),  # ours: by a signal from outside
+    ErrorStatus(
         "connection refused or reset",
-        Method.PROCESS,
+        DetectionMethod.PROCESS,
         Severity.SEV3,
         r"connection (was |is )?(likely )?(closed|reset|refused|aborted)|broken ?pipe|reseterror|refusederror"
         r"|remote process exited|ncclremoteerror|remote server shutdown|failed to recv|connectfullmesh"
         r"|communicator (was|is) aborted|process group (was|is) aborted|distnetworkerror",
         symptom=True,
     ),
-    Status(
+    ErrorStatus(
         "nccl timeout",
-        Method.STATISTICS,
+        DetectionMethod.STATISTICS,
         Severity.SEV3,
         r"collective operation timeout|timed out waiting \d+ ?ms|operation timed out|wait timeout|watchdog"
         r"|failed to pass monitoredbarrier|application timeout|timeout\(ms\)=|store.*timeout|distStoreError",
         symptom=True,
     ),
-    Status("ecc error", Method.EXCEPTION, Severity.SEV1, r"\becc error|uncorrectable (ecc|memory)|double.bit ecc"),
-    Status("nvlink error", Method.EXCEPTION, Severity.SEV1, r"nvlink|nvswitch"),
-    Status("invalid dma mapping", Method.EXCEPTION, Severity.SEV1, r"iommu fault|dma map"),
-    Status(
+    ErrorStatus("ecc error", DetectionMethod.EXCEPTION, Severity.SEV1, r"\becc error|uncorrectable (ecc|memory)|double.bit ecc"),
+    ErrorStatus("nvlink error", DetectionMethod.EXCEPTION, Severity.SEV1, r"nvlink|nvswitch"),
+    ErrorStatus("invalid dma mapping", DetectionMethod.EXCEPTION, Severity.SEV1, r"iommu fault|dma map"),
+    ErrorStatus(
         "gpu driver error",
-        Method.EXCEPTION,
+        DetectionMethod.EXCEPTION,
         Severity.SEV1,
         r"driver shutting down|driver/library version mismatch|driver version is insufficient|display driver / cuda"
         r"|no cuda-capable device|gpu is lost|fallen off the bus|system not yet initialized|device handle for"
         r"|driver not loaded|driver error: (?!out of memory|an illegal|invalid)",
     ),
-    Status("illegal memory access", Method.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
+    ErrorStatus("illegal memory access", DetectionMethod.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
     # ours: Unicron's "other software errors", told apart because a restart alone repeats it
-    Status("out of memory", Method.EXCEPTION, Severity.SEV2, r"out ?of ?memory|memoryerror|cannot allocate memory"),
-    Status(
+    ErrorStatus("out of memory", DetectionMethod.EXCEPTION, Severity.SEV2, r"out ?of ?memory|memoryerror|cannot allocate memory"),
+    ErrorStatus(
         "cuda error",
-        Method.EXCEPTION,
+        DetectionMethod.EXCEPTION,
         Severity.SEV2,
         r"cuda (runtime )?error|cudaerror|acceleratorerror|cublas_status|cudnn_status|device-side assert"
         r"|unspecified launch failure",
     ),
-    Status(
+    ErrorStatus(
         "other network error",
-        Method.EXCEPTION,
+        DetectionMethod.EXCEPTION,
         Severity.SEV3,
         r"no route to host|network is (unreachable|down)|host is (unreachable|down)|name or service not known"
         r"|temporary failure in name resolution|\bibv_|infiniband|socket ?timeout|ncclsystemerror|ncclinternalerror",
         symptom=True,
     ),
-    Status("link flapping", Method.STATISTICS, Severity.SEV3),
-    Status("task hang", Method.STATISTICS, Severity.SEV2),
-    Status("other software error", Method.EXCEPTION, Severity.SEV2, r""),
+    ErrorStatus("link flapping", DetectionMethod.STATISTICS, Severity.SEV3),
+    ErrorStatus("task hang", DetectionMethod.STATISTICS, Severity.SEV2),
+    ErrorStatus("other software error", DetectionMethod.EXCEPTION, Severity.SEV2, r""),
 )
 
 BY_NAME = {status.name: status for status in STATUSES}
@@ -100,7 +100,7 @@ _ORDERED = tuple((re.compile(status.pattern, re.IGNORECASE), status) for status 
 _BY_STRENGTH = sorted(_ORDERED, key=lambda pair: (pair[1].severity, pair[1].symptom))
 
 
-def classify(text: str) -> Status:
+def classify(text: str) -> ErrorStatus:
     """The status that an exception's "type: message" tells; "other software error" if it tells none.
 
     >>> classify("RuntimeError: CUDA error: uncorrectable ECC error encountered").name

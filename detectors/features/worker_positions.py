@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Doubles, Event, Evidence
 
-from .active_claims import number, whole_number
+from .active_claims import float_attribute, integer_attribute
 
 COLUMNS = ("step", "marks", "phase", "state", "running", "progress_age_s")
 STEP, MARKS, PHASE, STATE, RUNNING, AGE = range(len(COLUMNS))
@@ -20,7 +20,7 @@ STOPPED = float(ord("T"))
 Truths = NDArray[np.bool_]
 
 
-class Positions(NamedTuple):
+class WorkerPositions(NamedTuple):
     """Where the workers of the layout are."""
 
     workers: tuple[str, ...]
@@ -57,7 +57,7 @@ def finished_rows(table: Doubles) -> Truths:
     return found
 
 
-def not_awaiting_the_finished(at: Positions, culprits: Truths) -> Truths:
+def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
     """Who of them may still be named beside workers that have finished.
 
     One that left the loop before the place where these stand may be what they wait for, unless their phase says that
@@ -84,15 +84,15 @@ def furthest_behind(table: Doubles, behind: Truths) -> Truths:
 def row_of(event: Event, now: float) -> list[float]:
     """A `stall` event as a row of COLUMNS; the phase may be told by name or index."""
     phase = event.attributes.get("phase", "")
-    index = PHASES.index(phase) if phase in PHASES else whole_number(event, "phase")
+    index = PHASES.index(phase) if phase in PHASES else integer_attribute(event, "phase")
     known = event.attributes.get("marks", "") != ""
     state = event.attributes.get("state", "") or "?"
-    age = number(event, "age_s") + max(0.0, now - event.time)
-    step, marks = (whole_number(event, "step"), whole_number(event, "marks")) if known else (np.nan, np.nan)
+    age = float_attribute(event, "age_s") + max(0.0, now - event.time)
+    step, marks = (integer_attribute(event, "step"), integer_attribute(event, "marks")) if known else (np.nan, np.nan)
     return [step, marks, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age]
 
 
-def waiting_for(at: Positions, index: int) -> Iterator[Evidence]:
+def waiting_for(at: WorkerPositions, index: int) -> Iterator[Evidence]:
     """How many wait in communication for this one."""
     waits = (at.table[:, PHASE] == COMMUNICATION) & (np.arange(len(at.workers)) != index)
     if waits.any():

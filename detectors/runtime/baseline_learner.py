@@ -68,7 +68,7 @@ class _Child:
     deadline: float
 
 
-class Learning:
+class BaselineLearner:
     """Collects samples from healthy ticks, fits one baseline at a time, hands finished ones out."""
 
     def __init__(

@@ -9,11 +9,11 @@ from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
 from eagle_eye.types import Claim, Finding, Mark
 
-from .finding_ids import FindingBook, detector_digest
+from .open_findings import OpenFindings, detector_digest
 
 FAILURES = 3
 """A detector that raises so often in a row is muted."""
-Tell = Callable[[str, str], None]
+Notify = Callable[[str, str], None]
 """(name of a notice, message)"""
 _log = logging.getLogger(__name__)
 
@@ -32,11 +32,11 @@ class _Seat:
         return self.failures >= FAILURES
 
 
-class Panel:
+class DetectorSet:
     """Fresh copies of all detectors for one job, and the book of what they found."""
 
-    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], tell: Tell) -> None:
-        self.book = FindingBook(job)
+    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], tell: Notify) -> None:
+        self.book = OpenFindings(job)
         self._job = job
         self._tell = tell
         self._seats = [_seat(name, detector) for name, detector in prototypes]

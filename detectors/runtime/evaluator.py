@@ -1,6 +1,6 @@
 """One partition's records in, judgements out: the pure part of the runner, the same live and in a replay.
 
-No I/O and no clock: whatever a `Watch` says follows from the records it was given, in their order.
+No I/O and no clock: whatever a `Evaluator` says follows from the records it was given, in their order.
 """
 
 import copy
@@ -26,8 +26,8 @@ from eagle_eye.types import (
     Topology,
 )
 
-from .detector_set import Panel, Tell
-from .hot_window import Window
+from .detector_set import DetectorSet, Notify
+from .hot_window import HotWindow
 
 RETIRE_TICKS = 900
 """A job without a record for so many ticks is forgotten, and its findings are withdrawn."""
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Judgement:
+class Evaluation:
     """What a mark led to."""
 
     mark: Mark
@@ -49,21 +49,21 @@ class Judgement:
     """New and revised ones."""
 
 
-class Job:
+class JobEvaluation:
     """Everything that is known about one job."""
 
-    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, tell: Tell) -> None:
+    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, tell: Notify) -> None:
         self.name = name
         self.builder = FrameBuilder(name, schemas, topology)
-        self.window = Window()
-        self.panel = Panel(name, detectors, tell)
+        self.window = HotWindow()
+        self.panel = DetectorSet(name, detectors, tell)
         self.events = False
         """Events wait for the next mark."""
         self.silent = 0
         """Ticks since the last record."""
 
 
-class Watch:
+class Evaluator:
     """Follows one partition."""
 
     def __init__(
@@ -73,9 +73,9 @@ class Watch:
         *,
         topology: Topology | None = None,
         configure: Configure | None = None,
-        tell: Tell | None = None,
+        tell: Notify | None = None,
     ) -> None:
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, JobEvaluation] = {}
         self.incidents: dict[str, Incident] = {}
         """The open ones."""
         self.config: ConfigChange | None = None
@@ -94,7 +94,7 @@ class Watch:
         self._coming: ConfigChange | None = None
         self._topology: Topology | None = None
 
-    def take(self, record: wire.Sealed) -> Judgement | None:
+    def take(self, record: wire.Sealed) -> Evaluation | None:
         """Take the next record of the partition; a mark that counts is answered with a judgement."""
         if isinstance(record, Mark):
             return self._take_mark(record)
@@ -147,20 +147,20 @@ class Watch:
             job.silent = 0
         job.builder.feed(record)
 
-    def _job(self, name: str) -> Job:
+    def _job(self, name: str) -> JobEvaluation:
         job = self.jobs.get(name)
         if job is None:
-            job = self.jobs[name] = Job(name, self.schemas, self._switches, self._detectors, self._tell)
+            job = self.jobs[name] = JobEvaluation(name, self.schemas, self._switches, self._detectors, self._tell)
         return job
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
-    def _take_mark(self, mark: Mark) -> Judgement | None:
+    def _take_mark(self, mark: Mark) -> Evaluation | None:
         """None for a mark of an owner that has been superseded, or one that came twice."""
         if mark.generation < self.generation or mark.number <= self.number:
             return None
         self.generation, self.number = mark.generation, mark.number
-        judgement = Judgement(mark)
+        judgement = Evaluation(mark)
         if mark.mark == "tick":
             self._change_config()
             for job in list(self.jobs.values()):
@@ -173,7 +173,7 @@ class Watch:
             judgement.incidents = self._diagnose(judgement.findings)
         return judgement
 
-    def _tick(self, job: Job, judgement: Judgement) -> None:
+    def _tick(self, job: JobEvaluation, judgement: Evaluation) -> None:
         job.silent += 1
         if job.silent > RETIRE_TICKS:
             del self.jobs[job.name]
@@ -182,7 +182,7 @@ class Watch:
             return
         self._judge(job, job.window.remember(job.builder.tick(judgement.mark)), judgement)
 
-    def _judge(self, job: Job, frame: Frame, judgement: Judgement) -> None:
+    def _judge(self, job: JobEvaluation, frame: Frame, judgement: Evaluation) -> None:
         job.events = False
         judgement.frames.append(frame)
         judgement.findings += job.panel.judge(frame, judgement.mark)

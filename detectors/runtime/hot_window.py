@@ -92,7 +92,7 @@ class _Rows:
                 line[present] = values[origin[present]]
 
 
-class Window:
+class HotWindow:
     """The last `seconds` of one job's tick frames, at most `limit_bytes` of them."""
 
     def __init__(self, seconds: float = KEPT_SECONDS, limit_bytes: int = LIMIT_BYTES) -> None:

@@ -44,7 +44,7 @@ class _Kept:
     """Where the incident ended; None while it is open."""
 
 
-class RecordKeeper:
+class IncidentRecorder:
     """Copies records out of one partition while incidents are open."""
 
     def __init__(self, stream: Stream, partition: int, directory: Path) -> None:

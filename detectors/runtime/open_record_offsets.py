@@ -19,7 +19,7 @@ class _Open(NamedTuple):
     place: Place
 
 
-class OpenPlaces:
+class OpenRecordOffsets:
     """Of one partition of the observations; of one thread."""
 
     def __init__(self, stream: Stream, partition: int) -> None:

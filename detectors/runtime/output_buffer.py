@@ -21,7 +21,7 @@ class _Record(NamedTuple):
     noun: Incident | Finding | None
 
 
-class Unsent:
+class OutputBuffer:
     """Of one thread. Neighbours for the same topic go together."""
 
     def __init__(self, stream: Stream, written: Callable[[str, Incident | Finding, Place], None]) -> None:

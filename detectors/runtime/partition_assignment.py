@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 
-def shares(holders: Mapping[int, str | None], members: Collection[str]) -> dict[int, str]:
+def assign_partitions(holders: Mapping[int, str | None], members: Collection[str]) -> dict[int, str]:
     """Partition → the member that should own it. Every member that sees the same holders comes to the same answer.
 
     holders: who has each partition now; None, or somebody who is no member, has no say. No member gets two more than

@@ -17,7 +17,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Holder, Lease
 
-from .partition_assignment import shares
+from .partition_assignment import assign_partitions
 
 MEMBER = "detect/"
 PARTITION = "partition/"
@@ -25,7 +25,7 @@ FORGET_S = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class Leases(Protocol):
+class PartitionLeases(Protocol):
     """The ledger's part that ownership needs."""
 
     def acquire(self, name: str, holder: Holder, seconds: float, now: float, *, above: int = 0) -> int | None: ...
@@ -35,7 +35,7 @@ class Leases(Protocol):
     def forget(self, prefix: str, seconds: float, now: float) -> int: ...
 
 
-class Owned(Protocol):
+class PartitionWork(Protocol):
     """The work on one partition, under way."""
 
     @property
@@ -57,15 +57,15 @@ class Owned(Protocol):
         ...
 
 
-Begin = Callable[[int, int], Owned]
+Begin = Callable[[int, int], PartitionWork]
 """(partition, term) → the work, begun. Returns at once."""
 
 
-class Ownership:
+class PartitionOwnership:
     """One process's part in sharing the partitions out. `round` is called several times within a lease and never waits for work."""
 
-    def __init__(self, leases: Leases, holder: Holder, begin: Begin, *, partitions: int, lease_s: float, clock: Clock) -> None:
-        self.owned: dict[int, Owned] = {}
+    def __init__(self, leases: PartitionLeases, holder: Holder, begin: Begin, *, partitions: int, lease_s: float, clock: Clock) -> None:
+        self.owned: dict[int, PartitionWork] = {}
         self._leases = leases
         self._holder = holder
         self._begin = begin
@@ -73,14 +73,14 @@ class Ownership:
         self._lease_s = lease_s
         self._clock = clock
         self._member = MEMBER + holder.boot
-        self._leaving: dict[int, Owned] = {}
+        self._leaving: dict[int, PartitionWork] = {}
         """Told to stop; given back once they have ended, or after one lease."""
         self._patience: dict[int, float] = {}
-        self._lost: dict[int, Owned] = {}
+        self._lost: dict[int, PartitionWork] = {}
         """Told to stop; another's already."""
         self._away = False
         self._patient_until = -math.inf
-        """Leases that ran out while the ledger was away: everybody may renew before anybody takes."""
+        """PartitionLeases that ran out while the ledger was away: everybody may renew before anybody takes."""
 
     def round(self) -> None:
         """Look once: renew what is ours, give back, take. The work on a partition that is lost or outranked is told to stop."""
@@ -142,7 +142,7 @@ class Ownership:
         holders = {lease.name: lease.holder.boot for lease in self._leases.living(PARTITION, now)}
         for partition in self._leaving:
             holders.pop(_name(partition), None)
-        return shares({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members)
+        return assign_partitions({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members)
 
     def _renew_outranked(self) -> None:
         """The stream knows of a higher generation than this ledger, where the lease is ours: begin again above it."""
@@ -161,7 +161,7 @@ class Ownership:
             _log.info("partition %d is ours in term %d", partition, term)
             self.owned[partition] = self._begin(partition, term)
 
-    def _stopped(self, partition: int) -> Owned:
+    def _stopped(self, partition: int) -> PartitionWork:
         work = self.owned.pop(partition)
         work.stop()
         return work

@@ -15,7 +15,7 @@ from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.start_offset import offset_before
 from eagle_eye.types import Baseline, ConfigChange, Layout, SchemaRecord
 
-from .evaluator import Watch
+from .evaluator import Evaluator
 from .hot_window import KEPT_SECONDS
 
 BOOTSTRAP = "eagle-eye.bootstrap"
@@ -31,10 +31,10 @@ _RETRY_S = 0.5
 _STANDING: tuple[type[msgspec.Struct], ...] = (SchemaRecord, Layout, Baseline, ConfigChange)
 
 
-class Refill:
+class CatchUp:
     """Lets a watch see the past unheard: what it would say about that was said before."""
 
-    def __init__(self, stream: Stream, partition: int, watch: Watch, offset: int) -> None:
+    def __init__(self, stream: Stream, partition: int, watch: Evaluator, offset: int) -> None:
         self.watch = watch
         self.reader = wire.Reader()
         self.offset = offset
@@ -64,7 +64,7 @@ class Refill:
         self.watch.muted = False
 
 
-def refill(stream: Stream, partition: int, watch: Watch, end: int, stopped: Callable[[], bool]) -> tuple[wire.Reader, int | None]:
+def catch_up(stream: Stream, partition: int, watch: Evaluator, end: int, stopped: Callable[[], bool]) -> tuple[wire.Reader, int | None]:
     """Let the watch see what lies before `end`: the last ten minutes, or where they are too many records the newest of them.
 
     Returns the reader to go on with, and where the ten minutes begin if they were not seen whole.
@@ -72,7 +72,7 @@ def refill(stream: Stream, partition: int, watch: Watch, end: int, stopped: Call
     begin = offset_before(stream, OBSERVATIONS, partition, end, KEPT_SECONDS)
     bootstrap = stream.committed(BOOTSTRAP, OBSERVATIONS, partition)
     whole = end - begin <= AT_ONCE or bootstrap is None or not begin <= bootstrap <= end
-    seen = Refill(stream, partition, watch, begin if whole or bootstrap is None else bootstrap)
+    seen = CatchUp(stream, partition, watch, begin if whole or bootstrap is None else bootstrap)
     newest = seen.offset if whole else max(seen.offset, end - AT_ONCE)
     while not stopped() and seen.see(newest, only=_STANDING):
         pass
@@ -82,12 +82,12 @@ def refill(stream: Stream, partition: int, watch: Watch, end: int, stopped: Call
     return seen.reader, None if whole else begin
 
 
-class Deepening:
+class BackgroundCatchUp:
     """A second watch that sees the whole ten minutes, in a thread of its own, and then stands in for the first."""
 
-    def __init__(self, stream: Stream, partition: int, watch: Watch, begin: int, goal: Callable[[], int]) -> None:
+    def __init__(self, stream: Stream, partition: int, watch: Evaluator, begin: int, goal: Callable[[], int]) -> None:
         """`watch`: a fresh one. `goal`: offset up to which the first watch has seen everything, now."""
-        self._seen = Refill(stream, partition, watch, begin)
+        self._seen = CatchUp(stream, partition, watch, begin)
         self._goal = goal
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"deepening-{partition}", daemon=True)
@@ -98,7 +98,7 @@ class Deepening:
         """It is so close that the rest takes a moment."""
         return not self._thread.is_alive() and not self._stop.is_set()
 
-    def take_over(self, first: Watch) -> tuple[Watch, wire.Reader]:
+    def take_over(self, first: Evaluator) -> tuple[Evaluator, wire.Reader]:
         """See the rest and stand where the first one stands: the watch and reader to go on with. Raises StreamUnavailable."""
         while self._seen.see(self._goal()):
             pass

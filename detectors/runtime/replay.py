@@ -52,7 +52,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """What a replay found."""
 
     findings: tuple[Finding, ...]
@@ -71,7 +71,7 @@ class Replayed:
         return f"{found}: {len(self.differences)} differ from the record ({self.compared} compared)"
 
 
-def recorded(stream: Stream) -> Iterator[Message]:
+def recorded_messages(stream: Stream) -> Iterator[Message]:
     """Everything that the topics of observations, findings and incidents hold at this moment."""
     for topic in (OBSERVATIONS, INCIDENTS, FINDINGS):
         for partition in range(stream.partitions(topic)):
@@ -92,8 +92,8 @@ def replay(
     topology: Topology | None = None,
     configure: Configure | None = None,
     from_start: bool = False,
-) -> Replayed:
-    """Judge a record again: `recorded(stream)`, or `keeping.read_records(path)`.
+) -> ReplayResult:
+    """Judge a record again: `recorded_messages(stream)`, or `keeping.read_records(path)`.
 
     from_start: the record lacks nothing of its stream's beginning, so that all of it can be compared.
     """
@@ -139,7 +139,7 @@ _Key = tuple[str, str, int]
 
 def _compared(
     judged: list[tuple[str, bytes]], again: list[tuple[str, bytes]], span: tuple[float | None, float], records: int
-) -> Replayed:
+) -> ReplayResult:
     """`span`: from when (None: the first recorded judgement) until when is compared."""
     before, after = _keyed(judged), _keyed(again)
     begin, until = span
@@ -149,7 +149,7 @@ def _compared(
     shared = {key: each for key, each in after.items() if each[0].time >= begin}
     differences = [_difference(key, before.get(key), shared.get(key)) for key in {**before, **shared}]
     found = [difference for difference in differences if difference is not None]
-    return Replayed(
+    return ReplayResult(
         findings=tuple(noun for noun, _ in after.values() if isinstance(noun, Finding)),
         incidents=tuple(noun for noun, _ in after.values() if isinstance(noun, Incident)),
         records=records,

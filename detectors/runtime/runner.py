@@ -1,6 +1,6 @@
 """The one loop: reads a partition in order, appends the marks, and judges what it reads back.
 
-    records ─► Watch (pure) ─► findings, incidents, snapshots ─► topics, then callbacks, then the committed offset
+    records ─► Evaluator (pure) ─► findings, incidents, snapshots ─► topics, then callbacks, then the committed offset
 
 Frames come only from what was read, marks included, so a replay of the same records sees the same frames.
 """
@@ -26,14 +26,14 @@ from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.stream.tailer import Follower
 from eagle_eye.types import ConfigChange, Finding, Incident, JobSnapshot, Mark, Notice, Topology
 
-from .baseline_learner import Learning
-from .evaluator import Configure, Judgement, Prototypes, Watch
-from .incident_recorder import RecordKeeper
-from .open_record_offsets import OpenPlaces
-from .output_buffer import Unsent
-from .recovery import BOOTSTRAP, Deepening, refill
-from .subscribers import Listeners
-from .watermarks import Marking
+from .baseline_learner import BaselineLearner
+from .evaluator import Configure, Evaluation, Evaluator, Prototypes
+from .incident_recorder import IncidentRecorder
+from .open_record_offsets import OpenRecordOffsets
+from .output_buffer import OutputBuffer
+from .recovery import BOOTSTRAP, BackgroundCatchUp, catch_up
+from .subscribers import Subscribers
+from .watermark_writer import WatermarkWriter
 
 READ_LIMIT = 2048
 RETRY_S = 0.1
@@ -78,7 +78,7 @@ class Runner:
         configure: Configure | None = None,
         config: ConfigChange | None = None,
         records: Path | None = None,
-        learning: Learning | None = None,
+        learning: BaselineLearner | None = None,
         tick_s: float = 1.0,
         marks: bool = True,
     ) -> None:
@@ -89,27 +89,27 @@ class Runner:
         restart. records: directory for the raw records around each incident. config: what the detectors were built from.
         """
         self.counts = RunnerCounts()
-        self.watch = Watch(detectors, diagnoser, topology=topology, configure=configure, tell=self._tell)
+        self.watch = Evaluator(detectors, diagnoser, topology=topology, configure=configure, tell=self._tell)
         self.offset = 0
         """Of the next message to read."""
         self.outranked_by = 0
         """Generation of an owner that was seen above this one, which is over then; 0 = none."""
         self._stream, self._partition, self._clock = stream, partition, clock
         self._generation = generation
-        self._listeners = Listeners(on_incidents, on_findings, on_snapshots, on_frame, on_notice)
+        self._listeners = Subscribers(on_incidents, on_findings, on_snapshots, on_frame, on_notice)
         self._snapshots = JobSnapshots()
         self._config = config
-        self._keeper = None if records is None else RecordKeeper(stream, partition, records)
+        self._keeper = None if records is None else IncidentRecorder(stream, partition, records)
         self._learning = learning
         self._tick_s = tick_s
-        self._marking = Marking(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
+        self._marking = WatermarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
         self._reader = wire.Reader()
         self._follower = Follower(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
-        self._open_places = OpenPlaces(stream, partition)
-        self._unsent = Unsent(stream, self._open_places.written)
-        self._fresh_watch = partial(Watch, detectors, diagnoser, topology=topology, configure=configure, tell=self._tell)
-        self._deepening: Deepening | None = None
+        self._open_places = OpenRecordOffsets(stream, partition)
+        self._unsent = OutputBuffer(stream, self._open_places.written)
+        self._fresh_watch = partial(Evaluator, detectors, diagnoser, topology=topology, configure=configure, tell=self._tell)
+        self._deepening: BackgroundCatchUp | None = None
         self._ready = self._away = self._caught_up = False
 
     # --- the loop ------------------------------------------------------------------------------------------------
@@ -178,13 +178,13 @@ class Runner:
         """Take up where the last owner stopped: detectors are warmed up unheard on the last ten minutes. False if ended before."""
         began = self._clock.monotonic()
         self.offset = resume_at(self._stream, WATCHERS, OBSERVATIONS, self._partition)
-        self._reader, begin = refill(self._stream, self._partition, self.watch, self.offset, self._stop.is_set)
+        self._reader, begin = catch_up(self._stream, self._partition, self.watch, self.offset, self._stop.is_set)
         if self._stop.is_set() or self._outranked(self.watch.generation):
             return False
         incidents, findings = self._open_places.find()
         self.watch.reopen(findings, incidents)
         if begin is not None:
-            self._deepening = Deepening(self._stream, self._partition, self._fresh_watch(), begin, lambda: self.offset)
+            self._deepening = BackgroundCatchUp(self._stream, self._partition, self._fresh_watch(), begin, lambda: self.offset)
         self._follower = Follower(self._stream, OBSERVATIONS, self._partition, self.offset)
         if self._marking is not None:
             self._marking.begin()
@@ -257,7 +257,7 @@ class Runner:
 
     # --- judgements ----------------------------------------------------------------------------------------------
 
-    def _announce(self, judgement: Judgement) -> None:
+    def _announce(self, judgement: Evaluation) -> None:
         """Write down, tell, and only then remember that it is done."""
         incidents, findings = judgement.incidents, judgement.findings
         self.counts.frames += len(judgement.frames)
@@ -278,7 +278,7 @@ class Runner:
         if not self._unsent:
             self._stream.commit(WATCHERS, OBSERVATIONS, self._partition, self.offset)
 
-    def _learn(self, learning: Learning, judgement: Judgement) -> None:
+    def _learn(self, learning: BaselineLearner, judgement: Evaluation) -> None:
         """Baselines come back as records, so that they take effect at the same place of every replay."""
         watched = self.watch.jobs
         frames = [
@@ -290,7 +290,7 @@ class Runner:
         for baseline in baselines:
             self._unsent.add(OBSERVATIONS, baseline.job, wire.encode(baseline))
 
-    def _keep(self, judgement: Judgement) -> None:
+    def _keep(self, judgement: Evaluation) -> None:
         if self._keeper is not None:
             self._keeper.judged(judgement.incidents, judgement.findings, self.offset)
             if judgement.mark.mark == "tick":
@@ -298,7 +298,7 @@ class Runner:
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
-    def _mark(self, marking: Marking) -> None:
+    def _mark(self, marking: WatermarkWriter) -> None:
         if self._away:
             marking.came_back(self.watch.number)
             self._away = False

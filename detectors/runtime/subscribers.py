@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 _Told = TypeVar("_Told")
 
 
-class Listeners(NamedTuple):
+class Subscribers(NamedTuple):
     """One that fails must not end the watch."""
 
     incidents: Callable[[list[Incident]], None] | None

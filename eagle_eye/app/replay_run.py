@@ -4,7 +4,7 @@ from pathlib import Path
 
 from detectors.diagnosis import Diagnosis
 from detectors.runtime.incident_recorder import read_records
-from detectors.runtime.replay import Replayed, recorded
+from detectors.runtime.replay import ReplayResult, recorded_messages
 from detectors.runtime.replay import replay as replayed
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import SystemClock
@@ -14,7 +14,7 @@ from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.factory import open_stream
 
 
-def replay(config: Config, record: Path | None) -> Replayed:
+def replay(config: Config, record: Path | None) -> ReplayResult:
     """A file of records/<incident>, or else the stream of the state directory. Raises ConfigError when it is not there."""
     found = plugin_wiring.detectors(config)
     if record is not None:
@@ -26,6 +26,6 @@ def replay(config: Config, record: Path | None) -> Replayed:
     stream = open_stream(config, SystemClock())
     try:
         whole = not any(stream.begin(OBSERVATIONS, partition) for partition in range(stream.partitions(OBSERVATIONS)))
-        return replayed(recorded(stream), found, Diagnosis(), from_start=whole)
+        return replayed(recorded_messages(stream), found, Diagnosis(), from_start=whole)
     finally:
         stream.close()

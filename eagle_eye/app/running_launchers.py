@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from collectors.agent.garbage_collector import sweep
+from collectors.agent.garbage_collector import collect_garbage
 from collectors.agent.job_directory import JobDirectory
 from collectors.worker.procfs import alive
 from eagle_eye.clock import Clock
@@ -60,7 +60,7 @@ def sweep_after_the_dead(state_dir: Path, run_dir: Path, node: str, clock: Clock
     """Take away what launchers that were killed have left: here, and wherever their notes say that they ran."""
     dead = [(path, note) for path, note in _notes(state_dir) if not note.lives]
     for folder, name in dict.fromkeys([(run_dir, node), *((Path(note.run_dir), note.node) for _, note in dead)]):
-        sweep(folder, JobDirectory(folder).look(), clock.now(), name)
+        collect_garbage(folder, JobDirectory(folder).look(), clock.now(), name)
     for path, _ in dead:
         path.unlink(missing_ok=True)
 

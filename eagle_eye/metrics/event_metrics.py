@@ -27,7 +27,7 @@ class EventFigures:
         """Take the events of one mark in."""
         for event in events:
             self._count(self._events, event.name, 1)
-            if event.name in ("collector.failing", "collector.back"):
+            if event.name in ("collector.failing", "collector.recovered"):
                 self._collector(event)
             elif event.name == "spool.dropped":
                 count = event.attributes.get("count", "")
@@ -51,7 +51,7 @@ class EventFigures:
     def _collector(self, event: Event) -> None:
         name = event.attributes.get("collector", OTHER)
         key = (event.node, name)
-        if event.name == "collector.back":
+        if event.name == "collector.recovered":
             self._failing.pop(key, None)
         elif key not in self._failing:
             self._count(self._failures, name, 1)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from collectors.agent.agent import Agent, build_collectors
-from collectors.agent.job_registry import KnownJobs
-from collectors.agent.schedule import Schedule, Watched
+from collectors.agent.job_registry import JobRegistry
+from collectors.agent.schedule import CollectorThread, Schedule
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import Config
@@ -98,10 +98,10 @@ def test_a_source_that_raises_does_not_touch_it(name: str, tmp_path: Path) -> No
     clock = FakeClock(1_700_000_000.5)
     config = Config(run_dir=str(tmp_path), collectors={each: {"enabled": each == name} for each in COLLECTORS})
     beside = build_collectors(config, "n1", clock)
-    broken = Watched("broken", Raising(), Schedule())
+    broken = CollectorThread("broken", Raising(), Schedule())
     inbox: SimpleQueue[Any] = SimpleQueue()
     agent = Agent(
-        "n1", [broken, *beside], Discarding(), KnownJobs(tmp_path, tmp_path / "m.json", clock.now()), inbox,
+        "n1", [broken, *beside], Discarding(), JobRegistry(tmp_path, tmp_path / "m.json", clock.now()), inbox,
         clock=clock, boot="b",
     )  # fmt: skip
     for watched in (broken, *beside):

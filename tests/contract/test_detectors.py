@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from detectors.runtime.baseline_learner import learners
-from detectors.runtime.hot_window import Window
+from detectors.runtime.hot_window import HotWindow
 from eagle_eye import plugins
 from eagle_eye.frames import Frame
 from eagle_eye.protocols import Detector
@@ -86,7 +86,7 @@ def fixed(frames: Iterator[Frame]) -> tuple[Frame, ...]:
 
 def seen_anew(frames: Iterable[Frame]) -> Iterator[Frame]:
     """With a `past` of their own."""
-    window = Window()
+    window = HotWindow()
     return (window.remember(frame) for frame in frames)
 
 

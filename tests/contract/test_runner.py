@@ -9,7 +9,7 @@ import pytest
 
 from detectors.diagnosis import Diagnosis
 from detectors.exits import Exits
-from detectors.runtime.replay import recorded, replay
+from detectors.runtime.replay import recorded_messages, replay
 from detectors.runtime.runner import Runner
 from eagle_eye import wire
 from eagle_eye.clock import SystemClock
@@ -60,7 +60,7 @@ def test_an_exit_becomes_an_incident_while_the_runner_runs_and_the_record_replay
         thread.join(30)
     assert not thread.is_alive()
     assert [culprit.entity for culprit in told[0].culprits] == [worker]
-    replayed = replay(recorded(stream), DETECTORS, Diagnosis())
+    replayed = replay(recorded_messages(stream), DETECTORS, Diagnosis())
     assert (replayed.differences, replayed.incidents) == ((), tuple(told))
 
 

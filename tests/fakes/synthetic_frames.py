@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from detectors.runtime.hot_window import Window
+from detectors.runtime.hot_window import HotWindow
 from eagle_eye.frames import Frame
 from eagle_eye.types import Entity, Event, Floats, Integers, Kind, Layout, RankPlacement, Step, Topology
 
@@ -221,7 +221,7 @@ def job_frames(
     entities = {Kind.NODE: layout.nodes, Kind.WORKER: layout.workers}
     if gpus:
         entities[Kind.GPU] = tuple(place.gpu for place in layout.placements)
-    window = Window()
+    window = HotWindow()
     seen: dict[Kind, tuple[str, ...]] = {}
     for tick in range(ticks):
         draft = _draft(tick, layout, entities, step_s, rng)
@@ -234,7 +234,7 @@ def job_frames(
 
 def shuffled(frames: Iterator[Frame], at: int, rng: np.random.Generator) -> Iterator[Frame]:
     """The same frames, but from the tick with index `at` on all columns stand in another order, as `moved` says."""
-    window = Window()
+    window = HotWindow()
     orders: dict[Kind, Integers] = {}
     for index, frame in enumerate(frames):
         if index == at:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from detectors.diagnosis import Diagnosis
-from detectors.runtime.baseline_learner import Learning, learners
+from detectors.runtime.baseline_learner import BaselineLearner, learners
 from detectors.runtime.evaluator import Prototypes
-from detectors.runtime.partition_ownership import Ownership
+from detectors.runtime.partition_ownership import PartitionOwnership
 from detectors.runtime.runner import Runner
 from eagle_eye.app import plugin_wiring
 from eagle_eye.errors import EagleEyeError
@@ -59,7 +59,7 @@ class Detect:
         finally:
             ownership.close()
 
-    def _ownership(self) -> Ownership | None:
+    def _ownership(self) -> PartitionOwnership | None:
         """Once the stream tells how many partitions there are; None if told to stop before."""
         around, begin = self._around, partial(Watching, self._around, self._threads, self._detectors)
         said = ""
@@ -72,7 +72,7 @@ class Detect:
                 said = str(error)
                 self._threads.stop.wait(1.0)
             else:
-                return Ownership(around.ledger, this_process(), begin, partitions=count, lease_s=self._lease_s, clock=around.clock)
+                return PartitionOwnership(around.ledger, this_process(), begin, partitions=count, lease_s=self._lease_s, clock=around.clock)
         return None
 
 
@@ -142,5 +142,5 @@ def runner_of(around: Around, detectors: Prototypes, partition: int, term: int) 
         around.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
         on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=tell,
         records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
-        learning=Learning(lessons, directory=config.state / "baselines", clock=clock, on_notice=tell),
+        learning=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=tell),
     )  # fmt: skip

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from collectors.agent.agent import Agent, build_collectors
-from collectors.agent.batch_builder import Gathered
-from collectors.agent.job_registry import ENDING_LOOKS, FORGOTTEN_S, KnownJobs
-from collectors.agent.lazy_stream import LateStream
-from collectors.agent.schedule import Health, Schedule, Watched
-from collectors.agent.unsigned_event import unsigned
+from collectors.agent.batch_builder import BatchBuilder
+from collectors.agent.job_registry import ENDING_LOOKS, FORGOTTEN_S, JobRegistry
+from collectors.agent.lazy_stream import LazyStream
+from collectors.agent.schedule import CollectorThread, HealthState, Schedule
+from collectors.agent.unsigned_event import unsigned_event
 from collectors.gpu import GpuCollector
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, parse
@@ -64,7 +64,7 @@ class Scripted:
 class Node:
     """An agent with its surroundings, driven turn by turn; collectors run in their real threads."""
 
-    def __init__(self, folder: Path, *collectors: Watched, idle: bool = False) -> None:
+    def __init__(self, folder: Path, *collectors: CollectorThread, idle: bool = False) -> None:
         self.clock = FakeClock(NOW)
         self.folder = folder
         self.records = Records()
@@ -76,7 +76,7 @@ class Node:
             each.start(self.inbox)
 
     def new_agent(self, boot: str = "b1", *, idle: bool = False) -> Agent:
-        jobs = KnownJobs(self.folder, self.folder / "agent" / "n1.json", self.clock.now())
+        jobs = JobRegistry(self.folder, self.folder / "agent" / "n1.json", self.clock.now())
         return Agent("n1", self.watched, self.records, jobs, self.inbox, clock=self.clock, boot=boot, idle=idle)
 
     def seconds(self, count: float) -> None:
@@ -125,15 +125,15 @@ def steps(*workers: str) -> StepReading:
     )  # fmt: skip
 
 
-def scripted(name: str, act: Callable[[], list[Any]], interval_s: float = 1.0, timeout_s: float = 3.0) -> Watched:
-    return Watched(name, Scripted(act), Schedule(interval_s=interval_s, timeout_s=timeout_s))
+def scripted(name: str, act: Callable[[], list[Any]], interval_s: float = 1.0, timeout_s: float = 3.0) -> CollectorThread:
+    return CollectorThread(name, Scripted(act), Schedule(interval_s=interval_s, timeout_s=timeout_s))
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def begin(*collectors: Watched, **options: Any) -> Node:
+    def begin(*collectors: CollectorThread, **options: Any) -> Node:
         nodes.append(Node(tmp_path, *collectors, **options))
         return nodes[-1]
 
@@ -194,7 +194,7 @@ def test_node_rows_go_to_every_job_and_worker_rows_to_their_own(start: Start) ->
 
 
 def test_of_two_readings_of_a_source_the_newest_counts_and_of_the_steps_all() -> None:
-    gathered = Gathered(lambda worker: "default/gpt/r1")
+    gathered = BatchBuilder(lambda worker: "default/gpt/r1")
     for value in (1.0, 2.0):
         gathered.add(reading(value=value))
         gathered.add(steps("r1/n1/0"))
@@ -296,14 +296,14 @@ def test_a_restarted_agent_knows_that_it_was_idle(start: Start) -> None:
 @pytest.mark.parametrize("text", ["{", '{"version": 9, "jobs": {}}', "[]"])
 def test_a_memory_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "n1.json").write_text(text)
-    jobs = KnownJobs(tmp_path, tmp_path / "n1.json", NOW)
+    jobs = JobRegistry(tmp_path, tmp_path / "n1.json", NOW)
     jobs.look(NOW)
     assert (jobs.running, jobs.idle) == ((), False)
 
 
 def test_a_memory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "agent").write_text("a file where the folder should be")
-    jobs = KnownJobs(tmp_path, tmp_path / "agent" / "n1.json", NOW)
+    jobs = JobRegistry(tmp_path, tmp_path / "agent" / "n1.json", NOW)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "r1.json").write_text('{"job": "default/gpt/r1", "run": "r1"}')
     jobs.look(NOW)
@@ -314,7 +314,7 @@ def test_a_memory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_an_event_is_sent_at_once_and_signed(start: Start) -> None:
-    found = [unsigned("stall", Kind.WORKER, "r1/n1/0", NOW, "stands still", "default/gpt/r1", step=3)]
+    found = [unsigned_event("stall", Kind.WORKER, "r1/n1/0", NOW, "stands still", "default/gpt/r1", step=3)]
     node = start(scripted("training", lambda: [found.pop()] if found else [], interval_s=0.2))
     node.list_job()
     node.seconds(0.2)
@@ -325,7 +325,7 @@ def test_an_event_is_sent_at_once_and_signed(start: Start) -> None:
 
 
 def test_an_event_of_the_node_goes_to_every_job_with_its_own_number(start: Start) -> None:
-    found = [unsigned("gpu.xid", Kind.GPU, "GPU-1", NOW, "Xid 79", code=79)]
+    found = [unsigned_event("gpu.xid", Kind.GPU, "GPU-1", NOW, "Xid 79", code=79)]
     node = start(scripted("gpu", lambda: [found.pop()] if found else []))
     node.list_job("r1")
     node.list_job("r2")
@@ -340,7 +340,7 @@ def test_an_event_of_the_node_goes_to_every_job_with_its_own_number(start: Start
 
 def test_a_hung_collector_is_told_and_delays_nobody(start: Start) -> None:
     nvml = FakeNvml(gpus=1)
-    gpu = Watched("gpu", GpuCollector(nvml=nvml, clock=FakeClock(NOW)), Schedule(timeout_s=3.0))
+    gpu = CollectorThread("gpu", GpuCollector(nvml=nvml, clock=FakeClock(NOW)), Schedule(timeout_s=3.0))
     node = start(gpu, scripted("host", lambda: [reading()]))
     node.list_job()
     node.seconds(2)
@@ -350,15 +350,15 @@ def test_a_hung_collector_is_told_and_delays_nobody(start: Start) -> None:
     assert nvml.wait_until_hanging(5.0)
     (event,) = node.records.events()
     assert (event.name, event.entity.name, event.attributes["collector"]) == ("collector.failing", "n1", "gpu")
-    assert node.agent.status()["gpu"]["health"] == Health.HUNG
+    assert node.agent.status()["gpu"]["health"] == HealthState.HUNG
     late = node.records.batches()[-3:]
     assert [len(batch.blocks) for batch in late] == [1, 1, 1], "the host's numbers still come"
     nvml.release()
     node.hanging.clear()
     node.seconds(2)
-    assert [event.name for event in node.records.events()] == ["collector.failing", "collector.back"]
+    assert [event.name for event in node.records.events()] == ["collector.failing", "collector.recovered"]
     assert len(node.records.batches()[-1].blocks) == 2
-    assert node.agent.status()["gpu"]["health"] == Health.OK
+    assert node.agent.status()["gpu"]["health"] == HealthState.OK
 
 
 def test_a_hung_collector_is_not_asked_again_before_it_answers(start: Start) -> None:
@@ -397,12 +397,12 @@ def test_a_failing_collector_is_told_once_asked_less_often_and_told_when_it_is_b
     assert event.attributes["reason"] == "OSError: no such sensor"
     broken = False
     node.seconds(60)
-    assert [event.name for event in node.records.events()] == ["collector.failing", "collector.back"]
+    assert [event.name for event in node.records.events()] == ["collector.failing", "collector.recovered"]
     assert len(node.records.batches()[-1].blocks) == 1
 
 
 def test_why_a_collector_has_nothing_to_read_is_in_the_status(start: Start) -> None:
-    gpu = Watched("gpu", GpuCollector(nvml=FakeNvml(gpus=0), clock=FakeClock(NOW)), Schedule())
+    gpu = CollectorThread("gpu", GpuCollector(nvml=FakeNvml(gpus=0), clock=FakeClock(NOW)), Schedule())
     node = start(gpu)
     node.list_job()
     node.seconds(2)
@@ -446,7 +446,7 @@ def test_a_stream_that_cannot_be_opened_is_away_and_is_opened_later() -> None:
             raise errors.pop()
         return Taking()
 
-    stream = LateStream(opening)
+    stream = LazyStream(opening)
     with pytest.raises(StreamUnavailable, match="No space left"):
         stream.append("t", [])
     stream.append("t", [])

@@ -6,9 +6,9 @@ import os
 import socket
 from pathlib import Path
 
-from collectors.agent.garbage_collector import sweep
+from collectors.agent.garbage_collector import collect_garbage
 from collectors.agent.job_directory import JobDirectory
-from collectors.worker.procfs import Process
+from collectors.worker.procfs import ProcessHandle
 from eagle_eye.clock import FakeClock
 from eagle_eye.digests import digest_of
 from eagle_eye.training.ring import RingWriter, start_time_of
@@ -16,8 +16,8 @@ from fakes.ring_trainer import DEAD_PID, Trainer, write_listing
 
 
 def test_a_recycled_pid_is_another_process() -> None:
-    assert Process.open(os.getpid(), start_time_of(os.getpid()) + 1) is None
-    process = Process.open(os.getpid(), start_time_of(os.getpid()))
+    assert ProcessHandle.open(os.getpid(), start_time_of(os.getpid()) + 1) is None
+    process = ProcessHandle.open(os.getpid(), start_time_of(os.getpid()))
     assert process is not None
     look = process.look()
     assert look is not None
@@ -49,7 +49,7 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
         (tmp_path / "jobs" / "r1.json").write_text(json.dumps(listing))
         jobs = JobDirectory(tmp_path).look()
         later = max(path.stat().st_mtime for path in tmp_path.rglob("*")) + 120
-        removed = sweep(tmp_path, jobs, later, "n1", shared)
+        removed = collect_garbage(tmp_path, jobs, later, "n1", shared)
     assert set(removed) == {dead.path, stray, dead_socket}
     assert living.path.exists()
     assert elsewhere.exists()
@@ -65,7 +65,7 @@ def test_what_a_killed_launcher_itself_listened_on_goes_at_once(tmp_path: Path, 
     with contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(tmp_path / name))
-        removed = sweep(tmp_path, JobDirectory(tmp_path).look(), 0.0, "n1", tmp_path / "shared")
+        removed = collect_garbage(tmp_path, JobDirectory(tmp_path).look(), 0.0, "n1", tmp_path / "shared")
     assert removed == [dead.path, tmp_path / "r1-launcher.sock", tmp_path / "r1-elastic.sock"], "the young one may be about to listen"
 
 
@@ -73,4 +73,4 @@ def test_nothing_of_a_living_launcher_is_swept(tmp_path: Path, clock: FakeClock)
     dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
     write_listing(tmp_path, dead)
     jobs = JobDirectory(tmp_path).look()
-    assert sweep(tmp_path, jobs, 1e12, "n1", tmp_path) == []
+    assert collect_garbage(tmp_path, jobs, 1e12, "n1", tmp_path) == []

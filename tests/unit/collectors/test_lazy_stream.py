@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.agent.lazy_stream import LateStream
+from collectors.agent.lazy_stream import LazyStream
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import parse
 from eagle_eye.errors import ConfigError, StreamUnavailable
@@ -26,7 +26,7 @@ def test_it_is_away_until_it_can_be_opened_and_opened_once() -> None:
             raise OSError("no such device")
         return MemoryStream()
 
-    late = LateStream(opening)
+    late = LazyStream(opening)
     late.open()
     with pytest.raises(StreamUnavailable, match="no such device"):
         late.append("t", [("k", b"v")])
@@ -40,7 +40,7 @@ def test_it_is_away_until_it_can_be_opened_and_opened_once() -> None:
 def test_what_will_never_be_right_is_told_at_the_start(tmp_path: Path) -> None:
     settings = parse(f'{KAFKA}security = "tls"\nca_file = "/no/such.pem"').stream
     with pytest.raises(ConfigError, match=r"/no/such\.pem"):
-        LateStream(lambda: open_under(tmp_path, settings, SystemClock())).open()
+        LazyStream(lambda: open_under(tmp_path, settings, SystemClock())).open()
 
 
 def test_brokers_mean_kafka_which_connects_to_nobody_and_starts_no_thread_before_it_is_used(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_the_collector_is_back_once_no_unreadable_ring_is_left(
     write_listing(tmp_path, bad)
     assert [event.name for event in events_of(watch(collector, clock, 2.0))] == ["collector.failing"]
     write_listing(tmp_path, Trainer(tmp_path, 0, clock, epoch=2))
-    assert [event.name for event in events_of(watch(collector, clock, 2.0))] == ["collector.back"]
+    assert [event.name for event in events_of(watch(collector, clock, 2.0))] == ["collector.recovered"]
 
 
 def test_a_ring_that_is_cut_short_under_us_is_told_once(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from collectors.training import TrainingCollector
-from collectors.worker.stall_limits import Limits, Progress, Sight
+from collectors.worker.stall_limits import ProgressSample, StallLimits, WorkerProgress
 from eagle_eye.clock import FakeClock
 from eagle_eye.training.ring import RUNNING
 from eagle_eye.types import Event
@@ -145,8 +145,8 @@ def test_a_dead_worker_does_not_stall(collector: TrainingCollector, tmp_path: Pa
 
 
 def test_the_state_stopped_counts_after_half_a_second_in_any_phase() -> None:
-    progress = Progress(Limits())
-    sight = Sight("T", marks=1, phase="checkpoint", completed=5, running=True)
+    progress = WorkerProgress(StallLimits())
+    sight = ProgressSample("T", marks=1, phase="checkpoint", completed=5, running=True)
     told = []
     for tenth in range(10):
         progress.look(tenth / 10, sight)
@@ -157,24 +157,24 @@ def test_the_state_stopped_counts_after_half_a_second_in_any_phase() -> None:
 
 
 def test_a_short_stop_is_no_stall() -> None:
-    progress = Progress(Limits())
+    progress = WorkerProgress(StallLimits())
     for tenth, state in enumerate("STTTSTTTSTTT"):
-        progress.look(tenth / 10, Sight(state, marks=tenth, phase="forward", completed=5, running=True))
+        progress.look(tenth / 10, ProgressSample(state, marks=tenth, phase="forward", completed=5, running=True))
         assert not progress.stands()
 
 
 def test_a_stopped_worker_without_a_ring_is_resumed_by_its_state() -> None:
-    progress = Progress(Limits())
+    progress = WorkerProgress(StallLimits())
     for tenth in range(8):
-        progress.look(tenth / 10, Sight("T"))
+        progress.look(tenth / 10, ProgressSample("T"))
     assert progress.stands()
     progress.stalled = True
-    assert progress.look(0.9, Sight("S"))
+    assert progress.look(0.9, ProgressSample("S"))
     assert not progress.stalled
 
 
 def test_the_first_step_does_not_count_for_the_mean() -> None:
-    progress = Progress(Limits())
+    progress = WorkerProgress(StallLimits())
     progress.completed(60.0)
     assert progress.iteration_s == 60.0
     progress.completed(1.0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detectors.isolation_forest import IsolationForestLearner
-from detectors.runtime.baseline_learner import Learning, learners
+from detectors.runtime.baseline_learner import BaselineLearner, learners
 from eagle_eye import plugins
 from eagle_eye.clock import FakeClock
 from eagle_eye.frames import Frame
@@ -74,12 +74,12 @@ class Deaf:
 
 
 class Class:
-    """Learning with a clock and an ear."""
+    """BaselineLearner with a clock and an ear."""
 
     def __init__(self, learner: Any, **options: Any) -> None:
         self.clock = FakeClock()
         self.told: list[str] = []
-        self.learning = Learning(
+        self.learning = BaselineLearner(
             {"mean": learner}, clock=self.clock, first_ticks=5, every_ticks=8, on_notice=self._told, **options
         )
         self.frames = list(job_frames(2, 1, 30, np.random.default_rng(1)))

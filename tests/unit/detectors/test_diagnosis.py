@@ -17,15 +17,14 @@ from detectors.gpu_events import GpuEvents
 from detectors.iteration_time import IterationTime
 from detectors.liveness import Liveness
 from detectors.loss import Loss
-from detectors.runtime.detector_set import Panel
-from detectors.stall import Progress
-from detectors.straggler import SlowWorker
+from detectors.runtime.detector_set import DetectorSet
+from detectors.stall import Stall
+from detectors.straggler import Straggler
 from eagle_eye.frames import Frame
 from eagle_eye.topology import with_layout
 from eagle_eye.types import Entity, Event, Evidence, Finding, Incident, Kind, Mark, Severity, Topology
 from fakes.synthetic_events import cut_frame, event, job, node, with_events, worker
-from fakes.synthetic_frames import BEGAN, JOB, Draft, FrozenWorker, SilentNode, job_frames, layout_of
-from fakes.synthetic_frames import SlowWorker as Slowed
+from fakes.synthetic_frames import BEGAN, JOB, Draft, FrozenWorker, SilentNode, SlowWorker, job_frames, layout_of
 
 LAYOUT = layout_of(2, 2)
 TOPOLOGY = with_layout(Topology(), LAYOUT)
@@ -36,7 +35,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, Exceptions, Progress, IterationTime, SlowWorker, Loss, GpuEvents, CollectorHealth)
+    every = (Liveness, Exits, Exceptions, Stall, IterationTime, Straggler, Loss, GpuEvents, CollectorHealth)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 
@@ -44,7 +43,7 @@ def detectors() -> list[tuple[str, object]]:
 class Chain:
     """Frames → findings → incidents, as the runner does it."""
 
-    panel: Panel = field(default_factory=lambda: Panel(JOB, detectors(), lambda name, text: pytest.fail(f"{name}: {text}")))  # type: ignore[arg-type]
+    panel: DetectorSet = field(default_factory=lambda: DetectorSet(JOB, detectors(), lambda name, text: pytest.fail(f"{name}: {text}")))  # type: ignore[arg-type]
     opened: dict[str, Incident] = field(default_factory=dict)
     told: list[Incident] = field(default_factory=list)
     number: int = 0
@@ -306,7 +305,7 @@ def test_while_a_node_is_away_another_fault_is_another_incident() -> None:
 
 
 def test_a_slow_node_is_named_and_not_its_workers() -> None:
-    faults = [Slowed(2, 2.8, 15), Slowed(3, 2.8, 15)]
+    faults = [SlowWorker(2, 2.8, 15), SlowWorker(3, 2.8, 15)]
     frames = job_frames(2, 2, 30, np.random.default_rng(0), faults=faults, step_s=0.25)
     chain = Chain().feed(*frames)
     assert verdicts(chain.accusing) == [("slow node", ["node-1"], Severity.SEV2, True)]
@@ -315,7 +314,7 @@ def test_a_slow_node_is_named_and_not_its_workers() -> None:
 
 
 def test_one_slow_worker_of_a_node_is_named_alone() -> None:
-    frames = job_frames(2, 2, 30, np.random.default_rng(0), faults=[Slowed(2, 2.0, 15)], step_s=0.25)
+    frames = job_frames(2, 2, 30, np.random.default_rng(0), faults=[SlowWorker(2, 2.0, 15)], step_s=0.25)
     assert verdicts(Chain().feed(*frames).accusing) == [("slow worker", [C.name], Severity.SEV2, True)]
 
 

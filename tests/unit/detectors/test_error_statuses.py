@@ -2,25 +2,25 @@
 
 import pytest
 
-from detectors.features.error_statuses import STATUSES, XIDS, Method, classify, xid
+from detectors.features.error_statuses import STATUSES, XIDS, DetectionMethod, classify, xid
 from eagle_eye.types import Severity
 
 # Unicron, table 1
 TABLE = {
-    "lost connection": (Method.NODE_HEALTH, Severity.SEV1),
-    "exited abnormally": (Method.PROCESS, Severity.SEV2),
-    "connection refused or reset": (Method.PROCESS, Severity.SEV3),
-    "ecc error": (Method.EXCEPTION, Severity.SEV1),
-    "invalid dma mapping": (Method.EXCEPTION, Severity.SEV1),
-    "nvlink error": (Method.EXCEPTION, Severity.SEV1),
-    "gpu driver error": (Method.EXCEPTION, Severity.SEV1),
-    "illegal memory access": (Method.EXCEPTION, Severity.SEV2),
-    "cuda error": (Method.EXCEPTION, Severity.SEV2),
-    "other software error": (Method.EXCEPTION, Severity.SEV2),
-    "other network error": (Method.EXCEPTION, Severity.SEV3),
-    "nccl timeout": (Method.STATISTICS, Severity.SEV3),
-    "link flapping": (Method.STATISTICS, Severity.SEV3),
-    "task hang": (Method.STATISTICS, Severity.SEV2),
+    "lost connection": (DetectionMethod.NODE_HEALTH, Severity.SEV1),
+    "exited abnormally": (DetectionMethod.PROCESS, Severity.SEV2),
+    "connection refused or reset": (DetectionMethod.PROCESS, Severity.SEV3),
+    "ecc error": (DetectionMethod.EXCEPTION, Severity.SEV1),
+    "invalid dma mapping": (DetectionMethod.EXCEPTION, Severity.SEV1),
+    "nvlink error": (DetectionMethod.EXCEPTION, Severity.SEV1),
+    "gpu driver error": (DetectionMethod.EXCEPTION, Severity.SEV1),
+    "illegal memory access": (DetectionMethod.EXCEPTION, Severity.SEV2),
+    "cuda error": (DetectionMethod.EXCEPTION, Severity.SEV2),
+    "other software error": (DetectionMethod.EXCEPTION, Severity.SEV2),
+    "other network error": (DetectionMethod.EXCEPTION, Severity.SEV3),
+    "nccl timeout": (DetectionMethod.STATISTICS, Severity.SEV3),
+    "link flapping": (DetectionMethod.STATISTICS, Severity.SEV3),
+    "task hang": (DetectionMethod.STATISTICS, Severity.SEV2),
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.runtime.hot_window import Window
+from detectors.runtime.hot_window import HotWindow
 from eagle_eye.frames import Frame
 from eagle_eye.types import Kind
 
@@ -26,7 +26,7 @@ def frame(number: int, rows: dict[str, float], before: tuple[str, ...] = (), nam
     )
 
 
-def fill(window: Window, *ticks: dict[str, float], first: int = 1) -> Frame:
+def fill(window: HotWindow, *ticks: dict[str, float], first: int = 1) -> Frame:
     before: tuple[str, ...] = ()
     for number, rows in enumerate(ticks, first):
         last = window.remember(frame(number, rows, before))
@@ -42,19 +42,19 @@ def past(frame: Frame, seconds: float = 600.0, name: str = "power_watts") -> lis
 
 
 def test_past_is_ticks_by_present_columns_oldest_first() -> None:
-    last = fill(Window(), {"a": 1, "b": 10}, {"a": 2, "b": 20}, {"a": 3, "b": 30})
+    last = fill(HotWindow(), {"a": 1, "b": 10}, {"a": 2, "b": 20}, {"a": 3, "b": 30})
     assert past(last) == [[1, 10], [2, 20], [3, 30]]
     assert past(last, 2.0) == [[2, 20], [3, 30]]
 
 
 def test_columns_follow_those_that_join_leave_and_move() -> None:
-    last = fill(Window(), {"a": 1, "b": 10}, {"b": 20, "c": 200}, {"c": 300, "b": 30, "a": 3})
+    last = fill(HotWindow(), {"a": 1, "b": 10}, {"b": 20, "c": 200}, {"c": 300, "b": 30, "a": 3})
     # a left and came back: it is a new column, whose past is unknown
     np.testing.assert_equal(past(last), [[NAN, 10, NAN], [200, 20, NAN], [300, 30, 3]])
 
 
 def test_reach_is_bounded_by_seconds_whatever_the_number_of_ticks() -> None:
-    window = Window(seconds=5.0)
+    window = HotWindow(seconds=5.0)
     last = fill(window, *({"a": float(number)} for number in range(1, 50)))
     assert past(last) == [[45], [46], [47], [48], [49]]
     later = window.remember(replace(frame(50, {"a": 50.0}, ("a",)), time=1000.0))
@@ -62,13 +62,13 @@ def test_reach_is_bounded_by_seconds_whatever_the_number_of_ticks() -> None:
 
 
 def test_reach_is_bounded_by_bytes() -> None:
-    window = Window(limit_bytes=10 * 4)
+    window = HotWindow(limit_bytes=10 * 4)
     last = fill(window, *({"a": 1.0, "b": 2.0} for _ in range(50)))
     assert (window.nbytes, len(past(last))) == (40, 5)
 
 
 def test_it_holds_the_arrays_of_the_frames_and_no_copies() -> None:
-    window = Window()
+    window = HotWindow()
     tick = frame(1, {"a": 1.0})
     window.remember(tick)
     rows = window._kinds[Kind.GPU].rows
@@ -76,7 +76,7 @@ def test_it_holds_the_arrays_of_the_frames_and_no_copies() -> None:
 
 
 def test_a_name_that_was_not_there_is_not_a_number() -> None:
-    window = Window()
+    window = HotWindow()
     window.remember(frame(1, {"a": 1.0}, name="old"))
     last = window.remember(frame(2, {"a": 2.0}, ("a",), name="new"))
     np.testing.assert_equal(past(last, name="new"), [[NAN], [2]])
@@ -86,7 +86,7 @@ def test_a_name_that_was_not_there_is_not_a_number() -> None:
 
 
 def test_only_the_newest_frame_has_a_past_and_a_cut_has_none() -> None:
-    window = Window()
+    window = HotWindow()
     first = window.remember(frame(1, {"a": 1.0}))
     cut = window.remember(replace(frame(2, {}), tick=False))
     assert past(first) == [[1]]
@@ -98,7 +98,7 @@ def test_only_the_newest_frame_has_a_past_and_a_cut_has_none() -> None:
 
 
 def test_random_movements_agree_with_a_plain_dictionary() -> None:
-    rng, window = np.random.default_rng(2), Window(seconds=12.0)
+    rng, window = np.random.default_rng(2), HotWindow(seconds=12.0)
     told: list[dict[str, float]] = []
     before: tuple[str, ...] = ()
     for number in range(1, 60):

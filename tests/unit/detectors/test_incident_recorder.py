@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from detectors.runtime import incident_recorder
-from detectors.runtime.incident_recorder import BEFORE_S, RecordKeeper, read_records, record_path
+from detectors.runtime.incident_recorder import BEFORE_S, IncidentRecorder, read_records, record_path
 from eagle_eye.clock import FakeClock
 from eagle_eye.stream import INCIDENTS, OBSERVATIONS, Message
 from eagle_eye.stream.memory import MemoryStream
@@ -55,7 +55,7 @@ def observed(path: Path) -> list[Message]:
 
 
 def test_the_jobs_records_from_ten_minutes_before_to_the_end(log: Log, tmp_path: Path) -> None:
-    keeper = RecordKeeper(log.stream, 0, tmp_path / "records")
+    keeper = IncidentRecorder(log.stream, 0, tmp_path / "records")
     began = log.pass_(1000)
     keeper.judged([incident()], [], began)
     ended = log.pass_(20)
@@ -73,7 +73,7 @@ def test_a_part_at_a_time_so_that_judging_never_waits_long(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incident_recorder, "COPIED_AT_ONCE", 10)
-    keeper = RecordKeeper(log.stream, 0, tmp_path)
+    keeper = IncidentRecorder(log.stream, 0, tmp_path)
     end = log.pass_(30)
     keeper.judged([incident()], [], end)
     sizes = []
@@ -86,14 +86,14 @@ def test_a_part_at_a_time_so_that_judging_never_waits_long(
 
 
 def test_a_restart_goes_on_after_the_last_whole_record(log: Log, tmp_path: Path) -> None:
-    first = RecordKeeper(log.stream, 0, tmp_path)
+    first = IncidentRecorder(log.stream, 0, tmp_path)
     end = log.pass_(10)
     first.judged([incident()], [], end)
     first.follow(end)
     first.close()
     path = record_path(tmp_path, "i1")
     path.write_bytes(path.read_bytes()[:-7])  # killed in the middle of a record
-    again = RecordKeeper(log.stream, 0, tmp_path)
+    again = IncidentRecorder(log.stream, 0, tmp_path)
     again.resume([incident()], end)
     again.follow(log.pass_(10))
     again.close()
@@ -104,7 +104,7 @@ def test_a_restart_goes_on_after_the_last_whole_record(log: Log, tmp_path: Path)
 def test_a_file_that_cannot_be_written_is_given_up(log: Log, tmp_path: Path) -> None:
     blocked = tmp_path / "records"
     blocked.write_text("a file where the directory should be")
-    keeper = RecordKeeper(log.stream, 0, blocked)
+    keeper = IncidentRecorder(log.stream, 0, blocked)
     keeper.judged([incident()], [], log.pass_(3))
     keeper.follow(log.pass_(3))
     assert blocked.read_text().startswith("a file")
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_written_is_given_up(log: Log, tmp_path: Path) -> 
 def test_files_are_bounded_in_size_and_number(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incident_recorder, "LIMIT_BYTES", 2000)
     monkeypatch.setattr(incident_recorder, "FILES_OPEN", 2)
-    keeper = RecordKeeper(log.stream, 0, tmp_path)
+    keeper = IncidentRecorder(log.stream, 0, tmp_path)
     end = log.pass_(100)
     keeper.judged([incident(name) for name in ("i1", "i2", "i3")], [], end)
     keeper.follow(end)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.runtime.partition_assignment import shares
-from detectors.runtime.partition_ownership import Ownership
+from detectors.runtime.partition_assignment import assign_partitions
+from detectors.runtime.partition_ownership import PartitionOwnership
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Holder, Lease, Ledger
@@ -27,7 +27,7 @@ members = st.sets(st.sampled_from(MEMBERS), min_size=1)
 
 @given(holdings, members)
 def test_every_partition_has_one_owner_who_lives_and_nobody_has_two_more_than_another(holders, alive):
-    target = shares(holders, alive)
+    target = assign_partitions(holders, alive)
     assert set(target) == set(holders)
     counts = [list(target.values()).count(member) for member in alive]
     assert set(target.values()) <= alive
@@ -36,13 +36,13 @@ def test_every_partition_has_one_owner_who_lives_and_nobody_has_two_more_than_an
 
 @given(holdings, members)
 def test_what_is_shared_evenly_is_not_moved_again(holders, alive):
-    target = shares(holders, alive)
-    assert shares(target, alive) == target
+    target = assign_partitions(holders, alive)
+    assert assign_partitions(target, alive) == target
 
 
 @given(holdings, members)
 def test_no_partition_is_taken_from_who_has_no_more_than_its_share(holders, alive):
-    target = shares(holders, alive)
+    target = assign_partitions(holders, alive)
     most = -(-len(holders) // len(alive))
     held = Counter(holder for holder in holders.values() if holder in alive)
     moved = Counter(holder for partition, holder in holders.items() if holder in alive and target[partition] != holder)
@@ -52,7 +52,7 @@ def test_no_partition_is_taken_from_who_has_no_more_than_its_share(holders, aliv
 
 
 def test_nobody_lives():
-    assert shares({0: "a", 1: None}, set()) == {}
+    assert assign_partitions({0: "a", 1: None}, set()) == {}
 
 
 # --- processes that share ------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Work:
 class Member:
     """A process: its part in sharing, and everything that it ever did."""
 
-    ownership: Ownership
+    ownership: PartitionOwnership
     done: list[Work]
     hung: bool = False
 
@@ -116,7 +116,7 @@ class Deployment:
             return done[-1]
 
         holder = Holder(host="h", pid=1, boot=f"boot-{next(self._boots)}")
-        ownership = Ownership(self.ledger, holder, begin, partitions=self.partitions, lease_s=LEASE_S, clock=self.clock)
+        ownership = PartitionOwnership(self.ledger, holder, begin, partitions=self.partitions, lease_s=LEASE_S, clock=self.clock)
         self.members.append(Member(ownership, done))
         return self.members[-1]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detectors.runtime.incident_recorder import read_records, record_path, write_records
-from detectors.runtime.replay import Replayed, recorded, replay
+from detectors.runtime.replay import ReplayResult, recorded_messages, replay
 from detectors.runtime.runner import Runner
 from eagle_eye import wire
 from eagle_eye.clock import FakeClock
@@ -131,7 +131,7 @@ def record(seconds: int = 40, records: Path | None = None, changed_at: int = -1)
     return stream
 
 
-def again(messages: list[Message], *, from_start: bool = False) -> Replayed:
+def again(messages: list[Message], *, from_start: bool = False) -> ReplayResult:
     def configure(change: ConfigChange) -> list[tuple[str, object]]:
         return [("hot", Hot(limit=float(change.text))), ("exited", Exited())]
 
@@ -144,7 +144,7 @@ def topic(stream: MemoryStream, name: str) -> list[bytes]:
 
 def test_the_same_record_gives_the_same_findings_and_incidents_byte_for_byte() -> None:
     stream = record()
-    replayed = again(list(recorded(stream)), from_start=True)
+    replayed = again(list(recorded_messages(stream)), from_start=True)
     assert replayed.differences == ()
     assert replayed.compared == len(topic(stream, FINDINGS)) + len(topic(stream, INCIDENTS)) > 20
     assert "byte for byte" in replayed.summary
@@ -158,8 +158,8 @@ def test_two_live_runs_of_the_same_world_write_the_same_bytes() -> None:
 
 
 def test_one_changed_reading_is_found() -> None:
-    messages = list(recorded(record()))
-    changed = [message for message in recorded(record(changed_at=12)) if message.topic == OBSERVATIONS]
+    messages = list(recorded_messages(record()))
+    changed = [message for message in recorded_messages(record(changed_at=12)) if message.topic == OBSERVATIONS]
     replayed = again(changed + [message for message in messages if message.topic != OBSERVATIONS])
     assert {difference.what for difference in replayed.differences} == {"different"}
     difference = replayed.differences[0]
@@ -170,7 +170,7 @@ def test_one_changed_reading_is_found() -> None:
 
 
 def test_what_is_new_before_the_first_recorded_judgement_counts_where_the_record_is_whole() -> None:
-    messages = list(recorded(record()))
+    messages = list(recorded_messages(record()))
     first = min(
         msgspec.json.decode(message.value)["time"] for message in messages if message.topic in (FINDINGS, INCIDENTS)
     )
@@ -185,7 +185,7 @@ def test_what_is_new_before_the_first_recorded_judgement_counts_where_the_record
 
 
 def test_other_detectors_leave_findings_missing_or_new() -> None:
-    messages = list(recorded(record()))
+    messages = list(recorded_messages(record()))
     missing = replay(messages, [("exited", Exited())], Folded())  # type: ignore[list-item]
     assert any(difference.what == "missing" and difference.noun == "finding" for difference in missing.differences)
     one_less = [message for message in messages if message.topic != FINDINGS]
@@ -195,14 +195,14 @@ def test_other_detectors_leave_findings_missing_or_new() -> None:
 
 
 def test_what_was_written_twice_counts_once() -> None:
-    messages = list(recorded(record()))
+    messages = list(recorded_messages(record()))
     findings = [message for message in messages if message.topic == FINDINGS]
     assert again(messages + findings).differences == ()
 
 
 def test_the_file_around_an_incident_replays_as_well(tmp_path: Path) -> None:
     stream = record(records=tmp_path, seconds=60)
-    first = next(message for message in recorded(stream) if message.topic == INCIDENTS)
+    first = next(message for message in recorded_messages(stream) if message.topic == INCIDENTS)
     incident = first.value.split(b'"id":"')[1].split(b'"')[0].decode()
     replayed = again(list(read_records(record_path(tmp_path, incident))))
     assert replayed.differences == ()
@@ -210,13 +210,13 @@ def test_the_file_around_an_incident_replays_as_well(tmp_path: Path) -> None:
 
 
 def test_a_record_of_several_partitions_is_judged_partition_by_partition() -> None:
-    messages = list(recorded(record()))
+    messages = list(recorded_messages(record()))
     moved = [message._replace(partition=3) if message.topic == OBSERVATIONS else message for message in messages]
     assert again(moved).differences == ()
 
 
 def test_records_survive_a_file_and_a_torn_end_is_left_out(tmp_path: Path) -> None:
-    messages = list(recorded(record(5)))
+    messages = list(recorded_messages(record(5)))
     path = tmp_path / "some.records"
     write_records(path, messages)
     assert list(read_records(path)) == messages

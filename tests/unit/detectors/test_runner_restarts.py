@@ -8,7 +8,7 @@ import pytest
 
 from detectors.runtime import open_record_offsets, recovery
 from detectors.runtime.runner import Runner
-from detectors.runtime.watermarks import BOOTSTRAP_TICKS
+from detectors.runtime.watermark_writer import BOOTSTRAP_TICKS
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
 from eagle_eye.types import ConfigChange, Incident, Kind, Layout, RankPlacement, SchemaRecord

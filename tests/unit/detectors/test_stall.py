@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from detectors.stall import Progress
+from detectors.stall import Stall
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Event, Kind
@@ -34,7 +34,7 @@ def stalls(phases: str, *, step: int = 12, marks: int = 120, behind: int = 0, st
 
 
 def run(*frames: Frame) -> list[Claim]:
-    return claims_of(Progress(), [*healthy(), *frames])
+    return claims_of(Stall(), [*healthy(), *frames])
 
 
 def kinds(claims: list[Claim]) -> list[tuple[str, str, bool]]:
@@ -91,7 +91,7 @@ def test_twin_evaluation_and_checkpoint_of_one_worker_raise_nothing(phase: str) 
     frames = list(job_frames(2, 2, 40, np.random.default_rng(0), faults=[Pausing(phase)]))
     waiting = [each for each in stalls("cccc") if each.entity.name != HANGS]
     frames.insert(5, cut_frame(frames[4].time + 0.1, *waiting, layout=LAYOUT))
-    assert kinds(claims_of(Progress(), frames)) == []
+    assert kinds(claims_of(Stall(), frames)) == []
 
 
 def test_fault_a_hang_that_the_others_await_in_their_evaluation_is_found() -> None:
@@ -100,7 +100,7 @@ def test_fault_a_hang_that_the_others_await_in_their_evaluation_is_found() -> No
             draft.metrics[Kind.WORKER]["phase"][[0, 2, 3]] = PHASES.index("evaluation")
 
     frames = job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
-    found = claims_of(Progress(), frames)
+    found = claims_of(Stall(), frames)
     assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
 
 
@@ -112,26 +112,26 @@ def test_twin_all_stand_in_their_evaluation_nobody_is_accused_because_it_began_a
             metrics["progress_age_s"][1] += 0.4
 
     frames = job_frames(2, 2, 14, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
-    found = claims_of(Progress(unseen_patience_s=5.2), frames)
+    found = claims_of(Stall(unseen_patience_s=5.2), frames)
     assert kinds(found) == [("job.stalled", job().name, True)]
 
 
 def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
     frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[Pausing("data")]))
-    claims = claims_of(Progress(), frames)
+    claims = claims_of(Stall(), frames)
     assert kinds(claims) == [("input.stalled", job().name, True)]
 
 
 def test_a_wait_for_input_without_end_is_a_stall_of_the_worker_that_never_got_it() -> None:
     frames = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Pausing("data")]))
-    claims = claims_of(Progress(data_patience_s=8.0), frames)
+    claims = claims_of(Stall(data_patience_s=8.0), frames)
     assert [claim.kind for claim in claims] == ["input.stalled", "job.stalled", "worker.stalled"]
 
 
 @pytest.mark.parametrize("begin", [4, 7])
 def test_fault_a_hang_is_found_from_ticks_alone(begin: int) -> None:
     frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=begin)]))
-    detector = Progress()
+    detector = Stall()
     found = [(frame.time, claim) for frame in frames for claim in detector.update(frame)]
     assert kinds([claim for _, claim in found]) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
     assert found[0][0] - (BEGAN + begin) <= 3.0
@@ -161,7 +161,7 @@ def test_twin_what_was_read_before_the_workers_moved_again_accuses_nobody_anew()
     begun, moved = frames[7].time, frames[7].time + 0.6
     frames[8] = replace(frames[8], metrics={Kind.WORKER: frames[7].metrics[Kind.WORKER]})
     resumed = [event("resumed", worker(place.node, place.local_rank), moved, step=12, epoch=1) for place in LAYOUT.placements]
-    detector = Progress()
+    detector = Stall()
     before = [claim for frame in frames[:8] for claim in detector.update(frame)]
     over = list(detector.update(cut_frame(moved, *resumed, layout=LAYOUT)))
     assert [claim.active for claim in (*before, *over)] == [True, True, False, False]
@@ -176,7 +176,7 @@ def test_twin_survivors_of_a_death_stand_still_without_being_accused() -> None:
     dead = event("exit", worker("node-0", 1), BEGAN + 4.5, code=-9, signal="SIGKILL", epoch=1)
     frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4)]))
     frames.insert(4, cut_frame(BEGAN + 4.5, dead, layout=LAYOUT))
-    assert kinds(claims_of(Progress(), frames)) == []
+    assert kinds(claims_of(Stall(), frames)) == []
 
 
 def test_before_the_first_step_of_an_epoch_slow_workers_are_not_stalled() -> None:
@@ -185,7 +185,7 @@ def test_before_the_first_step_of_an_epoch_slow_workers_are_not_stalled() -> Non
         draft.metrics[Kind.WORKER]["progress_age_s"][:] = draft.tick + 1
 
     frames = list(job_frames(2, 2, 30, np.random.default_rng(0), faults=[loading]))
-    assert kinds(claims_of(Progress(), frames)) == []
+    assert kinds(claims_of(Stall(), frames)) == []
 
 
 def test_late_batches_of_a_node_leave_its_workers_where_they_were() -> None:
@@ -196,7 +196,7 @@ def test_late_batches_of_a_node_leave_its_workers_where_they_were() -> None:
 
     faults = [FrozenWorker(worker=1, begin=4), late]
     frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=faults))
-    assert [claim.active for claim in claims_of(Progress(), frames)] == [True, True]
+    assert [claim.active for claim in claims_of(Stall(), frames)] == [True, True]
 
 
 def test_positions_that_stay_unknown_accuse_nobody() -> None:
@@ -207,7 +207,7 @@ def test_positions_that_stay_unknown_accuse_nobody() -> None:
 
     faults = [half, FrozenWorker(worker=1, begin=4), half]
     frames = list(job_frames(2, 2, 14, np.random.default_rng(0), faults=faults))
-    kinds_ = [claim.kind for claim in claims_of(Progress(late_ticks=0), frames)]
+    kinds_ = [claim.kind for claim in claims_of(Stall(late_ticks=0), frames)]
     assert kinds_ == ["job.stalled"]
 
 
@@ -230,7 +230,7 @@ class Finished:
 
 def test_fault_who_hangs_after_a_peer_has_finished_is_named_and_the_peer_is_not() -> None:
     frames = job_frames(1, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), Finished(0)])
-    found = claims_of(Progress(), frames)
+    found = claims_of(Stall(), frames)
     assert kinds(found) == [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
     assert not any("node-0/0" in line.text for claim in found for line in claim.evidence)
 
@@ -242,18 +242,18 @@ def test_twin_those_that_wait_for_a_peer_that_has_left_early_are_not_named_nor_i
             draft.metrics[Kind.WORKER]["phase"][1] = PHASES.index(phase)
 
     faults = [FrozenWorker(worker=1, begin=4), waiting, Finished(0, steps_short=3)]
-    found = claims_of(Progress(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults))
+    found = claims_of(Stall(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults))
     assert kinds(found) == [("job.stalled", job().name, True)]
     assert not any("worker run/node-0/0" in line.text for claim in found for line in claim.evidence)
 
 
 def test_twin_workers_that_have_all_finished_do_not_stand_still() -> None:
     faults = [FrozenWorker(worker=1, begin=4), Finished(0), Finished(1)]
-    assert claims_of(Progress(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults)) == []
+    assert claims_of(Stall(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults)) == []
 
 
 def test_a_stall_told_by_events_is_judged_without_waiting_for_who_has_finished() -> None:
     frames = list(job_frames(2, 2, 6, np.random.default_rng(0), faults=[Finished(0)]))
     told = cut_frame(NOW, *stalls("cfcc", step=1000)[1:], layout=LAYOUT)
     named = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
-    assert kinds(claims_of(Progress(), [*frames, told])) == named
+    assert kinds(claims_of(Stall(), [*frames, told])) == named

@@ -4,16 +4,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from detectors.straggler import SlowWorker
+from detectors.straggler import Straggler
 from eagle_eye.types import Claim, Kind, Layout
 from fakes.synthetic_events import claims_of, cut_frame, event, job
-from fakes.synthetic_frames import BEGAN, Draft, Fault, job_frames, layout_of
-from fakes.synthetic_frames import SlowWorker as Slowed
+from fakes.synthetic_frames import BEGAN, Draft, Fault, SlowWorker, job_frames, layout_of
 
 
 def claims(*faults: Fault, ticks: int = 20, nodes: int = 2, each: int = 2, layout: Layout | None = None) -> list[Claim]:
     rng = np.random.default_rng(0)
-    return claims_of(SlowWorker(), job_frames(nodes, each, ticks, rng, faults=faults, step_s=0.25, layout=layout))
+    return claims_of(Straggler(), job_frames(nodes, each, ticks, rng, faults=faults, step_s=0.25, layout=layout))
 
 
 def kinds(found: list[Claim]) -> list[tuple[str, str, bool]]:
@@ -21,8 +20,8 @@ def kinds(found: list[Claim]) -> list[tuple[str, str, bool]]:
 
 
 def test_fault_a_worker_at_half_speed_is_named_within_four_seconds_with_its_speed() -> None:
-    detector = SlowWorker()
-    frames = job_frames(2, 2, 20, np.random.default_rng(0), faults=[Slowed(1, 2.0, 8)], step_s=0.25)
+    detector = Straggler()
+    frames = job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(1, 2.0, 8)], step_s=0.25)
     time, claim = next((frame.time, claim) for frame in frames for claim in detector.update(frame))
     assert kinds([claim]) == [("worker.slow", "run/node-0/1", True)]
     assert time - (BEGAN + 8) <= 4.0
@@ -31,21 +30,21 @@ def test_fault_a_worker_at_half_speed_is_named_within_four_seconds_with_its_spee
 
 
 def test_both_workers_of_a_slow_node_are_named() -> None:
-    found = claims(Slowed(2, 2.5, 8), Slowed(3, 2.5, 8))
+    found = claims(SlowWorker(2, 2.5, 8), SlowWorker(3, 2.5, 8))
     assert {claim.entity.name for claim in found} == {"run/node-1/0", "run/node-1/1"}
 
 
 def test_workers_of_a_slow_node_are_named_together_even_if_one_crosses_the_line_first() -> None:
-    detector = SlowWorker()
-    frames = job_frames(2, 2, 20, np.random.default_rng(0), faults=[Slowed(2, 2.5, 8), Slowed(3, 2.5, 9)], step_s=0.25)
+    detector = Straggler()
+    frames = job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(2, 2.5, 8), SlowWorker(3, 2.5, 9)], step_s=0.25)
     first = next(found for frame in frames if (found := list(detector.update(frame))))
     assert {claim.entity.name for claim in first} == {"run/node-1/0", "run/node-1/1"}
 
 
 def test_a_worker_that_keeps_up_again_is_withdrawn_and_so_it_is_with_a_new_epoch() -> None:
-    assert [claim.active for claim in claims(Slowed(1, 2.0, 5, 11), ticks=24)] == [True, False]
-    detector = SlowWorker()
-    claims_of(detector, job_frames(2, 2, 20, np.random.default_rng(0), faults=[Slowed(1, 2.0, 5)], step_s=0.25))
+    assert [claim.active for claim in claims(SlowWorker(1, 2.0, 5, 11), ticks=24)] == [True, False]
+    detector = Straggler()
+    claims_of(detector, job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(1, 2.0, 5)], step_s=0.25))
     over = claims_of(detector, [cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))])
     assert [claim.active for claim in over] == [False]
 
@@ -59,7 +58,7 @@ def queue(index: int, percent: float) -> Fault:
 
 def test_twin_a_worker_without_a_processor_is_not_sick_its_host_is_contended() -> None:
     # compute grows by 0.175 s in a step that takes 0.425 s: 41 % of the time in the run queue
-    found = claims(Slowed(1, 2.0, 5), queue(1, 41.0))
+    found = claims(SlowWorker(1, 2.0, 5), queue(1, 41.0))
     assert kinds(found) == [("host.contended", "node-0", True)]
 
 
@@ -91,13 +90,13 @@ def test_twin_another_pipeline_stage_may_compute_longer() -> None:
     layout = layout_of(2, 3)
     places = tuple(msgspec.structs.replace(place, pp=int(place.node == "node-1")) for place in layout.placements)
     staged = msgspec.structs.replace(layout, placements=places)
-    faults = [Slowed(index, 2.0, 0) for index in (3, 4, 5)]
+    faults = [SlowWorker(index, 2.0, 0) for index in (3, 4, 5)]
     assert claims(*faults, nodes=2, each=3, layout=staged) == []
-    assert {claim.entity.name for claim in claims(Slowed(4, 2.0, 0), layout=staged)} == {"run/node-1/1"}
+    assert {claim.entity.name for claim in claims(SlowWorker(4, 2.0, 0), layout=staged)} == {"run/node-1/1"}
 
 
 def test_two_workers_cannot_be_compared() -> None:
-    assert claims(Slowed(1, 3.0, 5), nodes=2, each=1) == []
+    assert claims(SlowWorker(1, 3.0, 5), nodes=2, each=1) == []
 
 
 def test_a_script_without_marks_accuses_nobody() -> None:
@@ -106,11 +105,11 @@ def test_a_script_without_marks_accuses_nobody() -> None:
             for name in ("forward_s", "backward_s", "optimizer_s"):
                 del step.values[name]
 
-    assert claims(Slowed(1, 2.0, 5), unmarked) == []
+    assert claims(SlowWorker(1, 2.0, 5), unmarked) == []
 
 
 def test_twin_late_steps_of_an_epoch_that_is_over_name_nobody() -> None:
-    late = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Slowed(1, 2.0, 8)], step_s=0.25))
+    late = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(1, 2.0, 8)], step_s=0.25))
     begun = cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))
-    assert claims_of(SlowWorker(), late)
-    assert claims_of(SlowWorker(), [begun, *late]) == []
+    assert claims_of(Straggler(), late)
+    assert claims_of(Straggler(), [begun, *late]) == []

@@ -117,7 +117,7 @@ def test_the_number_of_jobs_shown_is_bounded(metrics: Metrics) -> None:
 
 def test_events_collectors_and_drops_are_counted_with_bounded_labels(metrics: Metrics) -> None:
     metrics.hear([event("collector.failing", collector="gpu"), event("collector.failing", collector="gpu", node="n2")])
-    metrics.hear([event("collector.failing", collector="gpu"), event("collector.back", collector="gpu"), event("spool.dropped", count="7")])
+    metrics.hear([event("collector.failing", collector="gpu"), event("collector.recovered", collector="gpu"), event("spool.dropped", count="7")])
     metrics.hear([event(f"strange.{number}") for number in range(200)])
     shown = Shown(metrics)
     assert shown("eagle_eye_collector_failures_total", collector="gpu") == 2

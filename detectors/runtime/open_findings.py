@@ -12,7 +12,7 @@ _Key = tuple[str, Kind, str, str]
 """detector, kind of entity, its name, kind of finding"""
 
 
-class FindingBook:
+class OpenFindings:
     """The findings of one job: which are open, and what they last said."""
 
     def __init__(self, job: str) -> None:

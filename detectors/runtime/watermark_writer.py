@@ -15,7 +15,7 @@ BootstrapRecords = Callable[[bool], list[tuple[str, bytes]]]
 """(these are the first ones of this owner) → (key, value) of the bootstrap records; an empty key is replaced by the marks' own."""
 
 
-class Marking:
+class WatermarkWriter:
     """Of one owner. Marks that were appended come back with the other records, and count from then on."""
 
     def __init__(self, stream: Stream, partition: int, *, clock: Clock, generation: int, tick_s: float) -> None:
