@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from eagle_eye import config as configuration
+from eagle_eye.access.addresses import addresses_of, is_loopback
 from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.listen_address import is_loopback
 from eagle_eye.access.tokens import Tokens
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
@@ -28,7 +28,6 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.rpc.operator_client import Question, call
-from eagle_eye.rpc.server_addresses import addresses_of
 
 from .cache import Memory
 from .errors import BrokenHistory, NewerLedger, NoHistory, NoLedger, NothingToDecide, OlderLedger

@@ -34,8 +34,8 @@ from benchmarks.report import Row, report
 from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import HistoryConfig
-from eagle_eye.history.compaction import GRACE_S, Tender
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.compaction import GRACE_S, Compactor
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
 from eagle_eye.history.queries import History
 from eagle_eye.stream import OBSERVATIONS, Message
@@ -149,7 +149,7 @@ def measure(data: Path, seconds: int, folder: Path) -> list[Row]:
     """Write, answer, tidy up; and the peer."""
     rng = np.random.default_rng(1)
     source, cluster = Source(data, rng), Cluster(rng)
-    place = Place.of(folder / "history")
+    place = ObjectStore.of(folder / "history")
     writer = PartitionWriter(place, 0, file_s=FILE_S)
     writer.warm([cluster.first()])
     spent, shown = 0.0, []
@@ -189,7 +189,7 @@ def _written(writer: PartitionWriter, spent: float, seconds: int, numbers: int, 
     ]  # fmt: skip
 
 
-def _answers(place: Place, cluster: Cluster, seconds: int, peer: "Peer") -> Iterator[Row]:
+def _answers(place: ObjectStore, cluster: Cluster, seconds: int, peer: "Peer") -> Iterator[Row]:
     history = History(place)
     gpu = cluster.gpus[NODES // 2][3]
     until = BEGAN + seconds + 1
@@ -202,14 +202,14 @@ def _answers(place: Place, cluster: Cluster, seconds: int, peer: "Peer") -> Iter
 
 def _tidied(folder: Path, source: Source, rng: np.random.Generator) -> Iterator[Row]:
     """An hour's small files of a small cluster become one."""
-    nodes, place = 16, Place.of(folder / "small")
+    nodes, place = 16, ObjectStore.of(folder / "small")
     cluster = Cluster(rng, nodes)
     writer = PartitionWriter(place, 0, file_s=FILE_S)
     writer.warm([cluster.first()])
     for number in range(0, 3600, 4):
         writer.take(cluster.messages(number, source.second(number)[:nodes]))
     writer.take([cluster.end(3600)])
-    tender = Tender(place, HistoryConfig(file_s=FILE_S, compact_s=3600.0), FakeClock(BEGAN + 7200.0 + GRACE_S))
+    tender = Compactor(place, HistoryConfig(file_s=FILE_S, compact_s=3600.0), FakeClock(BEGAN + 7200.0 + GRACE_S))
     before = [file.bytes for file in place.files()]
     spent = _cpu(lambda: tender.compact(0))
     after = [file.bytes for file in place.files() if file.merged]

@@ -28,7 +28,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config, KafkaConfig, StreamConfig
 from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
-from eagle_eye.stream.factory import confirmed_by, open_under
+from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.types import Entity, Event, Incident, Kind, Notice
 from eagle_eye.wire import encode
@@ -155,7 +155,7 @@ def strike(
 
 @contextmanager
 def _node(index: int, directory: Path, settings: StreamConfig, seen: Seen, clock: Clock) -> Iterator[Node]:
-    stream = open_under(directory, settings, clock)
+    stream = open_stream_in(directory, settings, clock)
     writer = SpooledWriter(
         stream, directory / "spool", clock=clock, name=f"node-{index}", confirmed_by=confirmed_by(settings),
         on_notice=seen.notices.append,
@@ -170,7 +170,7 @@ def _node(index: int, directory: Path, settings: StreamConfig, seen: Seen, clock
 
 @contextmanager
 def _runner(partition: int, directory: Path, settings: StreamConfig, seen: Seen, clock: Clock) -> Iterator[Held]:
-    stream = open_under(directory, settings, clock)
+    stream = open_stream_in(directory, settings, clock)
     runner = Runner(
         stream, partition, plugin_wiring.detectors(Config()), Diagnosis(), clock=clock, generation=1,
         on_frame=seen.frame, on_incidents=seen.told, on_notice=seen.notices.append,

@@ -24,7 +24,7 @@ from benchmarks.report import Row, report
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import KafkaConfig
 from eagle_eye.stream.kafka import KafkaStream
-from eagle_eye.stream.tailer import Follower
+from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Batch, Block, Kind, Reading
 from eagle_eye.wire import encode
 
@@ -176,7 +176,7 @@ def _write(brokers: str, topic: str, values: list[bytes], records: int) -> float
 def _read(brokers: str, topic: str, _values: list[bytes], records: int) -> float:
     clock = SystemClock()
     with closing(KafkaStream(KafkaConfig(brokers=brokers))) as stream:
-        follower, found, began = Follower(stream, topic, 0, 0), 0, 0.0
+        follower, found, began = Tailer(stream, topic, 0, 0), 0, 0.0
         while found <= records:  # one more: the record that warmed the writer up
             messages = follower.read(2048) or []
             if not messages:

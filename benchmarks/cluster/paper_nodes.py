@@ -20,7 +20,7 @@ from eagle_eye import wire
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, StreamUnavailable
 from eagle_eye.rpc.control_client import ControlClient
-from eagle_eye.rpc.control_messages import Body, Command, Connection, Peer
+from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.types import Batch, Block, Entity, Event, Kind, Layout, RankPlacement, Reading, StepReading
 from tests.fakes.synthetic_frames import GPU_NORMALS
@@ -210,7 +210,7 @@ class PaperNodes:
     def _coordinator(self, job: PaperJob) -> ControlClient:
         peer = Peer(role="launcher", node=job.nodes[0], job=job.name, boot=f"launcher-{job.run}", address="127.0.0.1:1")
 
-        def on_state(state: Connection) -> None:
+        def on_state(state: ConnectionState) -> None:
             if state.connected:
                 asyncio.get_running_loop().create_task(self._report(client, job))  # it reports again at the next session
 
@@ -257,7 +257,7 @@ async def _hold(address: str, nodes: Sequence[str], open_: Any) -> None:
     connected: set[str] = set()
 
     def client_of(node: str) -> ControlClient:
-        def on_state(state: Connection) -> None:
+        def on_state(state: ConnectionState) -> None:
             (connected.add if state.connected else connected.discard)(node)
             open_.value = len(connected)
 

@@ -26,7 +26,7 @@ from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
-from eagle_eye.stream import OBSERVATIONS, WATCHERS, Stream
+from eagle_eye.stream import OBSERVATIONS, RUNNER_GROUP, Stream
 from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Batch, Block, Floats, Kind, Layout, RankPlacement, Reading, SchemaRecord
 from tests.fakes.synthetic_frames import GPU_NORMALS
@@ -150,7 +150,7 @@ def gpu(node: int, slot: int) -> str:
 
 def _settle(cluster: LocalCluster, stream: Stream, partitions: int, clock: Clock) -> None:
     """Until every partition has an owner that has begun to judge."""
-    while any(stream.committed(WATCHERS, OBSERVATIONS, each) is None for each in range(partitions)):
+    while any(stream.committed(RUNNER_GROUP, OBSERVATIONS, each) is None for each in range(partitions)):
         cluster.check()
         clock.sleep(0.1)
 
@@ -182,7 +182,7 @@ def _follow(
 
 def _lag(stream: Stream, partitions: int) -> int:
     return sum(
-        stream.end(OBSERVATIONS, each) - (stream.committed(WATCHERS, OBSERVATIONS, each) or 0) for each in range(partitions)
+        stream.end(OBSERVATIONS, each) - (stream.committed(RUNNER_GROUP, OBSERVATIONS, each) or 0) for each in range(partitions)
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from eagle_eye.history.file_names import HistoryFile
-from eagle_eye.history.object_store import Place as HistoryPlace
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.parquet_tables import ROW_GROUP, STEP_KEYS, writer_of
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import (
@@ -69,7 +69,7 @@ class LargeCluster:
     def write(self, state: Path) -> Iterator[str]:
         """Put it into a state directory; yields what was done, for whoever waits."""
         state.mkdir(parents=True, exist_ok=True)
-        place = HistoryPlace.of(state / "history")
+        place = ObjectStore.of(state / "history")
         chance = np.random.default_rng(7)
         for number, begin in enumerate(range(0, self.seconds, WINDOW_S)):
             self._readings(place, number, begin, "gpu/gpu", GPU_METRICS, GPUS, chance)
@@ -81,7 +81,7 @@ class LargeCluster:
 
     # --- the history -----------------------------------------------------------------------------------------------
 
-    def _readings(self, place: HistoryPlace, number: int, begin: int, table: str, metrics: dict[str, tuple[int, int]], each: int, chance: Any) -> None:
+    def _readings(self, place: ObjectStore, number: int, begin: int, table: str, metrics: dict[str, tuple[int, int]], each: int, chance: Any) -> None:
         """Node by node, second by second, as the history's writer orders them."""
         entities = self.names if each == 1 else [f"GPU-{name}-{slot}" for name in self.names for slot in range(each)]
         rows = self.nodes * WINDOW_S * each
@@ -93,7 +93,7 @@ class LargeCluster:
             columns[name] = pa.array((low + chance.integers(0, width, rows)).astype(np.float32))
         self._put(place, number, begin, table, pa.table(columns))
 
-    def _steps(self, place: HistoryPlace, number: int, begin: int, chance: Any) -> None:
+    def _steps(self, place: ObjectStore, number: int, begin: int, chance: Any) -> None:
         """Every worker of every job completes a step each STEP_S; the others wait for the straggler."""
         workers = [f"run/{name}/{slot}" for name in self.names for slot in range(GPUS)]
         count, steps = len(workers), WINDOW_S // STEP_S
@@ -122,7 +122,7 @@ class LargeCluster:
             "entity": _words(entity, entities),
         }
 
-    def _put(self, place: HistoryPlace, number: int, begin: int, table: str, rows: Any) -> None:
+    def _put(self, place: ObjectStore, number: int, begin: int, table: str, rows: Any) -> None:
         path = place.new(f"{table.replace('/', '-')}.parquet")
         writer = writer_of(path, rows.slice(0, ROW_GROUP), [name for name in STEP_KEYS if name in rows.column_names])
         writer.write_table(rows, row_group_size=ROW_GROUP)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import cast
 
 from eagle_eye.errors import StreamError, StreamUnavailable
-from eagle_eye.stream import Message, Place, Stream
+from eagle_eye.stream import Message, Position, Stream
 
 
 class LazyStream:
@@ -20,7 +20,7 @@ class LazyStream:
         with suppress(StreamUnavailable):
             self._opened()
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """As `Stream.append`; StreamUnavailable also while the stream cannot be opened, as in the others."""
         return self._opened().append(topic, items)
 

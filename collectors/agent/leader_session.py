@@ -42,9 +42,9 @@ class LeaderSession:
 
     async def _hold(self) -> None:
         from eagle_eye.rpc.control_client import ControlClient
-        from eagle_eye.rpc.control_messages import Connection, Peer
+        from eagle_eye.rpc.control_messages import ConnectionState, Peer
 
-        def told(connection: Connection) -> None:
+        def told(connection: ConnectionState) -> None:
             if connection.connected:
                 log.info("session to the leader at %s", connection.address)
             else:

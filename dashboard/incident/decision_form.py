@@ -9,7 +9,7 @@ from dashboard.sources import Sources
 from dashboard.viewer import Reader
 from eagle_eye.access import Role
 from eagle_eye.errors import AccessDenied, EagleEyeError
-from eagle_eye.rpc.control_messages import Decision, NoteOrder, SilenceOrder
+from eagle_eye.rpc.control_messages import Decision, NoteCommand, SilenceCommand
 from eagle_eye.rpc.operator_client import Question
 
 from . import summary
@@ -87,7 +87,7 @@ def _silence(known: Sources, who: Reader, story: Story) -> None:
         reason = st.text_input("Why", key=f"reason-{story.incident.id}", placeholder="whoever is woken at night reads it")
         if st.form_submit_button("Silence", type="primary", width="stretch"):
             job, node, cause = choices[about or next(iter(choices))]
-            _send(known, who, story, "silence", SilenceOrder(person=name, job=job, node=node, cause=cause, seconds=SILENCES[length or "1 hour"], reason=reason.strip()))
+            _send(known, who, story, "silence", SilenceCommand(person=name, job=job, node=node, cause=cause, seconds=SILENCES[length or "1 hour"], reason=reason.strip()))
 
 
 def _silenced(story: Story) -> dict[str, tuple[str, str, str]]:
@@ -105,7 +105,7 @@ def _note(known: Sources, who: Reader, story: Story) -> None:
         name = _name(who, "note")
         text = st.text_area("Note", key=f"note-text-{story.incident.id}", placeholder="the cable was loose, replaced")
         if st.form_submit_button("Keep", type="primary", width="stretch"):
-            _send(known, who, story, "note", NoteOrder(incident=story.incident.id, person=name, text=text.strip()))
+            _send(known, who, story, "note", NoteCommand(incident=story.incident.id, person=name, text=text.strip()))
 
 
 def _name(who: Reader, where: str) -> str:

@@ -11,7 +11,7 @@ from dashboard.html import Column, Safe, Tile, joined, tagged
 from dashboard.queries.incident import EvidenceLine, PlanLine, Stack, Story
 from dashboard.queries.incidents import IncidentLine
 from dashboard.queries.units import unit_of
-from eagle_eye.ledger import Moment
+from eagle_eye.ledger import TimelineEntry
 from eagle_eye.types import Allow, Rival
 
 from . import predicted_actual, summary
@@ -142,7 +142,7 @@ def timeline(story: Story, eye: Eye) -> Safe:
     return html.table(columns, rows, caption="timeline of the incident")
 
 
-def said(moment: Moment) -> Safe:
+def said(moment: TimelineEntry) -> Safe:
     """One line of the timeline; what is JSON becomes words, and what is long is cut."""
     head, brace, rest = moment.text.partition("{")
     text = f"{head}{_told(brace + rest)}".rstrip(": ") if moment.what == "step" and brace else moment.text

@@ -9,7 +9,7 @@ import numpy as np
 
 from dashboard.errors import NoHistory
 from dashboard.sources import SPAN_S, Sources, quoted
-from eagle_eye.ledger import Cordon, IncidentRecord, JobFacts, Ledger
+from eagle_eye.ledger import Cordon, IncidentRecord, JobRecord, Ledger
 from eagle_eye.types import Floats, IncidentState, Kind, Layout
 
 from . import steps
@@ -185,7 +185,7 @@ def _heard(sources: Sources, since: float, until: float) -> dict[str, tuple[str,
     return {node: (job, time) for node, job, time in zip(found["node"], found["job"], found["newest"].tolist(), strict=True)}
 
 
-def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobFacts]) -> _Blamed:
+def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobRecord]) -> _Blamed:
     accused = {culprit.entity.kind for record in kept for culprit in record.incident.culprits}
     gpus = {place.gpu: place.node for each in facts.values() for place in each.layout.placements if place.gpu} if Kind.GPU in accused else {}
     blamed = _Blamed()
@@ -231,7 +231,7 @@ FROM committed GROUP BY job ORDER BY job
 
 
 def _jobs(
-    sources: Sources, facts: Mapping[str, JobFacts], seats: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
+    sources: Sources, facts: Mapping[str, JobRecord], seats: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
 ) -> Iterator[JobLine]:
     nodes = Counter(job for job, _ in heard.values())
     told = _stepped(sources, since, until)

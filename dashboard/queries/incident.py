@@ -8,7 +8,7 @@ import msgspec
 
 from dashboard.errors import NotThere
 from dashboard.sources import SPAN_S, Sources
-from eagle_eye.ledger import IncidentRecord, KeptVerdict, Ledger, Moment
+from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecord
 from eagle_eye.types import Evidence, Finding, Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
 
 from .evidence import Plot, plots_of
@@ -51,7 +51,7 @@ class PlanLine:
     predicted: dict[str, float]
     actual: dict[str, float]
     outcome: Outcome | None
-    verdicts: tuple[KeptVerdict, ...]
+    verdicts: tuple[VerdictRecord, ...]
     """Of each guard the last word, in the order in which they were said."""
     progress: tuple[Progress, ...]
 
@@ -72,7 +72,7 @@ class Story:
     state: str
     opened: float
     changed: float
-    timeline: tuple[Moment, ...]
+    timeline: tuple[TimelineEntry, ...]
     """Oldest first."""
     plans: tuple[PlanLine, ...]
     """Newest first."""
@@ -164,7 +164,7 @@ def _nodes(ledger: Ledger, incident: Incident) -> Iterator[str]:
 
 
 def _plan_lines(ledger: Ledger, incident: str, now: float) -> Iterator[PlanLine]:
-    said: dict[str, dict[str, KeptVerdict]] = {}
+    said: dict[str, dict[str, VerdictRecord]] = {}
     for kept in ledger.verdicts(incident=incident):
         last = said.setdefault(kept.plan, {})
         last.pop(kept.verdict.guard, None)
@@ -179,7 +179,7 @@ def _plan_lines(ledger: Ledger, incident: str, now: float) -> Iterator[PlanLine]
         )  # fmt: skip
 
 
-def _plan_state(ledger: Ledger, plan: Plan, outcome: Outcome | None, verdicts: Sequence[KeptVerdict], progress: Sequence[Progress], now: float) -> str:
+def _plan_state(ledger: Ledger, plan: Plan, outcome: Outcome | None, verdicts: Sequence[VerdictRecord], progress: Sequence[Progress], now: float) -> str:
     if outcome is not None:
         return outcome.state
     if progress:

@@ -4,7 +4,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Place, Stream
+from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, Position, Stream
 from eagle_eye.stream.start_offset import resume_at
 from eagle_eye.types import Finding, Incident
 
@@ -16,7 +16,7 @@ _Judged = TypeVar("_Judged", Finding, Incident)
 
 class _Open(NamedTuple):
     noun: Incident | Finding
-    place: Place
+    place: Position
 
 
 class OpenRecordOffsets:
@@ -33,7 +33,7 @@ class OpenRecordOffsets:
         """Newest revision of everything that is still open about the jobs of this partition. Raises StreamUnavailable."""
         return self._find(INCIDENTS, Incident), self._find(FINDINGS, Finding)
 
-    def written(self, topic: str, noun: Incident | Finding, place: Place) -> None:
+    def written(self, topic: str, noun: Incident | Finding, place: Position) -> None:
         """A revision was appended there."""
         if noun.active:
             self._open[topic][noun.id] = _Open(noun, place)
@@ -54,7 +54,7 @@ class OpenRecordOffsets:
     def _find(self, topic: str, kind: type[_Judged]) -> list[_Judged]:
         """The highest revision counts, also where a former owner wrote an older one after it."""
         decoder = msgspec.json.Decoder(kind)
-        newest: dict[str, tuple[_Judged, Place]] = {}
+        newest: dict[str, tuple[_Judged, Position]] = {}
         for each in range(self._stream.partitions(topic)):
             offset = resume_at(self._stream, self._group, topic, each)
             while messages := self._stream.read(topic, each, offset, _READ):
@@ -62,7 +62,7 @@ class OpenRecordOffsets:
                 for message in messages:
                     judged = decoder.decode(message.value)
                     if judged.id not in newest or judged.revision > newest[judged.id][0].revision:
-                        newest[judged.id] = judged, Place(each, message.offset)
+                        newest[judged.id] = judged, Position(each, message.offset)
         ours = [(judged, place) for judged, place in newest.values() if self._is_ours(judged)]
         self._open[topic] = {judged.id: _Open(judged, place) for judged, place in ours}
         return [judged for judged, _ in ours]

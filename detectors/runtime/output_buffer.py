@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Place, Stream
+from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Position, Stream
 from eagle_eye.types import Finding, Incident, JobSnapshot
 
 AT_ONCE = 500
@@ -24,7 +24,7 @@ class _Record(NamedTuple):
 class OutputBuffer:
     """Of one thread. Neighbours for the same topic go together."""
 
-    def __init__(self, stream: Stream, written: Callable[[str, Incident | Finding, Place], None]) -> None:
+    def __init__(self, stream: Stream, written: Callable[[str, Incident | Finding, Position], None]) -> None:
         """`written`: told of each incident and finding that was acknowledged, with its topic."""
         self._stream = stream
         self._written = written

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.ledger import Holder, Lease
+from eagle_eye.ledger import Lease, LeaseHolder
 
 from .partition_assignment import assign_partitions
 
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 class PartitionLeases(Protocol):
     """The ledger's part that ownership needs."""
 
-    def acquire(self, name: str, holder: Holder, seconds: float, now: float, *, above: int = 0) -> int | None: ...
-    def renew_all(self, names: Collection[str], holder: Holder, seconds: float, now: float) -> frozenset[str]: ...
-    def resign(self, name: str, holder: Holder, now: float) -> None: ...
+    def acquire(self, name: str, holder: LeaseHolder, seconds: float, now: float, *, above: int = 0) -> int | None: ...
+    def renew_all(self, names: Collection[str], holder: LeaseHolder, seconds: float, now: float) -> frozenset[str]: ...
+    def resign(self, name: str, holder: LeaseHolder, now: float) -> None: ...
     def living(self, prefix: str, now: float) -> tuple[Lease, ...]: ...
     def forget(self, prefix: str, seconds: float, now: float) -> int: ...
 
@@ -64,7 +64,7 @@ Begin = Callable[[int, int], PartitionWork]
 class PartitionOwnership:
     """One process's part in sharing the partitions out. `round` is called several times within a lease and never waits for work."""
 
-    def __init__(self, leases: PartitionLeases, holder: Holder, begin: Begin, *, partitions: int, lease_s: float, clock: Clock) -> None:
+    def __init__(self, leases: PartitionLeases, holder: LeaseHolder, begin: Begin, *, partitions: int, lease_s: float, clock: Clock) -> None:
         self.owned: dict[int, PartitionWork] = {}
         self._leases = leases
         self._holder = holder

@@ -21,9 +21,9 @@ from eagle_eye.errors import StreamFull, StreamUnavailable, WireError
 from eagle_eye.frames import Frame
 from eagle_eye.job_snapshots import JobSnapshots
 from eagle_eye.protocols import Diagnoser
-from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, WATCHERS, Message, Place, Stream
+from eagle_eye.stream import DEAD_LETTERS, OBSERVATIONS, RUNNER_GROUP, Message, Position, Stream
 from eagle_eye.stream.start_offset import resume_at
-from eagle_eye.stream.tailer import Follower
+from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import ConfigChange, Finding, Incident, JobSnapshot, Mark, Notice, Topology
 
 from .baseline_learner import BaselineLearner
@@ -104,7 +104,7 @@ class Runner:
         self._tick_s = tick_s
         self._marking = WatermarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
         self._reader = wire.Reader()
-        self._follower = Follower(stream, OBSERVATIONS, partition, 0)
+        self._follower = Tailer(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
         self._open_places = OpenRecordOffsets(stream, partition)
         self._unsent = OutputBuffer(stream, self._open_places.written)
@@ -177,7 +177,7 @@ class Runner:
     def _begin(self) -> bool:
         """Take up where the last owner stopped: detectors are warmed up unheard on the last ten minutes. False if ended before."""
         began = self._clock.monotonic()
-        self.offset = resume_at(self._stream, WATCHERS, OBSERVATIONS, self._partition)
+        self.offset = resume_at(self._stream, RUNNER_GROUP, OBSERVATIONS, self._partition)
         self._reader, begin = catch_up(self._stream, self._partition, self.watch, self.offset, self._stop.is_set)
         if self._stop.is_set() or self._outranked(self.watch.generation):
             return False
@@ -185,7 +185,7 @@ class Runner:
         self.watch.reopen(findings, incidents)
         if begin is not None:
             self._deepening = BackgroundCatchUp(self._stream, self._partition, self._fresh_watch(), begin, lambda: self.offset)
-        self._follower = Follower(self._stream, OBSERVATIONS, self._partition, self.offset)
+        self._follower = Tailer(self._stream, OBSERVATIONS, self._partition, self.offset)
         if self._marking is not None:
             self._marking.begin()
         self._ready = True
@@ -276,7 +276,7 @@ class Runner:
                 self._learn(self._learning, judgement)
         self._keep(judgement)
         if not self._unsent:
-            self._stream.commit(WATCHERS, OBSERVATIONS, self._partition, self.offset)
+            self._stream.commit(RUNNER_GROUP, OBSERVATIONS, self._partition, self.offset)
 
     def _learn(self, learning: BaselineLearner, judgement: Evaluation) -> None:
         """Baselines come back as records, so that they take effect at the same place of every replay."""
@@ -308,7 +308,7 @@ class Runner:
         if bootstrap is not None:
             self._remember(bootstrap)
 
-    def _remember(self, bootstrap: Place) -> None:
+    def _remember(self, bootstrap: Position) -> None:
         """Where the next owner may begin to read, of each topic."""
         self._stream.commit(BOOTSTRAP, OBSERVATIONS, self._partition, bootstrap.offset)
         if not self._unsent:

@@ -6,7 +6,7 @@ import msgspec
 
 from eagle_eye import wire
 from eagle_eye.clock import Clock
-from eagle_eye.stream import OBSERVATIONS, Place, Stream
+from eagle_eye.stream import OBSERVATIONS, Position, Stream
 from eagle_eye.types import Event, Mark
 
 BOOTSTRAP_TICKS = 60
@@ -59,7 +59,7 @@ class WatermarkWriter:
         elif isinstance(record, Mark) and record.number >= self._outstanding:
             self._outstanding = 0
 
-    def append_due(self, newest: int, bootstrap: BootstrapRecords) -> Place | None:
+    def append_due(self, newest: int, bootstrap: BootstrapRecords) -> Position | None:
         """Append what is due; `newest`: highest number seen. Returns where the bootstrap records begin, if there was one."""
         now = self._clock.monotonic()
         if self._cut_due:
@@ -77,7 +77,7 @@ class WatermarkWriter:
         """Seconds until the next tick, at most `timeout`."""
         return min(timeout, self._next_tick - self._clock.monotonic())
 
-    def _append(self, kind: str, newest: int, before: list[tuple[str, bytes]]) -> list[Place]:
+    def _append(self, kind: str, newest: int, before: list[tuple[str, bytes]]) -> list[Position]:
         self._numbered = max(self._numbered, newest) + 1
         mark = msgspec.convert({"mark": kind, "generation": self._generation, "number": self._numbered, "time": self._clock.now()}, Mark)
         places = self._stream.append(OBSERVATIONS, [*before, (self._key, wire.encode(mark))])

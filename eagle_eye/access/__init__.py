@@ -3,8 +3,8 @@
 Importing this loads neither gRPC nor cryptography: those are in credentials.py and authority.py.
 """
 
-from .authorization import Gate
+from .authorization import Authorization
 from .roles import Person, Role
 from .tokens import Tokens
 
-__all__ = ["Gate", "Person", "Role", "Tokens"]
+__all__ = ["Authorization", "Person", "Role", "Tokens"]

@@ -7,14 +7,14 @@ from eagle_eye.clock import Clock
 from eagle_eye.config import Config
 from eagle_eye.errors import AccessDenied, NotAuthenticated
 
-from .listen_address import is_loopback
+from .addresses import is_loopback
 from .roles import Person, Role
 from .tokens import Tokens
 
 log = logging.getLogger(__name__)
 
 
-class Gate:
+class Authorization:
     """Asks for a token wherever any are configured.
 
     Where none are, a name is a claim. On loopback that is believed, as whoever may log in there may do more than

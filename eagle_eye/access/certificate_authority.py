@@ -35,7 +35,7 @@ USAGE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class IssuedCertificate:
     """The files of a certificate."""
 
     certificate: Path
@@ -43,7 +43,7 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     """The authority whose files lie in a directory: ca.pem, which everybody gets, and ca.key, which nobody else gets."""
 
     directory: Path
@@ -71,7 +71,7 @@ class Authority:
         write_private(self.key, _key_pem(key))
         write_private(self.certificate, _pem(builder.sign(key, hashes.SHA256())))
 
-    def issue(self, identity: Identity, hosts: Iterable[str], *, now: float, days: float, out: Path) -> Issued:
+    def issue(self, identity: Identity, hosts: Iterable[str], *, now: float, days: float, out: Path) -> IssuedCertificate:
         """A new key and its certificate: NAME.pem and NAME.key in `out`; those before are replaced. Raises ConfigError."""
         if not NAME.fullmatch(identity.name):
             raise ConfigError(f"{identity.name!r} is not usable as a name: letters, digits, '_', '-' and '.', at most 63")
@@ -90,7 +90,7 @@ class Authority:
         )
         if builder_ends(now, days) > own_pem.not_valid_after_utc.timestamp():
             raise ConfigError(f"the authority itself ends before these {days:g} days: choose fewer with --days")
-        made = Issued(certificate=out / f"{identity.name}.pem", key=out / f"{identity.name}.key")
+        made = IssuedCertificate(certificate=out / f"{identity.name}.pem", key=out / f"{identity.name}.key")
         write_private(made.key, _key_pem(key))
         write_private(made.certificate, _pem(builder.sign(own_key, hashes.SHA256())))
         return made

@@ -58,7 +58,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class CertificateInfo:
     """One certificate. Times are seconds since 1970."""
 
     identity: Identity | None
@@ -79,7 +79,7 @@ class Facts:
         return self.ends - now < min(WARN_S, WARN_SHARE * (self.ends - self.begins))
 
 
-def facts_of(pem: bytes, name: str) -> Facts:
+def certificate_info(pem: bytes, name: str) -> CertificateInfo:
     """What the first certificate of a PEM says; `name` is the file's, for errors. Raises ConfigError."""
     found = load(pem, name)
     from cryptography import x509
@@ -96,7 +96,7 @@ def facts_of(pem: bytes, name: str) -> Facts:
         authority = bool(found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
     except x509.ExtensionNotFound:
         authority = False
-    return Facts(
+    return CertificateInfo(
         identity=next((identity for uri in uris if (identity := Identity.of(uri))), None),
         subject=found.subject.rfc4514_string(),
         issuer=found.issuer.rfc4514_string(),

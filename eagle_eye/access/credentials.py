@@ -6,6 +6,7 @@ Files are read for every new connection, so that a renewed certificate counts wi
 import logging
 import math
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import gmtime, strftime
@@ -15,8 +16,15 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import AccessConfig
 from eagle_eye.errors import ConfigError
 
-from .certificates import Facts, belongs_to, facts_of, read_public, signed_by
-from .peer_identity import objection
+from .certificates import (
+    CertificateInfo,
+    CertificateKind,
+    Identity,
+    belongs_to,
+    certificate_info,
+    read_public,
+    signed_by,
+)
 from .secret_files import read_private
 
 log = logging.getLogger(__name__)
@@ -41,7 +49,7 @@ class Credentials:
     def __init__(self, *, authority: Path, certificate: Path, key: Path, clock: Clock) -> None:
         self.authority, self.certificate, self.key = authority, certificate, key
         self._clock = clock
-        self._kept: tuple[tuple[int, ...], Pems, Facts] | None = None
+        self._kept: tuple[tuple[int, ...], Pems, CertificateInfo] | None = None
         self._warned = -math.inf
         self._looked = -math.inf
 
@@ -60,7 +68,7 @@ class Credentials:
         authority, certificate, key = (Path(name.replace("{node}", node or socket.gethostname())).expanduser() for name in given)
         return cls(authority=authority, certificate=certificate, key=key, clock=clock or SystemClock())
 
-    def check(self) -> Facts:
+    def check(self) -> CertificateInfo:
         """What our certificate says. Raises ConfigError for files that cannot work; logs a warning before it expires."""
         return self._read()[1]
 
@@ -104,29 +112,29 @@ class Credentials:
         pems = self._read()[0]
         return grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
 
-    def _read(self) -> tuple[Pems, Facts]:
+    def _read(self) -> tuple[Pems, CertificateInfo]:
         state = tuple(number for path in (self.authority, self.certificate, self.key) for number in _state_of(path))
         if self._kept is None or self._kept[0] != state:
             self._kept = (state, *self._load())
         self._check_time(self._kept[2])
         return self._kept[1:]
 
-    def _load(self) -> tuple[Pems, Facts]:
+    def _load(self) -> tuple[Pems, CertificateInfo]:
         ca_file, certificate_file, key_file = SETTINGS
         pems = Pems(
             authority=read_public(self.authority, ca_file),
             certificate=read_public(self.certificate, certificate_file),
             key=read_private(self.key, key_file),
         )
-        facts_of(pems.authority, f"{ca_file} {self.authority}")
-        facts = facts_of(pems.certificate, f"{certificate_file} {self.certificate}")
+        certificate_info(pems.authority, f"{ca_file} {self.authority}")
+        facts = certificate_info(pems.certificate, f"{certificate_file} {self.certificate}")
         if not belongs_to(pems.key, pems.certificate, f"{key_file} {self.key}"):
             raise ConfigError(f"{key_file} {self.key} is not the key of {self.certificate}")
         if not signed_by(pems.certificate, pems.authority):
             raise ConfigError(f"{certificate_file} {self.certificate} was not signed by {self.authority}: issue it anew with that authority")
         return pems, facts
 
-    def _check_time(self, facts: Facts) -> None:
+    def _check_time(self, facts: CertificateInfo) -> None:
         now = self._clock.now()
         if facts.expired(now):
             raise ConfigError(f"the certificate {self.certificate} expired on {_day(facts.ends)}: renew it with `eagle-eye certs issue`")
@@ -161,3 +169,18 @@ def _state_of(path: Path) -> tuple[int, ...]:
 
 def _day(seconds: float) -> str:
     return strftime("%Y-%m-%d %H:%M UTC", gmtime(seconds))
+
+
+def identity_of(context: Mapping[str, Sequence[bytes]]) -> Identity | None:
+    """From gRPC's authentication context; None where the certificate is none of `eagle-eye certs`."""
+    uris = (uri.decode(errors="replace") for uri in context.get("peer_uri", ()))
+    return next((identity for uri in uris if (identity := Identity.of(uri))), None)
+
+
+def objection(identity: Identity | None, node: str, what: str) -> str:
+    """Why this certificate may not open a session for a process of `node`; '' if it may. `what` names the process."""
+    if identity is None:
+        return f"the certificate names no node: the {what} needs one of `eagle-eye certs issue {node} --kind node`"
+    if identity.kind is not CertificateKind.NODE or identity.name != node:
+        return f"the certificate of {identity} may not speak as the {what}: it needs one of `eagle-eye certs issue {node} --kind node`"
+    return ""

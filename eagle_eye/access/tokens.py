@@ -40,7 +40,7 @@ NAME = re.compile(r"\w[\w.@+-]{0,99}")
 SETTING = "access.tokens_file"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the file knows of one person."""
 
     role: Role
@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.expires is not None and self.expires.timestamp() <= now
 
 
-Entries = Mapping[str, Entry]
+Entries = Mapping[str, TokenRecord]
 
 
 def tokens_path(config: Config) -> Path:
@@ -149,11 +149,11 @@ def hash_of(token: str) -> str:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def read_entries(path: Path) -> dict[str, Entry]:
+def read_entries(path: Path) -> dict[str, TokenRecord]:
     """Everybody in the file. Raises ConfigError if it cannot be read, is open to others, or holds nonsense."""
     data = read_private(path, SETTING)
     try:
-        return msgspec.toml.decode(data, type=dict[str, Entry])
+        return msgspec.toml.decode(data, type=dict[str, TokenRecord])
     except msgspec.DecodeError as error:
         raise ConfigError(f"{SETTING} {path}: {error}; mend the line, or make people anew with `eagle-eye token add`") from None
 
@@ -170,7 +170,7 @@ def add_person(path: Path, name: str, role: Role, *, now: float, expires: float 
         raise ConfigError(f"{name} has a token already: remove it first with `eagle-eye token remove {name}`")
     token = PREFIX + secrets.token_urlsafe(32)
     until = None if expires is None else _moment(expires)
-    entries[name] = Entry(role=role, hash=hash_of(token), made=_moment(now), expires=until, tenant=tenant)
+    entries[name] = TokenRecord(role=role, hash=hash_of(token), made=_moment(now), expires=until, tenant=tenant)
     _write(path, entries)
     return token
 

@@ -11,7 +11,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ControlError
 from eagle_eye.plan_text import plan_of, plan_words
-from eagle_eye.rpc.control_messages import Decision, Waiting
+from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 
 HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only one that waits. Shows the plan and
 asks. The word counts for exactly what was shown: if action or targets change, it is asked for again.
@@ -50,7 +50,7 @@ def deciding(name: str, approved: bool) -> click.Command:
 
 
 def _waiting(config: Config, server: str, plan: str) -> dict[str, Any]:
-    plans: list[dict[str, Any]] = ask(config, server, "waiting", Waiting(plan=plan))["plans"]
+    plans: list[dict[str, Any]] = ask(config, server, "pending_plans", PendingPlansQuery(plan=plan))["plans"]
     if len(plans) == 1:
         return plans[0]
     if not plans:

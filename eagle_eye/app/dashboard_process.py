@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from eagle_eye.access.listen_address import is_loopback
+from eagle_eye.access.addresses import is_loopback
 from eagle_eye.access.tokens import Tokens
 from eagle_eye.clock import Clock
 from eagle_eye.config import Config

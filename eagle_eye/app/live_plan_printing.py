@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from eagle_eye.app.printing import plain_table
-from eagle_eye.ledger import JobFacts, Throughput
+from eagle_eye.ledger import JobRecord, Throughput
 from eagle_eye.types import PrecomputedPlan
 
 UNIT = "WAF counts weighted worker-seconds a second: a job on all the workers that it asked for makes as many, times its weight."
 
 
-def print_live(plans: Iterable[PrecomputedPlan], jobs: Mapping[str, JobFacts], reached: Mapping[tuple[str, int], Throughput]) -> None:
+def print_live(plans: Iterable[PrecomputedPlan], jobs: Mapping[str, JobRecord], reached: Mapping[tuple[str, int], Throughput]) -> None:
     """reached: (tenant/name, workers) → what was measured."""
     console, elastic = Console(), {name: facts for name, facts in jobs.items() if facts.demand is not None}
     if not elastic:
@@ -26,7 +26,7 @@ def print_live(plans: Iterable[PrecomputedPlan], jobs: Mapping[str, JobFacts], r
     console.print(f"[dim]{UNIT}[/]", highlight=False)
 
 
-def _jobs(elastic: Mapping[str, JobFacts], reached: Mapping[tuple[str, int], Throughput]) -> object:
+def _jobs(elastic: Mapping[str, JobRecord], reached: Mapping[tuple[str, int], Throughput]) -> object:
     table = plain_table("job", "weight", "workers", "asked for", "where", "measured")
     for name, facts in sorted(elastic.items()):
         demand = facts.demand
@@ -44,7 +44,7 @@ def _event(plan: PrecomputedPlan) -> str:
     return f"{plan.node} is lost" if plan.event == "node lost" else f"a worker of {plan.node} returns"
 
 
-def _answer(plan: PrecomputedPlan, jobs: Mapping[str, JobFacts]) -> str:
+def _answer(plan: PrecomputedPlan, jobs: Mapping[str, JobRecord]) -> str:
     stopped = [name for name, workers in plan.workers.items() if workers < _fewest(jobs.get(name))]
     if stopped and len(stopped) == len(plan.workers):
         return "the job stops" if len(stopped) == 1 else "all jobs stop"
@@ -54,7 +54,7 @@ def _answer(plan: PrecomputedPlan, jobs: Mapping[str, JobFacts]) -> str:
     return "; ".join(words)
 
 
-def _fewest(facts: JobFacts | None) -> int:
+def _fewest(facts: JobRecord | None) -> int:
     """Workers without which it stops."""
     return max(1, facts.demand.workers_min) if facts is not None and facts.demand is not None else 1
 

@@ -4,15 +4,14 @@ import getpass
 
 import msgspec
 
+from eagle_eye.access.addresses import addresses_of, is_loopback
 from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.listen_address import is_loopback
 from eagle_eye.access.tokens import own_token
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.rpc.control_client import call
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.rpc.operator_client import Question
-from eagle_eye.rpc.server_addresses import addresses_of
 
 
 def ask(config: Config, server: str, what: str, message: Question | None = None) -> Body:

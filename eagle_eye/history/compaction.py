@@ -17,7 +17,7 @@ from eagle_eye.config import HistoryConfig
 from eagle_eye.errors import HistoryError
 
 from .file_names import MERGED, HistoryFile, visible, window_of
-from .object_store import Place
+from .object_store import ObjectStore
 from .parquet_tables import ROW_GROUP, writer_of
 
 GRACE_S = 300.0
@@ -32,10 +32,10 @@ MERGED_ROWS = 1 << 22
 log = logging.getLogger(__name__)
 
 
-class Tender:
+class Compactor:
     """Looks after the files of some partitions."""
 
-    def __init__(self, place: Place, config: HistoryConfig, clock: Clock) -> None:
+    def __init__(self, place: ObjectStore, config: HistoryConfig, clock: Clock) -> None:
         self._place = place
         self._config = config
         self._clock = clock
@@ -79,7 +79,7 @@ class Tender:
                 del self._covered[path]
 
 
-def merge(place: Place, files: Sequence[HistoryFile]) -> HistoryFile:
+def merge(place: ObjectStore, files: Sequence[HistoryFile]) -> HistoryFile:
     """One file with all rows of several, of whatever schemas; a row that is there twice stays once. Raises HistoryError."""
     first = files[0]
     merged = HistoryFile(
@@ -104,7 +104,7 @@ def merge(place: Place, files: Sequence[HistoryFile]) -> HistoryFile:
     return merged
 
 
-def _schema_of(place: Place, file: HistoryFile) -> Any:
+def _schema_of(place: ObjectStore, file: HistoryFile) -> Any:
     """Words are plain, so that dictionaries of several files go together."""
     with place.filesystem.open(place.url(file), "rb") as opened:
         schema = pq.read_schema(opened)

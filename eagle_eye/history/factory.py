@@ -12,24 +12,24 @@ from eagle_eye.types import Notice
 from .history_service import HistoryService
 
 if TYPE_CHECKING:
-    from .object_store import Place
+    from .object_store import ObjectStore
     from .queries import History
 
 
-def place_of(config: Config) -> "Place":
+def object_store_of(config: Config) -> "ObjectStore":
     """Where it lies. Raises ConfigError for a place that cannot be used."""
-    from .object_store import Place
+    from .object_store import ObjectStore
 
-    return Place.of(config.history.place or config.state / "history")
+    return ObjectStore.of(config.history.place or config.state / "history")
 
 
 def open_history(config: Config) -> "History":
     """To ask. Raises ConfigError."""
     from .queries import History
 
-    return History(place_of(config))
+    return History(object_store_of(config))
 
 
 def history_service(config: Config, stream: Stream, partition: int, clock: Clock, on_notice: Callable[[Notice], None]) -> HistoryService:
     """To write one partition; a place that cannot be used is told as a notice."""
-    return HistoryService(stream, partition, partial(place_of, config), config.history, clock=clock, on_notice=on_notice)
+    return HistoryService(stream, partition, partial(object_store_of, config), config.history, clock=clock, on_notice=on_notice)

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFigures:
+class PartitionHistoryMetrics:
     """What the history of one partition has done since this process owns it."""
 
     partition: int
@@ -25,7 +25,7 @@ class HistoryFigures:
 class HistoryMetrics:
     """A source for `Metrics.add`."""
 
-    def __init__(self, look: Callable[[], Iterable[HistoryFigures]]) -> None:
+    def __init__(self, look: Callable[[], Iterable[PartitionHistoryMetrics]]) -> None:
         """`look`: one for each partition that is written here now."""
         self._look = look
 
@@ -39,7 +39,7 @@ class HistoryMetrics:
             yield family
 
 
-_FAMILIES: tuple[tuple[str, str, Callable[[HistoryFigures], float], bool], ...] = (
+_FAMILIES: tuple[tuple[str, str, Callable[[PartitionHistoryMetrics], float], bool], ...] = (
     ("eagle_eye_history_files", "Files of the history that were written.", lambda each: each.files, True),
     ("eagle_eye_history_rows", "Rows of the history that were written.", lambda each: each.rows, True),
     ("eagle_eye_history_bytes", "Bytes of the history that were written.", lambda each: each.bytes, True),

@@ -14,18 +14,18 @@ from eagle_eye.config import HistoryConfig
 from eagle_eye.errors import EagleEyeError, HistoryError, StreamUnavailable
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.start_offset import offset_before, resume_at
-from eagle_eye.stream.tailer import Follower
+from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Notice
 
 from .counts import WriterCounts
-from .history_metrics import HistoryFigures
+from .history_metrics import PartitionHistoryMetrics
 
 if TYPE_CHECKING:  # pyarrow takes a second to load: that is done in the thread, so that nobody waits for it
-    from .compaction import Tender
-    from .object_store import Place
+    from .compaction import Compactor
+    from .object_store import ObjectStore
     from .partition_writer import PartitionWriter
 
-GROUP = "eagle-eye.history"
+HISTORY_GROUP = "eagle-eye.history"
 WARM_S = 600.0
 """Of records before the first that is written: schemas, and batches that may come again."""
 READ_LIMIT = 4096
@@ -42,7 +42,7 @@ class HistoryService:
     """Writes the history of one partition. `start` and `stop` once each."""
 
     def __init__(
-        self, stream: Stream, partition: int, place: "Callable[[], Place]", config: HistoryConfig, *, clock: Clock,
+        self, stream: Stream, partition: int, place: "Callable[[], ObjectStore]", config: HistoryConfig, *, clock: Clock,
         on_notice: Callable[[Notice], None],
     ) -> None:
         """`place` is asked in the thread. Whoever owns partition 0 also removes what is too old, of all partitions."""
@@ -71,10 +71,10 @@ class HistoryService:
         self._thread.join(JOIN_S)
 
     @property
-    def figures(self) -> HistoryFigures:
+    def figures(self) -> PartitionHistoryMetrics:
         """So far."""
         counts = self._before + self._counts
-        return HistoryFigures(
+        return PartitionHistoryMetrics(
             partition=self._partition, files=counts.files, rows=counts.rows, bytes=counts.bytes, skipped=counts.skipped,
             failures=self._failures, behind_s=self._behind_s,
         )  # fmt: skip
@@ -96,31 +96,31 @@ class HistoryService:
 
     def _write(self) -> None:
         """Until told to stop, or until the stream begins anew. Raises EagleEyeError; what is not durable then is read again."""
-        from .compaction import Tender
+        from .compaction import Compactor
         from .partition_writer import PartitionWriter
 
         place = self._open()
         writer = PartitionWriter(place, self._partition, file_s=self._config.file_s)
         self._before, self._counts = self._before + self._counts, writer.counts
         try:
-            self._follow(writer, Tender(place, self._config, self._clock))
+            self._follow(writer, Compactor(place, self._config, self._clock))
         finally:
             writer.abandon()
 
-    def _follow(self, writer: "PartitionWriter", tender: "Tender") -> None:
+    def _follow(self, writer: "PartitionWriter", tender: "Compactor") -> None:
         """From where the files end."""
-        offset = resume_at(self._stream, GROUP, OBSERVATIONS, self._partition)
+        offset = resume_at(self._stream, HISTORY_GROUP, OBSERVATIONS, self._partition)
         self._warm(writer, offset)
-        follower = Follower(self._stream, OBSERVATIONS, self._partition, offset)
+        follower = Tailer(self._stream, OBSERVATIONS, self._partition, offset)
         while not self._stop.is_set():
             messages = follower.read(READ_LIMIT)
             if messages is None:
                 log.warning("the stream of partition %d has begun anew; so does the history", self._partition)
-                self._stream.commit(GROUP, OBSERVATIONS, self._partition, follower.offset)
+                self._stream.commit(HISTORY_GROUP, OBSERVATIONS, self._partition, follower.offset)
                 return
             done = writer.take(messages)
             if done is not None:
-                self._stream.commit(GROUP, OBSERVATIONS, self._partition, done)
+                self._stream.commit(HISTORY_GROUP, OBSERVATIONS, self._partition, done)
                 self._behind_s = max(0.0, self._clock.now() - messages[-1].time)
                 self._well()
             if not messages:
@@ -137,7 +137,7 @@ class HistoryService:
             writer.warm(message for message in messages if message.offset < offset)
             begin = messages[-1].offset + 1
 
-    def _tend(self, tender: "Tender") -> None:
+    def _tend(self, tender: "Compactor") -> None:
         now = self._clock.monotonic()
         if now >= self._tend_at:
             self._tend_at = now + TEND_S

@@ -17,7 +17,7 @@ NEW = ".new"
 """Folder of files that are still being written, in a directory."""
 
 
-class Place:
+class ObjectStore:
     """A folder of history files. Every method may raise HistoryError."""
 
     def __init__(self, filesystem: Any, root: str, name: str) -> None:

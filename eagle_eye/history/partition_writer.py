@@ -23,7 +23,7 @@ from eagle_eye.types import SchemaRecord
 
 from .counts import WriterCounts
 from .file_names import HistoryFile, table_of, window_of
-from .object_store import Place
+from .object_store import ObjectStore
 from .parquet_tables import Blocks, Origin, TableFile
 
 CHUNK_BYTES = 64 << 20
@@ -83,7 +83,7 @@ class _Sender:
 class PartitionWriter:
     """Writes one partition. Not for several threads."""
 
-    def __init__(self, place: Place, partition: int, *, file_s: float, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, place: ObjectStore, partition: int, *, file_s: float, chunk_bytes: int = CHUNK_BYTES) -> None:
         """`file_s`: seconds of the stream's time in one file."""
         self.counts = WriterCounts()
         self._place = place

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from eagle_eye.errors import HistoryError
 
 from .file_names import HistoryFile, visible
-from .object_store import Place
+from .object_store import ObjectStore
 from .parquet_tables import KEYS, STEP_KEYS
 
 AGGREGATES = {"mean": "avg", "min": "min", "max": "max", "last": "arg_max", "count": "count"}
@@ -33,7 +33,7 @@ SAMPLED = 50
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Metric:
+class MetricColumn:
     """One column of one table."""
 
     table: str
@@ -44,7 +44,7 @@ class Metric:
 class History:
     """Reads a place. Thread-safe; every method may raise HistoryError."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ObjectStore) -> None:
         self._place = place
         self._database: Any = None
         self._lock = threading.Lock()
@@ -60,12 +60,12 @@ class History:
         """kind/source of readings, steps/source of steps."""
         return tuple(self._place.tables())
 
-    def metrics(self, table: str = "") -> tuple[Metric, ...]:
+    def metrics(self, table: str = "") -> tuple[MetricColumn, ...]:
         """All that the newest files hold; `table` may also be a kind alone."""
         found = set()
         for name in self._tables_of(table, missing=not table):
             for file in visible(self._place.files(name))[-SAMPLED:]:
-                found |= {Metric(name, column) for column in self._columns(file) if column not in _keys_of(name)}
+                found |= {MetricColumn(name, column) for column in self._columns(file) if column not in _keys_of(name)}
         return tuple(sorted(found))
 
     def entities(self, table: str, *, since: float, until: float, job: str = "") -> tuple[tuple[str, str, str], ...]:

@@ -5,55 +5,55 @@ mode with `synchronous=NORMAL`: what was written survives the death of any proce
 writes may be gone, never half there.
 """
 
-from .alerts import Alerts
-from .approval_links import Invitations
-from .cordons import Cordons
-from .epochs import Epochs
-from .findings import Findings
-from .incidents import Incidents
-from .leases import Leases
-from .live_planning import LivePlanning
-from .metric_queries import Figures
+from .alert_table import AlertTable
+from .approval_link_table import ApprovalLinkTable
+from .cordon_table import CordonTable
+from .epoch_table import EpochTable
+from .finding_table import FindingTable
+from .incident_table import IncidentTable
+from .lease_table import LeaseTable
+from .metric_queries import MetricQueries
 from .outbox import Outbox
-from .plans import Plans
+from .plan_table import PlanTable
+from .planning_table import PlanningTable
 from .records import (
     AlertRecord,
+    ApprovalLink,
     Cordon,
-    Holder,
     IncidentRecord,
-    Invitation,
-    JobFacts,
-    KeptVerdict,
+    JobRecord,
     Lease,
-    Letter,
-    Moment,
+    LeaseHolder,
+    Notification,
     StateChange,
     Throughput,
+    TimelineEntry,
     TransitionCost,
+    VerdictRecord,
 )
 from .retention import Retention
-from .throughputs import Throughputs
+from .throughput_table import ThroughputTable
 from .timeline import Timeline
 
 __all__ = [
     "AlertRecord",
+    "ApprovalLink",
     "Cordon",
-    "Holder",
     "IncidentRecord",
-    "Invitation",
-    "JobFacts",
-    "KeptVerdict",
+    "JobRecord",
     "Lease",
+    "LeaseHolder",
     "Ledger",
-    "Letter",
-    "Moment",
+    "Notification",
     "StateChange",
     "Throughput",
+    "TimelineEntry",
     "TransitionCost",
+    "VerdictRecord",
 ]
 
 
-class Ledger(Timeline, Leases, Incidents, Findings, Plans, Epochs, Cordons, Outbox, Alerts, Retention, Figures, Invitations, Throughputs, LivePlanning):
+class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, ThroughputTable, PlanningTable):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader

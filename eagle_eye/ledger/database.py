@@ -16,8 +16,8 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import LedgerError, LedgerUnavailable, LedgerVersion, Stale
 
 from . import tables
-from .dialect import Database
-from .sqlite import SqliteFile
+from .dialect import Dialect
+from .sqlite import SqliteDialect
 
 RETRY_S = 0.2
 """Between two attempts to reach a database that has gone away."""
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
-Opened = TypeVar("Opened", bound="Store")
+Opened = TypeVar("Opened", bound="Database")
 
 
-class Store:
+class Database:
     """One ledger, opened. Subclasses add what is kept in it."""
 
-    def __init__(self, database: Database, *, writable: bool, patience_s: float = 0.0, clock: Clock | None = None) -> None:
-        self._database = database
+    def __init__(self, dialect: Dialect, *, writable: bool, patience_s: float = 0.0, clock: Clock | None = None) -> None:
+        self._dialect = dialect
         self._writable = writable
         self._patience_s = patience_s
         self._clock = clock or SystemClock()
@@ -48,18 +48,18 @@ class Store:
         no ledger, of a newer version, or cannot be read or written.
         """
         clock = clock or SystemClock()
-        store = cls(_database(place, read_only, password, clock), writable=not read_only, patience_s=patience_s, clock=clock)
+        database = cls(_dialect_of(place, read_only, password, clock), writable=not read_only, patience_s=patience_s, clock=clock)
         try:
-            store._database.prepare()
-            store._bring_up_to_date()
+            database._dialect.prepare()
+            database._bring_up_to_date()
         except LedgerError:
-            store.close()
+            database.close()
             raise
-        return store
+        return database
 
     def close(self) -> None:
         """Release the connections."""
-        self._database.engine.dispose()
+        self._dialect.engine.dispose()
 
     def write_as(self, lease: str, term: int) -> None:
         """From now on write only while this term of the lease is the last one; Stale otherwise."""
@@ -71,14 +71,14 @@ class Store:
 
     @property
     def _name(self) -> str:
-        return self._database.name
+        return self._dialect.name
 
     # --- transactions --------------------------------------------------------------------------------------------
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         """A consistent view."""
-        with self._told(), self._database.reading() as connection, connection.begin():
+        with self._translated_errors(), self._dialect.reading() as connection, connection.begin():
             yield connection
 
     @contextmanager
@@ -86,25 +86,25 @@ class Store:
         """One transaction: all of it, or nothing if the block raises. No other writes meanwhile."""
         if not self._writable:
             raise LedgerError(f"{self._name} was opened for reading only")
-        with self._told(), self._database.writing() as connection:
+        with self._translated_errors(), self._dialect.writing() as connection:
             transaction = connection.begin()
             try:
-                self._database.alone(connection)
+                self._dialect.lock_writes(connection)
                 if fenced and self._fence is not None:
                     self._check_fence(connection, *self._fence)
                 yield connection
-                mark = self._database.mark(connection)
+                transaction_id = self._dialect.transaction_id(connection)
             except BaseException:
                 transaction.rollback()
                 raise
-            self._commit(transaction.commit, mark)
+            self._commit(transaction.commit, transaction_id)
 
-    def _commit(self, commit: Callable[[], None], mark: str) -> None:
+    def _commit(self, commit: Callable[[], None], transaction: str) -> None:
         """A commit whose answer was lost may have been kept: the database tells."""
         try:
             commit()
         except DBAPIError as error:
-            if not (self._database.lost(error) and self._database.kept(mark)):
+            if not (self._dialect.is_disconnect(error) and self._dialect.was_committed(transaction)):
                 raise
 
     def _check_fence(self, connection: Connection, lease: str, term: int) -> None:
@@ -113,13 +113,13 @@ class Store:
             raise Stale(f"term {term} of {lease!r} is over: term {last} writes the ledger now; this process must stop")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Turn the database's errors into ours."""
         try:
             yield
         except DBAPIError as error:
-            kind = LedgerUnavailable if self._database.lost(error) else LedgerError
-            raise kind(self._database.words(error.orig)) from error
+            kind = LedgerUnavailable if self._dialect.is_disconnect(error) else LedgerError
+            raise kind(self._dialect.describe(error.orig)) from error
         except SQLAlchemyError as error:
             raise LedgerError(f"{self._name}: {error}") from error
         except msgspec.MsgspecError as error:
@@ -182,25 +182,25 @@ def put(connection: Connection, table: Table, key: dict[str, Any], values: dict[
         connection.execute(insert(table).values(**key, **values))
 
 
-def words(noun: Any) -> str:
+def to_json(noun: Any) -> str:
     """A noun as it is kept."""
     return msgspec.json.encode(noun).decode()
 
 
-def _database(place: str | Path, read_only: bool, password: str, clock: Clock) -> Database:
+def _dialect_of(place: str | Path, read_only: bool, password: str, clock: Clock) -> Dialect:
     if isinstance(place, Path) or "://" not in place:
-        return SqliteFile(Path(place), read_only=read_only)
+        return SqliteDialect(Path(place), read_only=read_only)
     try:
         url = make_url(place)
     except ArgumentError:
         raise LedgerError(f"{place!r} is no URL of a ledger: give a path, or postgresql://user@host/database") from None
     backend = url.get_backend_name()
     if backend == "sqlite" and url.database:
-        return SqliteFile(Path(url.database), read_only=read_only)
+        return SqliteDialect(Path(url.database), read_only=read_only)
     if backend in ("postgresql", "postgres") and url.database:
-        from .postgresql import PostgreSql
+        from .postgresql import PostgreSqlDialect
 
-        return PostgreSql(url, password, clock=clock)
+        return PostgreSqlDialect(url, password, clock=clock)
     raise LedgerError(f"a ledger cannot be kept in {backend}: give a path, or postgresql://user@host/database")
 
 

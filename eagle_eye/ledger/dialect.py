@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 
-class Database(Protocol):
+class Dialect(Protocol):
     """One database, reached. Its methods raise SQLAlchemy's errors."""
 
     name: str
@@ -25,26 +25,26 @@ class Database(Protocol):
         """A connection whose transaction is the only one that writes."""
         ...
 
-    def alone(self, connection: Connection) -> None:
+    def lock_writes(self, connection: Connection) -> None:
         """Called first in each writing transaction: wait until no other writes."""
         ...
 
-    def now(self, connection: Connection, told: float) -> float:
+    def now(self, connection: Connection, caller_time: float) -> float:
         """The time by which leases run out: of the caller, or of the database where the callers' clocks differ."""
         ...
 
-    def mark(self, connection: Connection) -> str:
+    def transaction_id(self, connection: Connection) -> str:
         """Something by which this transaction is known again."""
         ...
 
-    def kept(self, mark: str) -> bool:
+    def was_committed(self, transaction: str) -> bool:
         """Whether the transaction of that mark was kept although its commit was not answered."""
         ...
 
-    def lost(self, error: DBAPIError) -> bool:
+    def is_disconnect(self, error: DBAPIError) -> bool:
         """True where the database has gone away and may come back: nothing was kept, and trying again may help."""
         ...
 
-    def words(self, error: BaseException | None) -> str:
+    def describe(self, error: BaseException | None) -> str:
         """The error and its remedy."""
         ...

@@ -7,14 +7,14 @@ from sqlalchemy import Row, select
 
 from eagle_eye.types import IncidentState, Outcome, Verdict
 
-from .database import Store, patient
+from .database import Database, patient
 from .tables import incidents, outcomes, verdicts
 
 NOT_OVER = (IncidentState.OPEN, IncidentState.CONTAINED, IncidentState.HEALING, IncidentState.FAILED)
 """States that somebody should look at: something is under way, or nothing helped."""
 
 
-class IncidentLine(NamedTuple):
+class IncidentMetricRow(NamedTuple):
     """What is counted of an incident."""
 
     id: str
@@ -24,7 +24,7 @@ class IncidentLine(NamedTuple):
     opened: float
 
 
-class VerdictLine(NamedTuple):
+class VerdictMetricRow(NamedTuple):
     """What is counted of a guard's verdict."""
 
     number: int
@@ -41,18 +41,18 @@ class _Body(msgspec.Struct):
     severity: str
 
 
-class Figures(Store):
+class MetricQueries(Database):
     """Nothing here is decoded further than it is counted."""
 
     @patient
-    def incidents_present(self, limit: int = 1000) -> tuple[IncidentLine, ...]:
+    def incidents_present(self, limit: int = 1000) -> tuple[IncidentMetricRow, ...]:
         """Those that are not over, newest first."""
         query = select(incidents).where(incidents.c.state.in_([str(state) for state in NOT_OVER]))
         with self._reading() as connection:
             return tuple(_line(row) for row in connection.execute(query.order_by(incidents.c.opened.desc()).limit(limit)))
 
     @patient
-    def incidents_opened(self, since: float, limit: int = 1000) -> tuple[IncidentLine, ...]:
+    def incidents_opened(self, since: float, limit: int = 1000) -> tuple[IncidentMetricRow, ...]:
         """Those that were opened then or later, oldest first."""
         query = select(incidents).where(incidents.c.opened >= since).order_by(incidents.c.opened).limit(limit)
         with self._reading() as connection:
@@ -66,15 +66,15 @@ class Figures(Store):
             return tuple(msgspec.json.decode(body, type=Outcome) for body in connection.execute(query).scalars())
 
     @patient
-    def verdicts_since(self, since: float, *, after: int = 0, limit: int = 1000) -> tuple[VerdictLine, ...]:
+    def verdicts_since(self, since: float, *, after: int = 0, limit: int = 1000) -> tuple[VerdictMetricRow, ...]:
         """Said then or later, and after the row of that number; in order."""
         query = select(verdicts.c.number, verdicts.c.body).where(verdicts.c.number > after, verdicts.c.time >= since)
         with self._reading() as connection:
             rows = connection.execute(query.order_by(verdicts.c.number).limit(limit)).all()
             said = [(row.number, msgspec.json.decode(row.body, type=Verdict)) for row in rows]
-            return tuple(VerdictLine(number, each.guard, type(each).__name__.lower()) for number, each in said)
+            return tuple(VerdictMetricRow(number, each.guard, type(each).__name__.lower()) for number, each in said)
 
 
-def _line(row: Row[tuple[object, ...]]) -> IncidentLine:
+def _line(row: Row[tuple[object, ...]]) -> IncidentMetricRow:
     body = msgspec.json.decode(row.body, type=_Body)
-    return IncidentLine(row.id, body.cause, body.severity, row.state, row.opened)
+    return IncidentMetricRow(row.id, body.cause, body.severity, row.state, row.opened)

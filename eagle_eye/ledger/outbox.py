@@ -4,29 +4,29 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from .database import Store, patient
-from .records import Letter
+from .database import Database, patient
+from .records import Notification
 from .tables import outbox
 
 
-class Outbox(Store):
+class Outbox(Database):
     """Letters to webhooks. The sender owns the retries."""
 
     @patient
     def post(self, name: str, body: str, now: float) -> int:
         """Put a letter for the webhook of that name into the box; returns its id."""
         with self._writing() as connection:
-            return put_letter(connection, name, body, now)
+            return put_notification(connection, name, body, now)
 
     @patient
-    def due(self, now: float, limit: int = 20) -> tuple[Letter, ...]:
+    def due(self, now: float, limit: int = 20) -> tuple[Notification, ...]:
         """Letters whose next try has come, longest waiting first."""
         mine = (outbox.c.done.is_(None), outbox.c.next_try <= now)
         query = select(outbox).where(*mine).order_by(outbox.c.next_try, outbox.c.id).limit(limit)
         with self._reading() as connection:
             return tuple(_letter(row) for row in connection.execute(query))
 
-    def unsent(self, name: str, limit: int = 500) -> tuple[Letter, ...]:
+    def unsent(self, name: str, limit: int = 500) -> tuple[Notification, ...]:
         """The letters to one receiver that are still to arrive, in the order in which they were written."""
         query = select(outbox).where(outbox.c.done.is_(None), outbox.c.name == name).order_by(outbox.c.id).limit(limit)
         with self._reading() as connection:
@@ -62,7 +62,7 @@ class Outbox(Store):
             _tried(connection, letter, done=now, error=error)
 
 
-def put_letter(connection: Connection, name: str, body: str, now: float) -> int:
+def put_notification(connection: Connection, name: str, body: str, now: float) -> int:
     """Within a transaction: a letter into the box; returns its id."""
     values = {"name": name, "body": body, "made": now, "attempts": 0, "next_try": now, "error": ""}
     key = connection.execute(insert(outbox).values(**values)).inserted_primary_key
@@ -74,5 +74,5 @@ def _tried(connection: Connection, letter: int, **values: float | str) -> None:
     connection.execute(update(outbox).where(outbox.c.id == letter).values(attempts=outbox.c.attempts + 1, **values))
 
 
-def _letter(row: Row[tuple[object, ...]]) -> Letter:
-    return Letter(id=row.id, name=row.name, body=row.body, made=row.made, attempts=row.attempts, next_try=row.next_try)
+def _letter(row: Row[tuple[object, ...]]) -> Notification:
+    return Notification(id=row.id, name=row.name, body=row.body, made=row.made, attempts=row.attempts, next_try=row.next_try)

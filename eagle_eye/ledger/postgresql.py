@@ -32,7 +32,7 @@ GONE = ("08", "57P", "25P03")
 """SQLSTATE: connection exceptions, operator intervention, idle_in_transaction_session_timeout (PostgreSQL, appendix A)."""
 
 
-class PostgreSql:
+class PostgreSqlDialect:
     """A `Database` on a server. Times of leases are the server's: the clocks of its clients may differ."""
 
     def __init__(self, url: URL, password: str, *, clock: Clock) -> None:
@@ -52,36 +52,36 @@ class PostgreSql:
     def writing(self) -> Connection:
         return self.engine.connect()
 
-    def alone(self, connection: Connection) -> None:
+    def lock_writes(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": TURN})
 
-    def now(self, connection: Connection, _told: float) -> float:
+    def now(self, connection: Connection, _caller_time: float) -> float:
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
-    def mark(self, connection: Connection) -> str:
+    def transaction_id(self, connection: Connection) -> str:
         return str(connection.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
 
-    def kept(self, mark: str) -> bool:
+    def was_committed(self, transaction: str) -> bool:
         """Waits for the server to come back. Raises LedgerUnavailable if it does not: then nobody knows."""
         deadline = self._clock.monotonic() + KEPT_S
         while True:
             try:
                 with self.engine.connect() as connection:
-                    status = connection.execute(text("SELECT pg_xact_status(CAST(:mark AS xid8))"), {"mark": mark}).scalar()
+                    status = connection.execute(text("SELECT pg_xact_status(CAST(:transaction AS xid8))"), {"transaction": transaction}).scalar()
                 if status != "in progress":
                     return bool(status == "committed")
             except DBAPIError as error:
-                if not self.lost(error) or self._clock.monotonic() >= deadline:
-                    raise LedgerUnavailable(self.words(error.orig)) from error
+                if not self.is_disconnect(error) or self._clock.monotonic() >= deadline:
+                    raise LedgerUnavailable(self.describe(error.orig)) from error
             self._clock.sleep(PAUSE_S)
 
-    def lost(self, error: DBAPIError) -> bool:
+    def is_disconnect(self, error: DBAPIError) -> bool:
         if not isinstance(error.orig, psycopg.Error) or any(words in str(error.orig) for words in REFUSED):
             return False
         state = error.orig.sqlstate
         return state.startswith(GONE) if state else isinstance(error.orig, psycopg.OperationalError)
 
-    def words(self, error: BaseException | None) -> str:
+    def describe(self, error: BaseException | None) -> str:
         said = " ".join(" ".join(line for line in str(error).splitlines() if not line.startswith("\t")).split())  # its hints are indented; ours follows
         if "authentication failed" in said or "no password supplied" in said:
             remedy = "put the right password into ledger.password_file or EAGLE_EYE_LEDGER_PASSWORD"

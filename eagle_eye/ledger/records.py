@@ -5,11 +5,11 @@ import msgspec
 from eagle_eye.types import Demand, Incident, IncidentState, Layout, Verdict
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A plain frozen value."""
 
 
-class Holder(Value, frozen=True, kw_only=True):
+class LeaseHolder(LedgerRecord, frozen=True, kw_only=True):
     """A process that may hold a lease."""
 
     host: str
@@ -18,13 +18,13 @@ class Holder(Value, frozen=True, kw_only=True):
     """Random id of this life of the process."""
 
 
-class Lease(Value, frozen=True, kw_only=True):
+class Lease(LedgerRecord, frozen=True, kw_only=True):
     """Who holds what, and until when."""
 
     name: str
     term: int
     """Rises each time that the holder changes."""
-    holder: Holder
+    holder: LeaseHolder
     since: float
     until: float
 
@@ -32,7 +32,7 @@ class Lease(Value, frozen=True, kw_only=True):
         return f"process {self.holder.pid} on {self.holder.host} (term {self.term})"
 
 
-class IncidentRecord(Value, frozen=True, kw_only=True):
+class IncidentRecord(LedgerRecord, frozen=True, kw_only=True):
     """The last revision of an incident and where it stands."""
 
     incident: Incident
@@ -42,14 +42,14 @@ class IncidentRecord(Value, frozen=True, kw_only=True):
     """When it came into this state."""
 
 
-class StateChange(Value, frozen=True, kw_only=True):
+class StateChange(LedgerRecord, frozen=True, kw_only=True):
     """One step in the life of an incident."""
 
     state: IncidentState
     time: float
 
 
-class KeptVerdict(Value, frozen=True, kw_only=True):
+class VerdictRecord(LedgerRecord, frozen=True, kw_only=True):
     """What a guard said about a plan."""
 
     plan: str
@@ -58,7 +58,7 @@ class KeptVerdict(Value, frozen=True, kw_only=True):
     time: float
 
 
-class JobFacts(Value, frozen=True, kw_only=True):
+class JobRecord(LedgerRecord, frozen=True, kw_only=True):
     """What a job's coordinator has told the leader."""
 
     layout: Layout
@@ -72,7 +72,7 @@ class JobFacts(Value, frozen=True, kw_only=True):
     """None: it is not elastic, and nobody changes its size."""
 
 
-class Cordon(Value, frozen=True, kw_only=True):
+class Cordon(LedgerRecord, frozen=True, kw_only=True):
     """A node that must not take part until a person, or the plan that undoes it, releases it."""
 
     node: str
@@ -82,7 +82,7 @@ class Cordon(Value, frozen=True, kw_only=True):
     since: float
 
 
-class Letter(Value, frozen=True, kw_only=True):
+class Notification(LedgerRecord, frozen=True, kw_only=True):
     """A webhook call that is to be made."""
 
     id: int
@@ -94,7 +94,7 @@ class Letter(Value, frozen=True, kw_only=True):
     next_try: float
 
 
-class AlertRecord(Value, frozen=True, kw_only=True):
+class AlertRecord(LedgerRecord, frozen=True, kw_only=True):
     """What was said to people about one incident, or about a storm of them."""
 
     id: str
@@ -114,7 +114,7 @@ class AlertRecord(Value, frozen=True, kw_only=True):
     """What was said last."""
 
 
-class Moment(Value, frozen=True, kw_only=True):
+class TimelineEntry(LedgerRecord, frozen=True, kw_only=True):
     """One line of an incident's story."""
 
     time: float
@@ -123,7 +123,7 @@ class Moment(Value, frozen=True, kw_only=True):
     text: str
 
 
-class Invitation(Value, frozen=True, kw_only=True):
+class ApprovalLink(LedgerRecord, frozen=True, kw_only=True):
     """A link under which one plan may be decided, once."""
 
     plan: str
@@ -140,7 +140,7 @@ class Invitation(Value, frozen=True, kw_only=True):
     """What was said then."""
 
 
-class Throughput(Value, frozen=True, kw_only=True):
+class Throughput(LedgerRecord, frozen=True, kw_only=True):
     """What a job reached on so many workers while nothing was wrong."""
 
     job: str
@@ -153,7 +153,7 @@ class Throughput(Value, frozen=True, kw_only=True):
     """When it was seen last."""
 
 
-class TransitionCost(Value, frozen=True, kw_only=True):
+class TransitionCost(LedgerRecord, frozen=True, kw_only=True):
     """What a transition of a job took, part by part."""
 
     job: str

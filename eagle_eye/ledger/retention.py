@@ -5,14 +5,14 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, Table, delete, select
 
 from . import tables
-from .database import Store, patient
-from .incidents import UNDER_WAY
+from .database import Database, patient
+from .incident_table import UNDER_WAY
 
 AT_ONCE = 500
 """Rows of one transaction: nobody waits long for its turn."""
 
 
-class Retention(Store):
+class Retention(Database):
     """Keeps the ledger from growing for ever. What is open, cordoned or unsent stays, however old."""
 
     def sweep(self, before: float) -> int:

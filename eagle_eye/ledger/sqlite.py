@@ -16,7 +16,7 @@ BUSY_S = 5.0
 BUSY_PAUSE_S = 0.01
 
 
-class SqliteFile:
+class SqliteDialect:
     """A `Database` of one machine. What was written survives the death of any process."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
@@ -41,22 +41,22 @@ class SqliteFile:
     def writing(self) -> Connection:
         return self.engine.connect().execution_options(eagle_eye_writes=True)
 
-    def alone(self, connection: Connection) -> None:
+    def lock_writes(self, connection: Connection) -> None:
         """Its BEGIN has seen to it."""
 
-    def now(self, _connection: Connection, told: float) -> float:
-        return told
+    def now(self, _connection: Connection, caller_time: float) -> float:
+        return caller_time
 
-    def mark(self, _connection: Connection) -> str:
+    def transaction_id(self, _connection: Connection) -> str:
         return ""
 
-    def kept(self, _mark: str) -> bool:
+    def was_committed(self, _transaction: str) -> bool:
         return False
 
-    def lost(self, _error: DBAPIError) -> bool:
+    def is_disconnect(self, _error: DBAPIError) -> bool:
         return False
 
-    def words(self, error: BaseException | None) -> str:
+    def describe(self, error: BaseException | None) -> str:
         said = str(error)
         if "locked" in said or "busy" in said:
             remedy = f"another process has been writing it for more than {BUSY_S:g} s; see which with `fuser {self.name}`"

@@ -5,71 +5,71 @@ from itertools import groupby
 
 from eagle_eye.types import Allow, Incident
 
-from .brakes import Brakes
-from .findings import Findings
-from .incidents import Incidents
-from .plans import Plans
-from .records import KeptVerdict, Moment
+from .brake_table import BrakeTable
+from .finding_table import FindingTable
+from .incident_table import IncidentTable
+from .plan_table import PlanTable
+from .records import TimelineEntry, VerdictRecord
 
 
-class Timeline(Incidents, Findings, Plans, Brakes):
+class Timeline(IncidentTable, FindingTable, PlanTable, BrakeTable):
     """Joins incidents, findings, plans and what people said."""
 
-    def timeline(self, incident: str) -> tuple[Moment, ...]:
+    def timeline(self, incident: str) -> tuple[TimelineEntry, ...]:
         """Everything about an incident, oldest first; nothing if there is no such incident."""
         revisions = self.incident(incident)
         if not revisions:
             return ()
         moments = [*self._told_by_diagnosis(revisions), *self._told_by_plans(incident), *self._told_by_people(incident)]
-        moments += [Moment(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
+        moments += [TimelineEntry(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
         return tuple(sorted(dict.fromkeys(moments), key=lambda moment: moment.time))
 
-    def _told_by_diagnosis(self, revisions: tuple[Incident, ...]) -> Iterator[Moment]:
+    def _told_by_diagnosis(self, revisions: tuple[Incident, ...]) -> Iterator[TimelineEntry]:
         last = revisions[-1]
-        yield Moment(time=last.since, what="fault", text="the fault began")
+        yield TimelineEntry(time=last.since, what="fault", text="the fault began")
         for finding in self.findings_of(last.findings):
             proof = finding.evidence[0].text if finding.evidence else ""
             text = f"{finding.kind} at {finding.entity}, by {finding.detector} (score {finding.score:.2f}): {proof}"
-            yield Moment(time=finding.time, what="finding", text=text)
+            yield TimelineEntry(time=finding.time, what="finding", text=text)
         for revision in revisions:
-            yield Moment(time=revision.time, what="incident", text=_told(revision))
+            yield TimelineEntry(time=revision.time, what="incident", text=_told(revision))
 
-    def _told_by_plans(self, incident: str) -> Iterator[Moment]:
+    def _told_by_plans(self, incident: str) -> Iterator[TimelineEntry]:
         for plan in reversed(self.plans(incident=incident, limit=1000)):
             own = ", which the job allowed itself" if plan.own else ""
-            yield Moment(time=plan.made, what="plan", text=f"{plan.action}{own}: {plan.reason}")
+            yield TimelineEntry(time=plan.made, what="plan", text=f"{plan.action}{own}: {plan.reason}")
             for step in self.progress(plan.id):
                 detail = f": {step.detail}" if step.detail else ""
-                yield Moment(time=step.time, what="step", text=f"{step.step} {step.state}{detail}")
+                yield TimelineEntry(time=step.time, what="step", text=f"{step.step} {step.state}{detail}")
             for word in self.approvals(digest=plan.digest):
                 said = "approved" if word.approved else "refused"
-                yield Moment(time=word.time, what="approval", text=f"{word.person} {said} {plan.action}")
+                yield TimelineEntry(time=word.time, what="approval", text=f"{word.person} {said} {plan.action}")
         yield from _told_by_guards(self.verdicts(incident=incident))
         for outcome in self.outcomes(incident=incident, limit=1000):
             detail = f": {outcome.detail}" if outcome.detail else ""
-            yield Moment(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
+            yield TimelineEntry(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
 
-    def _told_by_people(self, incident: str) -> Iterator[Moment]:
+    def _told_by_people(self, incident: str) -> Iterator[TimelineEntry]:
         for note in self.notes(incident):
-            yield Moment(time=note.time, what="note", text=f"{note.person}: {note.text}")
+            yield TimelineEntry(time=note.time, what="note", text=f"{note.person}: {note.text}")
         for breaker in self.breakers():
             if breaker.incident == incident:
                 opened = f"opened for {breaker.action} on {breaker.job}: {breaker.reason}"
-                yield Moment(time=breaker.since, what="breaker", text=opened)
+                yield TimelineEntry(time=breaker.since, what="breaker", text=opened)
                 if breaker.until is not None:
-                    yield Moment(time=breaker.until, what="breaker", text=f"closed by {breaker.person}")
+                    yield TimelineEntry(time=breaker.until, what="breaker", text=f"closed by {breaker.person}")
 
 
-def _told_by_guards(verdicts: Iterable[KeptVerdict]) -> Iterator[Moment]:
+def _told_by_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
     """Every hold and refusal with its reason; guards that let the same plan pass in a row are one line."""
     for (_, passed), same in groupby(verdicts, key=lambda kept: (kept.plan, isinstance(kept.verdict, Allow))):
         kept = list(same)
         if passed:
-            yield Moment(time=kept[-1].time, what="verdict", text=f"allowed by {', '.join(each.verdict.guard for each in kept)}")
+            yield TimelineEntry(time=kept[-1].time, what="verdict", text=f"allowed by {', '.join(each.verdict.guard for each in kept)}")
             continue
         for each in kept:
             said = type(each.verdict).__name__.lower()
-            yield Moment(time=each.time, what="verdict", text=f"{each.verdict.guard}: {said}, {each.verdict.reason}")
+            yield TimelineEntry(time=each.time, what="verdict", text=f"{each.verdict.guard}: {said}, {each.verdict.reason}")
 
 
 def _told(revision: Incident) -> str:

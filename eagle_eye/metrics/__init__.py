@@ -21,15 +21,15 @@ from eagle_eye.clock import Clock
 from eagle_eye.types import Event
 from eagle_eye.types.job_snapshot import JobSnapshot
 
-from .event_metrics import EventFigures
-from .healing_metrics import HealingFigures, LedgerView
-from .job_metrics import JobFigures
-from .process_metrics import PartitionFigures, ProcessFigures, families_of
+from .event_metrics import EventMetrics
+from .healing_metrics import HealingMetrics, LedgerView
+from .job_metrics import JobMetrics
+from .process_metrics import PartitionMetrics, ProcessMetrics, families_of
 
-__all__ = ["LedgerView", "Metrics", "PartitionFigures", "ProcessFigures"]
+__all__ = ["LedgerView", "Metrics", "PartitionMetrics", "ProcessMetrics"]
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     """Anything that has figures of its own to show at a scrape."""
 
     def collect(self) -> Iterable[Metric]: ...
@@ -38,14 +38,14 @@ class Source(Protocol):
 class Metrics:
     """Everything that one process shows. Thread-safe: fed by its services, read by the HTTP port."""
 
-    def __init__(self, process: Callable[[], ProcessFigures], ledger: LedgerView, clock: Clock) -> None:
+    def __init__(self, process: Callable[[], ProcessMetrics], ledger: LedgerView, clock: Clock) -> None:
         """`process` is asked at each scrape. `ledger` is read while this process leads, so that nothing is counted twice."""
         self.registry = CollectorRegistry(auto_describe=False)
         self._process = process
-        self._jobs = JobFigures()
-        self._events = EventFigures()
-        self._healing = HealingFigures(ledger, clock)
-        self._more: list[Source] = []
+        self._jobs = JobMetrics()
+        self._events = EventMetrics()
+        self._healing = HealingMetrics(ledger, clock)
+        self._more: list[MetricSource] = []
         self._lock = threading.Lock()
         self.registry.register(self)  # our own `collect` is all that it asks for
         ProcessCollector(registry=self.registry)
@@ -62,7 +62,7 @@ class Metrics:
             with self._lock:
                 self._events.hear(events)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: MetricSource) -> None:
         """Show the figures of one more service."""
         self._more.append(source)
 

@@ -13,7 +13,7 @@ FAILING_KEPT = 20_000
 OTHER = "other"
 
 
-class EventFigures:
+class EventMetrics:
     """Counts events by name, failures of collectors and records that spools had to drop."""
 
     def __init__(self) -> None:

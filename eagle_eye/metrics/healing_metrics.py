@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger.metric_queries import IncidentLine, VerdictLine
+from eagle_eye.ledger.metric_queries import IncidentMetricRow, VerdictMetricRow
 from eagle_eye.types import Breaker, Outcome
 
 OVERLAP_S = 600.0
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 class LedgerView(Protocol):
     """What is read of the ledger."""
 
-    def incidents_present(self, limit: int = ...) -> Sequence[IncidentLine]: ...
-    def incidents_opened(self, since: float, limit: int = ...) -> Sequence[IncidentLine]: ...
+    def incidents_present(self, limit: int = ...) -> Sequence[IncidentMetricRow]: ...
+    def incidents_opened(self, since: float, limit: int = ...) -> Sequence[IncidentMetricRow]: ...
     def outcomes_since(self, since: float, limit: int = ...) -> Sequence[Outcome]: ...
-    def verdicts_since(self, since: float, *, after: int = ..., limit: int = ...) -> Sequence[VerdictLine]: ...
+    def verdicts_since(self, since: float, *, after: int = ..., limit: int = ...) -> Sequence[VerdictMetricRow]: ...
     def breakers(self, *, at: float | None = ..., limit: int = ...) -> Sequence[Breaker]: ...
 
 
@@ -68,7 +68,7 @@ class _Histogram:
         return HistogramMetricFamily(name, text, buckets=list(zip(labels, reached, strict=True)), sum_value=self.total)
 
 
-class HealingFigures:
+class HealingMetrics:
     """Incidents now and so far, outcomes of actions, verdicts of guards, and how long it all took."""
 
     def __init__(self, ledger: LedgerView, clock: Clock) -> None:

@@ -97,7 +97,7 @@ class _Job:
         return max(0.0, step.end - self.committed) if math.isfinite(self.committed) else 0.0
 
 
-class JobFigures:
+class JobMetrics:
     """Of all jobs with a layout or a step; nodes without a job are none."""
 
     def __init__(self) -> None:

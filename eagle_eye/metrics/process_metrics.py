@@ -11,7 +11,7 @@ CLOCKS_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFigures:
+class PartitionMetrics:
     """Where one partition stands that this process reads."""
 
     partition: int
@@ -30,7 +30,7 @@ class PartitionFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFigures:
+class ProcessMetrics:
     """One look at this process."""
 
     role: str
@@ -41,7 +41,7 @@ class ProcessFigures:
     """Of the leader that this process knows of, itself or another; 0: none."""
     stream_away: bool = False
     ledger_away: bool = False
-    partitions: tuple[PartitionFigures, ...] = ()
+    partitions: tuple[PartitionMetrics, ...] = ()
     sessions: Mapping[str, int] = field(default_factory=dict)
     """Role of the peer (agent, launcher) → open sessions."""
     spooled: int = 0
@@ -55,7 +55,7 @@ class ProcessFigures:
     """Node → seconds that its clock is ahead, of those that are off."""
 
 
-def families_of(figures: ProcessFigures) -> Iterator[Metric]:
+def families_of(figures: ProcessMetrics) -> Iterator[Metric]:
     """All families of the process."""
     yield _leader(figures)
     yield GaugeMetricFamily("eagle_eye_leader_term", "Term of the leader that this process knows of.", value=figures.term)
@@ -75,14 +75,14 @@ def families_of(figures: ProcessFigures) -> Iterator[Metric]:
         yield family
 
 
-def _leader(figures: ProcessFigures) -> Metric:
+def _leader(figures: ProcessMetrics) -> Metric:
     family = GaugeMetricFamily("eagle_eye_leader", "1 on the process that leads, 0 on one that stands by.", labels=["role"])
     if figures.role != "detect":
         family.add_metric([figures.role], float(figures.leads))
     return family
 
 
-def _leading(figures: ProcessFigures) -> Iterator[Metric]:
+def _leading(figures: ProcessMetrics) -> Iterator[Metric]:
     sessions = GaugeMetricFamily("eagle_eye_sessions", "Open sessions on the control channel.", labels=["peer"])
     for peer in sorted({"agent", "launcher", *figures.sessions}):
         sessions.add_metric([peer], figures.sessions.get(peer, 0))
@@ -94,7 +94,7 @@ def _leading(figures: ProcessFigures) -> Iterator[Metric]:
     yield clocks
 
 
-_OF_A_PARTITION: tuple[tuple[str, str, Callable[[PartitionFigures], float], bool], ...] = (
+_OF_A_PARTITION: tuple[tuple[str, str, Callable[[PartitionMetrics], float], bool], ...] = (
     ("eagle_eye_partition_lag_records", "Records that were written to the partition and not read yet.", lambda each: each.lag_records, False),
     ("eagle_eye_partition_lag_seconds", "How far reading is behind writing; 0 if all was read.", lambda each: each.lag_s, False),
     ("eagle_eye_partition_last_tick_timestamp_seconds", "Time of the newest tick that was judged.", lambda each: each.last_tick, False),

@@ -37,7 +37,7 @@ class _Memory(msgspec.Struct, kw_only=True):
     jobs: dict[str, _Job] = {}
 
 
-class Fence:
+class CommandFence:
     """One launcher's memory of terms, epochs and answers; one process per directory. Thread-safe.
 
     Without a directory it lasts as long as the process (for an agent, which is never commanded to act).

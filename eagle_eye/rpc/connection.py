@@ -7,12 +7,13 @@ from typing import Any
 
 import grpc
 
+from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
 
-from .control_messages import Body, Result
+from .control_messages import Body, ControlResult
 
 
-class Line:
+class Connection:
     """Writes in order, matches answers to questions, and ends once, with a reason."""
 
     def __init__(self, stream: Any, other: str) -> None:
@@ -20,7 +21,7 @@ class Line:
         self._stream = stream
         self._other = other
         self._outbox: asyncio.Queue[Any] = asyncio.Queue()
-        self._awaited: dict[int, asyncio.Future[Result]] = {}
+        self._awaited: dict[int, asyncio.Future[ControlResult]] = {}
         self._numbers = itertools.count(1)
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -42,7 +43,7 @@ class Line:
             raise TemporaryError(f"no session to {self._other} any more: {what!r} was not sent")
         number = next(self._numbers)
         message = build(number)
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ControlResult] = asyncio.get_running_loop().create_future()
         self._awaited[number] = future
         self.send(message)
         try:
@@ -53,7 +54,7 @@ class Line:
         finally:
             del self._awaited[number]
 
-    def settle(self, result: Result) -> None:
+    def settle(self, result: ControlResult) -> None:
         """An answer came; one that nobody awaits any more is dropped."""
         future = self._awaited.get(result.id)
         if future is not None and not future.done():
@@ -86,6 +87,24 @@ class Line:
             await self._stream.write(await self._outbox.get())
 
 
+class PauseDetector:
+    """Tells a listener that it was_paused.
+
+    A process that was stopped, or starved of its processor, finds every lease run out when it wakes, though the
+    beats lie unread in its sockets. It gives everybody a new lease instead of calling them all lost.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.monotonic()
+
+    def was_paused(self, period: float) -> bool:
+        """Call after each sleep of `period` seconds: whether it took more than twice as long."""
+        now = self._clock.monotonic()
+        took, self._last = now - self._last, now
+        return took > 2 * period
+
+
 def _reason(task: asyncio.Task[str]) -> str:
     if task.cancelled():
         return "the connection was closed"
@@ -94,10 +113,10 @@ def _reason(task: asyncio.Task[str]) -> str:
         return task.result()
     if isinstance(error, ControlError):
         return str(error)
-    return words_of(error)
+    return text_of(error)
 
 
-def words_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """What gRPC says about a broken call, in a line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return str(error.details()) or str(error.code().name).lower()

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from eagle_eye.access.addresses import addresses_of
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.access.tls_errors import explain
 from eagle_eye.clock import Clock, SystemClock
@@ -16,12 +17,21 @@ from eagle_eye.errors import ControlError, EagleEyeError, Stale, TemporaryError
 
 from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
-from .command_fence import Fence
-from .connection import Line, words_of
-from .control_messages import Body, Command, Connection, Failure, Hello, Peer, Request, Result, Rhythm, Welcome
+from .command_fence import CommandFence
+from .connection import Connection, PauseDetector, text_of
+from .control_messages import (
+    Body,
+    Command,
+    ConnectionState,
+    ControlResult,
+    Failure,
+    HeartbeatSettings,
+    Hello,
+    Peer,
+    Request,
+    Welcome,
+)
 from .operator_client import call
-from .server_addresses import addresses_of
-from .wakefulness import Alarm
 
 __all__ = ["ControlClient", "call"]
 
@@ -44,7 +54,7 @@ OPTIONS = (
 )
 
 OnCommand = Callable[[Command], Awaitable[Body]]
-OnState = Callable[[Connection], None]
+OnState = Callable[[ConnectionState], None]
 
 
 async def refuse_all(command: Command) -> Body:
@@ -52,7 +62,7 @@ async def refuse_all(command: Command) -> Body:
     raise ControlError(f"this process takes no commands: {command.action!r}")
 
 
-def ignore_state(connection: Connection) -> None:
+def ignore_state(connection: ConnectionState) -> None:
     """The `on_state` of a process that does not care."""
 
 
@@ -70,7 +80,7 @@ class ControlClient:
         *,
         on_command: OnCommand = refuse_all,
         on_state: OnState = ignore_state,
-        fence: Fence | None = None,
+        fence: CommandFence | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
         welcome_s: float = 5.0,
@@ -85,15 +95,15 @@ class ControlClient:
         self._address = address if callable(address) else lambda: address
         self._peer = peer
         self._on_command, self._on_state = on_command, on_state
-        self._fence = fence or Fence()
+        self._fence = fence or CommandFence()
         self._clock = clock or SystemClock()
         self._chance = chance or random.Random()  # noqa: S311  # jitter, not secrecy
         self._welcome_s = welcome_s
         self._credentials = credentials
         self._explained = ("", "")
         """What gRPC said last of a try that failed, and what it meant."""
-        self._line: Line | None = None
-        self._rhythm = Rhythm(beat_s=0.5, lease_s=3.0)
+        self._connection: Connection | None = None
+        self._heartbeat = HeartbeatSettings(heartbeat_s=0.5, lease_s=3.0)
         self._heard = 0.0
         self._opened = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -105,7 +115,7 @@ class ControlClient:
 
     @property
     def connected(self) -> bool:
-        return self._line is not None and not self._line.ended
+        return self._connection is not None and not self._connection.ended
 
     async def start(self) -> None:
         """Begin to connect; returns at once. `connected` and `on_state` tell when it is."""
@@ -122,8 +132,8 @@ class ControlClient:
     def reconnect(self, reason: str) -> None:
         """Leave the present session and connect at once to what `address` now says."""
         self._hurry.set()
-        if self._line is not None:
-            self._line.end(reason)
+        if self._connection is not None:
+            self._connection.end(reason)
 
     async def request(self, kind: str, body: Body, timeout: float = 5.0) -> Body:
         """Ask the server; waits for a session if there is none. `timeout` in seconds, for both together.
@@ -133,19 +143,19 @@ class ControlClient:
         start = self._clock.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                line = await self._present()
+                connection = await self._present()
         except TimeoutError:
             raise TemporaryError(
                 f"no session to {self._address() or 'the server'}: {kind!r} waited {timeout:g} s"
             ) from None
         left = max(timeout - (self._clock.monotonic() - start), 0.0)
-        return await line.ask(kind, left, lambda number: wire.request_up(Request(id=number, kind=kind, body=body)))
+        return await connection.ask(kind, left, lambda number: wire.encode_request(Request(id=number, kind=kind, body=body)))
 
-    async def _present(self) -> Line:
+    async def _present(self) -> Connection:
         while True:
             await self._opened.wait()
-            if self._line is not None and not self._line.ended:
-                return self._line
+            if self._connection is not None and not self._connection.ended:
+                return self._connection
             self._opened.clear()  # it has just ended; the next session sets this again
 
     # --- the session ---------------------------------------------------------------------------------------------
@@ -159,7 +169,7 @@ class ControlClient:
             failures, turn = 0 if opened else failures + 1, turn + 1
             if opened or reason != told.get(address):  # a try that fails like the one before is no news
                 told[address] = reason
-                self._tell(Connection(connected=False, address=address, term=self._fence.term, reason=reason))
+                self._tell(ConnectionState(connected=False, address=address, term=self._fence.term, reason=reason))
             await self._rest(failures)
 
     async def _rest(self, failures: int) -> None:
@@ -189,7 +199,7 @@ class ControlClient:
         except TimeoutError:
             return False, f"{address} did not answer within {self._welcome_s:g} s"
         except (grpc.aio.AioRpcError, EagleEyeError, asyncio.InvalidStateError) as error:
-            return False, await self._explain(address, words_of(error))
+            return False, await self._explain(address, text_of(error))
         finally:
             await channel.close()
 
@@ -206,61 +216,61 @@ class ControlClient:
 
     async def _greet(self, call: Any) -> Welcome:
         async with asyncio.timeout(self._welcome_s):
-            await call.write(wire.hello_up(Hello(peer=self._peer, term=self._fence.term)))
+            await call.write(wire.encode_hello(Hello(peer=self._peer, term=self._fence.term)))
             first = await call.read()
         if first is grpc.aio.EOF:
             raise ControlError("the server closed the session before it began")
         if first.WhichOneof("message") != "welcome":
             raise ControlError("the server did not begin with a welcome: is it another program's port?")
-        return wire.welcome_of(first.welcome)
+        return wire.decode_welcome(first.welcome)
 
     async def _live(self, address: str, call: Any, welcome: Welcome) -> str:
-        self._rhythm, self._heard = welcome.rhythm, self._clock.monotonic()
-        line = self._line = Line(call, f"the server at {address}")
-        beating = asyncio.create_task(self._beat(line))
+        self._heartbeat, self._heard = welcome.heartbeat, self._clock.monotonic()
+        connection = self._connection = Connection(call, f"the server at {address}")
+        heartbeats = asyncio.create_task(self._send_heartbeats(connection))
         self._opened.set()
-        self._tell(Connection(connected=True, address=address, term=welcome.term))
+        self._tell(ConnectionState(connected=True, address=address, term=welcome.term))
         try:
-            return await line.live(self._read(line, call))
+            return await connection.live(self._read(connection, call))
         finally:
-            beating.cancel()
+            heartbeats.cancel()
             self._opened.clear()
-            self._line = None
+            self._connection = None
 
-    async def _read(self, line: Line, call: Any) -> str:
+    async def _read(self, connection: Connection, call: Any) -> str:
         while True:
             down = await call.read()
             if down is grpc.aio.EOF:
                 return "the server closed the session"
             self._heard = self._clock.monotonic()
-            self._take(line, down)
+            self._take(connection, down)
 
-    def _take(self, line: Line, down: Any) -> None:
+    def _take(self, connection: Connection, down: Any) -> None:
         kind = down.WhichOneof("message")
-        if kind == "beat":
-            self._rhythm = wire.rhythm_of(down.beat)
+        if kind == "heartbeat":
+            self._heartbeat = wire.decode_heartbeat(down.heartbeat)
         elif kind == "reply":
-            line.settle(wire.reply_of(down.reply))
+            connection.settle(wire.decode_reply(down.reply))
         elif kind == "command":
-            task = asyncio.create_task(self._commanded(line, down.command))
+            task = asyncio.create_task(self._commanded(connection, down.command))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    async def _beat(self, line: Line) -> None:
-        """Beat, and end the line when the server has been silent for longer than the lease."""
-        alarm = Alarm(self._clock)
+    async def _send_heartbeats(self, connection: Connection) -> None:
+        """Beat, and end the connection when the server has been silent for longer than the lease."""
+        pauses = PauseDetector(self._clock)
         while True:
-            line.send(wire.beat_up())
-            rhythm = self._rhythm
-            await asyncio.sleep(rhythm.beat_s)
+            connection.send(wire.client_heartbeat())
+            heartbeat = self._heartbeat
+            await asyncio.sleep(heartbeat.heartbeat_s)
             if self._credentials is not None:
                 self._credentials.remind()
-            if alarm.overslept(rhythm.beat_s):
+            if pauses.was_paused(heartbeat.heartbeat_s):
                 self._heard = self._clock.monotonic()
-            elif self._clock.monotonic() - self._heard > rhythm.lease_s:
-                line.end(f"the server was silent for longer than {rhythm.lease_s:g} s")
+            elif self._clock.monotonic() - self._heard > heartbeat.lease_s:
+                connection.end(f"the server was silent for longer than {heartbeat.lease_s:g} s")
 
-    def _tell(self, connection: Connection) -> None:
+    def _tell(self, connection: ConnectionState) -> None:
         try:
             self._on_state(connection)
         except Exception:  # the owner's mistake must not end the search for a server
@@ -268,22 +278,22 @@ class ControlClient:
 
     # --- commands ------------------------------------------------------------------------------------------------
 
-    async def _commanded(self, line: Line, words: Any) -> None:
+    async def _commanded(self, connection: Connection, words: Any) -> None:
         result = await self._result(words)
-        line.send(wire.ack_up(result))
+        connection.send(wire.encode_ack(result))
 
-    async def _result(self, words: Any) -> Result:
+    async def _result(self, words: Any) -> ControlResult:
         try:
-            command = wire.command_of(words)
+            command = wire.decode_command(words)
             body = await self._done(command)
-            wire.encode(body)  # an answer that cannot be sent is the command's failure, and told as such
-            return Result(id=words.id, body=body)
+            wire.encode_body(body)  # an answer that cannot be sent is the command's failure, and told as such
+            return ControlResult(id=words.id, body=body)
         except EagleEyeError as error:
-            return Result(id=words.id, failure=Failure.of(error))
+            return ControlResult(id=words.id, failure=Failure.of(error))
         except Exception as error:  # the commander must get an answer whatever the command does
             log.exception("command %r failed", words.action)
             failure = Failure(kind="control", error=f"{type(error).__name__} while doing {words.action!r}: {error}")
-            return Result(id=words.id, failure=failure)
+            return ControlResult(id=words.id, failure=failure)
 
     async def _done(self, command: Command) -> Body:
         if command.action in BESIDE:

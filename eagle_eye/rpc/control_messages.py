@@ -12,11 +12,11 @@ Body = dict[str, Any]
 ErrorKind = Literal["stale", "denied", "temporary", "permanent", "control"]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all values on the channel."""
 
 
-class Peer(Message, frozen=True, kw_only=True):
+class Peer(ControlMessage, frozen=True, kw_only=True):
     """The process at the other end of a session. `boot` tells one life of it from the next."""
 
     role: str
@@ -39,7 +39,7 @@ class Peer(Message, frozen=True, kw_only=True):
         return f"{self.role} on {self.node}{of}"
 
 
-class Hello(Message, frozen=True, kw_only=True):
+class Hello(ControlMessage, frozen=True, kw_only=True):
     """The first word of a session, from below."""
 
     peer: Peer
@@ -47,22 +47,22 @@ class Hello(Message, frozen=True, kw_only=True):
     """The highest leader term it has seen."""
 
 
-class Rhythm(Message, frozen=True, kw_only=True):
+class HeartbeatSettings(ControlMessage, frozen=True, kw_only=True):
     """How often to send a beat, and how long a silence ends the session. Seconds."""
 
-    beat_s: float
+    heartbeat_s: float
     lease_s: float
 
 
-class Welcome(Message, frozen=True, kw_only=True):
+class Welcome(ControlMessage, frozen=True, kw_only=True):
     """The first word from above."""
 
     term: int
     """0: the commander is no leader, but a job's coordinator."""
-    rhythm: Rhythm
+    heartbeat: HeartbeatSettings
 
 
-class Command(Message, frozen=True, kw_only=True):
+class Command(ControlMessage, frozen=True, kw_only=True):
     """An order from above; idempotent by (job, plan, step) if it has a plan."""
 
     action: str
@@ -78,7 +78,7 @@ class Command(Message, frozen=True, kw_only=True):
     """Given by the server that sends it; unique in a session."""
 
 
-class Request(Message, frozen=True, kw_only=True):
+class Request(ControlMessage, frozen=True, kw_only=True):
     """A question from below."""
 
     id: int
@@ -86,7 +86,7 @@ class Request(Message, frozen=True, kw_only=True):
     body: Body
 
 
-class Failure(Message, frozen=True, kw_only=True):
+class Failure(ControlMessage, frozen=True, kw_only=True):
     """Why a command or a request was not done."""
 
     kind: ErrorKind
@@ -110,7 +110,7 @@ class Failure(Message, frozen=True, kw_only=True):
         return errors.get(self.kind, ControlError)(self.error)
 
 
-class Result(Message, frozen=True, kw_only=True):
+class ControlResult(ControlMessage, frozen=True, kw_only=True):
     """What became of a command (ack) or of a request (reply)."""
 
     id: int = 0
@@ -124,7 +124,7 @@ class Result(Message, frozen=True, kw_only=True):
         return self.body
 
 
-class Decision(Message, frozen=True, kw_only=True):
+class Decision(ControlMessage, frozen=True, kw_only=True):
     """A person's word on a plan that waits for approval."""
 
     plan: str
@@ -140,7 +140,7 @@ class Decision(Message, frozen=True, kw_only=True):
     """Set by the server from the token, never on the wire: whose jobs the person may decide about; empty: all."""
 
 
-class Waiting(Message, frozen=True, kw_only=True):
+class PendingPlansQuery(ControlMessage, frozen=True, kw_only=True):
     """Which plans wait for a person?"""
 
     plan: str = ""
@@ -149,14 +149,14 @@ class Waiting(Message, frozen=True, kw_only=True):
     """Set by the server from the token, never on the wire: whose jobs may be seen; empty: all."""
 
 
-class Release(Message, frozen=True, kw_only=True):
+class ReleaseCommand(ControlMessage, frozen=True, kw_only=True):
     """A person lets a cordoned node take part again."""
 
     node: str
     person: str
 
 
-class SilenceOrder(Message, frozen=True, kw_only=True):
+class SilenceCommand(ControlMessage, frozen=True, kw_only=True):
     """A person makes a silence, or ends the one of that id."""
 
     person: str
@@ -172,7 +172,7 @@ class SilenceOrder(Message, frozen=True, kw_only=True):
     """What it is for may not be known yet."""
 
 
-class MaintenanceOrder(Message, frozen=True, kw_only=True):
+class MaintenanceCommand(ControlMessage, frozen=True, kw_only=True):
     """A person announces planned work, or ends the window of that id."""
 
     person: str
@@ -188,14 +188,14 @@ class MaintenanceOrder(Message, frozen=True, kw_only=True):
     """What it is for may not be known yet."""
 
 
-class BreakerOrder(Message, frozen=True, kw_only=True):
+class BreakerCommand(ControlMessage, frozen=True, kw_only=True):
     """A person closes a breaker: its action may be tried on its job again."""
 
     id: str
     person: str
 
 
-class NoteOrder(Message, frozen=True, kw_only=True):
+class NoteCommand(ControlMessage, frozen=True, kw_only=True):
     """A person writes something about an incident."""
 
     incident: str
@@ -204,11 +204,11 @@ class NoteOrder(Message, frozen=True, kw_only=True):
     text: str
 
 
-Order = SilenceOrder | MaintenanceOrder | BreakerOrder | NoteOrder
+OperatorCommand = SilenceCommand | MaintenanceCommand | BreakerCommand | NoteCommand
 """What a person may order beside deciding on a plan and releasing a node."""
 
 
-class Connection(Message, frozen=True, kw_only=True):
+class ConnectionState(ControlMessage, frozen=True, kw_only=True):
     """What a client tells its owner when its session begins or ends."""
 
     connected: bool

@@ -6,29 +6,29 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Up(_message.Message):
-    __slots__ = ("hello", "beat", "ack", "request")
+class FromClient(_message.Message):
+    __slots__ = ("hello", "heartbeat", "ack", "request")
     HELLO_FIELD_NUMBER: _ClassVar[int]
-    BEAT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
-    beat: Beat
+    heartbeat: Heartbeat
     ack: Ack
     request: Request
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
 
-class Down(_message.Message):
-    __slots__ = ("welcome", "beat", "command", "reply")
+class FromServer(_message.Message):
+    __slots__ = ("welcome", "heartbeat", "command", "reply")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
-    BEAT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
-    beat: Beat
+    heartbeat: Heartbeat
     command: Command
     reply: Reply
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("role", "node", "job", "boot", "pid", "address", "term")
@@ -49,22 +49,22 @@ class Hello(_message.Message):
     def __init__(self, role: _Optional[str] = ..., node: _Optional[str] = ..., job: _Optional[str] = ..., boot: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("term", "beat_s", "lease_s")
+    __slots__ = ("term", "heartbeat_s", "lease_s")
     TERM_FIELD_NUMBER: _ClassVar[int]
-    BEAT_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     term: int
-    beat_s: float
+    heartbeat_s: float
     lease_s: float
-    def __init__(self, term: _Optional[int] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
-class Beat(_message.Message):
-    __slots__ = ("beat_s", "lease_s")
-    BEAT_S_FIELD_NUMBER: _ClassVar[int]
+class Heartbeat(_message.Message):
+    __slots__ = ("heartbeat_s", "lease_s")
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
-    beat_s: float
+    heartbeat_s: float
     lease_s: float
-    def __init__(self, beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, heartbeat_s: _Optional[float] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("id", "leader_term", "job", "epoch", "plan", "step", "action", "arguments")
@@ -142,7 +142,7 @@ class Decision(_message.Message):
     note: str
     def __init__(self, plan: _Optional[str] = ..., digest: _Optional[str] = ..., person: _Optional[str] = ..., valid_s: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
 
-class ReleaseRequest(_message.Message):
+class ReleaseCommand(_message.Message):
     __slots__ = ("node", "person")
     NODE_FIELD_NUMBER: _ClassVar[int]
     PERSON_FIELD_NUMBER: _ClassVar[int]
@@ -150,7 +150,7 @@ class ReleaseRequest(_message.Message):
     person: str
     def __init__(self, node: _Optional[str] = ..., person: _Optional[str] = ...) -> None: ...
 
-class SilenceOrder(_message.Message):
+class SilenceCommand(_message.Message):
     __slots__ = ("id", "person", "job", "node", "cause", "seconds", "reason", "ahead")
     ID_FIELD_NUMBER: _ClassVar[int]
     PERSON_FIELD_NUMBER: _ClassVar[int]
@@ -170,7 +170,7 @@ class SilenceOrder(_message.Message):
     ahead: bool
     def __init__(self, id: _Optional[str] = ..., person: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ..., ahead: _Optional[bool] = ...) -> None: ...
 
-class MaintenanceOrder(_message.Message):
+class MaintenanceCommand(_message.Message):
     __slots__ = ("id", "person", "nodes", "jobs", "begins_in_s", "seconds", "reason", "ahead")
     ID_FIELD_NUMBER: _ClassVar[int]
     PERSON_FIELD_NUMBER: _ClassVar[int]
@@ -190,7 +190,7 @@ class MaintenanceOrder(_message.Message):
     ahead: bool
     def __init__(self, id: _Optional[str] = ..., person: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ..., begins_in_s: _Optional[float] = ..., seconds: _Optional[float] = ..., reason: _Optional[str] = ..., ahead: _Optional[bool] = ...) -> None: ...
 
-class BreakerOrder(_message.Message):
+class BreakerCommand(_message.Message):
     __slots__ = ("id", "person")
     ID_FIELD_NUMBER: _ClassVar[int]
     PERSON_FIELD_NUMBER: _ClassVar[int]
@@ -198,7 +198,7 @@ class BreakerOrder(_message.Message):
     person: str
     def __init__(self, id: _Optional[str] = ..., person: _Optional[str] = ...) -> None: ...
 
-class NoteOrder(_message.Message):
+class NoteCommand(_message.Message):
     __slots__ = ("incident", "person", "text")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     PERSON_FIELD_NUMBER: _ClassVar[int]
@@ -212,13 +212,13 @@ class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class WaitingRequest(_message.Message):
+class PendingPlansQuery(_message.Message):
     __slots__ = ("plan",)
     PLAN_FIELD_NUMBER: _ClassVar[int]
     plan: str
     def __init__(self, plan: _Optional[str] = ...) -> None: ...
 
-class Answer(_message.Message):
+class Response(_message.Message):
     __slots__ = ("ok", "error", "kind", "delay_s", "body")
     OK_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]

@@ -36,53 +36,53 @@ class ControlStub:
         """
         self.Session = channel.stream_stream(
                 '/eagle_eye.v1.Control/Session',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.Up.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Down.FromString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.FromClient.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.FromServer.FromString,
                 _registered_method=True)
         self.Approve = channel.unary_unary(
                 '/eagle_eye.v1.Control/Approve',
                 request_serializer=eagle__eye_dot_rpc_dot_control__pb2.Decision.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Refuse = channel.unary_unary(
                 '/eagle_eye.v1.Control/Refuse',
                 request_serializer=eagle__eye_dot_rpc_dot_control__pb2.Decision.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Release = channel.unary_unary(
                 '/eagle_eye.v1.Control/Release',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseRequest.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseCommand.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Status = channel.unary_unary(
                 '/eagle_eye.v1.Control/Status',
                 request_serializer=eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
-        self.Waiting = channel.unary_unary(
-                '/eagle_eye.v1.Control/Waiting',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.WaitingRequest.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+        self.PendingPlans = channel.unary_unary(
+                '/eagle_eye.v1.Control/PendingPlans',
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.PendingPlansQuery.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Silence = channel.unary_unary(
                 '/eagle_eye.v1.Control/Silence',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceCommand.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Maintain = channel.unary_unary(
                 '/eagle_eye.v1.Control/Maintain',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.MaintenanceOrder.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.MaintenanceCommand.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.CloseBreaker = channel.unary_unary(
                 '/eagle_eye.v1.Control/CloseBreaker',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.BreakerOrder.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.BreakerCommand.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Note = channel.unary_unary(
                 '/eagle_eye.v1.Control/Note',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.NoteOrder.SerializeToString,
-                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.NoteCommand.SerializeToString,
+                response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
 
 
@@ -119,7 +119,7 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Waiting(self, request, context):
+    def PendingPlans(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,53 +154,53 @@ def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Up.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Down.SerializeToString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.FromClient.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.FromServer.SerializeToString,
             ),
             'Approve': grpc.unary_unary_rpc_method_handler(
                     servicer.Approve,
                     request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Decision.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Refuse': grpc.unary_unary_rpc_method_handler(
                     servicer.Refuse,
                     request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Decision.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseRequest.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseCommand.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
-            'Waiting': grpc.unary_unary_rpc_method_handler(
-                    servicer.Waiting,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.WaitingRequest.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+            'PendingPlans': grpc.unary_unary_rpc_method_handler(
+                    servicer.PendingPlans,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.PendingPlansQuery.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Silence': grpc.unary_unary_rpc_method_handler(
                     servicer.Silence,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.SilenceCommand.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Maintain': grpc.unary_unary_rpc_method_handler(
                     servicer.Maintain,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.MaintenanceOrder.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.MaintenanceCommand.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'CloseBreaker': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseBreaker,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.BreakerOrder.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.BreakerCommand.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Note': grpc.unary_unary_rpc_method_handler(
                     servicer.Note,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.NoteOrder.FromString,
-                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Answer.SerializeToString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.NoteCommand.FromString,
+                    response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -228,8 +228,8 @@ class Control:
             request_iterator,
             target,
             '/eagle_eye.v1.Control/Session',
-            eagle__eye_dot_rpc_dot_control__pb2.Up.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Down.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.FromClient.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.FromServer.FromString,
             options,
             channel_credentials,
             insecure,
@@ -256,7 +256,7 @@ class Control:
             target,
             '/eagle_eye.v1.Control/Approve',
             eagle__eye_dot_rpc_dot_control__pb2.Decision.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -283,7 +283,7 @@ class Control:
             target,
             '/eagle_eye.v1.Control/Refuse',
             eagle__eye_dot_rpc_dot_control__pb2.Decision.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -309,8 +309,8 @@ class Control:
             request,
             target,
             '/eagle_eye.v1.Control/Release',
-            eagle__eye_dot_rpc_dot_control__pb2.ReleaseRequest.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.ReleaseCommand.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -337,7 +337,7 @@ class Control:
             target,
             '/eagle_eye.v1.Control/Status',
             eagle__eye_dot_rpc_dot_control__pb2.StatusRequest.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -349,7 +349,7 @@ class Control:
             _registered_method=True)
 
     @staticmethod
-    def Waiting(request,
+    def PendingPlans(request,
             target,
             options=(),
             channel_credentials=None,
@@ -362,9 +362,9 @@ class Control:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/eagle_eye.v1.Control/Waiting',
-            eagle__eye_dot_rpc_dot_control__pb2.WaitingRequest.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            '/eagle_eye.v1.Control/PendingPlans',
+            eagle__eye_dot_rpc_dot_control__pb2.PendingPlansQuery.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -390,8 +390,8 @@ class Control:
             request,
             target,
             '/eagle_eye.v1.Control/Silence',
-            eagle__eye_dot_rpc_dot_control__pb2.SilenceOrder.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.SilenceCommand.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -417,8 +417,8 @@ class Control:
             request,
             target,
             '/eagle_eye.v1.Control/Maintain',
-            eagle__eye_dot_rpc_dot_control__pb2.MaintenanceOrder.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.MaintenanceCommand.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -444,8 +444,8 @@ class Control:
             request,
             target,
             '/eagle_eye.v1.Control/CloseBreaker',
-            eagle__eye_dot_rpc_dot_control__pb2.BreakerOrder.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.BreakerCommand.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,
@@ -471,8 +471,8 @@ class Control:
             request,
             target,
             '/eagle_eye.v1.Control/Note',
-            eagle__eye_dot_rpc_dot_control__pb2.NoteOrder.SerializeToString,
-            eagle__eye_dot_rpc_dot_control__pb2.Answer.FromString,
+            eagle__eye_dot_rpc_dot_control__pb2.NoteCommand.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,
             insecure,

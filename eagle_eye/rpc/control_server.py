@@ -7,24 +7,22 @@ from typing import Any, Protocol
 import grpc
 import msgspec
 
-from eagle_eye.access import Gate, Tokens
-from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.listen_address import is_loopback, refuse_open
-from eagle_eye.access.peer_identity import identity_of, objection
+from eagle_eye.access import Authorization, Tokens
+from eagle_eye.access.addresses import is_loopback, refuse_open
+from eagle_eye.access.credentials import Credentials, identity_of, objection
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, TemporaryError
 
 from . import control_pb2 as pb
 from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
-from .connection import Line
-from .control_messages import Body, Command, Failure, Hello, Peer, Request, Result, Rhythm, Welcome
-from .operator_service import Answering
-from .wakefulness import Alarm
+from .connection import Connection, PauseDetector
+from .control_messages import Body, Command, ControlResult, Failure, HeartbeatSettings, Hello, Peer, Request, Welcome
+from .operator_service import OperatorService
 
 log = logging.getLogger(__name__)
 
-BEATS_PER_S = 2000
+HEARTBEATS_PER_S = 2000
 """How many beats a server takes per second in all: the period of each session grows with their number."""
 REQUESTS_PER_SESSION = 256
 """Requests of one session that may be under way at once; more are told to come again."""
@@ -49,17 +47,17 @@ class Handler(Protocol):
 
 
 class _Session:
-    """A line and who is at its other end."""
+    """A connection and who is at its other end."""
 
-    def __init__(self, peer: Peer, line: Line, heard: float) -> None:
+    def __init__(self, peer: Peer, connection: Connection, heard: float) -> None:
         self.peer = peer
-        self.line = line
+        self.connection = connection
         self.heard = heard
         self.requests = 0
         """How many of its requests are under way."""
 
 
-class ControlServer(Answering):
+class ControlServer(OperatorService):
     """Keeps the sessions of all peers, sends them commands, hands their requests to the handler.
 
     A session is lost at once when its TCP connection closes, or after a silence of `lease_s`. The time during
@@ -73,11 +71,11 @@ class ControlServer(Answering):
         address: str = "127.0.0.1:0",
         *,
         term: int,
-        beat_s: float = 0.5,
+        heartbeat_s: float = 0.5,
         lease_s: float = 3.0,
         clock: Clock | None = None,
         credentials: Credentials | None = None,
-        gate: Gate | None = None,
+        gate: Authorization | None = None,
         insecure: bool = False,
     ) -> None:
         """`term`: the leader's; 0 for a job's coordinator.
@@ -86,10 +84,10 @@ class ControlServer(Answering):
         people who they are; default: nobody has a token. ControlError for an address beyond loopback without
         credentials, unless `insecure`.
         """
-        if lease_s < 2 * beat_s:
-            raise ControlError(f"lease_s={lease_s:g} must be at least twice beat_s={beat_s:g}: one late beat is no loss")
+        if lease_s < 2 * heartbeat_s:
+            raise ControlError(f"lease_s={lease_s:g} must be at least twice heartbeat_s={heartbeat_s:g}: one late beat is no loss")
         refuse_open(address, secured=credentials is not None, insecure=insecure)
-        super().__init__(handler, address, gate or Gate(Tokens.none(), believes=insecure or is_loopback(address)))
+        super().__init__(handler, address, gate or Authorization(Tokens.none(), believes=insecure or is_loopback(address)))
         self.term = term
         self.superseded = 0
         """The highest term above ours that a peer has seen: another leader was elected after this one."""
@@ -97,7 +95,7 @@ class ControlServer(Answering):
         self._handler = handler
         self._address = address
         self._credentials = credentials
-        self._beat_s, self._lease_s = beat_s, lease_s
+        self._beat_s, self._lease_s = heartbeat_s, lease_s
         self._clock = clock or SystemClock()
         self._sessions: dict[tuple[str, str, str], _Session] = {}
         self._server: Any = None
@@ -134,7 +132,7 @@ class ControlServer(Answering):
         for task in [*self._requests, *([self._watching] if self._watching else [])]:
             task.cancel()
         for session in list(self._sessions.values()):
-            session.line.end("the server stops")
+            session.connection.end("the server stops")
         if self._server is not None:
             await self._server.stop(0.5)
 
@@ -146,10 +144,10 @@ class ControlServer(Answering):
         return tuple(session.peer for session in self._sessions.values())
 
     @property
-    def rhythm(self) -> Rhythm:
-        """The period and the lease now: at most BEATS_PER_S beats a second come in, whatever the cluster's size."""
-        beat_s = max(self._beat_s, len(self._sessions) / BEATS_PER_S)
-        return Rhythm(beat_s=beat_s, lease_s=self._lease_s * beat_s / self._beat_s)
+    def heartbeat(self) -> HeartbeatSettings:
+        """The period and the lease now: at most HEARTBEATS_PER_S beats a second come in, whatever the cluster's size."""
+        heartbeat_s = max(self._beat_s, len(self._sessions) / HEARTBEATS_PER_S)
+        return HeartbeatSettings(heartbeat_s=heartbeat_s, lease_s=self._lease_s * heartbeat_s / self._beat_s)
 
     def peer(self, role: str, node: str, job: str = "") -> Peer | None:
         """The peer of that name, None if it has no session."""
@@ -167,8 +165,8 @@ class ControlServer(Answering):
             raise TemporaryError(f"no session to the {peer}: {command.action!r} was not sent")
         if peer.boot not in ("", session.peer.boot):
             raise ControlError(f"the {peer} was started anew: {command.action!r} was meant for the one before")
-        return await session.line.ask(
-            command.action, timeout, lambda number: wire.command_down(msgspec.structs.replace(command, id=number))
+        return await session.connection.ask(
+            command.action, timeout, lambda number: wire.encode_command(msgspec.structs.replace(command, id=number))
         )
 
     # --- sessions ------------------------------------------------------------------------------------------------
@@ -178,7 +176,7 @@ class ControlServer(Answering):
         session = self._admit(hello.peer, context)
         reason = "the connection was closed"
         try:
-            reason = await session.line.live(self._read(session, context))
+            reason = await session.connection.live(self._read(session, context))
             context.set_code(grpc.StatusCode.ABORTED)
             context.set_details(reason)
         finally:
@@ -191,9 +189,9 @@ class ControlServer(Answering):
                 first = await context.read()
         except TimeoutError:
             first = None
-        if not isinstance(first, pb.Up) or first.WhichOneof("message") != "hello":
+        if not isinstance(first, pb.FromClient) or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a session begins with a hello")
-        hello = wire.hello_of(first.hello)
+        hello = wire.decode_hello(first.hello)
         if not (hello.peer.role and hello.peer.node and hello.peer.boot):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and a boot")
         if self._credentials is not None and (why := objection(identity_of(context.auth_context()), hello.peer.node, str(hello.peer))):
@@ -207,12 +205,12 @@ class ControlServer(Answering):
         return hello
 
     def _admit(self, peer: Peer, context: Any) -> _Session:
-        session = _Session(peer, Line(context, f"the {peer}"), self._clock.monotonic())
+        session = _Session(peer, Connection(context, f"the {peer}"), self._clock.monotonic())
         before = self._sessions.get(peer.key)
         self._sessions[peer.key] = session
-        session.line.send(wire.welcome_down(Welcome(term=self.term, rhythm=self.rhythm)))
+        session.connection.send(wire.encode_welcome(Welcome(term=self.term, heartbeat=self.heartbeat)))
         if before is not None:
-            before.line.end(f"another session of the {peer} took its place")
+            before.connection.end(f"another session of the {peer} took its place")
         if before is None or before.peer.boot != peer.boot:
             if before is not None:
                 self._tell_lost(before.peer, "it was started anew")
@@ -236,10 +234,10 @@ class ControlServer(Answering):
 
     def _take(self, session: _Session, up: Any) -> None:
         kind = up.WhichOneof("message")
-        if kind == "beat":
-            session.line.send(wire.beat_down(self.rhythm))
+        if kind == "heartbeat":
+            session.connection.send(wire.server_heartbeat(self.heartbeat))
         elif kind == "ack":
-            session.line.settle(wire.ack_of(up.ack))
+            session.connection.settle(wire.decode_ack(up.ack))
         elif kind == "request":
             task = asyncio.create_task(self._answer(session, up.request))
             self._requests.add(task)
@@ -247,17 +245,17 @@ class ControlServer(Answering):
 
     async def _watch(self) -> None:
         """End the sessions whose silence is longer than the lease."""
-        period, alarm = min(self._beat_s, self._lease_s / 4), Alarm(self._clock)
+        period, pauses = min(self._beat_s, self._lease_s / 4), PauseDetector(self._clock)
         while True:
             await asyncio.sleep(period)
             if self._credentials is not None:
                 self._credentials.remind()
-            now, lease_s, overslept = self._clock.monotonic(), self.rhythm.lease_s, alarm.overslept(period)
+            now, lease_s, was_paused = self._clock.monotonic(), self.heartbeat.lease_s, pauses.was_paused(period)
             for session in list(self._sessions.values()):
-                if overslept:
+                if was_paused:
                     session.heard = now
                 elif now - session.heard > lease_s:
-                    session.line.end(f"silent for longer than {lease_s:g} s")
+                    session.connection.end(f"silent for longer than {lease_s:g} s")
 
     # --- the handler, behind a boundary -----------------------------------------------------------------------
 
@@ -278,22 +276,22 @@ class ControlServer(Answering):
         try:
             if session.requests > REQUESTS_PER_SESSION:
                 failure = Failure(kind="temporary", error=f"{session.requests} requests are under way", delay_s=1.0)
-                result = Result(id=words.id, failure=failure)
+                result = ControlResult(id=words.id, failure=failure)
             else:
                 result = await self._asked(session.peer, words)
         finally:
             session.requests -= 1
-        session.line.send(wire.reply_down(result))
+        session.connection.send(wire.encode_reply(result))
 
-    async def _asked(self, peer: Peer, words: Any) -> Result:
+    async def _asked(self, peer: Peer, words: Any) -> ControlResult:
         try:
-            request: Request = wire.request_of(words)
+            request: Request = wire.decode_request(words)
             body = await self._handler.request(peer, request.kind, request.body)
-            wire.encode(body)  # an answer that cannot be sent is the handler's failure, and told as such
-            return Result(id=words.id, body=body)
+            wire.encode_body(body)  # an answer that cannot be sent is the handler's failure, and told as such
+            return ControlResult(id=words.id, body=body)
         except EagleEyeError as error:
-            return Result(id=words.id, failure=Failure.of(error))
+            return ControlResult(id=words.id, failure=Failure.of(error))
         except Exception as error:  # the peer must get an answer whatever the handler does
             log.exception("request %r of the %s failed", words.kind, peer)
             failure = Failure(kind="control", error=f"{type(error).__name__} in the handler of {words.kind!r}: {error}")
-            return Result(id=words.id, failure=failure)
+            return ControlResult(id=words.id, failure=failure)

@@ -3,6 +3,7 @@
 import grpc
 import msgspec
 
+from eagle_eye.access.addresses import addresses_of
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.access.tls_errors import explain
 from eagle_eye.errors import ControlError
@@ -12,23 +13,22 @@ from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
 from .control_messages import (
     Body,
-    BreakerOrder,
+    BreakerCommand,
     Decision,
-    MaintenanceOrder,
-    NoteOrder,
-    Order,
-    Release,
-    SilenceOrder,
-    Waiting,
+    MaintenanceCommand,
+    NoteCommand,
+    OperatorCommand,
+    PendingPlansQuery,
+    ReleaseCommand,
+    SilenceCommand,
 )
 from .operator_service import METADATA
-from .server_addresses import addresses_of
 
-ORDERS: dict[str, type[Order]] = {"silence": SilenceOrder, "maintain": MaintenanceOrder, "close_breaker": BreakerOrder, "note": NoteOrder}
+ORDERS: dict[str, type[OperatorCommand]] = {"silence": SilenceCommand, "maintain": MaintenanceCommand, "close_breaker": BreakerCommand, "note": NoteCommand}
 """Question → what goes with it."""
-QUESTIONS = ("approve", "refuse", "release", "status", "waiting", *ORDERS)
+QUESTIONS = ("approve", "refuse", "release", "status", "pending_plans", *ORDERS)
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-Question = Decision | Release | Order | Waiting
+Question = Decision | ReleaseCommand | OperatorCommand | PendingPlansQuery
 
 
 def call(
@@ -66,7 +66,7 @@ def _asked(address: str, what: str, words: object, timeout: float, credentials: 
         except grpc.RpcError as error:
             nobody = error.code() is grpc.StatusCode.UNAVAILABLE
             raise (_NobodyThere if nobody else ControlError)(_why_not(address, what, credentials, error)) from None
-    return wire.answer_of(answer).unwrap()
+    return wire.decode_response(answer).unwrap()
 
 
 def _channel(address: str, credentials: Credentials | None) -> grpc.Channel:
@@ -88,13 +88,13 @@ def _why_not(address: str, what: str, credentials: Credentials | None, error: gr
 
 def _words(what: str, message: msgspec.Struct | None) -> object:
     if isinstance(message, Decision) and what in ("approve", "refuse"):
-        return wire.decision_words(message)
-    if isinstance(message, Release) and what == "release":
-        return wire.release_words(message)
+        return wire.encode_decision(message)
+    if isinstance(message, ReleaseCommand) and what == "release":
+        return wire.encode_release(message)
     if what in ORDERS and isinstance(message, ORDERS[what]):
-        return wire.order_words(message)
-    if isinstance(message, Waiting) and what == "waiting":
-        return wire.waiting_words(message)
+        return wire.encode_operator_command(message)
+    if isinstance(message, PendingPlansQuery) and what == "pending_plans":
+        return wire.encode_pending_plans_query(message)
     if message is None and what == "status":
         return pb.StatusRequest()
     raise ControlError(f"cannot ask {what!r} with {type(message).__name__}: one of {', '.join(QUESTIONS)}")

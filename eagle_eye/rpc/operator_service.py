@@ -7,12 +7,22 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from eagle_eye.access import Gate, Person, Role
+from eagle_eye.access import Authorization, Person, Role
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError
 
 from . import control_pb2_grpc as stubs
 from . import protobuf_codec as wire
-from .control_messages import Body, Decision, Failure, Message, Order, Release, Result, SilenceOrder, Waiting
+from .control_messages import (
+    Body,
+    ControlMessage,
+    ControlResult,
+    Decision,
+    Failure,
+    OperatorCommand,
+    PendingPlansQuery,
+    ReleaseCommand,
+    SilenceCommand,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +35,10 @@ class DecisionHandler(Protocol):
     """A handler that also answers the operator; one without is no leader and says so."""
 
     async def decide(self, decision: Decision, approved: bool) -> Body: ...
-    async def release(self, release: Release) -> Body: ...
+    async def release(self, release: ReleaseCommand) -> Body: ...
     async def status(self) -> Body: ...
-    async def waiting(self, question: Waiting) -> Body: ...
-    async def order(self, order: Order) -> Body: ...
+    async def pending_plans(self, question: PendingPlansQuery) -> Body: ...
+    async def order(self, order: OperatorCommand) -> Body: ...
 
 
 Ask = Callable[[DecisionHandler, Any], Awaitable[Body]]
@@ -39,27 +49,27 @@ class Question:
     """One unary call. `read`: from the wire."""
 
     role: Role
-    read: Callable[[Any], Message | None]
+    read: Callable[[Any], ControlMessage | None]
     ask: Ask
 
 
 QUESTIONS: dict[str, Question] = {
     "status": Question(role=Role.VIEWER, read=lambda _: None, ask=lambda handler, _: handler.status()),
-    "waiting": Question(role=Role.VIEWER, read=wire.waiting_of, ask=lambda handler, question: handler.waiting(question)),
-    "approve": Question(role=Role.OPERATOR, read=wire.decision_of, ask=lambda handler, word: handler.decide(word, True)),
-    "refuse": Question(role=Role.OPERATOR, read=wire.decision_of, ask=lambda handler, word: handler.decide(word, False)),
-    "release": Question(role=Role.OPERATOR, read=wire.release_of, ask=lambda handler, release: handler.release(release)),
+    "pending_plans": Question(role=Role.VIEWER, read=wire.decode_pending_plans_query, ask=lambda handler, question: handler.pending_plans(question)),
+    "approve": Question(role=Role.OPERATOR, read=wire.decode_decision, ask=lambda handler, word: handler.decide(word, True)),
+    "refuse": Question(role=Role.OPERATOR, read=wire.decode_decision, ask=lambda handler, word: handler.decide(word, False)),
+    "release": Question(role=Role.OPERATOR, read=wire.decode_release, ask=lambda handler, release: handler.release(release)),
     **{
-        name: Question(role=Role.OPERATOR, read=wire.order_of, ask=lambda handler, order: handler.order(order))
+        name: Question(role=Role.OPERATOR, read=wire.decode_operator_command, ask=lambda handler, order: handler.order(order))
         for name in ("silence", "maintain", "close a breaker", "note")
     },
 }
 
 
-class Answering(stubs.ControlServicer):
+class OperatorService(stubs.ControlServicer):
     """The unary calls. Errors travel in the answer, so that the asker reads our words and not gRPC's."""
 
-    def __init__(self, handler: object, address: str, gate: Gate) -> None:
+    def __init__(self, handler: object, address: str, gate: Authorization) -> None:
         self._asked_of = handler
         self._asked_at = address
         self._gate = gate
@@ -76,8 +86,8 @@ class Answering(stubs.ControlServicer):
     async def Status(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         return await self._answer_to("status", words, context)
 
-    async def Waiting(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("waiting", words, context)
+    async def PendingPlans(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("pending_plans", words, context)
 
     async def Silence(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         return await self._answer_to("silence", words, context)
@@ -93,16 +103,16 @@ class Answering(stubs.ControlServicer):
 
     async def _answer_to(self, what: str, words: Any, context: Any) -> Any:
         try:
-            return wire.answer(Result(body=await self._ask(what, words, context)))
+            return wire.encode_response(ControlResult(body=await self._ask(what, words, context)))
         except AccessDenied as error:
             log.warning("%s was not let in: %s", context.peer(), error)
-            return wire.answer(Result(failure=Failure.of(error)))
+            return wire.encode_response(ControlResult(failure=Failure.of(error)))
         except EagleEyeError as error:
-            return wire.answer(Result(failure=Failure.of(error)))
+            return wire.encode_response(ControlResult(failure=Failure.of(error)))
         except Exception as error:  # the operator must get an answer whatever the handler does
             log.exception("%s failed", what)
             failure = Failure(kind="control", error=f"{what} failed: {type(error).__name__}: {error}; see the server's log")
-            return wire.answer(Result(failure=failure))
+            return wire.encode_response(ControlResult(failure=failure))
 
     async def _ask(self, what: str, words: Any, context: Any) -> Body:
         if not isinstance(self._asked_of, DecisionHandler):
@@ -123,7 +133,7 @@ def token_in(metadata: Any) -> str:
     return ""
 
 
-def _said_by(person: Person, message: Message | None) -> Message | None:
+def _said_by(person: Person, message: ControlMessage | None) -> ControlMessage | None:
     """The message as this person's, whatever it claimed. AccessDenied for what goes beyond the person's tenant."""
     if message is None:
         return None
@@ -134,8 +144,8 @@ def _said_by(person: Person, message: Message | None) -> Message | None:
     return msgspec.structs.replace(message, **changes)
 
 
-def _within(person: Person, message: Message) -> bool:
-    if isinstance(message, SilenceOrder):
+def _within(person: Person, message: ControlMessage) -> bool:
+    if isinstance(message, SilenceCommand):
         return not message.id and message.job.startswith(f"{person.tenant}/")
     return "tenant" in message.__struct_fields__  # then the handler looks at the job
 

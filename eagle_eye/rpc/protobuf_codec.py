@@ -9,31 +9,31 @@ from eagle_eye.errors import ControlError
 from . import control_pb2 as pb
 from .control_messages import (
     Body,
-    BreakerOrder,
+    BreakerCommand,
     Command,
+    ControlResult,
     Decision,
     Failure,
+    HeartbeatSettings,
     Hello,
-    MaintenanceOrder,
-    NoteOrder,
-    Order,
+    MaintenanceCommand,
+    NoteCommand,
+    OperatorCommand,
     Peer,
-    Release,
+    PendingPlansQuery,
+    ReleaseCommand,
     Request,
-    Result,
-    Rhythm,
-    SilenceOrder,
-    Waiting,
+    SilenceCommand,
     Welcome,
 )
 
-ORDERS: dict[str, type[Order]] = {kind.__name__: kind for kind in (SilenceOrder, MaintenanceOrder, BreakerOrder, NoteOrder)}
+ORDERS: dict[str, type[OperatorCommand]] = {kind.__name__: kind for kind in (SilenceCommand, MaintenanceCommand, BreakerCommand, NoteCommand)}
 """Name of the message → what it stands for."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Room for the stacks and flight records of a node's workers."""
 
 
-def encode(body: Body) -> bytes:
+def encode_body(body: Body) -> bytes:
     """JSON of a body. ControlError if it holds something that JSON cannot."""
     try:
         return msgspec.json.encode(body)
@@ -41,7 +41,7 @@ def encode(body: Body) -> bytes:
         raise ControlError(f"a control message cannot hold this: {error}; send plain values or nouns") from None
 
 
-def decode(data: bytes) -> Body:
+def decode_body(data: bytes) -> Body:
     """Body of a JSON object; nothing at all is an empty one. ControlError for anything else."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any]) if data else {}
@@ -49,10 +49,10 @@ def decode(data: bytes) -> Body:
         raise ControlError(f"a control message holds no JSON object: {error}") from None
 
 
-def hello_up(hello: Hello) -> pb.Up:
+def encode_hello(hello: Hello) -> pb.FromClient:
     """The first word of a session, for the wire."""
     peer = hello.peer
-    words = pb.Hello(
+    message = pb.Hello(
         role=peer.role,
         node=peer.node,
         job=peer.job,
@@ -61,46 +61,46 @@ def hello_up(hello: Hello) -> pb.Up:
         address=peer.address,
         term=hello.term,
     )
-    return pb.Up(hello=words)
+    return pb.FromClient(hello=message)
 
 
-def hello_of(words: pb.Hello) -> Hello:
+def decode_hello(message: pb.Hello) -> Hello:
     """The first word of a session, from the wire."""
     peer = Peer(
-        role=words.role, node=words.node, job=words.job, boot=words.boot, pid=words.pid, address=words.address
+        role=message.role, node=message.node, job=message.job, boot=message.boot, pid=message.pid, address=message.address
     )
-    return Hello(peer=peer, term=words.term)
+    return Hello(peer=peer, term=message.term)
 
 
-def welcome_down(welcome: Welcome) -> pb.Down:
+def encode_welcome(welcome: Welcome) -> pb.FromServer:
     """The answer to a hello, for the wire."""
-    rhythm = welcome.rhythm
-    return pb.Down(welcome=pb.Welcome(term=welcome.term, beat_s=rhythm.beat_s, lease_s=rhythm.lease_s))
+    heartbeat = welcome.heartbeat
+    return pb.FromServer(welcome=pb.Welcome(term=welcome.term, heartbeat_s=heartbeat.heartbeat_s, lease_s=heartbeat.lease_s))
 
 
-def welcome_of(words: pb.Welcome) -> Welcome:
+def decode_welcome(message: pb.Welcome) -> Welcome:
     """The answer to a hello, from the wire."""
-    return Welcome(term=words.term, rhythm=Rhythm(beat_s=words.beat_s, lease_s=words.lease_s))
+    return Welcome(term=message.term, heartbeat=HeartbeatSettings(heartbeat_s=message.heartbeat_s, lease_s=message.lease_s))
 
 
-def beat_up() -> pb.Up:
+def client_heartbeat() -> pb.FromClient:
     """A sign of life from below, for the wire."""
-    return pb.Up(beat=pb.Beat())
+    return pb.FromClient(heartbeat=pb.Heartbeat())
 
 
-def beat_down(rhythm: Rhythm) -> pb.Down:
+def server_heartbeat(heartbeat: HeartbeatSettings) -> pb.FromServer:
     """The answer to a beat, for the wire: how often the next ones should come."""
-    return pb.Down(beat=pb.Beat(beat_s=rhythm.beat_s, lease_s=rhythm.lease_s))
+    return pb.FromServer(heartbeat=pb.Heartbeat(heartbeat_s=heartbeat.heartbeat_s, lease_s=heartbeat.lease_s))
 
 
-def rhythm_of(words: pb.Beat) -> Rhythm:
-    """The rhythm in the answer to a beat."""
-    return Rhythm(beat_s=words.beat_s, lease_s=words.lease_s)
+def decode_heartbeat(message: pb.Heartbeat) -> HeartbeatSettings:
+    """The heartbeat in the answer to a beat."""
+    return HeartbeatSettings(heartbeat_s=message.heartbeat_s, lease_s=message.lease_s)
 
 
-def command_down(command: Command) -> pb.Down:
+def encode_command(command: Command) -> pb.FromServer:
     """A command for the wire; ControlError if its arguments are no JSON."""
-    words = pb.Command(
+    message = pb.Command(
         id=command.id,
         leader_term=command.leader_term,
         job=command.job,
@@ -108,107 +108,107 @@ def command_down(command: Command) -> pb.Down:
         plan=command.plan,
         step=command.step,
         action=command.action,
-        arguments=encode(command.arguments),
+        arguments=encode_body(command.arguments),
     )
-    return pb.Down(command=words)
+    return pb.FromServer(command=message)
 
 
-def command_of(words: pb.Command) -> Command:
+def decode_command(message: pb.Command) -> Command:
     """A command from the wire; ControlError if its arguments are no JSON object."""
     return Command(
-        id=words.id,
-        leader_term=words.leader_term,
-        job=words.job,
-        epoch=words.epoch,
-        plan=words.plan,
-        step=words.step,
-        action=words.action,
-        arguments=decode(words.arguments),
+        id=message.id,
+        leader_term=message.leader_term,
+        job=message.job,
+        epoch=message.epoch,
+        plan=message.plan,
+        step=message.step,
+        action=message.action,
+        arguments=decode_body(message.arguments),
     )
 
 
-def request_up(request: Request) -> pb.Up:
+def encode_request(request: Request) -> pb.FromClient:
     """A request for the wire; ControlError if its body is no JSON."""
-    return pb.Up(request=pb.Request(id=request.id, kind=request.kind, body=encode(request.body)))
+    return pb.FromClient(request=pb.Request(id=request.id, kind=request.kind, body=encode_body(request.body)))
 
 
-def request_of(words: pb.Request) -> Request:
+def decode_request(message: pb.Request) -> Request:
     """A request from the wire; ControlError if its body is no JSON object."""
-    return Request(id=words.id, kind=words.kind, body=decode(words.body))
+    return Request(id=message.id, kind=message.kind, body=decode_body(message.body))
 
 
-def ack_up(result: Result) -> pb.Up:
+def encode_ack(result: ControlResult) -> pb.FromClient:
     """What became of a command, for the wire."""
-    return pb.Up(ack=pb.Ack(id=result.id, detail=encode(result.body), **_verdict(result.failure)))
+    return pb.FromClient(ack=pb.Ack(id=result.id, detail=encode_body(result.body), **_verdict(result.failure)))
 
 
-def reply_down(result: Result) -> pb.Down:
+def encode_reply(result: ControlResult) -> pb.FromServer:
     """What became of a request, for the wire."""
-    return pb.Down(reply=pb.Reply(id=result.id, body=encode(result.body), **_verdict(result.failure)))
+    return pb.FromServer(reply=pb.Reply(id=result.id, body=encode_body(result.body), **_verdict(result.failure)))
 
 
-def answer(result: Result) -> pb.Answer:
+def encode_response(result: ControlResult) -> pb.Response:
     """What became of a unary call, for the wire."""
-    return pb.Answer(body=encode(result.body), **_verdict(result.failure))
+    return pb.Response(body=encode_body(result.body), **_verdict(result.failure))
 
 
-def ack_of(words: pb.Ack) -> Result:
+def decode_ack(message: pb.Ack) -> ControlResult:
     """What became of a command, from the wire."""
-    return _result(words.id, words, words.detail)
+    return _result(message.id, message, message.detail)
 
 
-def reply_of(words: pb.Reply) -> Result:
+def decode_reply(message: pb.Reply) -> ControlResult:
     """What became of a request, from the wire."""
-    return _result(words.id, words, words.body)
+    return _result(message.id, message, message.body)
 
 
-def answer_of(words: pb.Answer) -> Result:
+def decode_response(message: pb.Response) -> ControlResult:
     """What became of a unary call, from the wire."""
-    return _result(0, words, words.body)
+    return _result(0, message, message.body)
 
 
-def decision_words(decision: Decision) -> pb.Decision:
+def encode_decision(decision: Decision) -> pb.Decision:
     """A person's word for the wire."""
     fields = msgspec.structs.asdict(decision)
     return pb.Decision(**{name: value for name, value in fields.items() if name != "tenant"})
 
 
-def decision_of(words: pb.Decision) -> Decision:
+def decode_decision(message: pb.Decision) -> Decision:
     """A person's word from the wire."""
     return Decision(
-        plan=words.plan, digest=words.digest, person=words.person, valid_s=words.valid_s, note=words.note
+        plan=message.plan, digest=message.digest, person=message.person, valid_s=message.valid_s, note=message.note
     )
 
 
-def waiting_words(question: Waiting) -> pb.WaitingRequest:
+def encode_pending_plans_query(question: PendingPlansQuery) -> pb.PendingPlansQuery:
     """What waits, for the wire."""
-    return pb.WaitingRequest(plan=question.plan)
+    return pb.PendingPlansQuery(plan=question.plan)
 
 
-def waiting_of(words: pb.WaitingRequest) -> Waiting:
+def decode_pending_plans_query(message: pb.PendingPlansQuery) -> PendingPlansQuery:
     """What waits, from the wire."""
-    return Waiting(plan=words.plan)
+    return PendingPlansQuery(plan=message.plan)
 
 
-def release_words(release: Release) -> pb.ReleaseRequest:
+def encode_release(release: ReleaseCommand) -> pb.ReleaseCommand:
     """The release of a node for the wire."""
-    return pb.ReleaseRequest(node=release.node, person=release.person)
+    return pb.ReleaseCommand(node=release.node, person=release.person)
 
 
-def release_of(words: pb.ReleaseRequest) -> Release:
+def decode_release(message: pb.ReleaseCommand) -> ReleaseCommand:
     """The release of a node from the wire."""
-    return Release(node=words.node, person=words.person)
+    return ReleaseCommand(node=message.node, person=message.person)
 
 
-def order_words(order: Order) -> Any:
+def encode_operator_command(order: OperatorCommand) -> Any:
     """An order for the wire: the message of the same name, field by field."""
     return getattr(pb, type(order).__name__)(**msgspec.structs.asdict(order))
 
 
-def order_of(words: Any) -> Order:
+def decode_operator_command(message: Any) -> OperatorCommand:
     """An order from the wire."""
-    kind = ORDERS[type(words).__name__]
-    given = {name: getattr(words, name) for name in kind.__struct_fields__}
+    kind = ORDERS[type(message).__name__]
+    given = {name: getattr(message, name) for name in kind.__struct_fields__}
     return msgspec.convert({name: value if isinstance(value, str | bool | float) else tuple(value) for name, value in given.items()}, kind)
 
 
@@ -218,7 +218,7 @@ def _verdict(failure: Failure | None) -> dict[str, Any]:
     return {"ok": False, "error": failure.error, "kind": failure.kind, "delay_s": failure.delay_s}
 
 
-def _result(number: int, words: Any, data: bytes) -> Result:
-    if words.ok:
-        return Result(id=number, body=decode(data))
-    return Result(id=number, failure=Failure(kind=words.kind, error=words.error, delay_s=words.delay_s))
+def _result(number: int, message: Any, data: bytes) -> ControlResult:
+    if message.ok:
+        return ControlResult(id=number, body=decode_body(data))
+    return ControlResult(id=number, failure=Failure(kind=message.kind, error=message.error, delay_s=message.delay_s))

@@ -13,7 +13,7 @@ INCIDENTS = "eagle-eye.incidents"
 OUTCOMES = "eagle-eye.outcomes"
 JOB_SNAPSHOTS = "eagle-eye.job-snapshots"
 DEAD_LETTERS = "eagle-eye.dead-letters"
-WATCHERS = "eagle-eye.runner"
+RUNNER_GROUP = "eagle-eye.runner"
 """Consumer group of those who judge the observations: what it has committed is judged and written down."""
 
 
@@ -28,7 +28,7 @@ class Message(NamedTuple):
     time: float
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where an appended record lies."""
 
     partition: int
@@ -41,7 +41,7 @@ class Stream(Protocol):
     Every method may raise StreamUnavailable (try again later) or StreamFull; `append` also StreamRefused (never try again).
     """
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process.
 
         Returns where each of them lies.

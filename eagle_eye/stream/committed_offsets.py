@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError
-from eagle_eye.stream.sqlite_files import Torn, check_identity, connect, identify, translated, writing
+from eagle_eye.stream.sqlite_files import TornFile, check_identity, connect, identify, translated, writing
 
 _CHECKPOINT_PAGES = 64
 _TABLES = """
@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS committed (
 """
 
 
-class Groups:
+class CommittedOffsets:
     """How far each group has read. Safe for threads and processes."""
 
     def __init__(self, path: Path, busy_s: float, clock: Clock) -> None:
@@ -31,7 +31,7 @@ class Groups:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = self._open()
-        except Torn as torn:
+        except TornFile as torn:
             raise self._told(torn) from torn
 
     def _open(self) -> sqlite3.Connection:
@@ -57,7 +57,7 @@ class Groups:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _told(self, torn: Torn) -> StreamError:
+    def _told(self, torn: TornFile) -> StreamError:
         return StreamError(
             f"{torn}: {self._path} is torn. End every Eagle Eye process on this machine and move the file away: the "
             "records are in other files and stay; readers begin again at the oldest record"
@@ -68,7 +68,7 @@ class Groups:
         try:
             with self._lock, translated(self._path):
                 yield self._connection
-        except Torn as torn:
+        except TornFile as torn:
             raise self._told(torn) from torn
 
     @contextmanager

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import StreamError
-from eagle_eye.stream import Message, Place
-from eagle_eye.stream.committed_offsets import Groups
-from eagle_eye.stream.partition import Limits, Partition
+from eagle_eye.stream import Message, Position
+from eagle_eye.stream.committed_offsets import CommittedOffsets
+from eagle_eye.stream.partition import Partition, PartitionLimits
 from eagle_eye.stream.partitioner import check_size, check_topic, partition_of
 
 POLL_S = 0.002
@@ -50,8 +50,8 @@ class EmbeddedStream:
         self._wanted = partitions
         self._interval = fsync_interval_s
         self._clock = clock or SystemClock()
-        self._limits = Limits(retention_s, max_bytes, busy_s, fsync_interval_s == 0)
-        self._groups = Groups(directory / "groups.sqlite", busy_s, self._clock)
+        self._limits = PartitionLimits(retention_s, max_bytes, busy_s, fsync_interval_s == 0)
+        self._groups = CommittedOffsets(directory / "groups.sqlite", busy_s, self._clock)
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._open: dict[tuple[str, int], Partition] = {}
@@ -60,7 +60,7 @@ class EmbeddedStream:
 
     # --- the records -------------------------------------------------------------------------------------------
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """Append (key, value) pairs in order; one transaction per partition that they go to."""
         shares: dict[int, list[tuple[str, bytes]]] = {}
         partitions = []
@@ -197,10 +197,10 @@ class EmbeddedStream:
         return records
 
 
-def _places(partitions: Sequence[int], following: dict[int, int]) -> list[Place]:
+def _places(partitions: Sequence[int], following: dict[int, int]) -> list[Position]:
     """Where each record lies: `following` holds the offset of the first record of each partition."""
     places = []
     for partition in partitions:
-        places.append(Place(partition, following[partition]))
+        places.append(Position(partition, following[partition]))
         following[partition] += 1
     return places

@@ -7,16 +7,16 @@ from eagle_eye.clock import Clock
 from eagle_eye.config import Config, StreamConfig
 from eagle_eye.errors import ConfigError
 
-from . import OBSERVATIONS, WATCHERS, Stream
+from . import OBSERVATIONS, RUNNER_GROUP, Stream
 from .embedded import EmbeddedStream
 
 
 def open_stream(config: Config, clock: Clock) -> Stream:
     """Kafka if the configuration names brokers, else the embedded one in the state directory. Raises StreamError, ConfigError."""
-    return open_under(config.state, config.stream, clock)
+    return open_stream_in(config.state, config.stream, clock)
 
 
-def open_under(state_dir: Path, settings: StreamConfig, clock: Clock) -> Stream:
+def open_stream_in(state_dir: Path, settings: StreamConfig, clock: Clock) -> Stream:
     """The same for who has been handed no more than it needs.
 
     Kafka is connected at the first use, and made for one process: open it after a fork.
@@ -46,7 +46,7 @@ def open_embedded(config: Config, clock: Clock) -> EmbeddedStream:
 
 def confirmed_by(settings: StreamConfig) -> Mapping[str, str]:
     """topic → group whose commits confirm a record, for a `SpooledWriter`: brokers may forget what they acknowledged."""
-    return {OBSERVATIONS: WATCHERS} if settings.kafka.brokers else {}
+    return {OBSERVATIONS: RUNNER_GROUP} if settings.kafka.brokers else {}
 
 
 def _open_kafka(settings: StreamConfig, clock: Clock) -> Stream:

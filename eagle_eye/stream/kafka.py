@@ -14,12 +14,12 @@ from typing import NamedTuple
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import StreamError, StreamUnavailable
-from eagle_eye.stream import Message, Place
+from eagle_eye.stream import Message, Position
 from eagle_eye.stream.partitioner import MAX_RECORD_BYTES, check_size, check_topic, partition_of
 
-from .kafka_connection import EARLIEST, LATEST, Link, Links
+from .kafka_connection import EARLIEST, LATEST, KafkaConnection, KafkaConnectionPool
 from .kafka_errors import TopicGone
-from .kafka_producer import Producer, Sent
+from .kafka_producer import OutgoingRecord, Producer
 from .kafka_settings import client_options
 
 BATCH_ROOM = 1 << 20
@@ -70,7 +70,7 @@ class KafkaStream:
         options = client_options(config)
         clock = clock or SystemClock()
         self._clock = clock
-        self._links = Links(config, options, clock)
+        self._links = KafkaConnectionPool(config, options, clock)
         self._producer = Producer(
             options, config.brokers, compression=config.compression, timeout_s=config.timeout_s,
             largest=MAX_RECORD_BYTES + BATCH_ROOM, clock=clock,
@@ -82,11 +82,11 @@ class KafkaStream:
 
     # --- the records -------------------------------------------------------------------------------------------
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """Append (key, value) pairs in order of each key; returns once the brokers have them."""
         for key, value in items:
             check_size(topic, key, value)
-        records = [Sent(topic, self.partition_of(topic, key), key, value) for key, value in items]
+        records = [OutgoingRecord(topic, self.partition_of(topic, key), key, value) for key, value in items]
         if not records:
             return []
         self._links.check_open()
@@ -95,7 +95,7 @@ class KafkaStream:
         except StreamUnavailable as error:
             self._forget(topic)  # the brokers may have forgotten it: the next append looks, and makes it again
             raise self._links.why(error) from error
-        return [Place(record.partition, offset) for record, offset in zip(records, offsets, strict=True)]
+        return [Position(record.partition, offset) for record, offset in zip(records, offsets, strict=True)]
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
         """Up to `limit` messages from `offset` on; an empty list when there is none yet."""
@@ -187,7 +187,7 @@ class KafkaStream:
         self.close()
 
     @contextmanager
-    def _lend(self, topic: str) -> Iterator[Link]:
+    def _lend(self, topic: str) -> Iterator[KafkaConnection]:
         try:
             with self._links.lend() as link:
                 yield link
@@ -197,7 +197,7 @@ class KafkaStream:
 
     # --- topics ------------------------------------------------------------------------------------------------
 
-    def _make(self, link: Link, topic: str) -> int:
+    def _make(self, link: KafkaConnection, topic: str) -> int:
         wanted = self._wanted if isinstance(self._wanted, int) else self._wanted.get(topic, 1)
         link.make_topic(topic, max(1, wanted), self._config.replication, self._settings)
         deadline = self._clock.monotonic() + TOPIC_READY_S
@@ -244,7 +244,7 @@ class KafkaStream:
             self._ends[topic, partition] = fetched.end
         return offset, fetched.data
 
-    def _end(self, link: Link, topic: str, partition: int) -> int:
+    def _end(self, link: KafkaConnection, topic: str, partition: int) -> int:
         """The end that a Fetch tells: ListOffsets is only asked for a place from which one can be made."""
         known = self._ends.get((topic, partition))
         for offset in (known, None):

@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
     """No record has this offset: it lies before the begin or beyond the end."""
 
 
-class Link:
+class KafkaConnection:
     """A connection for one thread at a time. Made after a fork."""
 
     def __init__(self, options: Mapping[str, Any], brokers: str, timeout_s: float) -> None:
@@ -286,7 +286,7 @@ class Link:
         return future.value
 
 
-class Links:
+class KafkaConnectionPool:
     """Connections that wait for the next thread that needs one: as many as ask at the same time."""
 
     def __init__(self, config: KafkaConfig, options: Mapping[str, Any], clock: Clock) -> None:
@@ -294,14 +294,14 @@ class Links:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self._idle: list[Link] = []
+        self._idle: list[KafkaConnection] = []
         self._closed = False
         self._failures = 0
         self._failed = ""
         self._again_at = 0.0
 
     @contextmanager
-    def lend(self) -> Iterator[Link]:
+    def lend(self) -> Iterator[KafkaConnection]:
         """A connection for this block; one that failed is not lent again. Raises StreamUnavailable if none can be made."""
         link = self._take()
         try:
@@ -332,7 +332,7 @@ class Links:
         for link in idle:
             link.close()
 
-    def _take(self) -> Link:
+    def _take(self) -> KafkaConnection:
         with self._lock:
             self.check_open()
             if self._idle:
@@ -341,7 +341,7 @@ class Links:
                 raise StreamUnavailable(self._failed)
         try:
             self._look()
-            link = Link(self._options, self._config.brokers, self._config.timeout_s)
+            link = KafkaConnection(self._options, self._config.brokers, self._config.timeout_s)
         except StreamError as error:
             told = self.why(error)
             self._back_off(str(told))
@@ -361,14 +361,14 @@ class Links:
             self._again_at = self._clock.monotonic() + min(LONGEST_BACK_OFF_S, 0.1 * 2**self._failures)
             self._failures = min(self._failures + 1, 10)
 
-    def _drop(self, failed: Link) -> None:
+    def _drop(self, failed: KafkaConnection) -> None:
         """The others were made when it was, and have failed with it."""
         with self._lock:
             idle, self._idle = self._idle, []
         for link in (failed, *idle):
             link.close()
 
-    def _put_back(self, link: Link) -> None:
+    def _put_back(self, link: KafkaConnection) -> None:
         with self._lock:
             if not self._closed and len(self._idle) < IDLE_LINKS:
                 self._idle.append(link)

@@ -21,7 +21,7 @@ IN_FLIGHT = 5
 CLOSE_S = 1.0
 
 
-class Sent(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """One record on its way."""
 
     topic: str
@@ -58,7 +58,7 @@ class Producer:
         self.made = 0
         """How many producers there have been: more than one means that one was stuck or failed."""
 
-    def append(self, records: Sequence[Sent]) -> list[int]:
+    def append(self, records: Sequence[OutgoingRecord]) -> list[int]:
         """Send in order; returns the offsets once all are acknowledged.
 
         An acknowledgement without an offset (a retried batch that was taken for a known one) proves nothing: it counts
@@ -95,7 +95,7 @@ class Producer:
             since = self._waiting[self._numbers] = self._clock.monotonic()
             return self._numbers, since
 
-    def _send(self, producer: Any, records: Sequence[Sent], deadline: float) -> list[int]:
+    def _send(self, producer: Any, records: Sequence[OutgoingRecord], deadline: float) -> list[int]:
         time_ms = int(self._clock.now() * 1000)
         futures = [
             producer.send(

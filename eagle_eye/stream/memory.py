@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import StreamError, StreamUnavailable
-from eagle_eye.stream import Message, Place
+from eagle_eye.stream import Message, Position
 from eagle_eye.stream.partitioner import check_size, check_topic, partition_of
 
 
@@ -33,7 +33,7 @@ class MemoryStream:
 
     # --- the records -------------------------------------------------------------------------------------------
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """Append (key, value) pairs in order."""
         places = []
         for key, value in items:
@@ -44,7 +44,7 @@ class MemoryStream:
                 number = self.partition_of(topic, key)
                 message = Message(topic, number, len(logs[number]), key, bytes(value), self._log.clock.now())
                 logs[number].append(message)
-                places.append(Place(number, message.offset))
+                places.append(Position(number, message.offset))
             self._log.changed.notify_all()
         return places
 

@@ -14,7 +14,7 @@ from eagle_eye.stream import Message
 from eagle_eye.stream.partition_files import COLUMNS, ERA_OFFSETS, INSERT, PartitionFiles, checksum
 from eagle_eye.stream.sqlite_files import (
     WAL_BYTES,
-    Torn,
+    TornFile,
     begin_writing,
     busy,
     check_identity,
@@ -27,7 +27,7 @@ TRIM_RECORDS = 128
 """Records removed under one hold of the write lock: 1 to 2 ms."""
 
 
-class Limits(NamedTuple):
+class PartitionLimits(NamedTuple):
     """How much a partition keeps, and how it treats its disk."""
 
     retention_s: float
@@ -54,7 +54,7 @@ class _Open(NamedTuple):
 class Partition:
     """The log of one partition. Safe for threads; several processes may each have one of their own."""
 
-    def __init__(self, topic: str, directory: Path, number: int, limits: Limits, clock: Clock) -> None:
+    def __init__(self, topic: str, directory: Path, number: int, limits: PartitionLimits, clock: Clock) -> None:
         self.topic = topic
         self.number = number
         self._limits = limits
@@ -90,7 +90,7 @@ class Partition:
             writing(connection, path, self._clock, self._limits.busy_s),
         ):
             if self._now.successor.exists():
-                raise Torn(f"{path} was set aside by another process")
+                raise TornFile(f"{path} was set aside by another process")
             first = self._end(connection)
             connection.executemany(INSERT, [(place, *row) for place, row in enumerate(rows, first)])
         return first
@@ -180,7 +180,7 @@ class Partition:
             rows = connection.execute(f"{COLUMNS} WHERE place >= ? ORDER BY place LIMIT ?", (offset, limit)).fetchall()
             for _place, key, value, _time, kept in rows:
                 if checksum(key, value) != kept:
-                    raise Torn(f"{self._now.path}: a record's checksum is wrong")
+                    raise TornFile(f"{self._now.path}: a record's checksum is wrong")
         return [Message(self.topic, self.number, place, key, value, time) for place, key, value, time, _ in rows]
 
     def begin(self) -> int:
@@ -212,7 +212,7 @@ class Partition:
         try:
             self._follow()
             yield
-        except Torn as torn:
+        except TornFile as torn:
             raise self._set_aside(torn) from torn
         finally:
             self._write_lock.release()
@@ -223,7 +223,7 @@ class Partition:
         try:
             with self._read_lock, translated(self._now.path):
                 yield self._now.reader
-        except Torn as torn:
+        except TornFile as torn:
             raise self._set_aside(torn) from torn
 
     def _follow(self) -> None:
@@ -239,7 +239,7 @@ class Partition:
                 old, self._now = self._now, self._open()
                 _close(old)
 
-    def _set_aside(self, torn: Torn) -> StreamError:
+    def _set_aside(self, torn: TornFile) -> StreamError:
         with self._write_lock:
             path, successor = self._now.path, self._now.successor
             if successor.exists():
@@ -250,7 +250,7 @@ class Partition:
             return self._told(torn, path, successor, saved)
 
     @staticmethod
-    def _told(torn: Torn, path: Path, new: Path, saved: int) -> StreamError:
+    def _told(torn: TornFile, path: Path, new: Path, saved: int) -> StreamError:
         return StreamError(
             f"{torn}: {path} is torn and was set aside as it is; {saved} readable records went over to {new}, and the "
             "stream goes on there: try again now. Check the disk (`dmesg`, `smartctl`); remove the torn file when you "
@@ -263,7 +263,7 @@ class Partition:
             era = self._files.make(self._clock, self._limits.busy_s)
         try:
             return self._connect(era)
-        except Torn as torn:
+        except TornFile as torn:
             now, saved = self._files.replace(era, self._clock, self._limits.busy_s)
             self.opening_error = self._told(torn, self._files.path(era), self._files.path(now), saved)
             return self._connect(now)

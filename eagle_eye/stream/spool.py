@@ -20,7 +20,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamRefused
 from eagle_eye.stream import Stream
 from eagle_eye.stream.spool_file import SpooledRecord, SpoolFile, size_of
-from eagle_eye.stream.unacknowledged import Unconfirmed
+from eagle_eye.stream.uncommitted_records import UncommittedRecords
 from eagle_eye.types import Notice
 
 BATCH_RECORDS = 1_024
@@ -86,7 +86,7 @@ class SpooledWriter:
         self._taken: list[SpooledRecord] = []
         self._overflow: deque[SpooledRecord] = deque()  # behind the spool file, when its disk is full
         self._overflow_bytes = 0
-        self._unconfirmed = Unconfirmed(stream, confirmed_by or {})
+        self._unconfirmed = UncommittedRecords(stream, confirmed_by or {})
         self._confirm_s = confirm_s
         self._again: deque[SpooledRecord] = deque()  # forgotten by the stream: goes before everything else
         self._look_at = 0.0

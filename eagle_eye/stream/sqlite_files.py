@@ -25,7 +25,7 @@ _PRIMARY = 0xFF
 _WRITE_FAILURES = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sqlite3.SQLITE_IOERR_SHMSIZE}
 
 
-class Torn(Exception):
+class TornFile(Exception):
     """The file's pages contradict each other: it is to be set aside."""
 
 
@@ -56,7 +56,7 @@ def check_identity(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
-        raise Torn(f"{path} does not begin like a stream file")
+        raise TornFile(f"{path} does not begin like a stream file")
     if version > VERSION:
         raise StreamError(
             f"{path} was written by a newer Eagle Eye (format {version}, this one reads {VERSION}): upgrade this one"
@@ -78,7 +78,7 @@ def _translate(error: sqlite3.DatabaseError, path: Path) -> Exception:
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return busy(path, 2.0)
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return Torn(f"{path}: {error}")
+        return TornFile(f"{path}: {error}")
     if primary == sqlite3.SQLITE_FULL or code in _WRITE_FAILURES:
         return StreamFull(
             f"no room to write {path} ({error}): free space on its disk, or lower the stream's retention or max_bytes"

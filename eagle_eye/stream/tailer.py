@@ -7,7 +7,7 @@ reader's place. So each read begins with the message that was read last: it must
 from . import Message, Stream
 
 
-class Follower:
+class Tailer:
     """One reader of one partition; of one thread."""
 
     def __init__(self, stream: Stream, topic: str, partition: int, offset: int) -> None:

@@ -22,8 +22,8 @@ from eagle_eye.config import HooksConfig
 from eagle_eye.errors import LedgerError, StreamError, WireError
 from eagle_eye.types import Event, Layout
 
-from .alertmanager_payload import Alert, Body, Place, Places, attributes, read
-from .http_server import Door
+from .alertmanager_payload import AlertTarget, AlertTargets, SiteAlert, WebhookBody, attributes, read
+from .http_server import Route
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _Key = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class Taken:
+class AlertCounts:
     """What became of the alerts of one request, or of all so far."""
 
     events: int = 0
@@ -63,19 +63,19 @@ class AlertmanagerHook:
         self._numbers = itertools.count(1)
         self._told: OrderedDict[_Key, None] = OrderedDict()
         self._lock = threading.Lock()
-        self.taken = Taken()
+        self.taken = AlertCounts()
 
-    def take(self, body: Body) -> Taken:
+    def take(self, body: WebhookBody) -> AlertCounts:
         """Write what is new. Raises LedgerError while nobody can tell which jobs there are, StreamError while nothing can be written."""
-        places = Places(self._config, self._layouts())
-        taken, news = Taken(), dict[_Key, Event]()
+        places = AlertTargets(self._config, self._layouts())
+        taken, news = AlertCounts(), dict[_Key, Event]()
         with self._lock:
             for alert in body.alerts:
                 self._take(alert, places, taken, news)
             if news:
                 self._write(list(news.values()))
             self._remember(news)
-            for name in Taken.__slots__:
+            for name in AlertCounts.__slots__:
                 setattr(self.taken, name, getattr(self.taken, name) + getattr(taken, name))
         if body.truncated_alerts:
             log.warning("Alertmanager left %d alerts out of its webhook: raise max_alerts there", body.truncated_alerts)
@@ -84,11 +84,11 @@ class AlertmanagerHook:
     def collect(self) -> Iterator[Metric]:
         """One family: alerts by what became of them."""
         family = CounterMetricFamily("eagle_eye_site_alerts", "Alerts that came from Alertmanager, by what became of them.", labels=["result"])
-        for name in Taken.__slots__:
+        for name in AlertCounts.__slots__:
             family.add_metric([name], getattr(self.taken, name))
         yield family
 
-    def _take(self, alert: Alert, places: Places, taken: Taken, news: dict[_Key, Event]) -> None:
+    def _take(self, alert: SiteAlert, places: AlertTargets, taken: AlertCounts, news: dict[_Key, Event]) -> None:
         if alert.ours:
             taken.own += 1
             return
@@ -109,7 +109,7 @@ class AlertmanagerHook:
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
 
-    def _event(self, alert: Alert, place: Place) -> Event:
+    def _event(self, alert: SiteAlert, place: AlertTarget) -> Event:
         ended = alert.ends_at if alert.status == "resolved" else None
         return Event(
             name=f"alert.{alert.status}",
@@ -124,7 +124,7 @@ class AlertmanagerHook:
         )
 
 
-def door(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Door:
+def route(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Route:
     """The door of the hook. `token`: its own, beside those of operators; '' = it has none."""
 
     async def answer(request: Request) -> Response:
@@ -140,12 +140,12 @@ def door(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Door:
             return JSONResponse({"error": str(error)}, 400)
         except (LedgerError, StreamError) as error:
             return JSONResponse({"error": f"try again later: {error}"}, 503)
-        return JSONResponse({name: getattr(taken, name) for name in Taken.__slots__})
+        return JSONResponse({name: getattr(taken, name) for name in AlertCounts.__slots__})
 
     def own_key(shown: str) -> bool:
         return bool(token) and hmac.compare_digest(shown.encode(), token.encode())
 
-    return Door(path=PATH, answer=answer, methods=("POST",), role=Role.OPERATOR, own_key=own_key)
+    return Route(path=PATH, answer=answer, methods=("POST",), role=Role.OPERATOR, own_key=own_key)
 
 
 async def _body(request: Request, max_bytes: int) -> bytes | None:

@@ -21,7 +21,7 @@ OWN = "EagleEye"
 OWN_LABELS = ("eagle_eye_incident",)
 
 
-class Alert(msgspec.Struct, frozen=True, rename="camel"):
+class SiteAlert(msgspec.Struct, frozen=True, rename="camel"):
     """One alert of the webhook's body."""
 
     status: Literal["firing", "resolved"]
@@ -45,18 +45,18 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
         return self.name.startswith(OWN) or any(label in self.labels for label in OWN_LABELS)
 
 
-class Body(msgspec.Struct, frozen=True, rename="camel"):
+class WebhookBody(msgspec.Struct, frozen=True, rename="camel"):
     """The body of the webhook; what we do not use is left out."""
 
     version: str
-    alerts: tuple[Alert, ...]
+    alerts: tuple[SiteAlert, ...]
     truncated_alerts: int = 0
 
 
-_DECODER = msgspec.json.Decoder(Body, strict=False)
+_DECODER = msgspec.json.Decoder(WebhookBody, strict=False)
 
 
-def read(body: bytes) -> Body:
+def read(body: bytes) -> WebhookBody:
     """Raises WireError naming what is wrong."""
     try:
         read = _DECODER.decode(body)
@@ -70,21 +70,21 @@ def read(body: bytes) -> Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AlertTarget:
     """Where an alert belongs: a job's stream, and whom it is about."""
 
     job: str
     entity: Entity
 
 
-class Places:
+class AlertTargets:
     """Where alerts belong, by the labels that the configuration names and the jobs that are known now."""
 
     def __init__(self, config: HooksConfig, layouts: Iterable[Layout]) -> None:
         self._config = config
         self._layouts = {layout.job: layout for layout in layouts}
 
-    def of(self, alert: Alert) -> Iterator[Place]:
+    def of(self, alert: SiteAlert) -> Iterator[AlertTarget]:
         """One place for each job that the alert is about; an alert that names neither node nor job is about all jobs.
 
         None if it is about nothing that is known; a named node without a job is told as idle.
@@ -97,7 +97,7 @@ class Places:
         entity = _entity(gpu if gpu_node else "", node or gpu_node)
         jobs = [job] if job else self._jobs_on(node or gpu_node)
         for name in jobs:
-            yield Place(name, entity or Entity(kind=Kind.JOB, name=name))
+            yield AlertTarget(name, entity or Entity(kind=Kind.JOB, name=name))
 
     def _node(self, name: str) -> str:
         """As our nodes are called: without a port, and by the first part of its name if only that is known."""
@@ -116,7 +116,7 @@ class Places:
         return [job for job, layout in self._layouts.items() if node in layout.nodes] or [f"idle/{node}"]
 
 
-def attributes(alert: Alert) -> dict[str, str]:
+def attributes(alert: SiteAlert) -> dict[str, str]:
     """What an event tells of the alert: bounded, and no labels but those that say what it is."""
     told = {
         "alert": alert.name,

@@ -5,6 +5,8 @@ either; whoever POSTs says who they are with an operator's token, in the form or
 cookie is used, so a foreign page has nothing to borrow; a browser that says that the POST came from one is refused.
 """
 
+import base64
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,48 +16,63 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, NotAuthenticated
-from eagle_eye.ledger import Invitation
+from eagle_eye.ledger import ApprovalLink
 from eagle_eye.plan_text import plan_words
-from eagle_eye.rpc.control_messages import Body, Decision, Waiting
+from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 
-from .html_page import page, paragraph
-from .http_server import Asks, Door
+from .http_server import Authorizer, Route
 
 PATH = "/approve/{token}"
 MAX_BYTES = 8192
 """Of a form."""
 MAX_TOKEN = 200
+STYLE = (
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:42rem;margin:0 auto;padding:1rem;color:#111;background:#fff}"
+    "h1{font-size:1.3rem}dt{color:#555;font-size:.85rem}dd{margin:0 0 .6rem;overflow-wrap:anywhere}"
+    "label{display:block;margin:.8rem 0 .2rem}input{font:inherit;width:100%;box-sizing:border-box;padding:.5rem}"
+    "button{font:inherit;padding:.8rem 1.4rem;margin:1rem .6rem 0 0}.bad{color:#a00}"
+    "@media(prefers-color-scheme:dark){body{color:#eee;background:#111}dt{color:#aaa}.bad{color:#f88}}"
+)
+_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Referrer-Policy": "same-origin",  # the address holds the link's token; `no-referrer` would hide the origin of our own form
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "X-Robots-Tag": "noindex",
+}
 
 
-class Engine(Protocol):
+class DecisionEngine(Protocol):
     """What decides."""
 
-    def waiting(self, question: Waiting) -> Body: ...
+    def pending_plans(self, question: PendingPlansQuery) -> Body: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
 
 
-class Book(Protocol):
+class ApprovalLinkLedger(Protocol):
     """The ledger's part that invitations need."""
 
-    def invitation(self, token: str) -> Invitation | None: ...
+    def invitation(self, token: str) -> ApprovalLink | None: ...
     def use_invitation(self, token: str, person: str, approved: bool, now: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class LeaderAccess:
     """A leader's."""
 
-    engine: Engine
-    book: Book
+    engine: DecisionEngine
+    book: ApprovalLinkLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class ApprovalForm:
     """What was posted. Secrets in it are never shown again."""
 
     approved: bool
@@ -64,7 +81,7 @@ class Form:
     name: str
 
 
-class _Said(Exception):
+class _EarlyResponse(Exception):
     """An answer that ends the matter early."""
 
     def __init__(self, response: Response) -> None:
@@ -72,9 +89,9 @@ class _Said(Exception):
         self.response = response
 
 
-def door(desk: Callable[[], Desk | None], gate: Asks, clock: Clock) -> Door:
+def route(desk: Callable[[], LeaderAccess | None], gate: Authorizer, clock: Clock) -> Route:
     """`desk`: the leader's; None while this process does not lead."""
-    pages = Pages(desk, gate, clock)
+    pages = ApprovalPage(desk, gate, clock)
 
     async def answer(request: Request) -> Response:
         token = str(request.path_params["token"])[:MAX_TOKEN]
@@ -83,18 +100,18 @@ def door(desk: Callable[[], Desk | None], gate: Asks, clock: Clock) -> Door:
                 return await run_in_threadpool(pages.show, token)
             form = await _form(request)
             return await run_in_threadpool(pages.decide, token, form)
-        except _Said as said:
+        except _EarlyResponse as said:
             return said.response
         except EagleEyeError as error:
             return page("Not now", paragraph(f"{error}. Nothing was decided; try again in a moment.", "bad"), 503)
 
-    return Door(path=PATH, answer=answer, methods=("GET", "POST"), role=None)
+    return Route(path=PATH, answer=answer, methods=("GET", "POST"), role=None)
 
 
-class Pages:
+class ApprovalPage:
     """The pages under one path."""
 
-    def __init__(self, desk: Callable[[], Desk | None], gate: Asks, clock: Clock) -> None:
+    def __init__(self, desk: Callable[[], LeaderAccess | None], gate: Authorizer, clock: Clock) -> None:
         self._desk = desk
         self._gate = gate
         self._clock = clock
@@ -104,7 +121,7 @@ class Pages:
         _, invitation, shown = self._plan(token)
         return self._asked(invitation, shown)
 
-    def decide(self, token: str, form: Form) -> Response:
+    def decide(self, token: str, form: ApprovalForm) -> Response:
         """The one answer."""
         desk, invitation, shown = self._plan(token)
         try:
@@ -125,28 +142,28 @@ class Pages:
             return page("Nothing was decided", paragraph(str(error), "bad") + _now(desk, invitation), 410)
         return page("Approved" if form.approved else "Refused", paragraph(f"{answer['message']}."))
 
-    def _admit(self, form: Form, invitation: Invitation) -> Person:
+    def _admit(self, form: ApprovalForm, invitation: ApprovalLink) -> Person:
         person = self._gate.admit(Role.OPERATOR, "approve" if form.approved else "refuse", token=form.token, claimed=form.name)
         if not person.sees(invitation.job):
             raise AccessDenied(f"the token of {person.name} counts for the jobs of {person.tenant} alone")
         return person
 
-    def _plan(self, token: str) -> tuple[Desk, Invitation, dict[str, Any]]:
+    def _plan(self, token: str) -> tuple[LeaderAccess, ApprovalLink, dict[str, Any]]:
         """The plan that is still to be decided. Raises _Said where there is none."""
         desk = self._desk()
         if desk is None:
-            raise _Said(page("Not here", paragraph("This server does not lead now; the next leader answers in a few seconds."), 503))
+            raise _EarlyResponse(page("Not here", paragraph("This server does not lead now; the next leader answers in a few seconds."), 503))
         invitation = desk.book.invitation(token)
         if invitation is None:
-            raise _Said(page("Unknown link", paragraph("This link was never given out, or was given out too long ago."), 404))
+            raise _EarlyResponse(page("Unknown link", paragraph("This link was never given out, or was given out too long ago."), 404))
         over = self._over(invitation)
         shown = None if over else _waiting(desk, invitation)
         if shown is None:
             why = over or "The plan of this link is out of date: the incident was planned anew, decided elsewhere, or is over."
-            raise _Said(page("Nothing to decide here", paragraph(why) + _now(desk, invitation), 410))
+            raise _EarlyResponse(page("Nothing to decide here", paragraph(why) + _now(desk, invitation), 410))
         return desk, invitation, shown
 
-    def _over(self, invitation: Invitation) -> str:
+    def _over(self, invitation: ApprovalLink) -> str:
         if invitation.used is not None:
             verb = "approved" if invitation.approved else "refused"
             return f"This link has been used: {invitation.person} {verb} plan {invitation.plan} at {_local(invitation.used)}."
@@ -154,7 +171,7 @@ class Pages:
             return f"This link expired at {_local(invitation.expires)}; a newer alert has a newer one."
         return ""
 
-    def _asked(self, invitation: Invitation, shown: dict[str, Any], problem: str = "", status: int = 200) -> Response:
+    def _asked(self, invitation: ApprovalLink, shown: dict[str, Any], problem: str = "", status: int = 200) -> Response:
         rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in plan_words(shown, self._clock.now()))
         if self._gate.asks_for_tokens:
             who = '<label for="who">Your token</label><input id="who" name="token" type="password" autocomplete="off" required>'
@@ -168,22 +185,22 @@ class Pages:
         return page("A plan waits for a person", f"{told}<dl>{rows}</dl>{form}", status)
 
 
-def _waiting(desk: Desk, invitation: Invitation) -> dict[str, Any] | None:
+def _waiting(desk: LeaderAccess, invitation: ApprovalLink) -> dict[str, Any] | None:
     """The very plan of the invitation, if it waits."""
     shown = _of_incident(desk, invitation)
     return shown if shown is not None and shown["digest"] == invitation.digest else None
 
 
-def _of_incident(desk: Desk, invitation: Invitation) -> dict[str, Any] | None:
+def _of_incident(desk: LeaderAccess, invitation: ApprovalLink) -> dict[str, Any] | None:
     """Whatever waits for the same incident."""
     try:
-        plans: list[dict[str, Any]] = desk.engine.waiting(Waiting(plan=invitation.incident))["plans"]
+        plans: list[dict[str, Any]] = desk.engine.pending_plans(PendingPlansQuery(plan=invitation.incident))["plans"]
     except ControlError:
         return None
     return plans[0] if plans else None
 
 
-def _now(desk: Desk, invitation: Invitation) -> str:
+def _now(desk: LeaderAccess, invitation: ApprovalLink) -> str:
     shown = _of_incident(desk, invitation)
     if shown is None:
         return paragraph(f"No plan of incident {invitation.incident} waits now.")
@@ -194,22 +211,22 @@ def _now(desk: Desk, invitation: Invitation) -> str:
     )
 
 
-async def _form(request: Request) -> Form:
+async def _form(request: Request) -> ApprovalForm:
     """Raises _Said for a POST of another site's page, or for what is no form of ours."""
     if _foreign(request):
-        raise _Said(page("Not from here", paragraph("This was sent by another site's page. Open the link itself and decide there.", "bad"), 403))
+        raise _EarlyResponse(page("Not from here", paragraph("This was sent by another site's page. Open the link itself and decide there.", "bad"), 403))
     data = b""
     async for chunk in request.stream():
         data += chunk
         if len(data) > MAX_BYTES:
-            raise _Said(page("Too large", paragraph("This is no form of this page.", "bad"), 413))
+            raise _EarlyResponse(page("Too large", paragraph("This is no form of this page.", "bad"), 413))
     fields = {name: values[0].strip() for name, values in parse_qs(data.decode(errors="replace")).items()}
     decision = fields.get("decision")
     if decision not in ("approve", "refuse"):
-        raise _Said(page("Say approve or refuse", paragraph("The form has no decision: nothing was decided.", "bad"), 400))
+        raise _EarlyResponse(page("Say approve or refuse", paragraph("The form has no decision: nothing was decided.", "bad"), 400))
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     token = shown.strip() if scheme.lower() == "bearer" else fields.get("token", "")
-    return Form(approved=decision == "approve", digest=fields.get("digest", ""), token=token, name=fields.get("name", ""))
+    return ApprovalForm(approved=decision == "approve", digest=fields.get("digest", ""), token=token, name=fields.get("name", ""))
 
 
 def _foreign(request: Request) -> bool:
@@ -223,3 +240,17 @@ def _foreign(request: Request) -> bool:
 
 def _local(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def page(title: str, body: str, status: int = 200) -> HTMLResponse:
+    """`title` is text, `body` is HTML: whoever makes it escapes what goes into it."""
+    html = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>"
+    )
+    return HTMLResponse(html, status, HEADERS)
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph of plain text; `kind`: bad for a problem."""
+    return f"<p{f' class={kind}' if kind else ''}>{escape(text)}</p>"

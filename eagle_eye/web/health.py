@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .http_server import Answer, Door
+from .http_server import Answer, Route
 
 STALE_S = 10.0
 """The owner of a partition ticks each second; so long without one, something is stuck."""
@@ -19,7 +19,7 @@ BEAT_S = 30.0
 """The process's own loop goes round several times a second."""
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a process. Ages in seconds."""
 
     role: str
@@ -36,13 +36,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """'' or why it does not answer."""
     tick_age_s: float | None = None
     """Of the partition whose last tick is oldest; None: it owns none, or none has ticked yet."""
-    beat_age_s: float = 0.0
+    heartbeat_age_s: float = 0.0
     """Since the process's own loop last went round."""
 
     @property
     def dead(self) -> list[str]:
         """Why it should be started again."""
-        return [f"the main loop has stood still for {self.beat_age_s:.0f} s"] if self.beat_age_s > BEAT_S else []
+        return [f"the main loop has stood still for {self.heartbeat_age_s:.0f} s"] if self.heartbeat_age_s > BEAT_S else []
 
     @property
     def unready(self) -> list[str]:
@@ -55,16 +55,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         return [*self.dead, *problems]
 
 
-def doors(report: Callable[[], Health]) -> list[Door]:
+def routes(report: Callable[[], HealthReport]) -> list[Route]:
     """The three paths; `report` may block for a moment."""
     return [
-        Door(path="/healthz", answer=_answer(report, lambda health: health.unready)),
-        Door(path="/healthz/ready", answer=_answer(report, lambda health: health.unready)),
-        Door(path="/healthz/live", answer=_answer(report, lambda health: health.dead)),
+        Route(path="/healthz", answer=_answer(report, lambda health: health.unready)),
+        Route(path="/healthz/ready", answer=_answer(report, lambda health: health.unready)),
+        Route(path="/healthz/live", answer=_answer(report, lambda health: health.dead)),
     ]
 
 
-def _answer(report: Callable[[], Health], problems_of: Callable[[Health], list[str]]) -> Answer:
+def _answer(report: Callable[[], HealthReport], problems_of: Callable[[HealthReport], list[str]]) -> Answer:
     async def answer(_request: Request) -> Response:
         health = await run_in_threadpool(report)
         problems = problems_of(health)

@@ -1,6 +1,6 @@
 """The one HTTP port: a list of doors, each with the role that it asks for.
 
-    doors = [*health.doors(report), metrics_door(metrics.scrape), *hooks.doors(...)]
+    doors = [*health.routes(report), metrics_door(metrics.scrape), *hooks.routes(...)]
     server = WebServer("127.0.0.1:7468", doors, gate=gate)
     server.start(); ...; server.stop()
 
@@ -8,22 +8,23 @@ On loopback a door for viewers is open. Beyond loopback, where tokens are config
 (`Authorization: Bearer …`); without tokens the port does not open there, unless it is told to.
 """
 
-import ipaddress
 import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route as StarletteRoute
 
 from eagle_eye.access import Person, Role
+from eagle_eye.access.addresses import is_loopback
 from eagle_eye.errors import AccessDenied, ConfigError, NotAuthenticated
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ KEEP_ALIVE_S = 5
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Asks(Protocol):
+class Authorizer(Protocol):
     """Who asks, and may they: access.Gate."""
 
     @property
@@ -45,7 +46,7 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Route:
     """One path of the port."""
 
     path: str
@@ -61,7 +62,7 @@ class Door:
 class WebServer:
     """Listens in a thread of its own."""
 
-    def __init__(self, address: str, doors: Sequence[Door], *, gate: Asks, insecure: bool = False) -> None:
+    def __init__(self, address: str, doors: Sequence[Route], *, gate: Authorizer, insecure: bool = False) -> None:
         """`address`: host:port, port 0 = any free one. `insecure`: listen beyond loopback without tokens. Raises ConfigError."""
         self._host, _, port = address.rpartition(":")
         self._host = self._host.strip("[]")
@@ -70,7 +71,7 @@ class WebServer:
             raise ConfigError(f"server.http is {address}: the highest port is {HIGHEST_PORT}")
         self._gate = gate
         self._insecure = insecure
-        self._near = is_loopback(self._host)
+        self._near = is_loopback(address)
         self.app = Starlette(routes=[self._route(door) for door in doors])
         """What answers; for tests also without a port."""
         self._server: uvicorn.Server | None = None
@@ -119,7 +120,7 @@ class WebServer:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts has it, too: else an answer's body waits 40 ms for the acknowledgement of its head
         return listening
 
-    def _route(self, door: Door) -> Route:
+    def _route(self, door: Route) -> StarletteRoute:
         async def enter(request: Request) -> Response:
             try:
                 request.state.person = await run_in_threadpool(self._admit, door, _token_of(request))
@@ -129,9 +130,9 @@ class WebServer:
                 return JSONResponse({"error": str(error)}, 403)
             return await door.answer(request)
 
-        return Route(door.path, enter, methods=list(door.methods))
+        return StarletteRoute(door.path, enter, methods=list(door.methods))
 
-    def _admit(self, door: Door, token: str) -> Person | None:
+    def _admit(self, door: Route, token: str) -> Person | None:
         """Who it is; None where nobody needs to be anybody. Raises NotAuthenticated or AccessDenied."""
         if door.role is None or (door.own_key is not None and token and door.own_key(token)):
             return None
@@ -145,21 +146,24 @@ def _token_of(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def metrics_door(scrape: Callable[[str], tuple[bytes, str]]) -> Door:
+def metrics_route(scrape: Callable[[str], tuple[bytes, str]]) -> Route:
     """/metrics; `scrape` turns an Accept header into (body, content type)."""
 
     async def answer(request: Request) -> Response:
         body, content_type = await run_in_threadpool(scrape, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
-    return Door(path="/metrics", answer=answer)
+    return Route(path="/metrics", answer=answer)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address; a name other than localhost counts as beyond."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def incident_redirect(dashboard_url: str) -> Route:
+    """GET /incidents/{id}: where links in alerts lead; it hands a browser on to the incident's page in the dashboard.
+
+    It shows nothing of the incident itself: the dashboard checks who asks.
+    """
+
+    async def answer(request: Request) -> Response:
+        incident = quote(request.path_params["incident"], safe="")
+        return RedirectResponse(f"{dashboard_url.rstrip('/')}/incident?incident={incident}", status_code=302)
+
+    return Route(path="/incidents/{incident}", answer=answer, role=None)

@@ -9,7 +9,7 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import AlertRecord
 from eagle_eye.types import Plan, Progress
-from remediation.alerts.alert import told_of
+from remediation.alerts.alert import sent_alert_of
 from remediation.alerts.receiver import Receiver
 from remediation.job_commands.action_commands import done, told
 
@@ -75,6 +75,6 @@ class Notify:
 def _said(kept: AlertRecord) -> bool:
     """Whether the last letter has its news; one that cannot be read is taken to have it."""
     try:
-        return bool(kept.body) and told_of(kept.body).alert.news == kept.news
+        return bool(kept.body) and sent_alert_of(kept.body).alert.news == kept.news
     except msgspec.MsgspecError:
         return True

@@ -6,21 +6,21 @@ import msgspec
 
 from eagle_eye.types import Severity
 
-What = Literal["trigger", "update", "resolve", "test"]
+EventAction = Literal["trigger", "update", "resolve", "test"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """A plain frozen value."""
 
 
-class Blamed(Value, frozen=True, kw_only=True):
+class AlertCulprit(Value, frozen=True, kw_only=True):
     """Who did it, as far as we know."""
 
     name: str
     confidence: float
 
 
-class WaitingPlan(Value, frozen=True, kw_only=True):
+class PendingPlan(Value, frozen=True, kw_only=True):
     """What a person has to decide."""
 
     plan: str
@@ -37,7 +37,7 @@ class Alert(Value, frozen=True, kw_only=True):
     version: int = 1
     letter: str = ""
     """`id/number`: the same at every try, so that a receiver drops what it has seen."""
-    what: What = "trigger"
+    what: EventAction = "trigger"
     id: str
     """Of the incident, or of the storm: the key under which a receiver keeps one alert."""
     job: str
@@ -48,10 +48,10 @@ class Alert(Value, frozen=True, kw_only=True):
     """open, contained, healing, healed, failed or closed."""
     summary: str
     """One line."""
-    culprits: tuple[Blamed, ...] = ()
+    culprits: tuple[AlertCulprit, ...] = ()
     news: str = ""
     """What was decided or done last."""
-    waits: WaitingPlan | None = None
+    waits: PendingPlan | None = None
     approval_link: str = ""
     """Where the plan that waits is approved or refused."""
     link: str = ""
@@ -67,7 +67,7 @@ class Alert(Value, frozen=True, kw_only=True):
     """So many other alerts wait for this receiver: its pace is bounded."""
 
 
-class Told(Value, frozen=True, kw_only=True):
+class SentAlert(Value, frozen=True, kw_only=True):
     """The last words, and who has heard of the alert. The body of a row of the ledger's `alerts`."""
 
     alert: Alert
@@ -84,6 +84,6 @@ def alert_of(body: str) -> Alert:
     return msgspec.json.decode(body, type=Alert)
 
 
-def told_of(body: str) -> Told:
+def sent_alert_of(body: str) -> SentAlert:
     """A row's body. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(body, type=Told)
+    return msgspec.json.decode(body, type=SentAlert)

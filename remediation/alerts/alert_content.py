@@ -8,8 +8,8 @@ import msgspec
 from eagle_eye.types import Incident, IncidentState, Plan, Severity
 from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
-from .alert import Alert, Blamed, WaitingPlan
-from .receiver import MILDER
+from .alert import Alert, AlertCulprit, PendingPlan
+from .receiver import BY_SEVERITY
 
 RESOLVED = (IncidentState.HEALED, IncidentState.CLOSED)
 NAMES = 3
@@ -18,7 +18,7 @@ KEPT_CULPRITS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class AlertSubject:
     """What an alert is about, as the engine sees it now."""
 
     incident: Incident
@@ -38,22 +38,22 @@ class Subject:
         return self.state in RESOLVED
 
 
-def subject_of(case: TrackedIncident) -> Subject:
+def alert_subject_of(case: TrackedIncident) -> AlertSubject:
     """What the engine has on its desk."""
-    return Subject(incident=case.incident, state=case.state, opened=case.opened, waits=asked_for(case), ended=case.phase is IncidentPhase.ENDED)
+    return AlertSubject(incident=case.incident, state=case.state, opened=case.opened, waits=plan_awaiting_approval(case), ended=case.phase is IncidentPhase.ENDED)
 
 
-def asked_for(case: TrackedIncident) -> Plan | None:
+def plan_awaiting_approval(case: TrackedIncident) -> Plan | None:
     """The plan for which a person was asked, while it waits."""
     plan = case.plan
     return plan if case.phase is IncidentPhase.HELD and plan is not None and case.asked == plan.id else None
 
 
-def alert_about(subject: Subject, *, news: str, link: str, approval_link: str, now: float) -> Alert:
+def alert_about(subject: AlertSubject, *, news: str, link: str, approval_link: str, now: float) -> Alert:
     """One incident in words."""
     incident, waits = subject.incident, subject.waits
     culprits = sorted(incident.culprits, key=lambda culprit: -culprit.confidence)[:KEPT_CULPRITS]
-    blamed = tuple(Blamed(name=culprit.entity.name, confidence=culprit.confidence) for culprit in culprits)
+    blamed = tuple(AlertCulprit(name=culprit.entity.name, confidence=culprit.confidence) for culprit in culprits)
     return Alert(
         id=incident.id,
         job=incident.job,
@@ -100,7 +100,7 @@ def with_one_more(storm: Alert, member: Alert, now: float) -> Alert:
 
 def worse(one: Severity, other: Severity) -> Severity:
     """The graver of two."""
-    return max(one, other, key=MILDER.index)
+    return max(one, other, key=BY_SEVERITY.index)
 
 
 def differs(new: Alert, old: Alert) -> bool:
@@ -111,7 +111,7 @@ def differs(new: Alert, old: Alert) -> bool:
 def urgent(new: Alert, old: Alert) -> bool:
     """Whether it should be heard at once: a plan waits for a person, it got worse, or nothing more is done about it."""
     waits = new.waits is not None and (old.waits is None or old.waits.digest != new.waits.digest)
-    graver = MILDER.index(new.severity) > MILDER.index(old.severity)
+    graver = BY_SEVERITY.index(new.severity) > BY_SEVERITY.index(old.severity)
     failed = new.state == IncidentState.FAILED.value != old.state
     return waits or graver or failed or bool(new.causes.keys() - old.causes.keys())
 
@@ -126,10 +126,10 @@ def _frozen(counts: Mapping[str, int]) -> frozenset[tuple[str, int]]:
     return frozenset(counts.items())
 
 
-def _named(culprits: Sequence[Blamed]) -> str:
+def _named(culprits: Sequence[AlertCulprit]) -> str:
     names = [culprit.name for culprit in culprits[:NAMES]]
     return ", ".join(names) + (f" and {len(culprits) - NAMES} more" if len(culprits) > NAMES else "") if names else "nobody named"
 
 
-def _waiting(plan: Plan) -> WaitingPlan:
-    return WaitingPlan(plan=plan.id, action=plan.action, digest=plan.digest, expires=plan.expires, reason=plan.reason)
+def _waiting(plan: Plan) -> PendingPlan:
+    return PendingPlan(plan=plan.id, action=plan.action, digest=plan.digest, expires=plan.expires, reason=plan.reason)

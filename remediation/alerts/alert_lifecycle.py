@@ -15,9 +15,18 @@ from eagle_eye.ledger import AlertRecord, IncidentRecord
 from eagle_eye.types import IncidentState, Plan
 from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
 
-from .alert import Alert, Told, What, encode, told_of
-from .alert_content import Subject, alert_about, asked_for, differs, storm_of, subject_of, urgent, with_one_more
-from .alert_storm import Storms
+from .alert import Alert, EventAction, SentAlert, encode, sent_alert_of
+from .alert_content import (
+    AlertSubject,
+    alert_about,
+    alert_subject_of,
+    differs,
+    plan_awaiting_approval,
+    storm_of,
+    urgent,
+    with_one_more,
+)
+from .alert_storm import AlertStorms
 from .receiver import Receiver
 
 log = logging.getLogger(__name__)
@@ -30,7 +39,7 @@ FORGET_S = 86_400.0
 replaced = msgspec.structs.replace
 
 
-class Book(Protocol):
+class AlertLedger(Protocol):
     """The ledger's part that alerts need."""
 
     def alert(self, name: str) -> AlertRecord | None: ...
@@ -39,16 +48,16 @@ class Book(Protocol):
     def incident_record(self, incident: str) -> IncidentRecord | None: ...
 
 
-class Bulletin:
+class AlertLifecycle:
     """One alert per incident. Called by the engine alone, under its lock."""
 
     def __init__(
         self,
         *,
-        book: Book,
+        book: AlertLedger,
         receivers: Iterable[Receiver],
         clock: Clock,
-        storms: Storms,
+        storms: AlertStorms,
         link: str = "",
         approval_link: Callable[[Plan], str] = lambda _plan: "",
         update_s: float = 10.0,
@@ -86,7 +95,7 @@ class Bulletin:
             if self._seen.get(name) != looks or self._is_due(name, moment):
                 self._seen[name] = looks
                 try:
-                    self._turn(subject_of(case), now)
+                    self._turn(alert_subject_of(case), now)
                 except Exception:
                     self._again(name, RETRY_S)  # the others come first then
                     raise
@@ -100,7 +109,7 @@ class Bulletin:
 
     # --- one incident --------------------------------------------------------------------------------------------
 
-    def _turn(self, subject: Subject, now: float) -> None:
+    def _turn(self, subject: AlertSubject, now: float) -> None:
         self._due.pop(subject.id, None)
         record = self._open.get(subject.id)
         if record is None:
@@ -116,7 +125,7 @@ class Bulletin:
             if subject.ended:
                 self._again(subject.id, FORGET_S)
 
-    def _begin(self, subject: Subject, now: float) -> None:
+    def _begin(self, subject: AlertSubject, now: float) -> None:
         """Nobody has heard of it yet."""
         waited = now - subject.opened
         if waited < self._delay_s:
@@ -132,7 +141,7 @@ class Bulletin:
             self._say(fresh, alert, now)
 
     def _revise(self, record: AlertRecord, alert: Alert, now: float) -> None:
-        old = told_of(record.body).alert
+        old = sent_alert_of(record.body).alert
         if record.storm:
             if alert.waits is not None:  # a person has to decide: it leaves the storm
                 self._say(replaced(record, storm=""), alert, now)
@@ -154,7 +163,7 @@ class Bulletin:
 
     def _left(self, record: AlertRecord, now: float) -> None:
         """A storm with news; or what the engine has no case of any more, or a leader before us did not get to."""
-        last = told_of(record.body).alert
+        last = sent_alert_of(record.body).alert
         if last.causes:
             self._say(record, last, now)
             return
@@ -162,18 +171,18 @@ class Bulletin:
         if kept is None:
             self._resolve(record, replaced(last, state=IncidentState.CLOSED.value, time=now), now)
         else:
-            self._turn(Subject(incident=kept.incident, state=kept.state, opened=kept.opened, ended=True), now)
+            self._turn(AlertSubject(incident=kept.incident, state=kept.state, opened=kept.opened, ended=True), now)
 
     # --- a storm -------------------------------------------------------------------------------------------------
 
     def _join(self, member: AlertRecord, alert: Alert, now: float) -> None:
         """Counted in the storm's letters; it has none of its own."""
-        member = replaced(member, body=encode(Told(alert=alert, receivers=())))
+        member = replaced(member, body=encode(SentAlert(alert=alert, receivers=())))
         self._book.say(member, [], now)
         self._open[member.id] = member
         self._storms.joined(alert.job, member.storm, now)
         storm = self._open.get(member.storm) or self._fresh(member.storm, now)
-        told = told_of(storm.body) if storm.body else Told(alert=storm_of(alert, storm.id, now), receivers=())
+        told = sent_alert_of(storm.body) if storm.body else SentAlert(alert=storm_of(alert, storm.id, now), receivers=())
         new = with_one_more(told.alert, alert, now)
         wait = storm.changed + self._storms.within_s - now
         if not storm.body or urgent(new, told.alert) or wait <= 0:
@@ -189,7 +198,7 @@ class Bulletin:
         storm = self._open.get(name)
         if storm is None or any(other.storm == name for other in self._open.values()):
             return
-        last = told_of(storm.body).alert
+        last = sent_alert_of(storm.body).alert
         self._storms.ended(last.job)
         self._due.pop(name, None)
         self._say(
@@ -198,22 +207,22 @@ class Bulletin:
 
     # --- saying --------------------------------------------------------------------------------------------------
 
-    def _words(self, subject: Subject, now: float) -> Alert:
+    def _words(self, subject: AlertSubject, now: float) -> Alert:
         kept, waits = self._book.alert(subject.id), subject.waits
         news = kept.news if kept is not None else ""
         approval_link = self._approval_link(waits) if waits is not None else ""
         return alert_about(subject, news=news, link=self._link, approval_link=approval_link, now=now)
 
-    def _say(self, record: AlertRecord, alert: Alert, now: float, what: What = "update") -> None:
+    def _say(self, record: AlertRecord, alert: Alert, now: float, what: EventAction = "update") -> None:
         """Write a letter to everybody who has heard of it, and to those whom it concerns by now."""
-        told = told_of(record.body) if record.body else Told(alert=alert, receivers=())
+        told = sent_alert_of(record.body) if record.body else SentAlert(alert=alert, receivers=())
         hears = [each for each in self._receivers if each.called in told.receivers or (what != "resolve" and each.wants(alert.severity))]
         number = record.number + 1
         former = tuple(sorted({*told.alert.former, told.alert.severity} - {alert.severity}))
         alert = replaced(alert, letter=f"{alert.id}/{number}", former=former, time=now)
         letters = [(each.called, encode(replaced(alert, what=what if each.called in told.receivers else "trigger"))) for each in hears]
         names = tuple(each.called for each in hears)
-        said = replaced(record, number=number, changed=now, body=encode(Told(alert=alert, receivers=names)))
+        said = replaced(record, number=number, changed=now, body=encode(SentAlert(alert=alert, receivers=names)))
         self._book.say(said, letters, now)
         self._due.pop(said.id, None)
         if said.over is None:
@@ -238,7 +247,7 @@ class Bulletin:
     def _recall(self, record: AlertRecord) -> None:
         """What a leader before us has said."""
         try:
-            alert = told_of(record.body).alert
+            alert = sent_alert_of(record.body).alert
         except msgspec.MsgspecError as error:
             log.warning("what was said about %s cannot be read (%s): it is said anew", record.id, error)
             return
@@ -253,5 +262,5 @@ class Bulletin:
 
 def _looks(case: TrackedIncident) -> tuple[object, ...]:
     """Changes whenever an alert about it may have to."""
-    waits = asked_for(case)
+    waits = plan_awaiting_approval(case)
     return (case.incident.revision, case.state, waits.id if waits is not None else "", case.told, case.phase is IncidentPhase.ENDED)

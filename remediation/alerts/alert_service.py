@@ -10,10 +10,10 @@ from eagle_eye.types import Notice, Plan
 from remediation.actions.notify import Notify
 from remediation.engine.tracked_incident import TrackedIncident
 
-from .alert_lifecycle import Bulletin
-from .alert_storm import Storms
-from .delivery_worker import Courier
-from .receiver import addresses_of
+from .alert_lifecycle import AlertLifecycle
+from .alert_storm import AlertStorms
+from .delivery_worker import DeliveryWorker
+from .receiver import endpoints_of
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ STALLED_S = 10.0
 """An engine that has not shown its cases for so long stands still: no heartbeat."""
 
 
-class Alerts:
+class AlertService:
     """For one term of a leader. Raises ConfigError for a receiver that cannot be reached as it is configured, LedgerError."""
 
     def __init__(
@@ -37,19 +37,19 @@ class Alerts:
     ) -> None:
         """`page`: address of an incident's page, where the configuration names none. `ticking`: whether all runners tick.
         `approval_link`: where a plan that waits is approved or refused; '' where nowhere."""
-        addresses = addresses_of(notify.everybody)
+        addresses = endpoints_of(notify.everybody)
         self._ledger = ledger
         self._clock = clock
         self._leads = leads
         self._ticking = ticking
         self._looked = clock.monotonic()
         self._broken = False
-        self._couriers = [Courier(address=address, box=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
-        self._bulletin = Bulletin(
+        self._couriers = [DeliveryWorker(address=address, box=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
+        self._bulletin = AlertLifecycle(
             book=ledger,
             receivers=[address.receiver for address in addresses],
             clock=clock,
-            storms=Storms(alone=notify.storm_alerts, within_s=notify.storm_s),
+            storms=AlertStorms(alone=notify.storm_alerts, within_s=notify.storm_s),
             link=notify.link or page,
             approval_link=approval_link,
             update_s=notify.update_s,

@@ -7,7 +7,7 @@ from eagle_eye.types import digest_of
 
 
 @dataclass(slots=True, kw_only=True)
-class Storms:
+class AlertStorms:
     """`alone` alerts of a job within `within_s` have letters of their own; more of them are one storm, until none came for so long."""
 
     alone: int

@@ -16,13 +16,13 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.ledger import AlertRecord, Letter
+from eagle_eye.ledger import AlertRecord, Notification
 from eagle_eye.types import Notice
 
-from .http_post import Answer, client_for, post
-from .notification_merge import Head, heads
-from .receiver import Address
-from .repeated_notifications import Repeating
+from .http_post import DeliveryResult, client_for, post
+from .notification_merge import PendingNotification, merge
+from .receiver import Endpoint
+from .repeated_notifications import RepeatedNotifications
 from .templates import TEMPLATES
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ POLL_S = 1.0
 STOP_S = 2.0
 
 
-class Box(Protocol):
+class NotificationOutbox(Protocol):
     """The ledger's part that letters need."""
 
-    def unsent(self, name: str, limit: int = 500) -> tuple[Letter, ...]: ...
+    def unsent(self, name: str, limit: int = 500) -> tuple[Notification, ...]: ...
     def delivered(self, letter: int, now: float, *, merged: Iterable[int] = ()) -> None: ...
     def failed(self, letter: int, next_try: float, error: str) -> None: ...
     def given_up(self, letter: int, now: float, error: str) -> None: ...
@@ -55,7 +55,7 @@ def wait_before(attempt: int, chance: float) -> float:
     return float(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(attempt - 1, 30))) * (1.0 - chance / 2.0)
 
 
-class Pace:
+class RateLimit:
     """At most so many messages a minute, however they are spread. 0: no bound."""
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
@@ -78,19 +78,19 @@ class Pace:
             self._sent.append(self._clock.monotonic())
 
 
-class Courier:
+class DeliveryWorker:
     """`leads`: False as soon as this leader's lease is over; then nothing is sent. `chance`: for the jitter."""
 
     def __init__(
         self,
         *,
-        address: Address,
-        box: Box,
+        address: Endpoint,
+        box: NotificationOutbox,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
         well: Callable[[], bool] = lambda: True,
         chance: Callable[[], float] = random.random,
-        client: Callable[[Address], httpx.Client] = client_for,
+        client: Callable[[Endpoint], httpx.Client] = client_for,
     ) -> None:
         self._address = address
         self._box = box
@@ -99,8 +99,8 @@ class Courier:
         self._chance = chance
         self._client = client
         self._template = TEMPLATES[address.receiver.kind]
-        self._repeating = Repeating(shelf=box, address=address, clock=clock, well=well)
-        self._pace = Pace(address.receiver.per_minute, clock)
+        self._repeating = RepeatedNotifications(shelf=box, address=address, clock=clock, well=well)
+        self._pace = RateLimit(address.receiver.per_minute, clock)
         self._away = False
         self._wake = threading.Event()
         self._over = threading.Event()
@@ -161,13 +161,13 @@ class Courier:
             self._repeating.failed()
             log.info("%s did not take what is repeated: %s", self._address.name, answer)
 
-    def _ready(self) -> tuple[list[Head], int]:
+    def _ready(self) -> tuple[list[PendingNotification], int]:
         """(what may be sent now: one, or all of it to a receiver that takes several; how many incidents have letters)."""
         now = self._clock.now()
-        found, unreadable = heads(self._box.unsent(self._address.name))
+        found, unreadable = merge(self._box.unsent(self._address.name))
         for letter in unreadable:
             self._give_up(letter.id, "it was written by another version of Eagle Eye, and cannot be read", letter.name)
-        ready: list[Head] = []
+        ready: list[PendingNotification] = []
         for head in found:
             if head.next_try <= now:
                 ready.append(head)
@@ -177,7 +177,7 @@ class Courier:
                 break
         return (ready if self._pace.free else []), len(found)
 
-    def _send(self, client: httpx.Client, ready: Sequence[Head], others: int) -> int:
+    def _send(self, client: httpx.Client, ready: Sequence[PendingNotification], others: int) -> int:
         """One message. Returns how many letters it took to the receiver."""
         more = others if self._pace.last else 0
         alerts = [msgspec.structs.replace(head.alert, more=more) for head in ready]
@@ -193,7 +193,7 @@ class Courier:
 
     # --- what became of it ---------------------------------------------------------------------------------------
 
-    def _write(self, head: Head, answer: Answer) -> None:
+    def _write(self, head: PendingNotification, answer: DeliveryResult) -> None:
         now = self._clock.now()
         if answer.taken:
             self._box.delivered(head.id, now, merged=head.merged)

@@ -13,7 +13,7 @@ import msgspec
 from eagle_eye import __version__
 from eagle_eye.clock import Clock
 
-from .receiver import Address
+from .receiver import Endpoint
 from .signature import LETTER, SIGNATURE, signature
 
 CONNECT_S = 5.0
@@ -26,7 +26,7 @@ REFUSED = frozenset({400, 413, 415, 422})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DeliveryResult:
     """What became of a request."""
 
     status: int = 0
@@ -55,7 +55,7 @@ class Answer:
         return f"status {self.status}{said}" if self.status else self.text
 
 
-def client_for(address: Address) -> httpx.Client:
+def client_for(address: Endpoint) -> httpx.Client:
     """A client with the receiver's time-outs. Its ca_file was looked at before."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells each request with its whole address, which may be a secret
     receiver = address.receiver
@@ -63,25 +63,25 @@ def client_for(address: Address) -> httpx.Client:
     return httpx.Client(timeout=timeout, follow_redirects=False, verify=_trust(receiver.ca_file), headers={"User-Agent": f"eagle-eye/{__version__}"})
 
 
-def post(client: httpx.Client, address: Address, body: object, clock: Clock, *, letter: str = "") -> Answer:
+def post(client: httpx.Client, address: Endpoint, body: object, clock: Clock, *, letter: str = "") -> DeliveryResult:
     """Send it once. Never raises for what a receiver or the network does."""
     content = msgspec.json.encode(body)
     now, deadline = clock.now(), clock.monotonic() + address.receiver.timeout_s
     try:
         with client.stream("POST", address.url, content=content, headers=_headers(address, content, letter, now)) as response:
             text = _read(response, clock, deadline)
-            return Answer(
+            return DeliveryResult(
                 status=response.status_code,
                 text="" if response.is_success else address.redact(_said(response, text)),
                 retry_after_s=_retry_after(response.headers.get("Retry-After", ""), now),
             )
     except httpx.TimeoutException:
-        return Answer(text=f"no answer within {address.receiver.timeout_s:g} s")
+        return DeliveryResult(text=f"no answer within {address.receiver.timeout_s:g} s")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Answer(text=address.redact(f"{type(error).__name__}: {error}"))
+        return DeliveryResult(text=address.redact(f"{type(error).__name__}: {error}"))
 
 
-def _headers(address: Address, content: bytes, letter: str, now: float) -> dict[str, str]:
+def _headers(address: Endpoint, content: bytes, letter: str, now: float) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
     if letter:
         headers[LETTER] = letter

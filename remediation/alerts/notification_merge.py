@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from eagle_eye.ledger import Letter
+from eagle_eye.ledger import Notification
 
 from .alert import Alert, alert_of
 
 
-class Read(NamedTuple):
+class DecodedNotification(NamedTuple):
     """A letter of the box, opened."""
 
-    letter: Letter
+    letter: Notification
     alert: Alert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class PendingNotification:
     """What is to be sent next about one incident."""
 
     alert: Alert
@@ -43,9 +43,9 @@ class Head:
         return self.letters[:-1]
 
 
-def heads(letters: Iterable[Letter]) -> tuple[list[Head], list[Letter]]:
+def merge(letters: Iterable[Notification]) -> tuple[list[PendingNotification], list[Notification]]:
     """(what is next of each incident, in the order of their oldest letters; letters that cannot be read)."""
-    by_incident: dict[str, list[Read]] = {}
+    by_incident: dict[str, list[DecodedNotification]] = {}
     unreadable = []
     for letter in letters:
         try:
@@ -53,15 +53,15 @@ def heads(letters: Iterable[Letter]) -> tuple[list[Head], list[Letter]]:
         except msgspec.MsgspecError:
             unreadable.append(letter)
         else:
-            by_incident.setdefault(alert.id, []).append(Read(letter, alert))
+            by_incident.setdefault(alert.id, []).append(DecodedNotification(letter, alert))
     return [_head(run) for run in by_incident.values()], unreadable
 
 
-def _head(run: Sequence[Read]) -> Head:
+def _head(run: Sequence[DecodedNotification]) -> PendingNotification:
     taken = _together(run)
     first, last = taken[0], taken[-1]
     what = first.alert.what if last.alert.what == "update" else last.alert.what
-    return Head(
+    return PendingNotification(
         alert=msgspec.structs.replace(last.alert, what=what),
         letters=tuple(each.letter.id for each in taken),
         made=first.letter.made,
@@ -70,7 +70,7 @@ def _head(run: Sequence[Read]) -> Head:
     )
 
 
-def _together(run: Sequence[Read]) -> Sequence[Read]:
+def _together(run: Sequence[DecodedNotification]) -> Sequence[DecodedNotification]:
     """The longest beginning of an incident's letters that one letter can say."""
     first = run[0].alert.what
     if first not in ("trigger", "update"):

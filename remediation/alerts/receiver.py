@@ -13,21 +13,21 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.secret import secret_of
 from eagle_eye.types import Severity
 
-Kind = Literal["plain", "pagerduty", "slack", "alertmanager", "heartbeat"]
+ReceiverKind = Literal["plain", "pagerduty", "slack", "alertmanager", "heartbeat"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 PAGERDUTY_KEY_LENGTH = 32
 TOKEN_LENGTH = 8
 """A word of an address that is as long may be a token by itself."""
 ALERTMANAGER_PATH = "/api/v2/alerts"
-MILDER: tuple[Severity, ...] = (Severity.INFO, Severity.SEV3, Severity.SEV2, Severity.SEV1)
+BY_SEVERITY: tuple[Severity, ...] = (Severity.INFO, Severity.SEV3, Severity.SEV2, Severity.SEV1)
 """The mildest first."""
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table of actions.notify.receivers; each field is explained by the text below it."""
 
-    kind: Kind
+    kind: ReceiverKind
     """plain (our own JSON, signed), pagerduty, slack, alertmanager, or heartbeat (a dead-man's signal, no alerts)."""
     name: str = ""
     """Names it in logs, and its variables EAGLE_EYE_<NAME>_URL, _KEY and _SECRET. Default: its kind."""
@@ -76,11 +76,11 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def wants(self, severity: Severity) -> bool:
         """Whether an incident of this severity is for it."""
-        return self.hears and MILDER.index(severity) >= MILDER.index(self.min_severity)
+        return self.hears and BY_SEVERITY.index(severity) >= BY_SEVERITY.index(self.min_severity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Endpoint:
     """A receiver with everything that is needed to reach it; its text shows none of the secrets."""
 
     receiver: Receiver
@@ -109,17 +109,17 @@ class Address:
         return text
 
 
-def addresses_of(receivers: Iterable[Receiver]) -> tuple[Address, ...]:
+def endpoints_of(receivers: Iterable[Receiver]) -> tuple[Endpoint, ...]:
     """Every receiver with its secrets. Raises ConfigError for one that cannot be told anything."""
-    found: dict[str, Address] = {}
+    found: dict[str, Endpoint] = {}
     for receiver in receivers:
         if receiver.called in found:
             raise ConfigError(f"two of actions.notify.receivers are called {receiver.called!r}; give each a `name` of its own")
-        found[receiver.called] = address_of(receiver)
+        found[receiver.called] = endpoint_of(receiver)
     return tuple(found.values())
 
 
-def address_of(receiver: Receiver) -> Address:
+def endpoint_of(receiver: Receiver) -> Endpoint:
     """One receiver with its secrets, from files or the environment. Raises ConfigError, which shows none of them."""
     name, variable = receiver.called, f"EAGLE_EYE_{receiver.called.upper().replace('-', '_')}"
     default = PAGERDUTY_URL if receiver.kind == "pagerduty" else ""
@@ -128,7 +128,7 @@ def address_of(receiver: Receiver) -> Address:
     secret = secret_of(receiver.secret_file, f"{variable}_SECRET", f"the signing secret of alert receiver {name}")
     _check_url(name, url, variable)
     _check_secrets(receiver, key, secret, variable)
-    return Address(receiver=receiver, url=_whole(receiver, url), key=key, secret=secret.encode())
+    return Endpoint(receiver=receiver, url=_whole(receiver, url), key=key, secret=secret.encode())
 
 
 def _check_url(name: str, url: str, variable: str) -> None:

@@ -8,17 +8,17 @@ import httpx
 from eagle_eye.clock import Clock
 from eagle_eye.types import Severity, digest_of
 
-from .alert import Alert, What
-from .http_post import Answer, client_for, post
-from .receiver import Address
+from .alert import Alert, EventAction
+from .http_post import DeliveryResult, client_for, post
+from .receiver import Endpoint
 from .templates import TEMPLATES
 
-STEPS: dict[str, tuple[What, ...]] = {"pagerduty": ("test", "resolve")}
+STEPS: dict[str, tuple[EventAction, ...]] = {"pagerduty": ("test", "resolve")}
 """Kind → what is sent; PagerDuty keeps an alert until it is resolved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ReceiverTestResult:
     """What one receiver answered."""
 
     receiver: str
@@ -26,22 +26,22 @@ class Tried:
     where: str
     """Scheme and host."""
     sent: str
-    answer: Answer
+    answer: DeliveryResult
     seconds: float
 
 
-def try_each(
-    addresses: Iterable[Address], clock: Clock, host: str, client: Callable[[Address], httpx.Client] = client_for
-) -> Iterator[Tried]:
+def send_test_alerts(
+    addresses: Iterable[Endpoint], clock: Clock, host: str, client: Callable[[Endpoint], httpx.Client] = client_for
+) -> Iterator[ReceiverTestResult]:
     """One line per message, as the answers come."""
     for address in addresses:
         with client(address) as connection:
             for what in STEPS.get(address.receiver.kind, ("test",)):
                 began = clock.monotonic()
-                alert = a_test(what, clock.now(), host)
+                alert = test_alert(what, clock.now(), host)
                 body = TEMPLATES[address.receiver.kind].body([alert], address, clock.now())
                 answer = post(connection, address, body, clock, letter=alert.letter)
-                yield Tried(
+                yield ReceiverTestResult(
                     receiver=address.name, kind=address.receiver.kind, where=address.shown, sent=what, answer=answer,
                     seconds=clock.monotonic() - began,
                 )  # fmt: skip
@@ -49,7 +49,7 @@ def try_each(
                     break
 
 
-def a_test(what: What, now: float, host: str) -> Alert:
+def test_alert(what: EventAction, now: float, host: str) -> Alert:
     """Says that it is only a test. Known by its minute, so that what resolves it finds it."""
     name = f"test-{digest_of(host, int(now // 60))}"
     return Alert(

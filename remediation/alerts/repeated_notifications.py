@@ -8,24 +8,24 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import AlertRecord
 
-from .alert import Alert, told_of
-from .receiver import Address
+from .alert import Alert, sent_alert_of
+from .receiver import Endpoint
 from .templates import TEMPLATES
 
 SOON_S = 5.0
 """After a failure it is tried again this soon, or at the usual time if that is sooner."""
 
 
-class Shelf(Protocol):
+class OpenAlerts(Protocol):
     """The ledger's part that is needed here."""
 
     def alerts(self) -> tuple[AlertRecord, ...]: ...
 
 
-class Repeating:
+class RepeatedNotifications:
     """`well`: whether a leader leads and its runners tick."""
 
-    def __init__(self, *, shelf: Shelf, address: Address, clock: Clock, well: Callable[[], bool]) -> None:
+    def __init__(self, *, shelf: OpenAlerts, address: Endpoint, clock: Clock, well: Callable[[], bool]) -> None:
         self._shelf = shelf
         self._address = address
         self._clock = clock
@@ -55,7 +55,7 @@ class Repeating:
         found = []
         for record in self._shelf.alerts():
             try:
-                told = told_of(record.body)
+                told = sent_alert_of(record.body)
             except msgspec.MsgspecError:
                 continue  # of a newer version: its own leader repeats it
             if self._address.name in told.receivers:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.protocols import Action, Guard
-from eagle_eye.rpc.control_messages import Body, Decision, Order, Waiting
+from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, PendingPlansQuery
 from eagle_eye.types import Demand, Incident, IncidentState, JobSnapshot, Outcome, Plan, digest_of
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
@@ -132,17 +132,17 @@ class Engine:
         with self._lock:
             return self._approvals.decide(decision, approved)
 
-    def waiting(self, question: Waiting) -> Body:
+    def pending_plans(self, question: PendingPlansQuery) -> Body:
         """What waits for a person's word. Raises ControlError for a plan that does not."""
         with self._lock:
-            return self._approvals.waiting(question)
+            return self._approvals.pending_plans(question)
 
     def release(self, node: str, person: str) -> Body:
         """A person lets a node take part again: written down, and told to the jobs that leave it out."""
         with self._lock:
             return {"node": node, "jobs": self._releases.ask(node, person)}
 
-    def order(self, order: Order) -> Body:
+    def order(self, order: OperatorCommand) -> Body:
         """A silence, a window, the closing of a breaker, a note. Raises ControlError for what cannot be meant."""
         with self._lock:
             return self._people.order(order)

@@ -21,7 +21,7 @@ from eagle_eye.errors import StreamError
 from eagle_eye.ledger import IncidentRecord
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Message, Stream
 from eagle_eye.stream.start_offset import offset_before, resume_at
-from eagle_eye.stream.tailer import Follower
+from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Finding, Incident, JobSnapshot
 
 GROUP = "eagle-eye.leader"
@@ -71,7 +71,7 @@ class Intake:
         self._ledger = ledger
         self._engine = engine
         self._clock = clock
-        self._followers: dict[str, list[Follower]] = {}
+        self._followers: dict[str, list[Tailer]] = {}
         self._revisions: OrderedDict[str, int] = OrderedDict()
         self._newest: dict[str, JobSnapshot] = {}
         """Of each job."""
@@ -138,7 +138,7 @@ class Intake:
 
     def _begin(self) -> None:
         followers = {
-            topic: [Follower(self._stream, topic, partition, resume_at(self._stream, GROUP, topic, partition)) for partition in range(self._stream.partitions(topic))]
+            topic: [Tailer(self._stream, topic, partition, resume_at(self._stream, GROUP, topic, partition)) for partition in range(self._stream.partitions(topic))]
             for topic in TOPICS
         }
         for partition, follower in enumerate(followers[JOB_SNAPSHOTS]):

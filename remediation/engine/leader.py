@@ -15,8 +15,16 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError, TemporaryError
-from eagle_eye.ledger import JobFacts, Ledger
-from eagle_eye.rpc.control_messages import Body, Command, Decision, Order, Peer, Release, Waiting
+from eagle_eye.ledger import JobRecord, Ledger
+from eagle_eye.rpc.control_messages import (
+    Body,
+    Command,
+    Decision,
+    OperatorCommand,
+    Peer,
+    PendingPlansQuery,
+    ReleaseCommand,
+)
 from eagle_eye.types import Demand, Layout, Plan
 from remediation.launcher.event_log import EventLog, Write
 
@@ -33,8 +41,8 @@ class OperatorApi(Protocol):
     def decide(self, decision: Decision, approved: bool) -> Body: ...
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
-    def order(self, order: Order) -> Body: ...
-    def waiting(self, question: Waiting) -> Body: ...
+    def order(self, order: OperatorCommand) -> Body: ...
+    def pending_plans(self, question: PendingPlansQuery) -> Body: ...
 
 
 SendCommand = Callable[[Peer, Command, float], Any]
@@ -59,7 +67,7 @@ class Leader:
         """When this leader began, and when the last of those who were to come back did."""
         self._numbers = itertools.count(1)
         self._peers: dict[tuple[str, str, str], Peer] = {}
-        self._jobs: dict[str, JobFacts] = ledger.jobs()
+        self._jobs: dict[str, JobRecord] = ledger.jobs()
         self._inherited = set(self._jobs)
         """Jobs of the leader before: whoever of them has not come back in time was lost between the two."""
 
@@ -84,7 +92,7 @@ class Leader:
             raise TemporaryError(f"the coordinator of {job} on {facts.layout.coordinator} has no session now", delay=0.5)
         return peer
 
-    def facts(self, job: str) -> JobFacts | None:
+    def facts(self, job: str) -> JobRecord | None:
         """What the job's coordinator said last."""
         return self._jobs.get(job)
 
@@ -152,7 +160,7 @@ class Leader:
         known = self._jobs.get(layout.job)
         if known is not None and known.layout.epoch > layout.epoch:
             raise ControlError(f"{layout.job} is at epoch {known.layout.epoch}; the {peer} reports the older {layout.epoch}")
-        facts = JobFacts(
+        facts = JobRecord(
             layout=layout, address=peer.address, heal=str(body.get("heal", "none")), budget_left=int(body.get("budget_left", 0)),
             nodes_min=int(body.get("nodes_min", 1)), demand=_demand(body),
         )  # fmt: skip
@@ -178,14 +186,14 @@ class Leader:
     async def decide(self, decision: Decision, approved: bool) -> Body:
         return await asyncio.to_thread(self._operator.decide, decision, approved)
 
-    async def release(self, release: Release) -> Body:
+    async def release(self, release: ReleaseCommand) -> Body:
         return await asyncio.to_thread(self._operator.release, release.node, release.person)
 
-    async def order(self, order: Order) -> Body:
+    async def order(self, order: OperatorCommand) -> Body:
         return await asyncio.to_thread(self._operator.order, order)
 
-    async def waiting(self, question: Waiting) -> Body:
-        return await asyncio.to_thread(self._operator.waiting, question)
+    async def pending_plans(self, question: PendingPlansQuery) -> Body:
+        return await asyncio.to_thread(self._operator.pending_plans, question)
 
     async def status(self) -> Body:
         body = await asyncio.to_thread(self._operator.status)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Collection
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, LaunchError, TemporaryError
-from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient
-from eagle_eye.rpc.control_messages import Body, Connection, Peer
+from eagle_eye.rpc.control_messages import Body, ConnectionState, Peer
 
 from .coordinator_election import CoordinatorElection, ProgressWitness
 from .event_log import EventLog
@@ -31,7 +31,7 @@ class Follower:
 
     def __init__(
         self, settings: LauncherSettings, peer: Peer, member: JobMember, votes: VoteLog, event_log: EventLog,
-        fence: Fence, clock: Clock, *, witness: ProgressWitness, coordinator_of: Callable[[], Awaitable[str]],
+        fence: CommandFence, clock: Clock, *, witness: ProgressWitness, coordinator_of: Callable[[], Awaitable[str]],
         credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
         """`still`: kept up to date by whoever made it; `coordinator_of`: what the leader knows, '' if nothing."""
@@ -147,7 +147,7 @@ class Follower:
             log.debug("not joined: %s", error)
             return {}
 
-    def _state(self, _: Connection) -> None:
+    def _state(self, _: ConnectionState) -> None:
         self._changed.set()
 
     def _move(self, address: str) -> None:

@@ -14,11 +14,11 @@ from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError, TemporaryError
-from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient
-from eagle_eye.rpc.control_messages import Body, Command, Connection, Peer
+from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
 from eagle_eye.rpc.control_server import ControlServer
-from eagle_eye.stream.factory import confirmed_by, open_under
+from eagle_eye.stream.factory import confirmed_by, open_stream_in
 from eagle_eye.stream.spool import SpooledWriter
 from eagle_eye.training import checkpoint
 
@@ -64,7 +64,7 @@ class Launcher:
         self._environment = environment
         self._boot = secrets.token_hex(8)
         self._votes = VoteLog(settings.state_dir, settings.run, settings.node)
-        self._fence = Fence(settings.state_dir / "votes" / f"{settings.run}-{settings.node}")
+        self._fence = CommandFence(settings.state_dir / "votes" / f"{settings.run}-{settings.node}")
         self._event_log = EventLog(settings.job, settings.node, self._boot, clock, write)
         self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid())
         self._workers = Workers(settings, self._command, environment, self._worker_ended)
@@ -122,7 +122,7 @@ class Launcher:
     def _control(self, address: str) -> ControlServer:
         lease_s = self._settings.lease_s
         return ControlServer(
-            self, address, term=0, beat_s=lease_s * BEAT_SHARE, lease_s=lease_s, clock=self._clock,
+            self, address, term=0, heartbeat_s=lease_s * BEAT_SHARE, lease_s=lease_s, clock=self._clock,
             credentials=self._credentials, insecure=self._settings.insecure,
         )  # fmt: skip
 
@@ -351,7 +351,7 @@ class Launcher:
         if step >= 0 and kept and min(kept) > step:
             raise PermanentError(f"no whole checkpoint at or before step {step} is kept in {self._settings.checkpoints}; the oldest is {min(kept)}")
 
-    def _leader_state(self, connection: Connection) -> None:
+    def _leader_state(self, connection: ConnectionState) -> None:
         if self._executor is None:
             return
         self._executor.coordinator.commanded = connection.connected
@@ -428,7 +428,7 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     Call it from the main thread. Raises LaunchError and ConfigError, before anything was started where possible.
     """
     clock = SystemClock()
-    stream = open_under(settings.state_dir, settings.stream, clock)
+    stream = open_stream_in(settings.state_dir, settings.stream, clock)
     name = f"launcher-{settings.run}-{settings.node}"
     writer = SpooledWriter(
         stream, settings.state_dir / "spool", clock=clock, name=name, max_bytes=settings.stream.spool_bytes,

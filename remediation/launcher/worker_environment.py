@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from eagle_eye.access.listen_address import is_loopback
+from eagle_eye.access.addresses import is_loopback
 from eagle_eye.types import Layout, RankPlacement
 
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"

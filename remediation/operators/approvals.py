@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from eagle_eye.errors import ControlError
-from eagle_eye.rpc.control_messages import Body, Decision, Waiting
+from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 from eagle_eye.types import Approval, Hold, Note, Plan
 from remediation.engine.engine_state import EngineState
 from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
@@ -17,7 +17,7 @@ class Approvals:
 
     desk: EngineState
 
-    def waiting(self, question: Waiting) -> Body:
+    def pending_plans(self, question: PendingPlansQuery) -> Body:
         """`plans`: all that a person should see before deciding, one dict each. Raises ControlError for a name that is not held."""
         held = self._held(question.tenant)
         if question.plan:

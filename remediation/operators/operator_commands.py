@@ -8,7 +8,14 @@ from typing import TypeVar
 import msgspec
 
 from eagle_eye.errors import ControlError
-from eagle_eye.rpc.control_messages import Body, BreakerOrder, MaintenanceOrder, NoteOrder, Order, SilenceOrder
+from eagle_eye.rpc.control_messages import (
+    Body,
+    BreakerCommand,
+    MaintenanceCommand,
+    NoteCommand,
+    OperatorCommand,
+    SilenceCommand,
+)
 from eagle_eye.topology import node_of
 from eagle_eye.types import Breaker, Note, Silence, Window, digest_of, matches_job
 from remediation.engine.engine_state import EngineState
@@ -28,15 +35,15 @@ class OperatorCommands:
 
     desk: EngineState
 
-    def order(self, order: Order) -> Body:
+    def order(self, order: OperatorCommand) -> Body:
         """The answer holds `message`, for the person, and `id`."""
         if not order.person:
             raise ControlError("an order needs the name of the person who gives it: --as NAME")
-        if isinstance(order, SilenceOrder):
+        if isinstance(order, SilenceCommand):
             return self._end(order.id, order.person, self._silences()) if order.id else self._silence(order)
-        if isinstance(order, MaintenanceOrder):
+        if isinstance(order, MaintenanceCommand):
             return self._end(order.id, order.person, self._windows()) if order.id else self._maintain(order)
-        if isinstance(order, BreakerOrder):
+        if isinstance(order, BreakerCommand):
             return self._close(order)
         return self._note(order)
 
@@ -56,7 +63,7 @@ class OperatorCommands:
 
     # --- silences and windows ------------------------------------------------------------------------------------
 
-    def _silence(self, order: SilenceOrder) -> Body:
+    def _silence(self, order: SilenceCommand) -> Body:
         now = self.desk.clock.now()
         _check(order.seconds, order.reason, anything=bool(order.job or order.node or order.cause), what="a job, a node or a cause")
         if not order.ahead:
@@ -70,7 +77,7 @@ class OperatorCommands:
         self.desk.ledger.keep_brake(silence)
         return {"id": silence.id, "message": f"silence {silence.id}: nothing is done by itself about job {silence.job}, node {silence.node}, cause {silence.cause}"}
 
-    def _maintain(self, order: MaintenanceOrder) -> Body:
+    def _maintain(self, order: MaintenanceCommand) -> Body:
         since = self.desk.clock.now() + max(0.0, order.begins_in_s)
         _check(order.seconds, order.reason, anything=bool(order.nodes or order.jobs), what="nodes or jobs")
         if not order.ahead:
@@ -99,7 +106,7 @@ class OperatorCommands:
 
     # --- breakers and notes --------------------------------------------------------------------------------------
 
-    def _close(self, order: BreakerOrder) -> Body:
+    def _close(self, order: BreakerCommand) -> Body:
         """The action may be tried again, also on the faults that it did not help against."""
         desk, now = self.desk, self.desk.clock.now()
         breaker = _named(order.id, desk.ledger.breakers(at=now), "is open")
@@ -111,7 +118,7 @@ class OperatorCommands:
                 desk.move(case, IncidentPhase.SETTLING, due=now)
         return {"id": breaker.id, "message": f"breaker {breaker.id} is closed: {breaker.action} may be tried on {breaker.job} again"}
 
-    def _note(self, order: NoteOrder) -> Body:
+    def _note(self, order: NoteCommand) -> Body:
         if not order.text.strip():
             raise ControlError("a note needs a text")
         incident = self._incident(order.incident)

@@ -13,7 +13,7 @@ from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import ConfigError, StreamError, StreamFull, StreamRefused, StreamUnavailable
 from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.kafka_settings import PASSWORD_VARIABLE, why_unreachable
-from eagle_eye.stream.tailer import Follower
+from eagle_eye.stream.tailer import Tailer
 from fakes.certificates import Authority
 from fakes.kafka_broker import FakeBroker
 
@@ -162,7 +162,7 @@ def test_a_record_that_is_shown_late_is_not_passed_over(broker: FakeBroker, conn
         stream.append(TOPIC, [("k", value)])
     partition = broker.memory.topics[TOPIC][0]
     partition.unseen.add(1)
-    follower = Follower(stream, TOPIC, 0, 0)
+    follower = Tailer(stream, TOPIC, 0, 0)
     assert [message.value for message in follower.read() or []] == [b"a"]
     shown = threading.Timer(0.02, partition.unseen.clear)
     shown.start()
@@ -175,7 +175,7 @@ def test_a_record_that_is_gone_for_good_does_not_end_the_reading(broker: FakeBro
         stream.append(TOPIC, [("k", value)])
     broker.memory.topics[TOPIC][0].unseen.add(1)
     assert [message.value for message in stream.read(TOPIC, 0, 1)] == [b"c"]
-    follower = Follower(stream, TOPIC, 0, 0)
+    follower = Tailer(stream, TOPIC, 0, 0)
     assert [message.value for _ in range(2) for message in follower.read() or []] == [b"a", b"c"]
 
 

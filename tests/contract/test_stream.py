@@ -18,7 +18,7 @@ import pytest
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import KafkaConfig
 from eagle_eye.errors import StreamError, StreamRefused, StreamUnavailable
-from eagle_eye.stream import Message, Place, Stream
+from eagle_eye.stream import Message, Position, Stream
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.stream.kafka import KafkaStream
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
@@ -45,7 +45,7 @@ class Apart:
     def __init__(self, stream: Stream, prefix: str) -> None:
         self._stream, self._prefix = stream, prefix
 
-    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Place]:
+    def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         return self._stream.append(self._prefix + topic, items)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
@@ -261,7 +261,7 @@ def test_wait_returns_when_another_process_appends(stream: Stream, name: str, tm
 
 def test_wait_for_a_later_offset_does_not_return_for_an_earlier_record(stream: Stream) -> None:
     partition = stream.partition_of(TOPIC, "k")
-    assert stream.append(TOPIC, [("k", b"v")]) == [Place(partition, stream.begin(TOPIC, partition))]
+    assert stream.append(TOPIC, [("k", b"v")]) == [Position(partition, stream.begin(TOPIC, partition))]
     end = stream.end(TOPIC, partition)
     assert stream.wait(TOPIC, partition, end - 1, 5.0)
     assert not stream.wait(TOPIC, partition, end, 0.01)

@@ -9,7 +9,16 @@ from msgspec import structs
 
 from eagle_eye.errors import PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.control_client import ControlClient
-from eagle_eye.rpc.control_messages import Body, Command, Connection, Decision, Order, Peer, Release, Waiting
+from eagle_eye.rpc.control_messages import (
+    Body,
+    Command,
+    ConnectionState,
+    Decision,
+    OperatorCommand,
+    Peer,
+    PendingPlansQuery,
+    ReleaseCommand,
+)
 from eagle_eye.rpc.control_server import ControlServer
 
 JOB = "tenant/gpt/run1"
@@ -54,16 +63,16 @@ class Leader(Office):
         tenant = {"tenant": decision.tenant} if decision.tenant else {}
         return {"plan": decision.plan, "person": decision.person, "approved": approved, **tenant}
 
-    async def release(self, release: Release) -> Body:
+    async def release(self, release: ReleaseCommand) -> Body:
         return {"released": release.node}
 
     async def status(self) -> Body:
         return {"mode": "observe"}
 
-    async def waiting(self, question: Waiting) -> Body:
+    async def pending_plans(self, question: PendingPlansQuery) -> Body:
         return {"plans": [], **structs.asdict(question)}
 
-    async def order(self, order: Order) -> Body:
+    async def order(self, order: OperatorCommand) -> Body:
         return {"kind": type(order).__name__, **structs.asdict(order)}
 
 
@@ -73,7 +82,7 @@ class Hands:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.gate = asyncio.Event()
-        self.states: list[Connection] = []
+        self.states: list[ConnectionState] = []
 
     async def obey(self, command: Command) -> Body:
         if command.action == "slow":
@@ -94,7 +103,7 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
 
 @asynccontextmanager
 async def served(handler: Office, address: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[ControlServer]:
-    server = ControlServer(handler, address, **{"term": 1, "beat_s": 0.1, "lease_s": 1.0, **settings})
+    server = ControlServer(handler, address, **{"term": 1, "heartbeat_s": 0.1, "lease_s": 1.0, **settings})
     await server.start()
     try:
         yield server

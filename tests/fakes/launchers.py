@@ -194,7 +194,7 @@ class FakeLeader:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _serve(self) -> ControlServer:
-        server = ControlServer(self, "127.0.0.1:0", term=1, beat_s=0.2, lease_s=1.0)
+        server = ControlServer(self, "127.0.0.1:0", term=1, heartbeat_s=0.2, lease_s=1.0)
         await server.start()
         return server
 

@@ -9,8 +9,8 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Culprit, Entity, Incident, IncidentState, Kind, Plan, Severity
 from remediation.alerts.alert import Alert, alert_of
-from remediation.alerts.alert_lifecycle import Bulletin
-from remediation.alerts.alert_storm import Storms
+from remediation.alerts.alert_lifecycle import AlertLifecycle
+from remediation.alerts.alert_storm import AlertStorms
 from remediation.alerts.receiver import Receiver
 from remediation.engine.debounce import Debounce
 from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
@@ -28,10 +28,10 @@ class Newsroom:
         self.cases: dict[str, TrackedIncident] = {}
         self.bulletin = self.new_bulletin()
 
-    def new_bulletin(self) -> Bulletin:
+    def new_bulletin(self) -> AlertLifecycle:
         """As a new leader makes it."""
-        options = {"storms": Storms(alone=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
-        return Bulletin(book=self.ledger, receivers=self.receivers, clock=self.clock, **options)
+        options = {"storms": AlertStorms(alone=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
+        return AlertLifecycle(book=self.ledger, receivers=self.receivers, clock=self.clock, **options)
 
     def open(self, name: str = "i1", *, cause: str = "slow node", node: str = "node-b", job: str = JOB, severity: Severity = Severity.SEV1) -> TrackedIncident:
         now = self.clock.now()

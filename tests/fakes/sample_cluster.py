@@ -14,9 +14,9 @@ import numpy as np
 
 from eagle_eye import wire
 from eagle_eye.clock import FakeClock
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
-from eagle_eye.ledger import Holder, Ledger
+from eagle_eye.ledger import LeaseHolder, Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.stream import OBSERVATIONS, Message
 from eagle_eye.types import (
@@ -188,7 +188,7 @@ class Night:
         self.ledger.save_job(JOB, self.job.layout, "node-a:7000", "restart:3", self.job.budget_left)
 
     def _write_history(self) -> None:
-        writer = PartitionWriter(Place.of(self.folder / "history"), 0, file_s=30.0)
+        writer = PartitionWriter(ObjectStore.of(self.folder / "history"), 0, file_s=30.0)
         writer.take(list(self._messages()))
 
     def _messages(self) -> Iterator[Message]:
@@ -240,7 +240,7 @@ class Night:
 
 def crowd(folder: Path, end: float, nodes: int = CROWD) -> None:
     """So many idle nodes of eight GPUs beside it, seen in the last seconds before `end`."""
-    writer, schemas = PartitionWriter(Place.of(folder / "history"), 1, file_s=30.0), wire.Schemas()
+    writer, schemas = PartitionWriter(ObjectStore.of(folder / "history"), 1, file_s=30.0), wire.Schemas()
     matrix = np.random.default_rng(1).normal(60.0, 2.0, (8, 2)).astype(np.float32)
     messages: list[Message] = []
     for number, second in enumerate((end - 6.0, end - 2.0)):
@@ -259,7 +259,7 @@ def crowd(folder: Path, end: float, nodes: int = CROWD) -> None:
 def led(folder: Path, end: float) -> None:
     """A server leads and owns the partition, up to the end of the night."""
     ledger = Ledger.open(folder / "ledger.sqlite")
-    holder = Holder(host="head-1", pid=4711, boot="boot")
+    holder = LeaseHolder(host="head-1", pid=4711, boot="boot")
     for name in ("leader", "partition/0"):
         ledger.acquire(name, holder, 600.0, end - 300.0)
     ledger.close()

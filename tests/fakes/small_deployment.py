@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from eagle_eye import wire
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
 from eagle_eye.stream import OBSERVATIONS, Message
 from eagle_eye.types import Batch, Block, Kind, Reading, StepReading
@@ -56,7 +56,7 @@ class RecordedJob:
         """Everything so far into files."""
         last = self._messages[-1].time
         self._add(b"the window is over", last + 60.0)
-        PartitionWriter(Place.of(self.state / "history"), 0, file_s=30.0).take(self._messages)
+        PartitionWriter(ObjectStore.of(self.state / "history"), 0, file_s=30.0).take(self._messages)
         return self
 
     def _readings(self, node: str, second: int) -> list[Reading]:

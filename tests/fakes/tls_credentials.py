@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle_eye.access.certificate_authority import Authority
+from eagle_eye.access.certificate_authority import CertificateAuthority
 from eagle_eye.access.certificates import CertificateKind, Identity
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.clock import Clock, FakeClock, SystemClock
@@ -20,7 +20,7 @@ class Office:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self.authority = Authority(self.folder)
+        self.authority = CertificateAuthority(self.folder)
         self.authority.make(self.clock.now() - 400 * DAY_S)
 
     def issue(self, name: str, kind: CertificateKind, *hosts: str, made_days_ago: float = 0.0, days: float = 365.0) -> AccessConfig:

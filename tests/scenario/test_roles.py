@@ -16,7 +16,7 @@ from eagle_eye.app.cli import main
 from eagle_eye.app.demo.demo_job import Stage
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.ledger import Holder, IncidentRecord, Ledger
+from eagle_eye.ledger import IncidentRecord, LeaseHolder, Ledger
 from eagle_eye.rpc.control_client import call
 from eagle_eye.stream import INCIDENTS, JOB_SNAPSHOTS, OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
@@ -179,7 +179,7 @@ def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_r
     assert leader is not None
     if "standby" in stage.cluster.further:
         kill(stage.cluster.further.pop("standby"))
-    intruder = Holder(host="elsewhere", pid=1, boot="intruder")
+    intruder = LeaseHolder(host="elsewhere", pid=1, boot="intruder")
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite")) as ledger:
         before = ledger.holder_of("leader")
         assert before is not None

@@ -7,7 +7,7 @@ import grpc
 import msgspec
 import pytest
 
-from eagle_eye.access import Gate, Role, Tokens
+from eagle_eye.access import Authorization, Role, Tokens
 from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.access.tokens import VARIABLE, add_person, remove_person
@@ -20,13 +20,13 @@ from eagle_eye.rpc import control_pb2_grpc as stubs
 from eagle_eye.rpc.control_client import ControlClient, call
 from eagle_eye.rpc.control_messages import (
     Command,
-    Connection,
+    ConnectionState,
     Decision,
-    NoteOrder,
+    NoteCommand,
     Peer,
-    Release,
-    SilenceOrder,
-    Waiting,
+    PendingPlansQuery,
+    ReleaseCommand,
+    SilenceCommand,
 )
 from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
 from fakes.tls_credentials import Office as Authority
@@ -53,7 +53,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 async def refused(address: str, credentials: Credentials | None, peer: Peer = AGENT) -> str:
     """What a client is told that does not get in."""
-    states: list[Connection] = []
+    states: list[ConnectionState] = []
     client = ControlClient(address, peer, on_state=states.append, credentials=credentials)
     await client.start()
     try:
@@ -172,7 +172,7 @@ class People:
         self.tokens = {role: add_person(self.path, f"a-{role}", role, now=clock.now()) for role in Role}
         self.tokens["old"] = add_person(self.path, "an-old-one", Role.ADMIN, now=clock.now() - 60, expires=clock.now() - 30)
         self.tokens["team"] = add_person(self.path, "a-tenant", Role.OPERATOR, now=clock.now(), tenant="team")
-        self.settings = {"credentials": head, "gate": Gate(Tokens(self.path, clock), believes=False)}
+        self.settings = {"credentials": head, "gate": Authorization(Tokens(self.path, clock), believes=False)}
         self.card = card
 
     async def ask(self, server, what, message=None, *, who="", token="", card=True):
@@ -192,7 +192,7 @@ def test_a_viewer_looks_and_an_operator_decides(people):
     async def test() -> None:
         async with served(Leader(), **people.settings) as server:
             assert await people.ask(server, "status", who=Role.VIEWER) == {"mode": "observe"}
-            assert (await people.ask(server, "waiting", Waiting(plan="p1"), who=Role.VIEWER))["plan"] == "p1"
+            assert (await people.ask(server, "pending_plans", PendingPlansQuery(plan="p1"), who=Role.VIEWER))["plan"] == "p1"
             with pytest.raises(AccessDenied, match="a-viewer has the role viewer: approve needs the role operator"):
                 await people.ask(server, "approve", WORD, who=Role.VIEWER)
             answer = await people.ask(server, "approve", WORD, who=Role.OPERATOR)
@@ -203,8 +203,8 @@ def test_a_viewer_looks_and_an_operator_decides(people):
 
 
 @pytest.mark.parametrize(("what", "message"), [
-    ("approve", WORD), ("refuse", WORD), ("release", Release(node="n", person="")), ("silence", SilenceOrder(person="", job="team/*", seconds=1)),
-    ("note", NoteOrder(incident="i", person="", text="t")),
+    ("approve", WORD), ("refuse", WORD), ("release", ReleaseCommand(node="n", person="")), ("silence", SilenceCommand(person="", job="team/*", seconds=1)),
+    ("note", NoteCommand(incident="i", person="", text="t")),
 ])  # fmt: skip
 def test_nothing_is_decided_without_a_good_token(people, what, message):
     async def test() -> None:
@@ -223,7 +223,7 @@ def test_nothing_is_decided_without_a_good_token(people, what, message):
 
 def test_a_command_speaks_as_its_token_says_or_by_the_login(monkeypatch):
     async def said(config: Config, person: str = "") -> str:
-        answer = await asyncio.to_thread(ask, config, "", "note", NoteOrder(incident="i", person=person, text="t"))
+        answer = await asyncio.to_thread(ask, config, "", "note", NoteCommand(incident="i", person=person, text="t"))
         return str(answer["person"])
 
     async def test() -> None:
@@ -268,8 +268,8 @@ def test_a_tenant_s_token_reaches_no_further_than_its_jobs(people):
         async with served(Shared(), **people.settings) as server:
             assert await people.ask(server, "status", who="team") == {"incidents": [{"id": "i1", "job": "team/gpt/1", "plan": "p1"}], "waiting": ["p1"]}
             assert (await people.ask(server, "approve", WORD, who="team"))["tenant"] == "team"
-            assert (await people.ask(server, "silence", SilenceOrder(person="", job="team/gpt", seconds=1), who="team"))["person"] == "a-tenant"
-            for what, message in (("release", Release(node="n", person="")), ("silence", SilenceOrder(person="", job="*", seconds=1))):
+            assert (await people.ask(server, "silence", SilenceCommand(person="", job="team/gpt", seconds=1), who="team"))["person"] == "a-tenant"
+            for what, message in (("release", ReleaseCommand(node="n", person="")), ("silence", SilenceCommand(person="", job="*", seconds=1))):
                 with pytest.raises(AccessDenied, match="jobs of team alone"):
                     await people.ask(server, what, message, who="team")
 
@@ -278,7 +278,7 @@ def test_a_tenant_s_token_reaches_no_further_than_its_jobs(people):
 
 def test_a_certificate_alone_reads_where_there_are_no_tokens(ours, head, tmp_path):
     async def test() -> None:
-        gate = Gate(Tokens(tmp_path / "none.toml", SystemClock()), believes=False)
+        gate = Authorization(Tokens(tmp_path / "none.toml", SystemClock()), believes=False)
         card = ours.credentials("ada", CLIENT)
         async with served(Leader(), credentials=head, gate=gate) as server:
             assert await asyncio.to_thread(call, at(server), "status", credentials=card) == {"mode": "observe"}

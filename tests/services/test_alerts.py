@@ -19,7 +19,7 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.types import IncidentState, Severity
 from fakes.notifications import Newsroom
 from remediation.actions.notify import Notify
-from remediation.alerts.alert_service import Alerts
+from remediation.alerts.alert_service import AlertService
 from remediation.alerts.receiver import Receiver
 from remediation.engine.tracked_incident import IncidentPhase
 from servers.alertmanager import BINARY, Alertmanager
@@ -70,10 +70,10 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def telling(ledger: Ledger, *receivers: Receiver, **more: Any) -> Iterator[tuple[Alerts, Newsroom]]:
+def telling(ledger: Ledger, *receivers: Receiver, **more: Any) -> Iterator[tuple[AlertService, Newsroom]]:
     """A leader's alerts, and the desk that they look at."""
     notify = Notify(ledger=ledger, clock=CLOCK, receivers=receivers, update_s=0.2)
-    alerts = Alerts(notify, ledger, CLOCK, page="https://eye.example/incidents/{incident}", **more)
+    alerts = AlertService(notify, ledger, CLOCK, page="https://eye.example/incidents/{incident}", **more)
     room = Newsroom(ledger, CLOCK, receivers)  # type: ignore[arg-type]
     room.bulletin = alerts  # type: ignore[assignment]
     alerts.start()

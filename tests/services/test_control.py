@@ -7,18 +7,18 @@ import msgspec
 import pytest
 
 from eagle_eye.errors import ControlError, PermanentError, Stale, TemporaryError
-from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient, call
 from eagle_eye.rpc.control_messages import (
-    BreakerOrder,
+    BreakerCommand,
     Command,
     Decision,
-    MaintenanceOrder,
-    NoteOrder,
-    Order,
+    MaintenanceCommand,
+    NoteCommand,
+    OperatorCommand,
     Peer,
-    Release,
-    SilenceOrder,
+    ReleaseCommand,
+    SilenceCommand,
 )
 from eagle_eye.rpc.control_server import REQUESTS_PER_SESSION
 from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
@@ -94,11 +94,11 @@ def test_a_command_that_comes_twice_is_done_once_even_by_a_restarted_launcher(tm
         order = Command(action="restart", job=JOB, leader_term=1, epoch=1, plan="plan-1", step="restart")
         hands = Hands()
         async with served(Office()) as server:
-            async with joined(at(server), hands, fence=Fence(tmp_path)):
+            async with joined(at(server), hands, fence=CommandFence(tmp_path)):
                 both = await asyncio.gather(*(server.command(LAUNCHER, order, 5) for _ in range(2)))
             assert both == [{"did": "restart", "times": 1}] * 2
             again = Peer(role="launcher", node="node-a", job=JOB, boot="second")
-            async with joined(at(server), hands, fence=Fence(tmp_path), peer=again):
+            async with joined(at(server), hands, fence=CommandFence(tmp_path), peer=again):
                 assert await server.command(again, order, 5) == both[0]
             assert hands.done == ["restart"]
 
@@ -109,7 +109,7 @@ def test_a_command_under_way_when_its_session_breaks_is_done_once(tmp_path: Path
     async def test() -> None:
         order = Command(action="slow", job=JOB, leader_term=1, plan="plan-1", step="slow")
         hands = Hands()
-        async with served(Office()) as server, joined(at(server), hands, fence=Fence(tmp_path)) as client:
+        async with served(Office()) as server, joined(at(server), hands, fence=CommandFence(tmp_path)) as client:
             first = asyncio.create_task(server.command(LAUNCHER, order, 10))
             await server.command(LAUNCHER, Command(action="dump"), 5)  # the first has begun by now
             client.reconnect("try another way")
@@ -155,7 +155,7 @@ def test_an_older_leader_is_refused_and_learns_it() -> None:
     async def test() -> None:
         hands = Hands()
         async with served(Office(), term=3) as server:
-            client = ControlClient(at(server), LAUNCHER, on_state=hands.states.append, fence=Fence(term=5))
+            client = ControlClient(at(server), LAUNCHER, on_state=hands.states.append, fence=CommandFence(term=5))
             await client.start()
             await until(lambda: hands.states)
             assert not client.connected
@@ -168,7 +168,7 @@ def test_an_older_leader_is_refused_and_learns_it() -> None:
 
 def test_of_two_commanders_the_older_one_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
-        hands, fence = Hands(), Fence(tmp_path)
+        hands, fence = Hands(), CommandFence(tmp_path)
         old, new = Command(action="start", job=JOB, leader_term=1), Command(action="start", job=JOB, leader_term=2)
         async with (
             served(Office(), term=1) as before,
@@ -181,14 +181,14 @@ def test_of_two_commanders_the_older_one_is_refused(tmp_path: Path) -> None:
                 with pytest.raises(Stale, match="leader term 1 is older than term 2"):
                     await before.command(LAUNCHER, old, 5)
         assert hands.done == ["start", "start"]
-        assert Fence(tmp_path).term == 2
+        assert CommandFence(tmp_path).term == 2
 
     run(test())
 
 
 def test_a_coordinator_without_a_leader_is_fenced_by_the_epoch() -> None:
     async def test() -> None:
-        fence = Fence(term=7)
+        fence = CommandFence(term=7)
         async with served(Office(), term=0) as server, joined(at(server), fence=fence):
             await server.command(LAUNCHER, Command(action="prepare", job=JOB, epoch=4), 5)
             with pytest.raises(Stale, match="epoch 3 of tenant/gpt/run1 is over: epoch 4"):
@@ -206,7 +206,7 @@ def test_the_operator_is_answered_over_unary_calls() -> None:
             answer = await ask(call, at(server), "approve", word)
             assert answer == {"plan": "plan-1", "person": "ada", "approved": True}
             assert (await ask(call, at(server), "refuse", word))["approved"] is False
-            assert await ask(call, at(server), "release", Release(node="n1", person="ada")) == {"released": "n1"}
+            assert await ask(call, at(server), "release", ReleaseCommand(node="n1", person="ada")) == {"released": "n1"}
             assert await ask(call, at(server), "status") == {"mode": "observe"}
             with pytest.raises(Stale, match="plan gone was replaced"):
                 await ask(call, at(server), "approve", Decision(plan="gone", person="ada"))
@@ -219,11 +219,11 @@ def test_the_operator_is_answered_over_unary_calls() -> None:
     run(test())
 
 
-ORDERS: dict[str, Order] = {
-    "silence": SilenceOrder(person="ada", job="team/gpt", node="rack-1-*", cause="slow *", seconds=60.0, reason="benchmark", ahead=True),
-    "maintain": MaintenanceOrder(person="ada", nodes=("rack-1-*", "n9"), jobs=("team/*",), begins_in_s=5.0, seconds=60.0, reason="cables"),
-    "close_breaker": BreakerOrder(id="b1", person="ada"),
-    "note": NoteOrder(incident="i1", person="ada", text="the cable was loose — «again»"),
+ORDERS: dict[str, OperatorCommand] = {
+    "silence": SilenceCommand(person="ada", job="team/gpt", node="rack-1-*", cause="slow *", seconds=60.0, reason="benchmark", ahead=True),
+    "maintain": MaintenanceCommand(person="ada", nodes=("rack-1-*", "n9"), jobs=("team/*",), begins_in_s=5.0, seconds=60.0, reason="cables"),
+    "close_breaker": BreakerCommand(id="b1", person="ada"),
+    "note": NoteCommand(incident="i1", person="ada", text="the cable was loose — «again»"),
 }
 
 
@@ -235,7 +235,7 @@ def test_an_order_arrives_as_it_was_given(what: str) -> None:
             given = msgspec.json.decode(msgspec.json.encode(ORDERS[what]))
             assert answer == {"kind": type(ORDERS[what]).__name__, **given}
             with pytest.raises(ControlError, match=f"cannot ask '{what}' with Release"):
-                await asyncio.to_thread(call, at(server), what, Release(node="n1", person="ada"))
+                await asyncio.to_thread(call, at(server), what, ReleaseCommand(node="n1", person="ada"))
 
     run(test())
 

@@ -12,7 +12,7 @@ import pytest
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
-from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient, call
 from eagle_eye.rpc.control_messages import Peer
 from eagle_eye.rpc.control_server import ControlServer
@@ -148,7 +148,7 @@ def test_the_same_life_connecting_again_is_no_loss() -> None:
 
 def test_a_restarted_server_of_a_higher_term_is_found_again() -> None:
     async def test() -> None:
-        hands, fence = Hands(), Fence()
+        hands, fence = Hands(), CommandFence()
         async with served(Office(), term=1) as server:
             address = at(server)
             client = ControlClient(address, LAUNCHER, on_command=hands.obey, on_state=hands.states.append, fence=fence)

@@ -12,13 +12,13 @@ from sqlalchemy import create_engine, text
 
 from contract.ledger_cases import *  # noqa: F403 -- the cases are the same for every database
 from eagle_eye.errors import LedgerError, LedgerUnavailable, Stale
-from eagle_eye.ledger import Holder, Ledger, tables
+from eagle_eye.ledger import LeaseHolder, Ledger, tables
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 from servers.postgresql import PASSWORD, Postgres
 
-ADA = Holder(host="machine-a", pid=101, boot="ada")
-BOB = Holder(host="machine-b", pid=202, boot="bob")
+ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
+BOB = LeaseHolder(host="machine-b", pid=202, boot="bob")
 EMPTIED = ", ".join(tables.metadata.tables)
 
 

@@ -16,9 +16,9 @@ import pytest
 from eagle_eye.app.local_cluster import LocalCluster, end
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import FakeClock, SystemClock
-from eagle_eye.history.history_metrics import HistoryFigures, HistoryMetrics
+from eagle_eye.history.history_metrics import HistoryMetrics, PartitionHistoryMetrics
 from eagle_eye.ledger import Ledger
-from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
+from eagle_eye.metrics import Metrics, PartitionMetrics, ProcessMetrics
 from eagle_eye.types import Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
 from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 from fakes.sample_values import JOB, a_layout, a_plan, an_incident
@@ -60,10 +60,10 @@ def everything(tmp_path_factory) -> str:
     """A scrape in which every family has a sample."""
     path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
     ledger = Ledger.open(path)
-    partition = PartitionFigures(partition=0, lag_records=0, lag_s=0.0, last_tick=1.0, records=1, frames=1, marks=1, findings=1, incidents=1, dead_letters=1)
-    figures = ProcessFigures(role="all", leads=True, partitions=(partition,), sessions={"agent": 1})
+    partition = PartitionMetrics(partition=0, lag_records=0, lag_s=0.0, last_tick=1.0, records=1, frames=1, marks=1, findings=1, incidents=1, dead_letters=1)
+    figures = ProcessMetrics(role="all", leads=True, partitions=(partition,), sessions={"agent": 1})
     metrics = Metrics(lambda: figures, ledger, FakeClock(1000.0))
-    metrics.add(HistoryMetrics(lambda: [HistoryFigures(partition=0, files=1, rows=1, bytes=1, skipped=0, failures=0, behind_s=30.0)]))
+    metrics.add(HistoryMetrics(lambda: [PartitionHistoryMetrics(partition=0, files=1, rows=1, bytes=1, skipped=0, failures=0, behind_s=30.0)]))
     step = SnapshotStep(number=1, epoch=1, end=1.0, workers=2, tokens=8.0, step_s=0.5)
     metrics.follow(JobSnapshot(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
     failing = Event(name="collector.failing", job=JOB, entity=Entity(kind=Kind.NODE, name="n"), time=1.0, node="n", boot="b", number=1, attributes={"collector": "gpu"})

@@ -15,7 +15,7 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 
 if TYPE_CHECKING:
-    from remediation.alerts.receiver import Address
+    from remediation.alerts.receiver import Endpoint
 
 
 @click.group(short_help="try the receivers of alerts, see what waits for them")
@@ -43,10 +43,10 @@ def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
       eagle-eye alerts test pagerduty --config /etc/eagle-eye/config.toml
     """
     from eagle_eye.clock import SystemClock
-    from remediation.alerts.receiver_test import try_each
+    from remediation.alerts.receiver_test import send_test_alerts
 
     failed = False
-    for tried in try_each(_addresses(config, names), SystemClock(), socket.gethostname()):
+    for tried in send_test_alerts(_addresses(config, names), SystemClock(), socket.gethostname()):
         failed = failed or not tried.answer.taken
         if json_lines:
             print_json({"taken": tried.answer.taken, "says": str(tried.answer), **msgspec.to_builtins(tried)})
@@ -87,10 +87,10 @@ def waiting(config: Config, json_lines: bool) -> None:
     Console().print(table)
 
 
-def _addresses(config: Config, names: tuple[str, ...]) -> "list[Address]":
-    from remediation.alerts.receiver import addresses_of
+def _addresses(config: Config, names: tuple[str, ...]) -> "list[Endpoint]":
+    from remediation.alerts.receiver import endpoints_of
 
-    found = {address.name: address for address in addresses_of(plugin_wiring.receivers(config))}
+    found = {address.name: address for address in endpoints_of(plugin_wiring.receivers(config))}
     if not found:
         raise ConfigError("nobody is told of incidents: add [[actions.notify.receivers]] to the configuration; docs/alerts.md has examples")
     for name in names:

@@ -6,7 +6,7 @@ from eagle_eye.app import options
 from eagle_eye.app.brake_printing import show, standing
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.control_messages import BreakerOrder
+from eagle_eye.rpc.control_messages import BreakerCommand
 from eagle_eye.types import Breaker
 
 CELLS = {"id": "id", "job": "job", "action": "action", "since": "since", "incident": "incident", "why": "reason"}
@@ -50,4 +50,4 @@ def close(config: Config, breaker: str, person: str, server: str) -> None:
     Example:
       eagle-eye breaker close 4f1c9a02
     """
-    click.echo(ask(config, server, "close_breaker", BreakerOrder(id=breaker, person=person))["message"])
+    click.echo(ask(config, server, "close_breaker", BreakerCommand(id=breaker, person=person))["message"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eagle_eye.access.certificates import CertificateKind, Facts, Identity, facts_of, read_public
+from eagle_eye.access.certificates import CertificateInfo, CertificateKind, Identity, certificate_info, read_public
 from eagle_eye.app import options
 from eagle_eye.app.printing import plain_table
 from eagle_eye.clock import SystemClock
@@ -40,9 +40,9 @@ def init(config: Config, folder: str) -> None:
       eagle-eye certs init
       eagle-eye certs init --dir /root/eagle-eye-ca
     """
-    from eagle_eye.access.certificate_authority import Authority
+    from eagle_eye.access.certificate_authority import CertificateAuthority
 
-    authority = Authority(_folder(config, folder))
+    authority = CertificateAuthority(_folder(config, folder))
     authority.make(SystemClock().now())
     click.echo(f"made {authority.certificate} (for every machine) and {authority.key} (keep it here, and a copy offline)")
 
@@ -67,9 +67,9 @@ def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], days: fl
       eagle-eye certs issue node-7 --kind node --host 10.0.0.7
       eagle-eye certs issue ada --kind client --days 90
     """
-    from eagle_eye.access.certificate_authority import Authority
+    from eagle_eye.access.certificate_authority import CertificateAuthority
 
-    authority = Authority(_folder(config, folder))
+    authority = CertificateAuthority(_folder(config, folder))
     identity = Identity(kind=CertificateKind(kind), name=name)
     made = authority.issue(identity, hosts, now=SystemClock().now(), days=days, out=Path(out).expanduser() if out else authority.directory)
     click.echo(f"made {made.certificate} and {made.key}; with {authority.certificate} they go into [access] of that machine:")
@@ -96,7 +96,7 @@ def show(config: Config, files: tuple[str, ...], folder: str) -> None:
     now = SystemClock().now()
     table = plain_table("file", "for", "hosts", "until", "")
     for path in dict.fromkeys(found):
-        facts = facts_of(read_public(path, "certificate"), str(path))
+        facts = certificate_info(read_public(path, "certificate"), str(path))
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts.ends))
         table.add_row(path.name, _owner(facts), " ".join(facts.hosts), until, _state(facts, now))
     Console().print(table)
@@ -106,13 +106,13 @@ def _folder(config: Config, given: str) -> Path:
     return Path(given).expanduser() if given else config.state / "certs"
 
 
-def _owner(facts: Facts) -> str:
+def _owner(facts: CertificateInfo) -> str:
     if facts.authority:
         return "authority"
     return str(facts.identity) if facts.identity else facts.subject
 
 
-def _state(facts: Facts, now: float) -> str:
+def _state(facts: CertificateInfo, now: float) -> str:
     left = (facts.ends - now) / DAY_S
     if facts.expired(now):
         return f"EXPIRED {-left:.0f} days ago: issue it again"

@@ -7,7 +7,7 @@ from eagle_eye.app.brake_printing import show, standing
 from eagle_eye.app.durations import duration
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.control_messages import MaintenanceOrder
+from eagle_eye.rpc.control_messages import MaintenanceCommand
 from eagle_eye.types import Window
 
 CELLS = {"id": "id", "nodes": "nodes", "jobs": "jobs", "from": "since", "until": "until", "by": "person", "why": "reason"}
@@ -39,7 +39,7 @@ def command(
       eagle-eye maintenance end 4f1c9a02
     """
     if context.invoked_subcommand is None:
-        order = MaintenanceOrder(
+        order = MaintenanceCommand(
             person=person, nodes=nodes, jobs=jobs, begins_in_s=begins_in or 0.0, seconds=seconds or 0.0, reason=reason, ahead=ahead
         )
         click.echo(ask(config, server, "maintain", order)["message"])
@@ -72,4 +72,4 @@ def end(config: Config, window: str, person: str, server: str) -> None:
     Example:
       eagle-eye maintenance end 4f1c9a02
     """
-    click.echo(ask(config, server, "maintain", MaintenanceOrder(id=window, person=person))["message"])
+    click.echo(ask(config, server, "maintain", MaintenanceCommand(id=window, person=person))["message"])

@@ -5,7 +5,7 @@ import click
 from eagle_eye.app import options
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.control_messages import NoteOrder
+from eagle_eye.rpc.control_messages import NoteCommand
 
 
 @click.command(short_help="write something about an incident")
@@ -21,4 +21,4 @@ def command(config: Config, incident: str, text: str, person: str, server: str) 
     Example:
       eagle-eye note 4f1c9a02 "the cable was loose, replaced"
     """
-    click.echo(ask(config, server, "note", NoteOrder(incident=incident, person=person, text=text))["message"])
+    click.echo(ask(config, server, "note", NoteCommand(incident=incident, person=person, text=text))["message"])

@@ -7,7 +7,7 @@ from eagle_eye.app.brake_printing import show, standing
 from eagle_eye.app.durations import duration
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.control_messages import SilenceOrder
+from eagle_eye.rpc.control_messages import SilenceCommand
 from eagle_eye.types import Silence
 
 CELLS = {"id": "id", "job": "job", "node": "node", "cause": "cause", "until": "until", "by": "person", "why": "reason"}
@@ -35,7 +35,7 @@ def command(context: click.Context, /, config: Config, server: str, seconds: flo
       eagle-eye silence end 4f1c9a02
     """
     if context.invoked_subcommand is None:
-        answer = ask(config, server, "silence", SilenceOrder(seconds=seconds or 0.0, **order))  # type: ignore[arg-type]  # click's own types
+        answer = ask(config, server, "silence", SilenceCommand(seconds=seconds or 0.0, **order))  # type: ignore[arg-type]  # click's own types
         click.echo(answer["message"])
 
 
@@ -66,4 +66,4 @@ def end(config: Config, silence: str, person: str, server: str) -> None:
     Example:
       eagle-eye silence end 4f1c9a02
     """
-    click.echo(ask(config, server, "silence", SilenceOrder(id=silence, person=person))["message"])
+    click.echo(ask(config, server, "silence", SilenceCommand(id=silence, person=person))["message"])

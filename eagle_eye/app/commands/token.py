@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from eagle_eye.access import Role
-from eagle_eye.access.tokens import Entry, add_person, read_entries, remove_person, tokens_path
+from eagle_eye.access.tokens import TokenRecord, add_person, read_entries, remove_person, tokens_path
 from eagle_eye.app import options
 from eagle_eye.app.durations import duration
 from eagle_eye.app.printing import plain_table
@@ -85,7 +85,7 @@ def remove(config: Config, name: str) -> None:
     click.echo(f"{name} has no token any more")
 
 
-def _warning(entry: Entry, now: float) -> str:
+def _warning(entry: TokenRecord, now: float) -> str:
     if entry.expired(now):
         return "expired"
     return "expires soon" if entry.expires and entry.expires.timestamp() - now < RENEW_S else ""

@@ -9,7 +9,7 @@ from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock
 from eagle_eye.rpc.control_client import call
-from eagle_eye.rpc.control_messages import Release
+from eagle_eye.rpc.control_messages import ReleaseCommand
 
 from .deployment_reader import Record
 
@@ -74,7 +74,7 @@ class Stage:
 
     def release(self, name: str) -> None:
         """Let a node that was left take part again."""
-        call(self.server_address, "release", Release(node=name, person="demo"))
+        call(self.server_address, "release", ReleaseCommand(node=name, person="demo"))
 
     def workers(self) -> list[drills.Worker]:
         """Living workers of all nodes."""

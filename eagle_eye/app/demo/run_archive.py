@@ -98,9 +98,9 @@ def _merge(place: Path) -> None:
     """One file a table: many small ones are mostly headers."""
     from eagle_eye.history.compaction import merge
     from eagle_eye.history.file_names import HistoryFile, visible
-    from eagle_eye.history.object_store import Place
+    from eagle_eye.history.object_store import ObjectStore
 
-    opened = Place.of(place)
+    opened = ObjectStore.of(place)
     groups: dict[tuple[str, int], list[HistoryFile]] = defaultdict(list)
     files = list(opened.files())
     for file in visible(files):

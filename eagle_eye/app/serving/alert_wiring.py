@@ -11,7 +11,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
 from eagle_eye.stream import OBSERVATIONS, Stream
 from remediation.actions.notify import Notify
-from remediation.alerts.alert_service import Alerts
+from remediation.alerts.alert_service import AlertService
 from remediation.engine.engine import Engine
 from remediation.operators.approval_links import ApprovalLinks
 
@@ -51,11 +51,11 @@ class Ticking:
 
 def alerts_of(
     config: Config, clock: Clock, notify: Notify, ledger: Ledger, engine: Engine, stream: Stream, runners: Mapping[int, Runner]
-) -> Alerts:
+) -> AlertService:
     """Told by the engine from now on. Raises ConfigError for a receiver that is not usable as it is configured."""
     links = ApprovalLinks(ledger, clock, url_of(config) if config.server.http else "")
     ticking = Ticking(stream, ledger, runners, clock)
-    alerts = Alerts(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=ticking, approval_link=links.link)
+    alerts = AlertService(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=ticking, approval_link=links.link)
     engine.show_cases_to(alerts.look)
     return alerts
 

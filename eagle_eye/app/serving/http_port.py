@@ -5,17 +5,17 @@ import math
 from collections.abc import Iterable, Sequence
 
 from eagle_eye import wire
-from eagle_eye.access import Gate
+from eagle_eye.access import Authorization
 from eagle_eye.errors import EagleEyeError, LedgerError
 from eagle_eye.history.history_metrics import HistoryMetrics
 from eagle_eye.ledger import Lease
-from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
+from eagle_eye.metrics import Metrics, PartitionMetrics, ProcessMetrics
 from eagle_eye.secret import secret_of
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Event, Layout
-from eagle_eye.web import alertmanager_hook, approval_page, health, incident_redirect
-from eagle_eye.web.health import Health
-from eagle_eye.web.http_server import Door, WebServer, metrics_door
+from eagle_eye.web import alertmanager_hook, approval_page, health
+from eagle_eye.web.health import HealthReport
+from eagle_eye.web.http_server import Route, WebServer, incident_redirect, metrics_route
 
 from .service_registry import Around
 
@@ -31,12 +31,12 @@ class Looks:
         self._loop = loop
         self._beat = around.clock.monotonic()
 
-    def health(self) -> Health:
+    def health(self) -> HealthReport:
         """Asks stream, ledger and the main loop."""
         around, now = self._around, self._around.clock.now()
         lease, ledger = self._leader()
         last = [runner.counts.last_tick for runner in list(around.runners.values())]
-        return Health(
+        return HealthReport(
             role=around.config.server.role,
             leads=around.leading is not None,
             leader=str(lease) if lease is not None and lease.until > now else "",
@@ -45,15 +45,15 @@ class Looks:
             stream=self._stream_away(),
             ledger=ledger,
             tick_age_s=max((now - tick for tick in last if math.isfinite(tick)), default=None),
-            beat_age_s=self._beat_age(),
+            heartbeat_age_s=self._beat_age(),
         )
 
-    def figures(self) -> ProcessFigures:
+    def figures(self) -> ProcessMetrics:
         """For a scrape."""
         around, leading = self._around, self._around.leading
         lease, ledger = self._leader()
         spool = leading.writer.status() if leading is not None else None
-        return ProcessFigures(
+        return ProcessMetrics(
             role=around.config.server.role,
             leads=leading is not None,
             leads_since=lease.since if lease is not None and leading is not None and lease.term == leading.term else around.clock.now(),
@@ -83,7 +83,7 @@ class Looks:
             return str(error)
         return ""
 
-    def _partitions(self) -> Iterable[PartitionFigures]:
+    def _partitions(self) -> Iterable[PartitionMetrics]:
         now = self._around.clock.now()
         for partition, runner in sorted(self._around.runners.items()):
             try:
@@ -91,7 +91,7 @@ class Looks:
             except EagleEyeError:
                 continue  # eagle_eye_stream_away tells
             counts = runner.counts
-            yield PartitionFigures(
+            yield PartitionMetrics(
                 partition=partition, lag_records=lag, lag_s=max(0.0, now - counts.newest) if lag and math.isfinite(counts.newest) else 0.0,
                 last_tick=counts.last_tick, records=counts.records, frames=counts.frames, marks=counts.marks,
                 findings=counts.findings, incidents=counts.incidents, dead_letters=counts.dead_letters,
@@ -115,23 +115,23 @@ def http_port(around: Around) -> WebServer:
     looks = Looks(around, asyncio.get_running_loop())
     metrics = around.metrics = Metrics(looks.figures, around.ledger, around.clock)
     metrics.add(HistoryMetrics(lambda: [history.figures for history in list(around.histories.values())]))
-    gate = Gate.of(around.config, server.http, around.clock)
-    deciding = approval_page.door(lambda: _desk(around), gate, around.clock)
-    doors = [*health.doors(looks.health), metrics_door(metrics.scrape), _hook(around, metrics), deciding, incident_redirect.door(server.dashboard_url)]
+    gate = Authorization.of(around.config, server.http, around.clock)
+    deciding = approval_page.route(lambda: _desk(around), gate, around.clock)
+    doors = [*health.routes(looks.health), metrics_route(metrics.scrape), _hook(around, metrics), deciding, incident_redirect(server.dashboard_url)]
     return WebServer(server.http, doors, gate=gate, insecure=server.insecure)
 
 
-def _hook(around: Around, metrics: Metrics) -> Door:
+def _hook(around: Around, metrics: Metrics) -> Route:
     config = around.config.hooks
     hook = alertmanager_hook.AlertmanagerHook(config, layouts=lambda: _layouts(around), write=lambda events: _append(around, events), boot=around.boot)
     metrics.add(hook)
     token = secret_of(config.token_file, "EAGLE_EYE_HOOKS_TOKEN", "hooks.token_file")
-    return alertmanager_hook.door(hook, max_bytes=config.max_bytes, token=token)
+    return alertmanager_hook.route(hook, max_bytes=config.max_bytes, token=token)
 
 
-def _desk(around: Around) -> approval_page.Desk | None:
+def _desk(around: Around) -> approval_page.LeaderAccess | None:
     leading = around.leading
-    return approval_page.Desk(engine=leading.engine, book=leading.ledger) if leading is not None else None
+    return approval_page.LeaderAccess(engine=leading.engine, book=leading.ledger) if leading is not None else None
 
 
 def _layouts(around: Around) -> list[Layout]:

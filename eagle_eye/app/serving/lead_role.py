@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from eagle_eye.access import Gate
+from eagle_eye.access import Authorization
 from eagle_eye.access.credentials import Credentials
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock
@@ -179,8 +179,8 @@ def control_server(around: Around, leader: Leader, listen: str, term: int) -> Co
     """The control channel, on the address and with the rhythm of the configuration. Raises ControlError."""
     server = around.config.server
     return ControlServer(
-        leader, listen, term=term, beat_s=server.lease_s / 4, lease_s=server.lease_s, clock=around.clock, insecure=server.insecure,
-        credentials=Credentials.of(around.config.access, around.clock), gate=Gate.of(around.config, listen, around.clock),
+        leader, listen, term=term, heartbeat_s=server.lease_s / 4, lease_s=server.lease_s, clock=around.clock, insecure=server.insecure,
+        credentials=Credentials.of(around.config.access, around.clock), gate=Authorization.of(around.config, listen, around.clock),
     )  # fmt: skip
 
 

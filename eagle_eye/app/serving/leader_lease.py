@@ -7,16 +7,16 @@ import socket
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
-from eagle_eye.ledger import Holder, Ledger
+from eagle_eye.ledger import LeaseHolder, Ledger
 
 log = logging.getLogger(__name__)
 
 LEASE = "leader"
 
 
-def this_process() -> Holder:
+def this_process() -> LeaseHolder:
     """A holder of leases with a life of its own."""
-    return Holder(host=socket.gethostname(), pid=os.getpid(), boot=secrets.token_hex(6))
+    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), boot=secrets.token_hex(6))
 
 
 class Seat:

@@ -12,7 +12,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.stream.factory import open_stream
-from remediation.alerts.receiver import addresses_of
+from remediation.alerts.receiver import endpoints_of
 
 from . import access_check
 from .detect_role import Detect
@@ -34,7 +34,7 @@ def serve(config: Config, listen: str = "") -> None:
     clock, address = SystemClock(), listen or config.server.listen
     if config.server.role != "detect":
         access_check.check(config, address, clock)
-        addresses_of(plugin_wiring.receivers(config))  # of alerts: a standby should not find out when it has to lead
+        endpoints_of(plugin_wiring.receivers(config))  # of alerts: a standby should not find out when it has to lead
     asyncio.run(Process(config, address, clock).run())
 
 

@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from remediation.alerts.alert import Alert
-from remediation.alerts.receiver import Address, Kind
+from remediation.alerts.receiver import Endpoint, ReceiverKind
 
 from . import alertmanager, heartbeat, pagerduty, plain, slack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class ReceiverTemplate:
     """How one kind is spoken to."""
 
-    body: Callable[[Sequence[Alert], Address, float], object]
+    body: Callable[[Sequence[Alert], Endpoint, float], object]
     batch: bool = False
     """One message may hold several alerts."""
-    repeated: Callable[[Sequence[Alert], Address, float, bool], object | None] | None = None
+    repeated: Callable[[Sequence[Alert], Endpoint, float, bool], object | None] | None = None
     """(open alerts, address, now, all is well with us) → what is sent every `every_s`, None: nothing now."""
 
 
-TEMPLATES: Mapping[Kind, Template] = {
-    "plain": Template(body=plain.body),
-    "pagerduty": Template(body=pagerduty.body),
-    "slack": Template(body=slack.body),
-    "alertmanager": Template(body=alertmanager.body, batch=True, repeated=alertmanager.repeated),
-    "heartbeat": Template(body=heartbeat.body, repeated=heartbeat.repeated),
+TEMPLATES: Mapping[ReceiverKind, ReceiverTemplate] = {
+    "plain": ReceiverTemplate(body=plain.body),
+    "pagerduty": ReceiverTemplate(body=pagerduty.body),
+    "slack": ReceiverTemplate(body=slack.body),
+    "alertmanager": ReceiverTemplate(body=alertmanager.body, batch=True, repeated=alertmanager.repeated),
+    "heartbeat": ReceiverTemplate(body=heartbeat.body, repeated=heartbeat.repeated),
 }

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from eagle_eye.types import Severity
 from remediation.alerts.alert import Alert
-from remediation.alerts.receiver import Address
-from remediation.alerts.severity_words import PAGER, rfc3339
+from remediation.alerts.alert_formatting import PAGER, rfc3339
+from remediation.alerts.receiver import Endpoint
 
 ALERTNAME = "EagleEyeIncident"
 WATCHDOG = "EagleEyeWatchdog"
@@ -19,12 +19,12 @@ NAMES = 20
 TEST_S = 60.0
 
 
-def body(alerts: Sequence[Alert], address: Address, now: float) -> object:
+def body(alerts: Sequence[Alert], address: Endpoint, now: float) -> object:
     """Several alerts."""
     return [entry for alert in alerts for entry in _entries(alert, address, now)]
 
 
-def repeated(alerts: Sequence[Alert], address: Address, now: float, well: bool) -> object | None:
+def repeated(alerts: Sequence[Alert], address: Endpoint, now: float, well: bool) -> object | None:
     """Every open alert, and while all is well the one that always fires: when it stops, we have."""
     ends = now + MISSED * address.receiver.every_s
     entries = [_entry(alert, address, alert.severity, ends) for alert in alerts]
@@ -33,14 +33,14 @@ def repeated(alerts: Sequence[Alert], address: Address, now: float, well: bool) 
     return entries or None
 
 
-def _entries(alert: Alert, address: Address, now: float) -> Iterator[dict[str, object]]:
+def _entries(alert: Alert, address: Endpoint, now: float) -> Iterator[dict[str, object]]:
     ends = now if alert.what == "resolve" else now + (TEST_S if alert.what == "test" else MISSED * address.receiver.every_s)
     for former in set(alert.former) - {alert.severity}:
         yield _entry(alert, address, former, now)
     yield _entry(alert, address, alert.severity, ends)
 
 
-def _entry(alert: Alert, address: Address, severity: Severity, ends: float) -> dict[str, object]:
+def _entry(alert: Alert, address: Endpoint, severity: Severity, ends: float) -> dict[str, object]:
     labels = {
         "alertname": ALERTNAME,
         "eagle_eye_incident": alert.id,
@@ -74,7 +74,7 @@ def _annotations(alert: Alert) -> dict[str, str]:
     return {name: text for name, text in annotations.items() if text}
 
 
-def _watchdog(address: Address, now: float) -> dict[str, object]:
+def _watchdog(address: Endpoint, now: float) -> dict[str, object]:
     return {
         "labels": {"alertname": WATCHDOG, "severity": "none", **address.receiver.labels},
         "annotations": {"summary": "Eagle Eye leads and its runners tick. This alert fires for ever; when it stops, Eagle Eye has."},

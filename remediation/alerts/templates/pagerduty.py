@@ -8,8 +8,8 @@ https://developer.pagerduty.com/docs/events-api-v2/trigger-events
 from collections.abc import Sequence
 
 from remediation.alerts.alert import Alert
-from remediation.alerts.receiver import Address
-from remediation.alerts.severity_words import PAGER, cut, rfc3339
+from remediation.alerts.alert_formatting import PAGER, cut, rfc3339
+from remediation.alerts.receiver import Endpoint
 
 SUMMARY = 1024
 KEY = 255
@@ -17,7 +17,7 @@ NAMES = 50
 """Culprits that are listed."""
 
 
-def body(alerts: Sequence[Alert], address: Address, _now: float) -> object:
+def body(alerts: Sequence[Alert], address: Endpoint, _now: float) -> object:
     """One event."""
     [alert] = alerts
     event: dict[str, object] = {

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from remediation.alerts.alert import Alert
-from remediation.alerts.receiver import Address
+from remediation.alerts.receiver import Endpoint
 
 
-def body(alerts: Sequence[Alert], _address: Address, _now: float) -> object:
+def body(alerts: Sequence[Alert], _address: Endpoint, _now: float) -> object:
     """One letter."""
     [alert] = alerts
     return msgspec.to_builtins(alert)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from remediation.alerts.alert import Alert
-from remediation.alerts.receiver import Address
-from remediation.alerts.severity_words import cut
+from remediation.alerts.alert_formatting import cut
+from remediation.alerts.receiver import Endpoint
 
 HEADER = 150
 TEXT = 3000
@@ -19,7 +19,7 @@ SIGNS = {"sev1": "🔴", "sev2": "🟠", "sev3": "🟡", "info": "🔵"}
 WORDS = {"trigger": "", "update": "Update: ", "resolve": "Resolved: ", "test": "Test: "}
 
 
-def body(alerts: Sequence[Alert], _address: Address, _now: float) -> object:
+def body(alerts: Sequence[Alert], _address: Endpoint, _now: float) -> object:
     """One message."""
     [alert] = alerts
     sign = "🟢" if alert.what == "resolve" else SIGNS[alert.severity]

@@ -9,9 +9,9 @@ from collectors.agent.lazy_stream import LazyStream
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import parse
 from eagle_eye.errors import ConfigError, StreamUnavailable
-from eagle_eye.stream import OBSERVATIONS, WATCHERS, Stream
+from eagle_eye.stream import OBSERVATIONS, RUNNER_GROUP, Stream
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.stream.factory import confirmed_by, open_embedded, open_under
+from eagle_eye.stream.factory import confirmed_by, open_embedded, open_stream_in
 from eagle_eye.stream.memory import MemoryStream
 
 KAFKA = '[stream.kafka]\nbrokers = "127.0.0.1:1"\n'
@@ -40,23 +40,23 @@ def test_it_is_away_until_it_can_be_opened_and_opened_once() -> None:
 def test_what_will_never_be_right_is_told_at_the_start(tmp_path: Path) -> None:
     settings = parse(f'{KAFKA}security = "tls"\nca_file = "/no/such.pem"').stream
     with pytest.raises(ConfigError, match=r"/no/such\.pem"):
-        LazyStream(lambda: open_under(tmp_path, settings, SystemClock())).open()
+        LazyStream(lambda: open_stream_in(tmp_path, settings, SystemClock())).open()
 
 
 def test_brokers_mean_kafka_which_connects_to_nobody_and_starts_no_thread_before_it_is_used(tmp_path: Path) -> None:
     settings = parse(KAFKA).stream
     before = threading.active_count()
-    stream = open_under(tmp_path, settings, SystemClock())
+    stream = open_stream_in(tmp_path, settings, SystemClock())
     assert not isinstance(stream, EmbeddedStream)
     assert threading.active_count() == before
     assert list(tmp_path.iterdir()) == []
     stream.close()
-    assert confirmed_by(settings) == {OBSERVATIONS: WATCHERS}
+    assert confirmed_by(settings) == {OBSERVATIONS: RUNNER_GROUP}
 
 
 def test_no_brokers_mean_the_embedded_one_which_forgets_nothing(tmp_path: Path) -> None:
     settings = parse("").stream
-    with open_under(tmp_path, settings, SystemClock()) as stream:  # type: ignore[attr-defined]
+    with open_stream_in(tmp_path, settings, SystemClock()) as stream:  # type: ignore[attr-defined]
         assert isinstance(stream, EmbeddedStream)
     assert confirmed_by(settings) == {}
 

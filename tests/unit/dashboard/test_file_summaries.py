@@ -13,7 +13,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.errors import HistoryError
 from eagle_eye.history.file_names import HistoryFile
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.queries import History
 from fakes.sample_values import JOB
 from fakes.small_deployment import T0, RecordedJob
@@ -31,7 +31,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    made = History(Place.of(tmp_path / "history"))
+    made = History(ObjectStore.of(tmp_path / "history"))
     yield made
     made.close()
 
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_read_is_named(sources: Sources, files: list[Path]
 class Late(History):
     """Its first list is one of before a file became a part of another."""
 
-    def __init__(self, place: Place, gone: Path) -> None:
+    def __init__(self, place: ObjectStore, gone: Path) -> None:
         super().__init__(place)
         self._gone: Path | None = gone
 
@@ -90,7 +90,7 @@ class Late(History):
 
 
 def test_a_file_that_is_gone_since_it_was_listed_is_not_missed(tmp_path: Path, files: list[Path]) -> None:
-    history = Late(Place.of(tmp_path / "history"), files[0])
+    history = Late(ObjectStore.of(tmp_path / "history"), files[0])
     answer = Summaries(history).of("steps", QUESTION, since=T0, until=T0 + 60)
     assert answer is not None
     assert min(answer["step"].to_pylist()) == 29, "what is in the others"

@@ -25,7 +25,7 @@ from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.errors import AccessDenied, ControlError
-from eagle_eye.ledger import Ledger, Moment
+from eagle_eye.ledger import Ledger, TimelineEntry
 from eagle_eye.rpc.control_messages import Decision
 from eagle_eye.types import Allow, Evidence, Hold, IncidentState, Note, Outcome, Rival, Target
 from fakes.dashboard_page import seek_components_once
@@ -147,7 +147,7 @@ def test_nothing_that_came_over_a_wire_becomes_markup(kept, known):
     ],
 )
 def test_a_commands_json_becomes_words(text, said):
-    assert incident_html.said(Moment(time=0.0, what="step", text=text)) == said
+    assert incident_html.said(TimelineEntry(time=0.0, what="step", text=text)) == said
 
 
 def test_the_accused_stand_out_from_the_others_and_the_fault_is_marked():

@@ -12,16 +12,16 @@ from dashboard.queries import self_monitoring
 from dashboard.sources import Sources
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
-from eagle_eye.ledger import Holder, Ledger
-from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
+from eagle_eye.ledger import LeaseHolder, Ledger
+from eagle_eye.metrics import Metrics, PartitionMetrics, ProcessMetrics
 from eagle_eye.types import Entity, Evidence, Hold, IncidentState, Kind, Notice, Plan
 from fakes.sample_values import a_finding, a_plan, an_incident
 
 NOW = 1000.0
-HOLDER = Holder(host="server-1", pid=7, boot="b")
-FIGURES = ProcessFigures(
+HOLDER = LeaseHolder(host="server-1", pid=7, boot="b")
+FIGURES = ProcessMetrics(
     role="all", leads=True, leads_since=NOW - 10, dropped=3, clocks={"node-b": -30.5, "node-c": 4.0},
-    partitions=(PartitionFigures(partition=0, lag_records=500, lag_s=12.5, last_tick=NOW - 13, records=10, frames=3, marks=4, findings=0, incidents=0, dead_letters=2),),
+    partitions=(PartitionMetrics(partition=0, lag_records=500, lag_s=12.5, last_tick=NOW - 13, records=10, frames=3, marks=4, findings=0, incidents=0, dead_letters=2),),
 )  # fmt: skip
 
 

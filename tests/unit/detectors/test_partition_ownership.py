@@ -14,7 +14,7 @@ from detectors.runtime.partition_assignment import assign_partitions
 from detectors.runtime.partition_ownership import PartitionOwnership
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import Holder, Lease, Ledger
+from eagle_eye.ledger import Lease, LeaseHolder, Ledger
 
 LEASE_S = 4.0
 MEMBERS = ["a", "b", "c", "d", "e"]
@@ -115,7 +115,7 @@ class Deployment:
             done.append(Work(partition, term))
             return done[-1]
 
-        holder = Holder(host="h", pid=1, boot=f"boot-{next(self._boots)}")
+        holder = LeaseHolder(host="h", pid=1, boot=f"boot-{next(self._boots)}")
         ownership = PartitionOwnership(self.ledger, holder, begin, partitions=self.partitions, lease_s=LEASE_S, clock=self.clock)
         self.members.append(Member(ownership, done))
         return self.members[-1]
@@ -209,7 +209,7 @@ def test_a_ledger_that_is_away_stops_nobody(deployment, monkeypatch):
     deployment.rounds(3)
     before = first.owned, second.owned
 
-    def away(names: Collection[str], holder: Holder, seconds: float, now: float) -> frozenset[str]:
+    def away(names: Collection[str], holder: LeaseHolder, seconds: float, now: float) -> frozenset[str]:
         raise LedgerError("it does not answer")
 
     with monkeypatch.context() as patch:

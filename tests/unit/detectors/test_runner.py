@@ -14,7 +14,7 @@ from detectors.runtime.watermark_writer import BOOTSTRAP_TICKS, mark_key
 from eagle_eye import wire
 from eagle_eye.errors import ConfigError
 from eagle_eye.frames import Frame
-from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
+from eagle_eye.stream import DEAD_LETTERS, FINDINGS, INCIDENTS, OBSERVATIONS, RUNNER_GROUP
 from eagle_eye.stream.memory import MemoryStream
 from eagle_eye.types import (
     Baseline,
@@ -167,7 +167,7 @@ def test_findings_and_incidents_are_written_as_json_before_the_offset_is_committ
     [incident] = world.stream.read(INCIDENTS, 0, 0)
     assert msgspec.json.decode(finding.value, type=Finding) == world.findings[0]
     assert msgspec.json.decode(incident.value, type=Incident) == world.incidents[0]
-    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+    assert world.stream.committed(RUNNER_GROUP, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
 
 
 def test_a_detector_that_raises_is_told_and_muted_after_three_and_the_others_go_on(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from detectors.runtime import open_record_offsets, recovery
 from detectors.runtime.runner import Runner
 from detectors.runtime.watermark_writer import BOOTSTRAP_TICKS
-from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, WATCHERS
+from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, RUNNER_GROUP
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
 from eagle_eye.types import ConfigChange, Incident, Kind, Layout, RankPlacement, SchemaRecord
 from fakes.runner_partition import JOB, Exited, Hot, World, settle
@@ -96,7 +96,7 @@ def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_record
     world.exit("r/n/1")
     settle(runner)
     assert len(world.incidents) == 2
-    assert world.stream.committed(WATCHERS, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
+    assert world.stream.committed(RUNNER_GROUP, OBSERVATIONS, 0) == world.stream.end(OBSERVATIONS, 0)
 
 
 def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:

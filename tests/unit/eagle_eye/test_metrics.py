@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.ledger import Ledger
-from eagle_eye.metrics import Metrics, PartitionFigures, ProcessFigures
+from eagle_eye.metrics import Metrics, PartitionMetrics, ProcessMetrics
 from eagle_eye.types import Allow, Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
 from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 from fakes.sample_values import JOB, a_layout, a_plan, an_incident
@@ -49,7 +49,7 @@ def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 @pytest.fixture
 def metrics(ledger: Ledger) -> Metrics:
-    return Metrics(lambda: ProcessFigures(role="all", leads=True, leads_since=T0, term=3), ledger, FakeClock(T0))
+    return Metrics(lambda: ProcessMetrics(role="all", leads=True, leads_since=T0, term=3), ledger, FakeClock(T0))
 
 
 def test_a_job_that_always_steps_has_a_goodput_of_one_and_one_that_stands_half_the_time_a_half(metrics: Metrics) -> None:
@@ -161,7 +161,7 @@ def test_an_open_breaker_is_shown_until_a_person_closes_it(metrics: Metrics, led
 
 def test_a_process_that_stands_by_shows_nothing_of_the_ledger(ledger: Ledger) -> None:
     ledger.save_incident(an_incident(), IncidentState.OPEN)
-    shown = Shown(Metrics(lambda: ProcessFigures(role="lead", leads=False, term=7), ledger, FakeClock(T0)))
+    shown = Shown(Metrics(lambda: ProcessMetrics(role="lead", leads=False, term=7), ledger, FakeClock(T0)))
     assert "eagle_eye_incidents" not in shown.text
     assert shown("eagle_eye_leader", role="lead") == 0
     assert shown("eagle_eye_leader_term") == 7
@@ -178,10 +178,10 @@ def test_a_ledger_that_is_away_leaves_the_rest_to_be_shown(metrics: Metrics, led
 
 
 def with_a_partition(ledger: Ledger) -> Metrics:
-    partition = PartitionFigures(
+    partition = PartitionMetrics(
         partition=2, lag_records=5, lag_s=1.5, last_tick=math.nan, records=10, frames=3, marks=4, findings=0, incidents=0, dead_letters=1
     )
-    figures = ProcessFigures(role="all", leads=True, leads_since=T0, partitions=(partition,), sessions={"agent": 3}, stream_away=True, dropped=4, clocks={"node-a": -30.5, **{f"n{each}": 4.0 for each in range(60)}})
+    figures = ProcessMetrics(role="all", leads=True, leads_since=T0, partitions=(partition,), sessions={"agent": 3}, stream_away=True, dropped=4, clocks={"node-a": -30.5, **{f"n{each}": 4.0 for each in range(60)}})
     return Metrics(lambda: figures, ledger, FakeClock(T0))
 
 

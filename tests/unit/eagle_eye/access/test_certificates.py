@@ -7,10 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_eye.access import Tokens
-from eagle_eye.access.certificate_authority import Authority
-from eagle_eye.access.certificates import CertificateKind, Identity, facts_of
-from eagle_eye.access.credentials import Credentials, node_credentials
-from eagle_eye.access.peer_identity import identity_of, objection
+from eagle_eye.access.certificate_authority import CertificateAuthority
+from eagle_eye.access.certificates import CertificateKind, Identity, certificate_info
+from eagle_eye.access.credentials import Credentials, identity_of, node_credentials, objection
 from eagle_eye.app.cli import main
 from eagle_eye.app.serving.access_check import check
 from eagle_eye.clock import FakeClock, SystemClock
@@ -33,7 +32,7 @@ def ours(tmp_path: Path, clock: FakeClock) -> Office:
 
 def test_a_certificate_says_who_it_is_for_where_and_how_long(ours, clock):
     access = ours.issue("node-7", NODE, "10.0.0.7", "node-7.cluster", days=30)
-    facts = facts_of(Path(access.certificate_file).read_bytes(), "node-7.pem")
+    facts = certificate_info(Path(access.certificate_file).read_bytes(), "node-7.pem")
     assert facts.identity == Identity(kind=NODE, name="node-7")
     assert {"10.0.0.7", "node-7.cluster", "localhost", "127.0.0.1"} <= set(facts.hosts)
     assert facts.ends == pytest.approx(clock.now() + 30 * DAY_S, abs=1)
@@ -43,7 +42,7 @@ def test_a_certificate_says_who_it_is_for_where_and_how_long(ours, clock):
 
 def test_a_person_s_certificate_is_for_no_host(ours):
     access = ours.issue("ada", CLIENT)
-    assert facts_of(Path(access.certificate_file).read_bytes(), "ada.pem").hosts == ()
+    assert certificate_info(Path(access.certificate_file).read_bytes(), "ada.pem").hosts == ()
 
 
 def test_every_file_is_for_its_owner_alone(ours):
@@ -53,12 +52,12 @@ def test_every_file_is_for_its_owner_alone(ours):
 
 def test_an_authority_is_not_made_twice(ours, clock):
     with pytest.raises(ConfigError, match="already"):
-        Authority(ours.folder).make(clock.now())
+        CertificateAuthority(ours.folder).make(clock.now())
 
 
 def test_without_an_authority_nothing_is_issued(tmp_path, clock):
     with pytest.raises(ConfigError, match="certs init"):
-        Authority(tmp_path).issue(Identity(kind=NODE, name="n"), (), now=clock.now(), days=1, out=tmp_path)
+        CertificateAuthority(tmp_path).issue(Identity(kind=NODE, name="n"), (), now=clock.now(), days=1, out=tmp_path)
 
 
 @pytest.mark.parametrize(("name", "hosts", "days", "words"), [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_eye.access import Gate, Role, Tokens
+from eagle_eye.access import Authorization, Role, Tokens
 from eagle_eye.access.secret_files import too_open
 from eagle_eye.access.tokens import VARIABLE, add_person, own_token, read_entries, remove_person, tokens_path
 from eagle_eye.clock import FakeClock
@@ -149,7 +149,7 @@ def test_each_role_may_do_what_the_one_before_may():
 
 def test_where_tokens_are_the_person_is_who_the_token_says(path, clock):
     token = add_person(path, "ada", Role.OPERATOR, now=clock.now())
-    gate = Gate(Tokens(path, clock), believes=True)
+    gate = Authorization(Tokens(path, clock), believes=True)
     assert gate.admit(Role.OPERATOR, "approve", token=token).name == "ada"
     assert gate.admit(Role.OPERATOR, "approve", token=token, claimed="ada").name == "ada"
     with pytest.raises(AccessDenied, match=r"the token is ada's, who cannot speak as bob"):
@@ -161,7 +161,7 @@ def test_where_tokens_are_the_person_is_who_the_token_says(path, clock):
 
 
 def test_without_tokens_a_claim_is_believed_on_loopback_and_said_once(path, clock, caplog):
-    gate = Gate(Tokens(path, clock), believes=True)
+    gate = Authorization(Tokens(path, clock), believes=True)
     assert gate.admit(Role.OPERATOR, "approve", claimed="ada").name == "ada"
     gate.admit(Role.OPERATOR, "approve", claimed="ada")
     assert [record.message for record in caplog.records] == ["no tokens are configured: whoever says that they are ada is believed (approve)"]
@@ -170,7 +170,7 @@ def test_without_tokens_a_claim_is_believed_on_loopback_and_said_once(path, cloc
 
 
 def test_without_tokens_a_certificate_alone_only_reads(path, clock):
-    gate = Gate(Tokens(path, clock), believes=False)
+    gate = Authorization(Tokens(path, clock), believes=False)
     assert gate.admit(Role.VIEWER, "status").role is Role.VIEWER
     with pytest.raises(NotAuthenticated, match="token add NAME --role operator"):
         gate.admit(Role.OPERATOR, "approve", claimed="ada")

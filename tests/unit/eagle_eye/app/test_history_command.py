@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from eagle_eye import wire
 from eagle_eye.app.cli import main
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
 from eagle_eye.stream import OBSERVATIONS, Message
 from eagle_eye.types import Batch, Block, Kind, Reading
@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
         batch = Batch(node="node-a", boot="b", job="t/j/r", number=second, time=T0 + second, blocks=(Block(schema_id=schema.id, reading=reading),))
         for value in (wire.encode(schema), wire.encode(batch)):
             messages.append(Message(OBSERVATIONS, 0, len(messages), "t/j/r", value, T0 + second))
-    PartitionWriter(Place.of(tmp_path / "state/history"), 0, file_s=30.0).take(messages)
+    PartitionWriter(ObjectStore.of(tmp_path / "state/history"), 0, file_s=30.0).take(messages)
     return lambda *arguments: CliRunner().invoke(main, ["history", *arguments, "--state-dir", "state"])
 
 

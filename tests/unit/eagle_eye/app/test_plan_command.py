@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eagle_eye.app.cli import main
 from eagle_eye.app.live_plan_printing import print_live
 from eagle_eye.errors import ConfigError
-from eagle_eye.ledger import JobFacts
+from eagle_eye.ledger import JobRecord
 from eagle_eye.types import Demand, Layout, Mode, PrecomputedPlan
 from remediation.planner.files.cluster_file import ClusterFile
 from remediation.planner.files.plan_report import foresee
@@ -255,7 +255,7 @@ def test_a_layout_that_cannot_be_is_refused(changed, old, new, message):
 def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
     layout = Layout(job="t/a/1", epoch=1, time=0.0, coordinator="n1", launchers={}, placements=())
     jobs = {
-        name: JobFacts(
+        name: JobRecord(
             layout=layout, address="", heal="in-place", budget_left=9,
             demand=Demand(declared={"n1": 3}, seats={"n1": 3}, workers_min=2 if name == "t/a/1" else 1),
         )

@@ -9,11 +9,11 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import HistoryConfig
 from eagle_eye.errors import ConfigError, HistoryError
 from eagle_eye.history import compaction as tending_module
-from eagle_eye.history.compaction import GRACE_S, Tender
+from eagle_eye.history.compaction import GRACE_S, Compactor
 from eagle_eye.history.file_names import HistoryFile, parse, visible
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.partition_writer import PartitionWriter
-from eagle_eye.history.queries import History, Metric
+from eagle_eye.history.queries import History, MetricColumn
 from eagle_eye.stream import OBSERVATIONS, Message
 from eagle_eye.types import Batch, Block, Kind, Reading, StepReading
 
@@ -67,15 +67,15 @@ def gpus(second: int, node: int = 0, names=NAMES, matrix=None) -> Reading:
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return Place.of(tmp_path / "history")
+def place(tmp_path) -> ObjectStore:
+    return ObjectStore.of(tmp_path / "history")
 
 
-def written(place: Place, messages, *, partition: int = 0, chunk_bytes: int = 1 << 20) -> int | None:
+def written(place: ObjectStore, messages, *, partition: int = 0, chunk_bytes: int = 1 << 20) -> int | None:
     return PartitionWriter(place, partition, file_s=30.0, chunk_bytes=chunk_bytes).take(messages)
 
 
-def power(place: Place) -> list[tuple[float, str, float | None]]:
+def power(place: ObjectStore) -> list[tuple[float, str, float | None]]:
     """(second, entity, power) of all rows that a reader sees, sorted."""
     rows = []
     for file in visible(place.files("gpu/gpu")):
@@ -84,7 +84,7 @@ def power(place: Place) -> list[tuple[float, str, float | None]]:
     return sorted((row["time"].timestamp() - T0, row["entity"], row["power_watts"]) for row in rows)
 
 
-def asked(place: Place, **more) -> list[tuple[float, str, float | None]]:
+def asked(place: ObjectStore, **more) -> list[tuple[float, str, float | None]]:
     """The same, as the history answers it."""
     table = History(place).series("gpu", ["power_watts"], since=T0 - 10_000, until=T0 + 100_000, **more)
     return sorted((row["time"].timestamp() - T0, row["entity"], row["power_watts"]) for row in table.to_pylist())
@@ -97,7 +97,7 @@ def expected(seconds, nodes: int = 2) -> list[tuple[float, str, float]]:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_number_comes_back(place: Place) -> None:
+def test_every_number_comes_back(place: ObjectStore) -> None:
     done = written(place, Records().run(90).end(90).messages)
     assert power(place) == asked(place) == expected(range(90))
     assert done == 181
@@ -109,12 +109,12 @@ def test_every_number_comes_back(place: Place) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [500, 5_000, 1 << 20])
-def test_what_is_written_piece_by_piece_is_the_same(place: Place, chunk_bytes: int) -> None:
+def test_what_is_written_piece_by_piece_is_the_same(place: ObjectStore, chunk_bytes: int) -> None:
     written(place, Records().run(60).end(60).messages, chunk_bytes=chunk_bytes)
     assert power(place) == expected(range(60))
 
 
-def test_what_is_not_over_is_not_there_yet_and_leaves_nothing_behind(place: Place) -> None:
+def test_what_is_not_over_is_not_there_yet_and_leaves_nothing_behind(place: ObjectStore) -> None:
     writer = PartitionWriter(place, 0, file_s=30.0, chunk_bytes=500)
     assert writer.take(Records().run(20).messages) is None
     assert list(place.files()) == []
@@ -123,7 +123,7 @@ def test_what_is_not_over_is_not_there_yet_and_leaves_nothing_behind(place: Plac
 
 
 @pytest.mark.parametrize("cut", [1, 37, 61, 62, 100, 130, 180])
-def test_a_restart_in_the_middle_neither_loses_nor_doubles_a_row(place: Place, cut: int) -> None:
+def test_a_restart_in_the_middle_neither_loses_nor_doubles_a_row(place: ObjectStore, cut: int) -> None:
     """Killed after any record; begun again at what was told to be done."""
     messages = Records().run(90).end(90).messages
     done = written(place, messages[:cut]) or 0
@@ -133,7 +133,7 @@ def test_a_restart_in_the_middle_neither_loses_nor_doubles_a_row(place: Place, c
     assert power(place) == expected(range(90))
 
 
-def test_a_crash_between_the_file_and_the_commit_writes_the_same_file_again(place: Place) -> None:
+def test_a_crash_between_the_file_and_the_commit_writes_the_same_file_again(place: ObjectStore) -> None:
     messages = Records().run(90).end(90).messages
     written(place, messages)
     names = [file.path for file in place.files()]
@@ -142,7 +142,7 @@ def test_a_crash_between_the_file_and_the_commit_writes_the_same_file_again(plac
     assert power(place) == expected(range(90))
 
 
-def test_two_writers_at_once_write_the_same_files(place: Place) -> None:
+def test_two_writers_at_once_write_the_same_files(place: ObjectStore) -> None:
     messages = Records().run(60).end(60).messages
     one, other = PartitionWriter(place, 0, file_s=30.0), PartitionWriter(place, 0, file_s=30.0)
     for message in messages:
@@ -151,7 +151,7 @@ def test_two_writers_at_once_write_the_same_files(place: Place) -> None:
     assert power(place) == expected(range(60))
 
 
-def test_a_batch_that_comes_twice_is_written_once_also_over_a_restart(place: Place) -> None:
+def test_a_batch_that_comes_twice_is_written_once_also_over_a_restart(place: ObjectStore) -> None:
     records = Records().run(60)
     again = [message._replace(offset=len(records.messages) + index, time=T0 + 60) for index, message in enumerate(records.messages)]
     records.messages += again
@@ -164,19 +164,19 @@ def test_a_batch_that_comes_twice_is_written_once_also_over_a_restart(place: Pla
     assert power(place) == expected(range(60))
 
 
-def test_a_gap_in_time_makes_no_files(place: Place) -> None:
+def test_a_gap_in_time_makes_no_files(place: ObjectStore) -> None:
     written(place, Records().run(10).run(10, 300).end(330).messages)
     assert power(place) == expected([*range(10), *range(300, 310)])
     assert len(list(place.files())) == 2
 
 
-def test_what_was_spooled_and_came_late_is_found_by_its_own_time(place: Place) -> None:
+def test_what_was_spooled_and_came_late_is_found_by_its_own_time(place: ObjectStore) -> None:
     written(place, Records().run(10, late=7200.0).end(9000).messages)
     assert power(place) == expected(range(10))
     assert History(place).series("gpu", ["power_watts"], since=T0, until=T0 + 5).num_rows == 20
 
 
-def test_a_number_that_was_not_read_is_null_and_no_average_knows_it(place: Place) -> None:
+def test_a_number_that_was_not_read_is_null_and_no_average_knows_it(place: ObjectStore) -> None:
     records = Records(nodes=1)
     matrix = np.array([[np.nan, 40.0], [10.0, np.nan]], dtype=np.float32)
     records.batch(0, 0, gpus(0, matrix=matrix))
@@ -186,7 +186,7 @@ def test_a_number_that_was_not_read_is_null_and_no_average_knows_it(place: Place
     assert [row[2] for row in asked(place, every=10.0)] == [4.0, 10.0]
 
 
-def test_a_schema_that_changes_in_the_middle_leaves_both_readable(place: Place) -> None:
+def test_a_schema_that_changes_in_the_middle_leaves_both_readable(place: ObjectStore) -> None:
     records = Records(nodes=1).run(15)
     for second in range(15, 30):
         matrix = np.full((2, 3), second, dtype=np.float32)
@@ -196,10 +196,10 @@ def test_a_schema_that_changes_in_the_middle_leaves_both_readable(place: Place) 
     table = History(place).series("gpu", ["power_watts", "fan_percent"], since=T0, until=T0 + 30)
     assert table.num_rows == 60
     assert table["fan_percent"].null_count == 30
-    assert History(place).metrics("gpu") == tuple(Metric("gpu/gpu", name) for name in ("fan_percent", "power_watts", "temperature_celsius"))
+    assert History(place).metrics("gpu") == tuple(MetricColumn("gpu/gpu", name) for name in ("fan_percent", "power_watts", "temperature_celsius"))
 
 
-def test_blocks_of_an_unknown_schema_are_counted_not_guessed(place: Place) -> None:
+def test_blocks_of_an_unknown_schema_are_counted_not_guessed(place: ObjectStore) -> None:
     messages = Records().run(60).end(60).messages
     writer = PartitionWriter(place, 0, file_s=30.0)
     writer.take(messages[1:])
@@ -207,7 +207,7 @@ def test_blocks_of_an_unknown_schema_are_counted_not_guessed(place: Place) -> No
     assert list(place.files()) == []
 
 
-def test_a_metric_that_is_called_like_a_key_and_a_source_that_is_no_word_do_no_harm(place: Place) -> None:
+def test_a_metric_that_is_called_like_a_key_and_a_source_that_is_no_word_do_no_harm(place: ObjectStore) -> None:
     records = Records()
     reading = Reading(source="../../etc", kind=Kind.NODE, entities=("n",), names=("time", 'a"b', "time"), matrix=np.array([[1, 2, 3]], dtype=np.float32), time=T0)
     records.batch(0, 0, reading)
@@ -218,7 +218,7 @@ def test_a_metric_that_is_called_like_a_key_and_a_source_that_is_no_word_do_no_h
     assert (row["time_"], row['a"b'], row["time__"]) == (1.0, 2.0, 3.0)
 
 
-def test_a_reading_called_step_is_a_metric_as_any_other(place: Place) -> None:
+def test_a_reading_called_step_is_a_metric_as_any_other(place: ObjectStore) -> None:
     """The training collector has one: the step in hand."""
     records = Records()
     for second in range(40):
@@ -231,7 +231,7 @@ def test_a_reading_called_step_is_a_metric_as_any_other(place: Place) -> None:
     assert table["step"].to_pylist() == [second / 2 for second in range(30)]
 
 
-def test_steps_have_a_row_for_each_worker_that_completed_them(place: Place) -> None:
+def test_steps_have_a_row_for_each_worker_that_completed_them(place: ObjectStore) -> None:
     records = Records()
     ends = np.array([[T0 + 1, T0 + 1.5], [T0 + 2, np.nan]])
     steps = StepReading(
@@ -247,9 +247,9 @@ def test_steps_have_a_row_for_each_worker_that_completed_them(place: Place) -> N
     assert History(place).tables() == ("gpu/gpu", "steps/training")
 
 
-def test_a_disk_that_is_full_is_said_and_nothing_is_told_to_be_done(place: Place) -> None:
+def test_a_disk_that_is_full_is_said_and_nothing_is_told_to_be_done(place: ObjectStore) -> None:
     """The place is a file: nothing can be written under it."""
-    blocked = Place.of(place.root + "/file/below")
+    blocked = ObjectStore.of(place.root + "/file/below")
     (place.new("x").parent.parent / "file").write_text("")
     with pytest.raises(HistoryError, match="cannot be written"):
         written(blocked, Records().run(60).end(60).messages)
@@ -258,7 +258,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_told_to_be_done(place: Place
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_torn_or_foreign_file_is_not_looked_at(place: Place, tmp_path) -> None:
+def test_a_torn_or_foreign_file_is_not_looked_at(place: ObjectStore, tmp_path) -> None:
     written(place, Records().run(60).end(60).messages)
     folder = next((tmp_path / "history").rglob("*.parquet")).parent
     (folder / "1700000100-p0000-torn.parquet.tmp").write_bytes(b"PAR1 torn")
@@ -289,12 +289,12 @@ def test_what_is_covered_by_a_larger_file_is_not_seen_and_what_only_looks_so_is(
 # --- compaction and retention ----------------------------------------------------------------------------------------
 
 
-def tender(place: Place, now: float, **config) -> tuple[Tender, FakeClock]:
+def tender(place: ObjectStore, now: float, **config) -> tuple[Compactor, FakeClock]:
     clock = FakeClock(now)
-    return Tender(place, HistoryConfig(**{"file_s": 30.0, "compact_s": 3600.0} | config), clock), clock
+    return Compactor(place, HistoryConfig(**{"file_s": 30.0, "compact_s": 3600.0} | config), clock), clock
 
 
-def test_small_files_become_one_with_every_row_and_go_after_a_while(place: Place) -> None:
+def test_small_files_become_one_with_every_row_and_go_after_a_while(place: ObjectStore) -> None:
     records = Records().run(120)
     for second in range(120, 150):
         records.batch(second, 0, gpus(second, names=("power_watts", "fan_percent"), matrix=values(second)))
@@ -313,20 +313,20 @@ def test_small_files_become_one_with_every_row_and_go_after_a_while(place: Place
     assert power(place) == before, "written once more by somebody who begins again at an old cut"
 
 
-def test_a_window_that_is_still_filled_is_left_alone_and_so_is_another_partition(place: Place) -> None:
+def test_a_window_that_is_still_filled_is_left_alone_and_so_is_another_partition(place: ObjectStore) -> None:
     written(place, Records().run(120).end(120).messages)
     assert tender(place, T0 + 1800)[0].compact(0) == 0
     assert tender(place, T0 + 7200)[0].compact(1) == 0
 
 
-def test_files_that_are_large_enough_are_left(place: Place, monkeypatch) -> None:
+def test_files_that_are_large_enough_are_left(place: ObjectStore, monkeypatch) -> None:
     written(place, Records().run(120).end(120).messages)
     monkeypatch.setattr(tending_module, "LARGE_BYTES", sum(file.bytes for file in place.files()) - 1)
     assert tender(place, T0 + 7200)[0].compact(0) == 0
     assert power(place) == expected(range(120))
 
 
-def test_rows_that_were_written_twice_become_one(place: Place) -> None:
+def test_rows_that_were_written_twice_become_one(place: ObjectStore) -> None:
     messages = Records().run(60).end(60).messages
     written(place, messages)
     written(place, [message._replace(offset=message.offset + 1000, time=message.time + 600) for message in messages])
@@ -335,13 +335,13 @@ def test_rows_that_were_written_twice_become_one(place: Place) -> None:
     assert power(place) == expected(range(60))
 
 
-def test_what_is_too_old_goes(place: Place) -> None:
+def test_what_is_too_old_goes(place: ObjectStore) -> None:
     written(place, Records().run(30).run(30, 86_400).end(90_000).messages)
     assert tender(place, T0 + 90_000, retention_s=86_400.0)[0].retain() == 1
     assert {row[0] for row in power(place)} == set(map(float, range(86_400, 86_430)))
 
 
-def test_the_oldest_go_beyond_the_bytes_that_are_allowed(place: Place) -> None:
+def test_the_oldest_go_beyond_the_bytes_that_are_allowed(place: ObjectStore) -> None:
     written(place, Records().run(300).end(300).messages)
     files = sorted(place.files(), key=lambda file: file.window)
     allowed = sum(file.bytes for file in files[-3:])
@@ -349,7 +349,7 @@ def test_the_oldest_go_beyond_the_bytes_that_are_allowed(place: Place) -> None:
     assert list(place.files()) == files[-3:]
 
 
-def test_a_question_during_compaction_sees_each_row_once(place: Place) -> None:
+def test_a_question_during_compaction_sees_each_row_once(place: ObjectStore) -> None:
     """Every state of the folder between the first and the last step of it."""
     written(place, Records().run(120).end(120).messages)
     tending, clock = tender(place, T0 + 7200)
@@ -365,13 +365,13 @@ def test_a_question_during_compaction_sees_each_row_once(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("how", "first"), [("mean", 4.5), ("min", 0.0), ("max", 9.0), ("last", 9.0), ("count", 10)])
-def test_intervals(place: Place, how: str, first: float) -> None:
+def test_intervals(place: ObjectStore, how: str, first: float) -> None:
     written(place, Records(nodes=1).run(30).end(30).messages)
     assert asked(place, every=10.0, how=how, entities=["GPU-0GPU-0"])[0] == (0.0, "GPU-0GPU-0", first)
     assert len(asked(place, every=10.0, how=how)) == 6
 
 
-def test_entities_and_jobs_are_told_apart(place: Place) -> None:
+def test_entities_and_jobs_are_told_apart(place: ObjectStore) -> None:
     records = Records().run(5)
     records.batch(6, 9, gpus(6, 9), job="team/bert/run")
     written(place, records.end(30).messages)
@@ -391,13 +391,13 @@ def test_entities_and_jobs_are_told_apart(place: Place) -> None:
         ({"names": ["power_watts"], "since": T0 - 900, "until": T0 - 800}, "nothing of 'gpu' in that time"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_told_what_does(place: Place, arguments, says) -> None:
+def test_a_question_that_makes_no_sense_is_told_what_does(place: ObjectStore, arguments, says) -> None:
     written(place, Records().run(30).end(30).messages)
     with pytest.raises(HistoryError, match=says):
         History(place).series("gpu", **({"since": T0, "until": T0 + 30} | arguments))
 
 
-def test_what_is_asked_for_is_never_text_of_a_query(place: Place) -> None:
+def test_what_is_asked_for_is_never_text_of_a_query(place: ObjectStore) -> None:
     written(place, Records().run(30).end(30).messages)
     evil = "x' OR 1=1 --"
     assert History(place).series("gpu", ["power_watts"], since=T0, until=T0 + 30, job=evil, entities=[evil]).num_rows == 0
@@ -405,14 +405,14 @@ def test_what_is_asked_for_is_never_text_of_a_query(place: Place) -> None:
         History(place).series("gpu", ['power_watts" FROM x; --'], since=T0, until=T0 + 30)
 
 
-def test_an_empty_history_says_so(place: Place) -> None:
+def test_an_empty_history_says_so(place: ObjectStore) -> None:
     assert History(place).metrics() == ()
     with pytest.raises(HistoryError, match="nothing yet"):
         History(place).series("gpu", ["power_watts"], since=T0, until=T0 + 1)
 
 
 def test_an_object_store_does_as_well(request) -> None:
-    place = Place.of(f"memory://{request.node.name}")
+    place = ObjectStore.of(f"memory://{request.node.name}")
     written(place, Records().run(90).end(90).messages)
     before = power(place)
     assert before == expected(range(90))
@@ -428,10 +428,10 @@ def test_an_object_store_does_as_well(request) -> None:
 
 def test_a_place_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"history\.place 'nosuch://x'"):
-        Place.of("nosuch://x")
+        ObjectStore.of("nosuch://x")
 
 
-def test_files_are_compressed_and_wide(place: Place, tmp_path) -> None:
+def test_files_are_compressed_and_wide(place: ObjectStore, tmp_path) -> None:
     written(place, Records().run(60).end(60).messages)
     meta = pq.ParquetFile(next((tmp_path / "history").rglob("*.parquet"))).metadata
     assert meta.row_group(0).column(4).compression == "ZSTD"

@@ -10,8 +10,8 @@ from eagle_eye import wire
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import HistoryConfig
 from eagle_eye.history import history_service as module
-from eagle_eye.history.history_service import GROUP, HistoryService
-from eagle_eye.history.object_store import Place
+from eagle_eye.history.history_service import HISTORY_GROUP, HistoryService
+from eagle_eye.history.object_store import ObjectStore
 from eagle_eye.history.queries import History
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.memory import MemoryStream
@@ -25,7 +25,7 @@ PATIENCE_S = 20.0
 class Site:
     """A stream, its history, and a clock that both obey."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ObjectStore) -> None:
         self.clock = FakeClock(T0)
         self.stream = MemoryStream(clock=self.clock)
         self.place = place
@@ -56,7 +56,7 @@ class Site:
         return History(self.place).series("node", ["cpu_percent"], since=T0 - 1, until=T0 + 10**6)["cpu_percent"].to_pylist()
 
     def committed(self, offset: int) -> Callable[[], bool]:
-        return lambda: (self.stream.committed(GROUP, OBSERVATIONS, 0) or 0) >= offset
+        return lambda: (self.stream.committed(HISTORY_GROUP, OBSERVATIONS, 0) or 0) >= offset
 
 
 def wait(look: Callable[[], object]) -> None:
@@ -70,7 +70,7 @@ def wait(look: Callable[[], object]) -> None:
 @pytest.fixture
 def site(tmp_path, monkeypatch) -> Site:
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    return Site(Place.of(tmp_path / "history"))
+    return Site(ObjectStore.of(tmp_path / "history"))
 
 
 def test_what_is_committed_is_in_the_files_and_a_restart_goes_on_there(site: Site) -> None:
@@ -91,7 +91,7 @@ def test_a_place_that_cannot_be_written_is_told_and_nothing_is_lost(site: Site, 
     with site.serving() as service:
         wait(lambda: [notice.name for notice in site.notices] == ["history.failing"])
         wait(lambda: service.figures.failures > 1)
-        assert site.stream.committed(GROUP, OBSERVATIONS, 0) is None
+        assert site.stream.committed(HISTORY_GROUP, OBSERVATIONS, 0) is None
         (tmp_path / "history").unlink()
         wait(site.committed(61))
         wait(lambda: [notice.name for notice in site.notices] == ["history.failing", "history.back"])

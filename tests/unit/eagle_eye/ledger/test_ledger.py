@@ -7,12 +7,12 @@ import pytest
 
 from contract.ledger_cases import *  # noqa: F403 -- the cases are the same for every database
 from eagle_eye.errors import Stale
-from eagle_eye.ledger import Holder, Ledger
+from eagle_eye.ledger import LeaseHolder, Ledger
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 
-ADA = Holder(host="machine-a", pid=101, boot="ada")
-BOB = Holder(host="machine-b", pid=202, boot="bob")
+ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
+BOB = LeaseHolder(host="machine-b", pid=202, boot="bob")
 
 
 # --- who leads -----------------------------------------------------------------------------------------------------

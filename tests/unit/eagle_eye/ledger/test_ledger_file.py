@@ -16,12 +16,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import Holder, Ledger, tables
+from eagle_eye.ledger import LeaseHolder, Ledger, tables
 from eagle_eye.ledger.migration import configuration, upgrade
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 
-ADA = Holder(host="machine-a", pid=101, boot="ada")
+ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
 
 
 def test_the_migrations_lead_to_the_tables_of_this_program(ledger_path: Path) -> None:

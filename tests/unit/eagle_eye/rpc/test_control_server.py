@@ -14,7 +14,7 @@ def test_a_server_without_tls_stays_on_this_machine(address: str) -> None:
 
 
 def test_the_beat_slows_down_as_the_cluster_grows() -> None:
-    server = ControlServer(Leader.__new__(Leader), term=1, beat_s=0.5, lease_s=3.0)
-    assert (server.rhythm.beat_s, server.rhythm.lease_s) == (0.5, 3.0)
+    server = ControlServer(Leader.__new__(Leader), term=1, heartbeat_s=0.5, lease_s=3.0)
+    assert (server.heartbeat.heartbeat_s, server.heartbeat.lease_s) == (0.5, 3.0)
     server._sessions = dict.fromkeys([("agent", str(number), "") for number in range(20_000)])  # type: ignore[arg-type]
-    assert (server.rhythm.beat_s, server.rhythm.lease_s) == (10.0, 60.0)
+    assert (server.heartbeat.heartbeat_s, server.heartbeat.lease_s) == (10.0, 60.0)

@@ -108,11 +108,11 @@ def test_what_is_unconfirmed_when_the_writer_ends_goes_again_at_the_next_start(w
 
 def test_records_that_nobody_confirms_are_bounded(tmp_path: Path) -> None:
     from eagle_eye.stream.spool_file import SpooledRecord, size_of
-    from eagle_eye.stream.unacknowledged import Unconfirmed
+    from eagle_eye.stream.uncommitted_records import UncommittedRecords
 
     records = [SpooledRecord(TOPIC, "k", b"%d" % i + bytes(1000), 0.0) for i in range(10)]
     stream = MemoryStream()
-    kept = Unconfirmed(stream, {TOPIC: GROUP}, max_bytes=4 * size_of(records[0]))
+    kept = UncommittedRecords(stream, {TOPIC: GROUP}, max_bytes=4 * size_of(records[0]))
     kept.keep(TOPIC, records, stream.append(TOPIC, [(record.key, record.value) for record in records]))
     assert kept.records() == records[6:]
     assert kept.unguarded == 6

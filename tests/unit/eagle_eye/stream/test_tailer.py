@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
-from eagle_eye.stream.tailer import Follower, lag
+from eagle_eye.stream.tailer import Tailer, lag
 
 TOPIC = "t"
 
@@ -28,13 +28,13 @@ def broker() -> Forgetful:
     return Forgetful()
 
 
-def read(follower: Follower) -> list[str] | None:
+def read(follower: Tailer) -> list[str] | None:
     messages = follower.read(100)
     return None if messages is None else [message.value.decode() for message in messages]
 
 
 def test_each_message_is_read_once_in_order(broker: Forgetful) -> None:
-    follower = Follower(broker.stream, TOPIC, 0, 0)
+    follower = Tailer(broker.stream, TOPIC, 0, 0)
     assert read(follower) == []
     broker.write("a", "b")
     assert read(follower) == ["a", "b"]
@@ -44,7 +44,7 @@ def test_each_message_is_read_once_in_order(broker: Forgetful) -> None:
 
 
 def test_a_stream_that_begins_anew_is_noticed_while_it_is_shorter(broker: Forgetful) -> None:
-    follower = Follower(broker.stream, TOPIC, 0, 0)
+    follower = Tailer(broker.stream, TOPIC, 0, 0)
     broker.write("a", "b")
     read(follower)
     broker.forget()
@@ -54,7 +54,7 @@ def test_a_stream_that_begins_anew_is_noticed_while_it_is_shorter(broker: Forget
 
 
 def test_a_stream_that_begins_anew_is_noticed_when_it_has_grown_beyond_the_reader(broker: Forgetful) -> None:
-    follower = Follower(broker.stream, TOPIC, 0, 0)
+    follower = Tailer(broker.stream, TOPIC, 0, 0)
     broker.write("a", "b")
     read(follower)
     broker.forget()
@@ -66,7 +66,7 @@ def test_a_stream_that_begins_anew_is_noticed_when_it_has_grown_beyond_the_reade
 @pytest.mark.parametrize("filled", [0, 1, 9])
 def test_a_reader_that_has_read_nothing_yet_notices_too(broker: Forgetful, filled: int) -> None:
     broker.write("a", "b", "c")
-    follower = Follower(broker.stream, TOPIC, 0, 3)
+    follower = Tailer(broker.stream, TOPIC, 0, 3)
     assert read(follower) == []
     broker.forget()
     broker.write(*map(str, range(filled)))
@@ -76,13 +76,13 @@ def test_a_reader_that_has_read_nothing_yet_notices_too(broker: Forgetful, fille
 
 def test_a_reader_that_begins_beyond_the_end_begins_anew(broker: Forgetful) -> None:
     broker.write("a")
-    follower = Follower(broker.stream, TOPIC, 0, 3)
+    follower = Tailer(broker.stream, TOPIC, 0, 3)
     assert read(follower) is None
     assert read(follower) == ["a"]
 
 
 def test_what_was_not_done_is_read_again(broker: Forgetful) -> None:
-    follower = Follower(broker.stream, TOPIC, 0, 0)
+    follower = Tailer(broker.stream, TOPIC, 0, 0)
     broker.write("a", "b", "c")
     read(follower)
     follower.rewind(1)

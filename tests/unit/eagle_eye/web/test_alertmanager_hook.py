@@ -13,7 +13,7 @@ from starlette.routing import Route
 from eagle_eye.config import HooksConfig
 from eagle_eye.errors import LedgerUnavailable, StreamUnavailable
 from eagle_eye.types import Entity, Event, Kind, RankPlacement
-from eagle_eye.web.alertmanager_hook import PATH, AlertmanagerHook, door
+from eagle_eye.web.alertmanager_hook import PATH, AlertmanagerHook, route
 from fakes.sample_values import JOB, a_layout
 from fakes.web_request import Asking
 
@@ -54,7 +54,7 @@ class Site:
         self.layouts = list(layouts)
         self.away = False
         self.hook = AlertmanagerHook(HooksConfig(**config), layouts=self.known, write=self.write, boot="boot")
-        opened = door(self.hook, max_bytes=max_bytes)
+        opened = route(self.hook, max_bytes=max_bytes)
         self.app = Starlette(routes=[Route(opened.path, opened.answer, methods=["POST"])])
 
     def known(self):

@@ -9,11 +9,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from eagle_eye.access import Gate, Role, Tokens
+from eagle_eye.access import Authorization, Role, Tokens
 from eagle_eye.access.tokens import add_person
-from eagle_eye.rpc.control_messages import Decision, Waiting
+from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 from eagle_eye.types import Entity, Kind, Mode, Severity
-from eagle_eye.web.approval_page import Desk, door
+from eagle_eye.web.approval_page import LeaderAccess, route
 from fakes.web_request import Asking
 from remediation.operators.approval_links import ApprovalLinks
 
@@ -44,13 +44,13 @@ class Scene:
             self.tokens[name] = add_person(path, name, role, now=clock.now(), expires=expires, tenant=tenant)
         clock.advance(2)
         self.invitations = ApprovalLinks(world.ledger, clock, f"{URL}/")
-        gate = Gate(Tokens(path, clock), believes=True)
-        opened = door(lambda: Desk(engine=world.engine, book=world.ledger) if self.leads else None, gate, clock)
+        gate = Authorization(Tokens(path, clock), believes=True)
+        opened = route(lambda: LeaderAccess(engine=world.engine, book=world.ledger) if self.leads else None, gate, clock)
         self.app = Asking(Starlette(routes=[Route(opened.path, opened.answer, methods=list(opened.methods))]))
 
     @property
     def plan(self):
-        [shown] = self.world.engine.waiting(Waiting())["plans"]
+        [shown] = self.world.engine.pending_plans(PendingPlansQuery())["plans"]
         return self.world.ledger.plan(shown["plan"]["id"])
 
     def link(self) -> str:
@@ -154,7 +154,7 @@ def test_an_unknown_link_is_none(scene):
 
 def test_a_link_expires_with_its_plan_and_the_new_plan_has_a_new_one(scene):
     link, first = scene.link(), scene.plan.id
-    scene.world.clock.advance(scene.world.engine.waiting(Waiting())["plans"][0]["plan"]["expires"] - scene.world.clock.now() + 1)
+    scene.world.clock.advance(scene.world.engine.pending_plans(PendingPlansQuery())["plans"][0]["plan"]["expires"] - scene.world.clock.now() + 1)
     scene.world.run(5)
     assert scene.plan.id != first
     seen = scene.get(link)

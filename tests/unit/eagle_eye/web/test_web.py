@@ -7,16 +7,17 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from eagle_eye.access import Gate, Role, Tokens
+from eagle_eye.access import Authorization, Role, Tokens
+from eagle_eye.access.addresses import is_loopback
 from eagle_eye.access.tokens import add_person
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ConfigError
-from eagle_eye.web import health, incident_redirect
-from eagle_eye.web.health import Health
-from eagle_eye.web.http_server import Door, WebServer, is_loopback, metrics_door
+from eagle_eye.web import health
+from eagle_eye.web.health import HealthReport
+from eagle_eye.web.http_server import Route, WebServer, incident_redirect, metrics_route
 from fakes.web_request import Asking
 
-HEALTHY = Health(role="all", leads=True, leader="process 1", term=3, partitions=(0,), tick_age_s=0.5)
+HEALTHY = HealthReport(role="all", leads=True, leader="process 1", term=3, partitions=(0,), tick_age_s=0.5)
 
 
 async def whoever(request: Request) -> Response:
@@ -25,9 +26,9 @@ async def whoever(request: Request) -> Response:
 
 
 DOORS = (
-    Door(path="/look", answer=whoever),
-    Door(path="/push", answer=whoever, methods=("POST",), role=Role.OPERATOR, own_key=lambda token: token == "hook-key"),
-    Door(path="/open", answer=whoever, role=None),
+    Route(path="/look", answer=whoever),
+    Route(path="/push", answer=whoever, methods=("POST",), role=Role.OPERATOR, own_key=lambda token: token == "hook-key"),
+    Route(path="/open", answer=whoever, role=None),
 )
 
 
@@ -37,15 +38,15 @@ def tokens(tmp_path):
     clock = FakeClock()
     path = tmp_path / "tokens.toml"
     shown = [add_person(path, name, role, now=clock.now()) for name, role in (("vera", Role.VIEWER), ("otto", Role.OPERATOR))]
-    return Gate(Tokens(path, clock), believes=True), *shown
+    return Authorization(Tokens(path, clock), believes=True), *shown
 
 
 @pytest.fixture
-def no_tokens(tmp_path) -> Gate:
-    return Gate(Tokens(tmp_path / "none.toml", FakeClock()), believes=True)
+def no_tokens(tmp_path) -> Authorization:
+    return Authorization(Tokens(tmp_path / "none.toml", FakeClock()), believes=True)
 
 
-def client_of(*doors: Door, gate: Gate, address: str = "127.0.0.1:0") -> Asking:
+def client_of(*doors: Route, gate: Authorization, address: str = "127.0.0.1:0") -> Asking:
     """Asks the port without opening it."""
     return Asking(WebServer(address, doors, gate=gate).app)
 
@@ -125,11 +126,11 @@ def test_wrong_methods_and_paths_are_refused(no_tokens) -> None:
 
 @pytest.mark.parametrize(("host", "near"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("node-a", False)])
 def test_only_this_machine_is_loopback(host, near) -> None:
-    assert is_loopback(host) is near
+    assert is_loopback(f"{host}:7468") is near
 
 
 def test_metrics_come_in_the_format_that_is_asked_for(no_tokens) -> None:
-    client = client_of(metrics_door(lambda accept: (accept.encode(), "text/x-test")), gate=no_tokens)
+    client = client_of(metrics_route(lambda accept: (accept.encode(), "text/x-test")), gate=no_tokens)
     shown = client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
     assert (shown.text, shown.headers["content-type"]) == ("application/openmetrics-text", "text/x-test")
 
@@ -137,8 +138,8 @@ def test_metrics_come_in_the_format_that_is_asked_for(no_tokens) -> None:
 # --- health ----------------------------------------------------------------------------------------------------------
 
 
-def looks(report: Health, gate: Gate) -> tuple[int, int, int, dict]:
-    client = client_of(*health.doors(lambda: report), gate=gate)
+def looks(report: HealthReport, gate: Authorization) -> tuple[int, int, int, dict]:
+    client = client_of(*health.routes(lambda: report), gate=gate)
     whole = client.get("/healthz")
     return whole.status_code, client.get("/healthz/ready").status_code, client.get("/healthz/live").status_code, whole.json()
 
@@ -151,8 +152,8 @@ def test_a_process_that_does_its_work_is_live_and_ready(no_tokens) -> None:
 
 
 def test_a_standby_is_ready_as_long_as_somebody_leads(no_tokens) -> None:
-    assert looks(Health(role="lead", leader="process 9 on b (term 4)", term=4), no_tokens)[0] == 200
-    *codes, body = looks(Health(role="lead"), no_tokens)
+    assert looks(HealthReport(role="lead", leader="process 9 on b (term 4)", term=4), no_tokens)[0] == 200
+    *codes, body = looks(HealthReport(role="lead"), no_tokens)
     assert codes == [503, 503, 200]
     assert body["problems"] == ["nobody leads"]
 
@@ -167,19 +168,19 @@ def test_a_standby_is_ready_as_long_as_somebody_leads(no_tokens) -> None:
 )
 def test_what_a_restart_would_not_mend_makes_it_unready_not_dead(changes, problem, no_tokens) -> None:
     fields = {"role": "all", "leads": True, "leader": "process 1", "partitions": (0,), "tick_age_s": 0.5}
-    *codes, body = looks(Health(**(fields | changes)), no_tokens)
+    *codes, body = looks(HealthReport(**(fields | changes)), no_tokens)
     assert codes == [503, 503, 200]
     assert body["problems"] == [problem]
 
 
 def test_a_process_whose_loop_stands_still_is_dead(no_tokens) -> None:
-    *codes, body = looks(Health(role="detect", beat_age_s=31.0), no_tokens)
+    *codes, body = looks(HealthReport(role="detect", heartbeat_age_s=31.0), no_tokens)
     assert codes == [503, 503, 503]
     assert body["status"] == "failing"
 
 
 def test_the_link_of_an_alert_leads_to_the_dashboard(no_tokens) -> None:
-    client = client_of(incident_redirect.door("http://board:8501/"), gate=no_tokens)
+    client = client_of(incident_redirect("http://board:8501/"), gate=no_tokens)
     answer = client.get("/incidents/4f1c9a02", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (302, "http://board:8501/incident?incident=4f1c9a02")
     assert client.get("/incidents/%3Fa%26b", follow_redirects=False).headers["location"].endswith("incident=%3Fa%26b")

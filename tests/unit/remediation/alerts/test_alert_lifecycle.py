@@ -5,7 +5,7 @@ import pytest
 from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Mode, Severity
 from fakes.notifications import Newsroom
 from remediation.alerts.alert_lifecycle import FORGET_S
-from remediation.alerts.alert_storm import Storms
+from remediation.alerts.alert_storm import AlertStorms
 from remediation.alerts.receiver import Receiver
 from remediation.engine.tracked_incident import IncidentPhase
 
@@ -280,7 +280,7 @@ def test_a_storm_survives_its_leader(room):
 
 
 def test_storms_may_be_switched_off(ledger, clock):
-    room = Newsroom(ledger, clock, storms=Storms(alone=0, within_s=60.0))
+    room = Newsroom(ledger, clock, storms=AlertStorms(alone=0, within_s=60.0))
     storm(room, 30)
     assert len(room.said()) == 30
 

@@ -6,16 +6,16 @@ from detectors.diagnosis import Diagnosis
 from detectors.runtime.runner import Runner
 from eagle_eye.app.serving.alert_wiring import STALLED_S, Ticking
 from eagle_eye.errors import LedgerError
-from eagle_eye.ledger import Holder
+from eagle_eye.ledger import LeaseHolder
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.memory import MemoryStream
 from fakes.notifications import Newsroom
 from remediation.actions.notify import Notify
 from remediation.alerts.alert_service import STALLED_S as ENGINE_STALLED_S
-from remediation.alerts.alert_service import Alerts
+from remediation.alerts.alert_service import AlertService
 from remediation.alerts.receiver import Receiver
 
-ADA = Holder(host="machine-a", pid=101, boot="ada")
+ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ class Away:
 def alerts(ledger, clock, monkeypatch):
     monkeypatch.setenv("EAGLE_EYE_PLAIN_SECRET", "of the operator")
     receivers = (Receiver(kind="plain", url="http://127.0.0.1:9/"),)
-    return Alerts(Notify(ledger=ledger, clock=clock, receivers=receivers), ledger, clock, page="", approval_link=lambda plan: plan.targets[7])
+    return AlertService(Notify(ledger=ledger, clock=clock, receivers=receivers), ledger, clock, page="", approval_link=lambda plan: plan.targets[7])
 
 
 def test_an_engine_that_does_not_go_round_is_not_well(alerts, clock):

@@ -7,9 +7,9 @@ import pytest
 from eagle_eye.ledger import AlertRecord
 from eagle_eye.types import Severity
 from fakes.receiver_rules import refusals
-from remediation.alerts.alert import Alert, Told, encode
-from remediation.alerts.delivery_worker import KEPT_S, LONGEST_WAIT_S, PATIENCE, Courier, Pace, wait_before
-from remediation.alerts.receiver import Address, Receiver
+from remediation.alerts.alert import Alert, SentAlert, encode
+from remediation.alerts.delivery_worker import KEPT_S, LONGEST_WAIT_S, PATIENCE, DeliveryWorker, RateLimit, wait_before
+from remediation.alerts.receiver import Endpoint, Receiver
 from remediation.alerts.signature import is_signed
 
 SECRET = b"of the operator"
@@ -26,9 +26,9 @@ class Office:
         """Statuses, responses or exceptions; when none is left: 200."""
         self.asked = []
         receiver = Receiver(kind=kind, name="pager", url="http://h/T0/token", **options)
-        address = Address(receiver=receiver, url="http://h/T0/token", key=KEY, secret=SECRET)
+        address = Endpoint(receiver=receiver, url="http://h/T0/token", key=KEY, secret=SECRET)
         self.leads = self.well = True
-        self.courier = Courier(
+        self.courier = DeliveryWorker(
             address=address, box=ledger, clock=clock, leads=lambda: self.leads, well=lambda: self.well, chance=lambda: 0.0
         )
         self.client = httpx.Client(transport=httpx.MockTransport(self._answer))
@@ -206,7 +206,7 @@ def test_the_pace_is_bounded_and_the_last_letter_says_how_many_wait(ledger, cloc
 
 
 def test_no_bound_is_none(clock):
-    pace = Pace(0, clock)
+    pace = RateLimit(0, clock)
     for _ in range(1000):
         assert pace.free
         assert not pace.last
@@ -223,7 +223,7 @@ def labels(request):
 
 def told(office, name):
     alert = Alert(id=name, job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=office.clock.now(), time=office.clock.now())
-    office.ledger.say(AlertRecord(id=name, number=1, opened=1.0, changed=1.0, body=encode(Told(alert=alert, receivers=("pager",)))), [], 1.0)
+    office.ledger.say(AlertRecord(id=name, number=1, opened=1.0, changed=1.0, body=encode(SentAlert(alert=alert, receivers=("pager",)))), [], 1.0)
 
 
 def test_an_alertmanager_takes_all_that_is_due_at_once_and_hears_it_again(ledger, clock):

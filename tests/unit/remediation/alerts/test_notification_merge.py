@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_eye.ledger import Letter
+from eagle_eye.ledger import Notification
 from eagle_eye.types import Severity
 from remediation.alerts.alert import Alert, encode
-from remediation.alerts.notification_merge import heads
+from remediation.alerts.notification_merge import merge
 
 WORDS = {"t": "trigger", "u": "update", "r": "resolve", "x": "test"}
 
@@ -20,7 +20,7 @@ def box(*names):
         alert = Alert(
             id=name[:-1], what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=0.0, time=float(number)
         )
-        letters.append(Letter(id=number, name="pager", body=encode(alert), made=float(number), attempts=0, next_try=0.0))
+        letters.append(Notification(id=number, name="pager", body=encode(alert), made=float(number), attempts=0, next_try=0.0))
     return letters
 
 
@@ -28,7 +28,7 @@ def sent(letters):
     """What is sent, letter by letter, when every one is taken: (what, incident, the time it was written)."""
     order = []
     while letters:
-        found, _ = heads(letters)
+        found, _ = merge(letters)
         head = found[0]
         order.append((head.alert.what, head.alert.id, head.alert.time))
         letters = [letter for letter in letters if letter.id not in head.letters]
@@ -69,12 +69,12 @@ def test_every_trigger_and_every_resolve_arrives_and_in_order(waiting):
 def test_a_merged_letter_keeps_the_patience_of_those_in_it():
     letters = box("at", "au")
     letters[0] = msgspec.structs.replace(letters[0], attempts=3, next_try=50.0)
-    [head], _ = heads(letters)
+    [head], _ = merge(letters)
     assert (head.id, head.merged, head.attempts, head.next_try, head.made) == (2, (1,), 3, 50.0, 1.0)
 
 
 def test_what_cannot_be_read_is_set_aside():
     letters = box("at")
     strange = msgspec.structs.replace(letters[0], id=9, body='{"version": 9}')
-    found, unreadable = heads([strange, *letters])
+    found, unreadable = merge([strange, *letters])
     assert ([head.id for head in found], unreadable) == ([1], [strange])

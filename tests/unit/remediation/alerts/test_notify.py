@@ -9,9 +9,9 @@ from eagle_eye.types import IncidentState
 from fakes.sample_values import a_plan, an_incident
 from fakes.synthetic_job import SyntheticJob, incident
 from remediation.actions.notify import Notify
-from remediation.alerts.alert import Told, encode
-from remediation.alerts.alert_content import Subject, alert_about
-from remediation.alerts.receiver import Receiver, addresses_of
+from remediation.alerts.alert import SentAlert, encode
+from remediation.alerts.alert_content import AlertSubject, alert_about
+from remediation.alerts.receiver import Receiver, endpoints_of
 
 NOTIFY = load("remediation.actions", "notify")
 
@@ -38,8 +38,8 @@ def test_news_that_no_letter_has_said_yet_is_not_lost_to_the_next(ledger, clock)
 def test_news_that_a_letter_has_said_is_not_said_again(ledger, clock):
     action = notify(ledger, clock, url="http://127.0.0.1:9/")
     list(action.run(a_plan(incident="i1", reason="its breaker is open")))
-    alert = alert_about(Subject(incident=an_incident(id="i1"), state=IncidentState.OPEN, opened=clock.now()), news="its breaker is open", link="", approval_link="", now=clock.now())
-    ledger.say(AlertRecord(id="i1", number=1, body=encode(Told(alert=alert, receivers=()))), [], clock.now())
+    alert = alert_about(AlertSubject(incident=an_incident(id="i1"), state=IncidentState.OPEN, opened=clock.now()), news="its breaker is open", link="", approval_link="", now=clock.now())
+    ledger.say(AlertRecord(id="i1", number=1, body=encode(SentAlert(alert=alert, receivers=()))), [], clock.now())
     list(action.run(a_plan(incident="i1", reason="undone")))
     assert ledger.alert("i1").news == "undone"
 
@@ -52,7 +52,7 @@ def test_without_receivers_nothing_is_written(ledger, clock):
 def test_a_url_alone_is_one_receiver_called_webhook(ledger, clock, monkeypatch):
     monkeypatch.setenv("EAGLE_EYE_WEBHOOK_SECRET", "of the operator")
     action = notify(ledger, clock, url="https://hooks.example/", receivers=[{"kind": "slack", "url": "https://slack.example/x"}])
-    assert [address.name for address in addresses_of(action.everybody)] == ["slack", "webhook"]
+    assert [address.name for address in endpoints_of(action.everybody)] == ["slack", "webhook"]
 
 
 def test_receivers_are_tables_of_the_configuration(ledger, clock):
@@ -80,7 +80,7 @@ def test_a_wrong_table_is_named_without_its_secrets(table, named):
 def test_two_receivers_of_one_name_are_refused(ledger, clock):
     receivers = [{"kind": "slack", "url": "https://a.example/"}, {"kind": "slack", "url": "https://b.example/"}]
     with pytest.raises(ConfigError, match="called 'slack'"):
-        addresses_of(notify(ledger, clock, receivers=receivers).everybody)
+        endpoints_of(notify(ledger, clock, receivers=receivers).everybody)
 
 
 def test_what_is_told_about_a_case_reaches_the_next_leader(make_world):

@@ -4,7 +4,7 @@ import pytest
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.types import Severity
-from remediation.alerts.receiver import Receiver, address_of
+from remediation.alerts.receiver import Receiver, endpoint_of
 from remediation.alerts.signature import is_signed, signature
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -23,18 +23,18 @@ def keep(tmp_path):
 
 
 def test_secrets_come_from_files_or_variables_of_the_receivers_name(keep, monkeypatch):
-    pager = address_of(Receiver(kind="pagerduty", key_file=keep(KEY + "\n")))
+    pager = endpoint_of(Receiver(kind="pagerduty", key_file=keep(KEY + "\n")))
     assert (pager.key, pager.url) == (KEY, "https://events.pagerduty.com/v2/enqueue")
     monkeypatch.setenv("EAGLE_EYE_NIGHT_SHIFT_URL", "https://hooks.slack.com/services/T0/B0/xyz")
-    assert address_of(Receiver(kind="slack", name="night-shift")).url.endswith("/xyz")
+    assert endpoint_of(Receiver(kind="slack", name="night-shift")).url.endswith("/xyz")
     monkeypatch.setenv("EAGLE_EYE_OURS_SECRET", SECRET)
-    assert address_of(Receiver(kind="plain", name="ours", url="http://127.0.0.1:9/")).secret == SECRET.encode()
+    assert endpoint_of(Receiver(kind="plain", name="ours", url="http://127.0.0.1:9/")).secret == SECRET.encode()
 
 
 def test_an_alertmanager_is_named_by_its_page():
     for url in ("http://am:9093", "http://am:9093/", "http://am:9093/api/v2/alerts"):
-        assert address_of(Receiver(kind="alertmanager", url=url)).url == "http://am:9093/api/v2/alerts"
-    assert address_of(Receiver(kind="alertmanager", url="https://am/of/us/?a=b")).url == "https://am/of/us/api/v2/alerts?a=b"
+        assert endpoint_of(Receiver(kind="alertmanager", url=url)).url == "http://am:9093/api/v2/alerts"
+    assert endpoint_of(Receiver(kind="alertmanager", url="https://am/of/us/?a=b")).url == "https://am/of/us/api/v2/alerts?a=b"
 
 
 @pytest.mark.parametrize(
@@ -52,22 +52,22 @@ def test_an_alertmanager_is_named_by_its_page():
 )
 def test_what_cannot_be_reached_is_refused_with_a_remedy(table, remedy):
     with pytest.raises(ConfigError, match=remedy):
-        address_of(Receiver(**table))
+        endpoint_of(Receiver(**table))
 
 
 def test_a_key_of_the_wrong_length_is_refused_and_not_shown(keep):
     with pytest.raises(ConfigError) as refused:
-        address_of(Receiver(kind="pagerduty", key_file=keep("tooshort")))
+        endpoint_of(Receiver(kind="pagerduty", key_file=keep("tooshort")))
     assert "tooshort" not in str(refused.value)
 
 
 def test_a_secret_that_everybody_may_read_is_refused(keep):
     with pytest.raises(ConfigError, match="chmod 600"):
-        address_of(Receiver(kind="pagerduty", key_file=keep(KEY, 0o644)))
+        endpoint_of(Receiver(kind="pagerduty", key_file=keep(KEY, 0o644)))
 
 
 def test_nothing_secret_is_in_its_text_or_in_what_it_redacts(keep):
-    address = address_of(
+    address = endpoint_of(
         Receiver(kind="alertmanager", url="https://ada:lovelace@am.example:9093/T0/xyz-12345?token=abc", key_file=keep("user:pass-word"), secret_file=keep(SECRET))
     )
     told = address.redact(f"{address.url} {SECRET} user:pass-word pass-word xyz-12345 token=abc lovelace")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from eagle_eye.types import Severity
 from fakes.receiver_rules import refusals
-from remediation.alerts.alert import Alert, Blamed, WaitingPlan
-from remediation.alerts.receiver import Address, Receiver
+from remediation.alerts.alert import Alert, AlertCulprit, PendingPlan
+from remediation.alerts.receiver import Endpoint, Receiver
 from remediation.alerts.templates import TEMPLATES
 
 NOW = 1_700_000_000.0
@@ -19,9 +19,9 @@ KEY = "0123456789abcdef0123456789abcdef"
 def an_alert(**changes) -> Alert:
     alert = Alert(
         id="i1", letter="i1/2", job="tenant/gpt/run1", cause="slow node", severity=Severity.SEV1, state="open",
-        summary="slow node: node-b (tenant/gpt/run1)", culprits=(Blamed(name="node-b", confidence=0.9),),
+        summary="slow node: node-b (tenant/gpt/run1)", culprits=(AlertCulprit(name="node-b", confidence=0.9),),
         news="plan p1 (evict_node) waits", link="https://eye.example/incidents/i1",
-        waits=WaitingPlan(plan="p1", action="evict_node", digest="d1", expires=NOW + 600, reason="it costs less"),
+        waits=PendingPlan(plan="p1", action="evict_node", digest="d1", expires=NOW + 600, reason="it costs less"),
         approval_link="https://eye.example/approve/abc", opened=NOW - 30, time=NOW,
     )
     return msgspec.structs.replace(alert, **changes)
@@ -29,7 +29,7 @@ def an_alert(**changes) -> Alert:
 
 def body(kind, *alerts, now=NOW):
     receiver = Receiver(kind=kind, url="http://h/", labels={"cluster": "a"})
-    address = Address(receiver=receiver, url="http://h/", key=KEY, secret=b"")
+    address = Endpoint(receiver=receiver, url="http://h/", key=KEY, secret=b"")
     return msgspec.json.decode(msgspec.json.encode(TEMPLATES[kind].body(alerts, address, now)))
 
 
@@ -48,7 +48,7 @@ ODD = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size
     more=st.integers(0, 9),
 )
 def test_whatever_is_said_is_well_formed(kind, text, what, severity, many, more):
-    culprits = tuple(Blamed(name=f"{number}{text}" or "x", confidence=0.5) for number in range(many))
+    culprits = tuple(AlertCulprit(name=f"{number}{text}" or "x", confidence=0.5) for number in range(many))
     alert = an_alert(what=what, severity=severity, cause=text, summary=f"{text}!", news=text, culprits=culprits, more=more, causes={text: 3})
     assert accepted(kind, alert)
 
@@ -95,7 +95,7 @@ def test_slack_shows_where_to_look_and_where_to_decide():
 
 
 def test_slack_gets_no_markup_from_a_name():
-    said = str(accepted("slack", an_alert(culprits=(Blamed(name="<!channel>", confidence=1.0),))))
+    said = str(accepted("slack", an_alert(culprits=(AlertCulprit(name="<!channel>", confidence=1.0),))))
     assert "<!channel>" not in said
     assert "&lt;!channel&gt;" in said
 
@@ -121,7 +121,7 @@ def test_a_new_severity_ends_the_alert_under_the_old_one():
 
 
 def test_the_watchdog_fires_only_while_all_is_well():
-    address = Address(receiver=Receiver(kind="alertmanager", every_s=60), url="http://h/")
+    address = Endpoint(receiver=Receiver(kind="alertmanager", every_s=60), url="http://h/")
     repeated = TEMPLATES["alertmanager"].repeated
     assert repeated is not None
     names = [each["labels"]["alertname"] for each in repeated([an_alert()], address, NOW, True)]

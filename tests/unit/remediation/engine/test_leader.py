@@ -10,7 +10,7 @@ from eagle_eye import wire
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import Ledger
-from eagle_eye.rpc.control_messages import Body, Decision, Order, Peer, Waiting
+from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, Peer, PendingPlansQuery
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Demand, Event, Layout, RankPlacement
 from fakes.sample_values import JOB, a_layout
@@ -41,10 +41,10 @@ class Engine:
     def status(self) -> Body:
         return {"mode": "auto"}
 
-    def order(self, order: Order) -> Body:
+    def order(self, order: OperatorCommand) -> Body:
         return {}
 
-    def waiting(self, question: Waiting) -> Body:
+    def pending_plans(self, question: PendingPlansQuery) -> Body:
         return {}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_eye.errors import ControlError
-from eagle_eye.rpc.control_messages import BreakerOrder, MaintenanceOrder, NoteOrder, SilenceOrder
+from eagle_eye.rpc.control_messages import BreakerCommand, MaintenanceCommand, NoteCommand, SilenceCommand
 from eagle_eye.types import Entity, Hold, Kind, Severity
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
@@ -19,11 +19,11 @@ def held_by(world, incident="i1") -> set[str]:
 
 
 def silence(world, **more):
-    return world.engine.order(SilenceOrder(**{"person": "ada", "job": "tenant/gpt", "seconds": 30.0, "reason": "benchmark", **more}))
+    return world.engine.order(SilenceCommand(**{"person": "ada", "job": "tenant/gpt", "seconds": 30.0, "reason": "benchmark", **more}))
 
 
 def maintain(world, **more):
-    return world.engine.order(MaintenanceOrder(**{"person": "ada", "nodes": ("node-b",), "seconds": 30.0, "reason": "cables", **more}))
+    return world.engine.order(MaintenanceCommand(**{"person": "ada", "nodes": ("node-b",), "seconds": 30.0, "reason": "cables", **more}))
 
 
 # --- silence ---------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_a_silence_may_be_ended_before_its_time(make_world):
     broken_part(world)
     world.run(5)
     assert world.sent == []
-    world.engine.order(SilenceOrder(person="bob", id=made["id"][:6]))
+    world.engine.order(SilenceCommand(person="bob", id=made["id"][:6]))
     world.run(3)
     assert world.sent == ["restart"]
     [over] = world.ledger.silences()
@@ -130,7 +130,7 @@ def test_work_may_be_done_before_its_time(make_world):
     made = maintain(world, seconds=3600.0)
     broken_part(world)
     world.run(5)
-    world.engine.order(MaintenanceOrder(person="ada", id=made["id"]))
+    world.engine.order(MaintenanceCommand(person="ada", id=made["id"]))
     world.run(3)
     assert world.sent == ["restart"]
 
@@ -146,17 +146,17 @@ def test_work_on_nodes_that_nobody_knows_is_refused(make_world):
 def test_a_note_becomes_part_of_the_story(make_world):
     world = make_world()
     broken_part(world)
-    world.engine.order(NoteOrder(incident="i", person="ada", text=" the GPU was warm "))
+    world.engine.order(NoteCommand(incident="i", person="ada", text=" the GPU was warm "))
     assert ("note", "ada: the GPU was warm") in [(moment.what, moment.text) for moment in world.ledger.timeline("i1")]
     with pytest.raises(ControlError, match="no incidents begin with 'x'"):
-        world.engine.order(NoteOrder(incident="x", person="ada", text="what?"))
+        world.engine.order(NoteCommand(incident="x", person="ada", text="what?"))
     with pytest.raises(ControlError, match="needs a text"):
-        world.engine.order(NoteOrder(incident="i1", person="ada", text=" "))
+        world.engine.order(NoteCommand(incident="i1", person="ada", text=" "))
 
 
 def test_a_breaker_that_is_not_open_cannot_be_closed(make_world):
     with pytest.raises(ControlError, match="nothing of the id 'b' is open; there are: none"):
-        make_world().engine.order(BreakerOrder(id="b", person="ada"))
+        make_world().engine.order(BreakerCommand(id="b", person="ada"))
 
 
 # --- what is counted -------------------------------------------------------------------------------------------------

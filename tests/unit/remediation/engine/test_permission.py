@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from eagle_eye.errors import ControlError, PermanentError, TemporaryError
-from eagle_eye.rpc.control_messages import Decision, Waiting
+from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Severity
 from remediation.engine.execution import in_thread
 from remediation.guards import POLICY
@@ -25,7 +25,7 @@ def waiting(world):
 
 def decide(world, plan, *, approved=True, digest="", person="Ada"):
     """On the plan as it is shown, unless another digest is named."""
-    seen = digest or world.engine.waiting(Waiting(plan=plan))["plans"][0]["digest"]
+    seen = digest or world.engine.pending_plans(PendingPlansQuery(plan=plan))["plans"][0]["digest"]
     return world.engine.decide(Decision(plan=plan, person=person, digest=seen), approved)
 
 
@@ -116,9 +116,9 @@ def test_the_beginning_of_an_id_names_a_plan_that_waits(make_world):
     broken_part(world)
     world.run(10)
     [plan] = waiting(world)
-    assert [shown["plan"]["id"] for shown in world.engine.waiting(Waiting(plan=plan[:6]))["plans"]] == [plan]
+    assert [shown["plan"]["id"] for shown in world.engine.pending_plans(PendingPlansQuery(plan=plan[:6]))["plans"]] == [plan]
     with pytest.raises(ControlError, match="waits for a decision"):
-        world.engine.waiting(Waiting(plan=f"{plan[:6]}x"))
+        world.engine.pending_plans(PendingPlansQuery(plan=f"{plan[:6]}x"))
     decide(world, plan[:6])
     world.run(5)
     assert world.sent == ["restart"]
@@ -131,11 +131,11 @@ def test_a_decision_names_what_was_seen_and_its_note_is_kept(make_world):
     [plan] = waiting(world)
     with pytest.raises(ControlError, match="names the digest of the plan that was seen"):
         world.engine.decide(Decision(plan=plan, person="Ada"), True)
-    [shown] = world.engine.waiting(Waiting())["plans"]
+    [shown] = world.engine.pending_plans(PendingPlansQuery())["plans"]
     assert (shown["plan"]["id"], shown["cause"], shown["incident"]) == (plan, "ecc error", "i1")
     with pytest.raises(ControlError, match="waits for a decision"):
         world.engine.decide(Decision(plan=plan, person="Eve", digest=shown["digest"], tenant="another"), True)
-    assert world.engine.waiting(Waiting(tenant="another")) == {"plans": []}
+    assert world.engine.pending_plans(PendingPlansQuery(tenant="another")) == {"plans": []}
     world.engine.decide(Decision(plan=plan, person="Ada", digest=shown["digest"], note="talked to the team", tenant=shown["job"].split("/")[0]), True)
     assert [(note.person, note.text) for note in world.ledger.notes("i1")] == [("Ada", "talked to the team")]
 

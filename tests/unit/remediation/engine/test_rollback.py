@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_eye.errors import PermanentError, TemporaryError
-from eagle_eye.rpc.control_messages import BreakerOrder
+from eagle_eye.rpc.control_messages import BreakerCommand
 from eagle_eye.types import Breaker, Entity, IncidentState, Kind, Mode, Refuse, Severity
 
 WORKER = Entity(kind=Kind.WORKER, name="run1/node-b/1")
@@ -86,7 +86,7 @@ def test_later_plans_are_refused_with_the_breakers_reason_until_a_person_closes_
     assert breaker.reason in said[0].reason
     assert any("refused: breaker" in letter for letter in letters(world, "i2"))
     assert world.engine.guard_counts()["breaker", "refuse"] == 1
-    world.engine.order(BreakerOrder(id=breaker.id[:8], person="ada"))
+    world.engine.order(BreakerCommand(id=breaker.id[:8], person="ada"))
     assert breakers(world) == ()
     assert world.ledger.breakers()[0].person == "ada"
     world.run(5)
@@ -248,7 +248,7 @@ def test_a_new_leader_judges_by_what_the_old_one_predicted(world):
 
 def test_a_new_leader_knows_that_a_person_has_closed_the_breaker(world):
     world.run(40)
-    world.engine.order(BreakerOrder(id=breakers(world)[0].id, person="ada"))
+    world.engine.order(BreakerCommand(id=breakers(world)[0].id, person="ada"))
     next_leader(world)
     world.run(1)
     assert breakers(world) == ()

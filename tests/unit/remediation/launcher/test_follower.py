@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from eagle_eye.clock import SystemClock
-from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_messages import Body, Peer
 from fakes.control_channel import Office, at, run, served, until
 from remediation.launcher.coordinator_election import ProgressWitness
@@ -54,7 +54,7 @@ async def a_follower(folder: Path) -> AsyncIterator[tuple[Follower, Idle]]:
         return ""
 
     made = Follower(
-        settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None), Fence(), clock,  # type: ignore[arg-type]
+        settings, PEER, member, VoteLog(folder, "r", "n2"), EventLog(PEER.job, "n2", "b", clock, lambda *_: None), CommandFence(), clock,  # type: ignore[arg-type]
         witness=ProgressWitness(clock), coordinator_of=nobody,
     )  # fmt: skip
     try:

@@ -12,7 +12,7 @@ import pytest
 from psutil import net_if_addrs
 
 from eagle_eye.errors import ConfigError, LaunchError
-from eagle_eye.rpc.command_fence import Fence
+from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.death_watch import DeathWatch, parse_stat, process_stat
@@ -250,7 +250,7 @@ def test_each_death_is_told_once_with_its_status() -> None:
 
 def left_by(given: LauncherSettings, *files: Path) -> list[str]:
     """What lies in the state directory after the end of a run that had left this much."""
-    fence, terms = Fence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
+    fence, terms = CommandFence(given.state_dir / "votes" / "r-n0"), VoteLog(given.state_dir, given.run, given.node)
     fence.admit_term(2)
     terms.promise(3)
     terms.end()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from . import Place, Stream
+from . import Position, Stream
 from .spool_file import SpooledRecord, size_of
 
 MAX_BYTES = 32 << 20
@@ -20,7 +20,7 @@ class _Kept(NamedTuple):
     offset: int
 
 
-class Unconfirmed:
+class UncommittedRecords:
     """What a writer has to keep. Of one thread."""
 
     def __init__(self, stream: Stream, groups: Mapping[str, str], max_bytes: int = MAX_BYTES) -> None:
@@ -36,7 +36,7 @@ class Unconfirmed:
     def __len__(self) -> int:
         return sum(len(kept) for kept in self._kept.values())
 
-    def keep(self, topic: str, records: Sequence[SpooledRecord], places: Sequence[Place]) -> None:
+    def keep(self, topic: str, records: Sequence[SpooledRecord], places: Sequence[Position]) -> None:
         """They have been acknowledged."""
         if topic not in self._groups:
             return

@@ -1,4 +1,4 @@
-"""Who can reach an address that we listen on."""
+"""Addresses, host:port: several in one setting, and who can reach one that we listen on."""
 
 import ipaddress
 
@@ -26,3 +26,12 @@ def refuse_open(address: str, *, secured: bool, insecure: bool) -> None:
             "access.certificate_file and access.key_file (`eagle-eye certs` makes them), listen on 127.0.0.1, or set "
             "server.insecure if this network is yours alone"
         )
+
+
+def addresses_of(text: str) -> tuple[str, ...]:
+    """The addresses of a setting: host:port, several with commas, in the order in which they are tried.
+
+    >>> addresses_of("a:1, b:2")
+    ('a:1', 'b:2')
+    """
+    return tuple(address for address in (part.strip() for part in text.split(",")) if address)

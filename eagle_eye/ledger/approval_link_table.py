@@ -7,12 +7,12 @@ from sqlalchemy import insert, select, update
 
 from eagle_eye.types import Plan
 
-from .database import Store, patient
-from .records import Invitation
+from .database import Database, patient
+from .records import ApprovalLink
 from .tables import invitations
 
 
-class Invitations(Store):
+class ApprovalLinkTable(Database):
     """Made when a plan waits for a person, used once."""
 
     @patient
@@ -27,13 +27,13 @@ class Invitations(Store):
             connection.execute(insert(invitations).values(hash=_hash(token), **values))
         return token
 
-    def invitation(self, token: str) -> Invitation | None:
+    def invitation(self, token: str) -> ApprovalLink | None:
         """What a token invites to; None if it is none of ours."""
         with self._reading() as connection:
             row = connection.execute(select(invitations).where(invitations.c.hash == _hash(token))).one_or_none()
             if row is None:
                 return None
-            return Invitation(
+            return ApprovalLink(
                 plan=row.plan, incident=row.incident, job=row.job, digest=row.digest, made=row.made, expires=row.expires,
                 used=row.used, person=row.person or "", approved=bool(row.approved),
             )  # fmt: skip

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Incident, IncidentState
 
-from .database import Store, patient, words
+from .database import Database, patient, to_json
 from .records import IncidentRecord, StateChange
 from .tables import incident_revisions, incident_states, incidents
 
@@ -28,7 +28,7 @@ UNDER_WAY = (_STATE.OPEN, _STATE.CONTAINED, _STATE.HEALING)
 """States in which something is still to be done."""
 
 
-class Incidents(Store):
+class IncidentTable(Database):
     """Revisions and states of incidents."""
 
     @patient
@@ -49,13 +49,13 @@ class Incidents(Store):
                 connection.execute(insert(incidents).values(id=incident.id, opened=when, **_columns(incident, state, when)))
             elif news:
                 changed = {} if row.state == state else {"changed": when}
-                columns = {"job": incident.job, "revision": incident.revision, "body": words(incident), "state": state}
+                columns = {"job": incident.job, "revision": incident.revision, "body": to_json(incident), "state": state}
                 connection.execute(update(incidents).where(incidents.c.id == incident.id).values(**columns, **changed))
             elif row.state != state:
                 connection.execute(update(incidents).where(incidents.c.id == incident.id).values(state=state, changed=when))
             if news:
                 revision = {"incident": incident.id, "revision": incident.revision, "time": incident.time}
-                connection.execute(insert(incident_revisions).values(**revision, body=words(incident)))
+                connection.execute(insert(incident_revisions).values(**revision, body=to_json(incident)))
             return news
 
     @patient
@@ -121,7 +121,7 @@ def _columns(incident: Incident, state: IncidentState, changed: float) -> dict[s
         "state": str(state),
         "revision": incident.revision,
         "changed": changed,
-        "body": words(incident),
+        "body": to_json(incident),
     }
 
 

@@ -5,12 +5,12 @@ from sqlalchemy import delete, insert, select
 
 from eagle_eye.types import PrecomputedPlan
 
-from .database import Store, patient, put, words
+from .database import Database, patient, put, to_json
 from .records import TransitionCost
 from .tables import standing_plans, transition_costs
 
 
-class LivePlanning(Store):
+class PlanningTable(Database):
     """The present one-event table, and the newest figure of each cost of a transition."""
 
     @patient
@@ -19,7 +19,7 @@ class LivePlanning(Store):
         with self._writing() as connection:
             connection.execute(delete(standing_plans))
             if plans:
-                rows = [{"id": plan.id, "made": plan.made, "body": words(plan)} for plan in plans]
+                rows = [{"id": plan.id, "made": plan.made, "body": to_json(plan)} for plan in plans]
                 connection.execute(insert(standing_plans), rows)
 
     @patient

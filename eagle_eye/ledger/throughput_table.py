@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from sqlalchemy import select
 
-from .database import Store, patient, put
+from .database import Database, patient, put
 from .records import Throughput
 from .tables import throughputs
 
 
-class Throughputs(Store):
+class ThroughputTable(Database):
     """The newest figure of each job and number of workers. Jobs that are over stay: their next run profits."""
 
     @patient

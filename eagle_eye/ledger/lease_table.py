@@ -4,21 +4,21 @@ from collections.abc import Collection
 
 from sqlalchemy import Row, delete, select, update
 
-from .database import Store, put
-from .records import Holder, Lease
+from .database import Database, put
+from .records import Lease, LeaseHolder
 from .tables import leases
 
 
-class Leases(Store):
+class LeaseTable(Database):
     """Leases by name, e.g. `leader`. The caller's `now` counts where all holders share a machine (SQLite), else the database's."""
 
-    def acquire(self, name: str, holder: Holder, seconds: float, now: float, *, above: int = 0) -> int | None:
+    def acquire(self, name: str, holder: LeaseHolder, seconds: float, now: float, *, above: int = 0) -> int | None:
         """The term, if the lease was free, run out or ours; None while another has it: `holder_of` names it.
 
         `above`: the new term is higher than this too (a peer has seen it from a ledger that was lost).
         """
         with self._writing(fenced=False) as connection:
-            now = self._database.now(connection, now)
+            now = self._dialect.now(connection, now)
             last = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).one_or_none()
             ours = last is not None and _lease(last).holder == holder
             if last is not None and last.until > now and not ours:
@@ -31,26 +31,26 @@ class Leases(Store):
             put(connection, leases, {"name": name}, values | since)
             return term
 
-    def renew(self, name: str, holder: Holder, term: int, seconds: float, now: float) -> bool:
+    def renew(self, name: str, holder: LeaseHolder, term: int, seconds: float, now: float) -> bool:
         """Hold it for so long from now; False if another has taken it: stop acting at once."""
         mine = (leases.c.name == name, leases.c.term == term, leases.c.boot == holder.boot)
         with self._writing(fenced=False) as connection:
-            now = self._database.now(connection, now)
+            now = self._dialect.now(connection, now)
             return connection.execute(update(leases).where(*mine).values(until=now + seconds)).rowcount == 1
 
-    def renew_all(self, names: Collection[str], holder: Holder, seconds: float, now: float) -> frozenset[str]:
+    def renew_all(self, names: Collection[str], holder: LeaseHolder, seconds: float, now: float) -> frozenset[str]:
         """The same for several at once: returns the names of those that are still ours."""
         mine = (leases.c.name.in_(list(names)), leases.c.boot == holder.boot)
         with self._writing(fenced=False) as connection:
-            until = self._database.now(connection, now) + seconds
+            until = self._dialect.now(connection, now) + seconds
             ours = frozenset(connection.execute(select(leases.c.name).where(*mine)).scalars())
             connection.execute(update(leases).where(*mine).values(until=until))
             return ours
 
-    def resign(self, name: str, holder: Holder, now: float) -> None:
+    def resign(self, name: str, holder: LeaseHolder, now: float) -> None:
         """Give it up, so that the next one need not wait; nothing happens if it is another's."""
         with self._writing(fenced=False) as connection:
-            now = self._database.now(connection, now)
+            now = self._dialect.now(connection, now)
             mine = (leases.c.name == name, leases.c.boot == holder.boot, leases.c.until > now)
             connection.execute(update(leases).where(*mine).values(until=now))
 
@@ -63,18 +63,18 @@ class Leases(Store):
     def living(self, prefix: str, now: float) -> tuple[Lease, ...]:
         """Leases that have not run out and whose names begin so, by name."""
         with self._reading() as connection:
-            now = self._database.now(connection, now)
+            now = self._dialect.now(connection, now)
             alive = (leases.c.name.startswith(prefix, autoescape=True), leases.c.until > now)
             return tuple(_lease(row) for row in connection.execute(select(leases).where(*alive).order_by(leases.c.name)))
 
     def forget(self, prefix: str, seconds: float, now: float) -> int:
         """Remove leases that ran out so many seconds ago, with their terms: for names that never come again."""
         with self._writing(fenced=False) as connection:
-            before = self._database.now(connection, now) - seconds
+            before = self._dialect.now(connection, now) - seconds
             old = (leases.c.name.startswith(prefix, autoescape=True), leases.c.until < before)
             return connection.execute(delete(leases).where(*old)).rowcount
 
 
 def _lease(row: Row[tuple[object, ...]]) -> Lease:
-    holder = Holder(host=row.host, pid=row.pid, boot=row.boot)
+    holder = LeaseHolder(host=row.host, pid=row.pid, boot=row.boot)
     return Lease(name=row.name, term=row.term, holder=holder, since=row.since, until=row.until)

@@ -8,11 +8,11 @@ from sqlalchemy import delete, insert, select
 
 from eagle_eye.types import Finding, Notice
 
-from .database import Store, patient, words
+from .database import Database, patient, to_json
 from .tables import findings, notices
 
 
-class Findings(Store):
+class FindingTable(Database):
     """What detectors claimed, and what the operator should know beside it."""
 
     def save_findings(self, news: Iterable[Finding]) -> None:
@@ -60,7 +60,7 @@ class Findings(Store):
     def save_notice(self, notice: Notice) -> None:
         """Keep a notice."""
         with self._writing() as connection:
-            connection.execute(insert(notices).values(name=notice.name, time=notice.time, body=words(notice)))
+            connection.execute(insert(notices).values(name=notice.name, time=notice.time, body=to_json(notice)))
 
     @patient
     def notices(self, *, since: float = 0.0, limit: int = 100) -> tuple[Notice, ...]:
@@ -85,5 +85,5 @@ def _row(finding: Finding) -> dict[str, Any]:
         "kind": finding.kind,
         "active": finding.active,
         "time": finding.time,
-        "body": words(finding),
+        "body": to_json(finding),
     }

@@ -8,14 +8,14 @@ from sqlalchemy import Connection, Select, Table, func, insert, select
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
 
-from .database import Store, patient, put, words
-from .records import KeptVerdict
+from .database import Database, patient, put, to_json
+from .records import VerdictRecord
 from .tables import approvals, outcomes, plans, progress, verdicts
 
 Kept = TypeVar("Kept")
 
 
-class Plans(Store):
+class PlanTable(Database):
     """Plans, their progress, outcomes, the guards' verdicts and people's approvals."""
 
     @patient
@@ -70,7 +70,7 @@ class Plans(Store):
     @patient
     def save_outcome(self, outcome: Outcome) -> None:
         """Keep what became of a plan; later word replaces the earlier."""
-        values = {"incident": outcome.incident, "state": outcome.state, "time": outcome.time, "body": words(outcome)}
+        values = {"incident": outcome.incident, "state": outcome.state, "time": outcome.time, "body": to_json(outcome)}
         with self._writing() as connection:
             put(connection, outcomes, {"plan": outcome.plan}, values)
 
@@ -92,7 +92,7 @@ class Plans(Store):
         """Keep a person's word."""
         values = {"digest": approval.digest, "time": approval.time, "expires": approval.expires}
         with self._writing() as connection:
-            connection.execute(insert(approvals).values(**values, body=words(approval)))
+            connection.execute(insert(approvals).values(**values, body=to_json(approval)))
 
     @patient
     def approvals(self, *, digest: str = "", now: float | None = None) -> tuple[Approval, ...]:
@@ -108,12 +108,12 @@ class Plans(Store):
     @patient
     def save_verdict(self, plan: Plan, verdict: Verdict, time: float) -> None:
         """Keep what a guard said about a plan."""
-        values = {"plan": plan.id, "incident": plan.incident, "time": time, "body": words(verdict)}
+        values = {"plan": plan.id, "incident": plan.incident, "time": time, "body": to_json(verdict)}
         with self._writing() as connection:
             connection.execute(insert(verdicts).values(**values))
 
     @patient
-    def verdicts(self, *, incident: str = "", plan: str = "") -> tuple[KeptVerdict, ...]:
+    def verdicts(self, *, incident: str = "", plan: str = "") -> tuple[VerdictRecord, ...]:
         """What guards said about a plan, or about all plans of an incident; oldest first."""
         query = select(verdicts).order_by(verdicts.c.number)
         if incident:
@@ -122,7 +122,7 @@ class Plans(Store):
             query = query.where(verdicts.c.plan == plan)
         with self._reading() as connection:
             return tuple(
-                KeptVerdict(
+                VerdictRecord(
                     plan=row.plan,
                     incident=row.incident,
                     verdict=msgspec.json.decode(row.body, type=Verdict),
@@ -137,14 +137,14 @@ class Plans(Store):
 
 
 def _keep(connection: Connection, plan: Plan) -> None:
-    values = {"incident": plan.incident, "digest": plan.digest, "made": plan.made, "body": words(plan)}
+    values = {"incident": plan.incident, "digest": plan.digest, "made": plan.made, "body": to_json(plan)}
     put(connection, plans, {"id": plan.id}, values)
 
 
 def _write(connection: Connection, plan: str, step: Progress) -> None:
     table: Table = progress
     connection.execute(
-        insert(table).values(plan=plan, step=step.step, state=step.state, time=step.time, body=words(step))
+        insert(table).values(plan=plan, step=step.step, state=step.state, time=step.time, body=to_json(step))
     )
 
 

@@ -7,18 +7,18 @@ from sqlalchemy import insert, or_, select
 
 from eagle_eye.types import Breaker, Note, Silence, Window
 
-from .database import Store, put, words
+from .database import Database, put, to_json
 from .tables import brakes, notes
 
 Brake = TypeVar("Brake", Silence, Window, Breaker)
 
 
-class Brakes(Store):
+class BrakeTable(Database):
     """All that were ever made are kept; one that is ended keeps its row, with the time at which it ended."""
 
     def keep_brake(self, brake: Silence | Window | Breaker) -> None:
         """Write it down; the same id again replaces it."""
-        values = {"kind": _kind(type(brake)), "since": brake.since, "until": brake.until, "body": words(brake)}
+        values = {"kind": _kind(type(brake)), "since": brake.since, "until": brake.until, "body": to_json(brake)}
         with self._writing() as connection:
             put(connection, brakes, {"id": brake.id}, values)
 
@@ -37,7 +37,7 @@ class Brakes(Store):
     def save_note(self, note: Note) -> None:
         """Keep what a person wrote about an incident."""
         with self._writing() as connection:
-            connection.execute(insert(notes).values(incident=note.incident, time=note.time, body=words(note)))
+            connection.execute(insert(notes).values(incident=note.incident, time=note.time, body=to_json(note)))
 
     def notes(self, incident: str) -> tuple[Note, ...]:
         """Of one incident, oldest first."""

@@ -3,12 +3,12 @@
 import msgspec
 from sqlalchemy import insert, select, update
 
-from .database import Store, patient, words
+from .database import Database, patient, to_json
 from .records import Cordon
 from .tables import cordons
 
 
-class Cordons(Store):
+class CordonTable(Database):
     """Cordoned nodes. All cordons ever made are kept."""
 
     @patient
@@ -19,7 +19,7 @@ class Cordons(Store):
             out = (cordons.c.node == node, cordons.c.released.is_(None))
             if connection.execute(select(cordons.c.number).where(*out)).first() is not None:
                 return False
-            connection.execute(insert(cordons).values(node=node, since=time, body=words(cordon)))
+            connection.execute(insert(cordons).values(node=node, since=time, body=to_json(cordon)))
             return True
 
     @patient

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from sqlalchemy import Row, and_, or_, select
 
-from .database import Store, patient, put
-from .outbox import put_letter
+from .database import Database, patient, put
+from .outbox import put_notification
 from .records import AlertRecord
 from .tables import alerts
 
 
-class Alerts(Store):
+class AlertTable(Database):
     """One row an incident or storm."""
 
     @patient
@@ -26,7 +26,7 @@ class Alerts(Store):
         with self._writing() as connection:
             put(connection, alerts, {"id": alert.id}, {**values, "body": alert.body})
             for receiver, body in letters:
-                put_letter(connection, receiver, body, now)
+                put_notification(connection, receiver, body, now)
 
     def alert(self, name: str) -> AlertRecord | None:
         """What is known of an incident or storm."""

@@ -5,12 +5,12 @@ from sqlalchemy import func, insert, select
 
 from eagle_eye.types import Demand, Layout, digest_of
 
-from .database import Store, patient, put, words
-from .records import JobFacts
+from .database import Database, patient, put, to_json
+from .records import JobRecord
 from .tables import epochs, jobs
 
 
-class Epochs(Store):
+class EpochTable(Database):
     """The last layout of each job, and who was granted which epoch."""
 
     @patient
@@ -30,26 +30,26 @@ class Epochs(Store):
             valid = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
             if epoch <= max(highest or 0, valid or 0):
                 return False
-            connection.execute(insert(epochs).values(job=job, epoch=epoch, digest=digest, body=words(layout)))
+            connection.execute(insert(epochs).values(job=job, epoch=epoch, digest=digest, body=to_json(layout)))
             return True
 
     @patient
     def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> bool:
         """Keep what the coordinator told after a valid epoch; False, and nothing kept, for an epoch that is over."""
-        facts = JobFacts(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand)
+        facts = JobRecord(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand)
         with self._writing() as connection:
             known = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
             if known is not None and known > layout.epoch:
                 return False
-            put(connection, jobs, {"job": job}, {"epoch": layout.epoch, "body": words(facts)})
+            put(connection, jobs, {"job": job}, {"epoch": layout.epoch, "body": to_json(facts)})
             return True
 
     @patient
-    def jobs(self) -> dict[str, JobFacts]:
+    def jobs(self) -> dict[str, JobRecord]:
         """All jobs that were ever told of and not forgotten."""
         with self._reading() as connection:
             rows = connection.execute(select(jobs.c.job, jobs.c.body).order_by(jobs.c.job)).all()
-            return {row.job: msgspec.json.decode(row.body, type=JobFacts) for row in rows}
+            return {row.job: msgspec.json.decode(row.body, type=JobRecord) for row in rows}
 
     @patient
     def forget_job(self, job: str) -> None:
