@@ -411,7 +411,7 @@ class Launcher:
         )  # fmt: skip
 
 
-def remove_leftovers(settings: LauncherSettings, fence: Fence) -> None:
+def remove_leftovers(settings: LauncherSettings, fence: CommandFence) -> None:
     """Take away the memory of commands, and our own directory of checkpoints if it is empty.
 
     Logs stay for the operator. the vote log stays too: a start of the same run id must begin above its epochs.
