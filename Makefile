@@ -3,6 +3,13 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 ROOMS := eagle_eye collectors detectors remediation dashboard
 ARGS ?=
+# ROOM of `make unit`: a folder of tests/unit, with the contract tests of its room
+UNIT_ROOMS := $(sort $(patsubst tests/unit/%/,%,$(filter-out %__pycache__/,$(wildcard tests/unit/*/ tests/unit/*/*/))))
+CONTRACTS_collectors := tests/contract/test_collectors.py
+CONTRACTS_detectors := tests/contract/test_detectors.py tests/contract/test_runner.py
+CONTRACTS_eagle_eye := tests/contract/test_stream.py tests/contract/test_kafka.py
+CONTRACTS_remediation := tests/contract/test_guards_actions.py
+UNIT_TESTS := $(if $(ROOM),tests/unit/$(ROOM) $(CONTRACTS_$(ROOM)),tests/unit tests/contract)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
 # whole files, in the order of tests/conftest.py
@@ -25,14 +32,16 @@ demo: .venv/.ready  ## a real training job, broken ten times and healed; ends wi
 test: export EAGLE_EYE_REQUIRE_ALL := 1
 test: check unit scenarios services  ## everything that must hold before a change lands
 
-check: .venv/.ready  ## ruff, mypy, who may import whom, generated stubs
+check: .venv/.ready  ## ruff, mypy, who may import whom, what nothing uses, generated stubs
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache > .lint-imports.log 2>&1 || (cat .lint-imports.log; rm -f .lint-imports.log; exit 1); rm -f .lint-imports.log
+	@$(RUN) scripts/unreachable-modules
 	@scripts/check-stubs
 
-unit: .venv/.ready  ## unit and contract tests: no network, a fake clock
-	@.venv/bin/pytest -q -n auto tests/unit tests/contract
+unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
+	@test -z "$(ROOM)" -o -d "tests/unit/$(ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
+	@.venv/bin/pytest -q -n auto $(UNIT_TESTS)
 
 scenarios: .venv/.ready  ## real processes, killed for real
 	@.venv/bin/pytest -q $(BY_FILE) tests/scenario

@@ -65,10 +65,6 @@ class Database:
         """From now on write only while this term of the lease is the last one; Stale otherwise."""
         self._fence = (lease, term)
 
-    def write_freely(self) -> None:
-        """No longer as the holder of a lease."""
-        self._fence = None
-
     @property
     def _name(self) -> str:
         return self._dialect.name

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .coefficients import Coefficients
 from .gpu_memory import fits
@@ -72,8 +71,3 @@ def _crossed(run: TrainingRun, divided: tuple[Integers, Integers, Integers]) -> 
     columns = np.tile(choices, (len(divided[0]), 1))
     tensor, pipeline, data = (column[rows] for column in divided)
     return Layouts(tensor, pipeline, data, columns[:, 0], columns[:, 1], columns[:, 2])
-
-
-def seconds_of(found: dict[int, Found], counts: Sequence[int]) -> NDArray[np.float64]:
-    """(counts,) seconds, infinite where nothing was found."""
-    return np.array([found[count].seconds if count in found else np.inf for count in counts])
