@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.chain.ledger_watch import Accusation, LedgerWatch
 from benchmarks.report import Row, report
 from eagle_eye.app import drills
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.demo.demo_settings import script
 from eagle_eye.app.demo.faults import FAULTS
 from eagle_eye.clock import SystemClock
@@ -75,7 +75,7 @@ class Hit:
 class Field:
     """The job under fire."""
 
-    stage: Stage
+    stage: DemoJob
     watch: LedgerWatch
     chance: random.Random
     last: str = ""
@@ -100,7 +100,7 @@ class Field:
     def stream(self) -> list[Accusation]:
         """Nobody can write to the stream for a while. Returns who was accused."""
         place = self._ready()
-        held = drills.stream(EmbeddedStream(self.stage.cluster.state_dir / "stream", clock=self.stage.clock), self.stage.clock)
+        held = drills.hold_stream(EmbeddedStream(self.stage.cluster.state_dir / "stream", clock=self.stage.clock), self.stage.clock)
         try:
             self.stage.clock.sleep(STREAM_HELD_S)
         finally:
@@ -127,7 +127,7 @@ class Field:
         self.stage.clock.sleep(self.chance.uniform(0.0, 0.1))
         return self.watch.count()
 
-    def _hit(self, kind: str, truth: drills.Truth, culprit: str, place: int, healed: Callable[[], bool] | None = None) -> Hit:
+    def _hit(self, kind: str, truth: drills.GroundTruth, culprit: str, place: int, healed: Callable[[], bool] | None = None) -> Hit:
         found = self.watch.wait(place, culprit, CAUSES[kind], PATIENCE_S)
         self._wait(f"{kind} of {culprit} was not healed", healed or (lambda: self._whole(truth.time) and self.stage.record.settled(truth.time)))
         accused = self.watch.since(place)
@@ -162,7 +162,7 @@ class Field:
 def field(folder: Path, seed: int) -> Iterator[Field]:
     """A job that trains, watched; ended with everything around it."""
     command = (sys.executable, str(script()), "--steps", "1000000", "--checkpoint-every", "10", "--evaluate-every", "1000000")
-    stage = Stage(folder=folder, config=CONFIG, command=command, job="bench/detection", heal="restart:1000", clock=SystemClock())
+    stage = DemoJob(folder=folder, config=CONFIG, command=command, job="bench/detection", heal="restart:1000", clock=SystemClock())
     stage.start()
     try:
         with LedgerWatch(stage.cluster.state_dir / "ledger.sqlite", "bench/detection/run-1", stage.clock) as watch:

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.report import Row, report
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.demo.demo_settings import script
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
@@ -66,7 +66,7 @@ def rows(watched: list[float], bare: list[float], shares: list[float]) -> list[R
 def run_watched(folder: Path) -> tuple[float, float]:
     """(seconds between the checkpoints, share of a core that agent and launcher took meanwhile)"""
     checkpoints = folder / "checkpoints"
-    stage = Stage(
+    stage = DemoJob(
         folder=folder, config="", command=(sys.executable, str(script()), *arguments(checkpoints)), job="bench/overhead", nodes=("one",),
         workers_per_node=RANKS, served=False, clock=SystemClock(),
     )  # fmt: skip
@@ -82,7 +82,7 @@ def run_watched(folder: Path) -> tuple[float, float]:
     return between(checkpoints), share
 
 
-def wait_for(stage: Stage, checkpoints: Path, step: int) -> None:
+def wait_for(stage: DemoJob, checkpoints: Path, step: int) -> None:
     """Until a checkpoint is there; looking at the stream would cost processor time that is measured here."""
     deadline = stage.clock.monotonic() + 120
     while not manifest(checkpoints, step).exists():

@@ -22,8 +22,8 @@ from pathlib import Path
 from benchmarks.chain.detection import say
 from benchmarks.chain.stalling_gpt import ALL_AT, ONE_AT, STALL_S
 from benchmarks.report import Row, report
-from eagle_eye.app.demo.demo_job import Stage
-from eagle_eye.app.demo.step_trace import Committed
+from eagle_eye.app.demo.demo_job import DemoJob
+from eagle_eye.app.demo.step_trace import CommittedStep
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Incident, Outcome
@@ -50,7 +50,7 @@ class Soaked:
     """What was seen."""
 
     seconds: float
-    steps: Sequence[Committed]
+    steps: Sequence[CommittedStep]
     began: float
     loaded: float
     """When the first other process began to take a core."""
@@ -71,7 +71,7 @@ class Soaked:
 def soak(folder: Path, seconds: float, loads_from: tuple[float, ...]) -> Soaked:
     """Let it train, and look at the ledger afterwards."""
     clock = SystemClock()
-    stage = Stage(folder=folder, config=CONFIG, command=(sys.executable, str(SCRIPT), *WORDS), job=JOB, clock=clock)
+    stage = DemoJob(folder=folder, config=CONFIG, command=(sys.executable, str(SCRIPT), *WORDS), job=JOB, clock=clock)
     stage.start()
     try:
         if not stage.wait(lambda: stage.record.trace.highest() >= 10, 90.0):
@@ -90,7 +90,7 @@ def soak(folder: Path, seconds: float, loads_from: tuple[float, ...]) -> Soaked:
     return Soaked(seconds, stage.record.trace.steps, began, began + loads_from[0], incidents, outcomes, stories)
 
 
-def _follow(stage: Stage, began: float, until: float, told: set[str]) -> None:
+def _follow(stage: DemoJob, began: float, until: float, told: set[str]) -> None:
     """Look on, and tell of each incident as it comes, once."""
     while (left := began + until - stage.clock.now()) > 0:
         stage.wait(lambda: False, min(left, 10.0))

@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.cluster.storm import Receiver
 from benchmarks.report import Row, report
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.demo.demo_settings import MODEL
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
@@ -70,7 +70,7 @@ class Measured:
 class Trial:
     """One job, from its start to the person's letter."""
 
-    stage: Stage
+    stage: DemoJob
     receiver: Receiver
 
     def run(self) -> Measured:
@@ -135,7 +135,7 @@ def one() -> Measured:
         command = (sys.executable, str(SCRIPT), "--steps", "1000000", *MODEL)
         config = CONFIG.replace("LETTERS", str(receiver.port))
         os.environ["SLOW_WHILE"] = str(Path(folder) / "slow")
-        stage = Stage(folder=Path(folder), config=config, command=command, job="bench/gpt", clock=SystemClock())
+        stage = DemoJob(folder=Path(folder), config=config, command=command, job="bench/gpt", clock=SystemClock())
         try:
             return Trial(stage, receiver).run()
         finally:

@@ -143,7 +143,7 @@ def _opened(cluster: LocalCluster, clock: Clock) -> Ledger:
         except EagleEyeError:
             clock.sleep(0.1)
             continue
-        if any(notice.name == "leader.began" for notice in ledger.notices()):
+        if any(notice.name == "leader.elected" for notice in ledger.notices()):
             return ledger
         ledger.close()
         clock.sleep(0.1)

@@ -1,6 +1,6 @@
-"""Faults brought on from outside: signals, the probe's socket, the stream's locks. The job is not told.
+"""Drills: faults injected into a running job from outside, by signals, the probe's socket, or the stream's locks.
 
-Used by `eagle-eye demo` and `eagle-eye drill`; a drill needs the uid of the job that it hits.
+Used by `eagle-eye demo` and `eagle-eye drill`, which must run under the uid of the job. The job is not warned.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from eagle_eye.training import messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    """A worker as the launcher of its node lists it."""
+class DrillTarget:
+    """A running worker that a drill can hit, as the launcher of its node lists it."""
 
     job: str
     """tenant/name/run"""
@@ -33,13 +33,13 @@ class Worker:
     rank: int
     pid: int
     launcher_pid: int
-    """0: it is gone."""
-    inbox: Path
-    """Unix socket of its launcher."""
+    """0: the launcher has ended."""
+    launcher_socket: Path
+    """Unix socket."""
 
 
-class Truth(msgspec.Struct, frozen=True, kw_only=True):
-    """What really happened; only the final table of a demo may read it."""
+class GroundTruth(msgspec.Struct, frozen=True, kw_only=True):
+    """What a drill really did. Only the verdicts at the end of a demo read it: neither detectors nor diagnosis do."""
 
     kind: str
     time: float
@@ -50,30 +50,30 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Struck:
-    """A fault under way. `end` stops what lasts (a slow-down, a held stream) and waits for it."""
+class ActiveDrill:
+    """A drill that was started. `end` stops what lasts (a slow-down, a held stream) and waits until it has ended."""
 
-    truth: Truth
+    truth: GroundTruth
     _end: Callable[[], None] = field(default=lambda: None)
 
     def end(self) -> None:
-        """Nothing happens where nothing lasts."""
+        """Does nothing for a drill that is over at once."""
         self._end()
 
 
-def workers(run_dirs: Sequence[Path]) -> list[Worker]:
-    """Living workers of every job by rank. Raises LaunchError when there are none."""
+def running_workers(run_dirs: Sequence[Path]) -> list[DrillTarget]:
+    """Running workers of every job, by rank. Raises LaunchError when there are none."""
     found = [worker for folder in dict.fromkeys(run_dirs) for worker in _listed(folder, "")]
     if not found:
         places = ", ".join(str(folder) for folder in run_dirs)
-        raise LaunchError(f"no worker of any job runs here (looked in {places}). Is the job up, and is --state-dir the job's, or --run-dir the launcher's?")
+        raise LaunchError(f"no worker of any job runs here (looked in {places}): start the job, or name its --state-dir or its launcher's --run-dir")
     return sorted(found, key=lambda worker: worker.rank)
 
 
-def of_job(found: Sequence[Worker], job: str) -> list[Worker]:
-    """Those of one job: tenant/name/run, or tenant/name, name or run; '': of the only one that there is.
+def select_job(found: Sequence[DrillTarget], job: str) -> list[DrillTarget]:
+    """Workers of one job, given as tenant/name/run, tenant/name, name or run; '': of the only job.
 
-    Raises LaunchError where that is nobody, or several.
+    Raises LaunchError when no job or several jobs match.
     """
     mine = [worker for worker in found if not job or job in _names_of(worker.job)]
     jobs = {worker.job for worker in mine}
@@ -89,71 +89,71 @@ def _names_of(job: str) -> set[str]:
     return {job, "/".join(parts[:2]), *parts[1:]}
 
 
-def _counted(found: Sequence[Worker]) -> list[str]:
+def _counted(found: Sequence[DrillTarget]) -> list[str]:
     counts = Counter(worker.job for worker in found)
     return [f"{job}, {count} worker{'s' if count > 1 else ''}" for job, count in sorted(counts.items())]
 
 
-def _listed(folder: Path, job: str) -> Iterator[Worker]:
+def _listed(folder: Path, job: str) -> Iterator[DrillTarget]:
     for listed in JobDirectory(folder).look():
         if listed.stopped or (job and listed.job != job):
             continue
         for worker in listed.workers:
             if alive(worker.pid, worker.start_time):
-                yield Worker(
+                yield DrillTarget(
                     job=listed.job, name=worker.worker, node=listed.node, rank=worker.rank, pid=worker.pid,
-                    launcher_pid=listed.launcher_pid if listed.launched else 0, inbox=folder / f"{listed.run}-launcher.sock",
+                    launcher_pid=listed.launcher_pid if listed.launched else 0, launcher_socket=folder / f"{listed.run}-launcher.sock",
                 )  # fmt: skip
 
 
 # --- on one worker -----------------------------------------------------------------------------------------------
 
 
-def kill(worker: Worker, clock: Clock) -> Struck:
+def kill(worker: DrillTarget, clock: Clock) -> ActiveDrill:
     """kill -9."""
     return _signal("kill", worker, signal.SIGKILL, clock)
 
 
-def stop(worker: Worker, clock: Clock) -> Struck:
-    """SIGSTOP: the process is there and does nothing."""
+def stop(worker: DrillTarget, clock: Clock) -> ActiveDrill:
+    """SIGSTOP: the process exists and does nothing."""
     return _signal("stop", worker, signal.SIGSTOP, clock)
 
 
-def _signal(kind: str, worker: Worker, number: signal.Signals, clock: Clock) -> Struck:
+def _signal(kind: str, worker: DrillTarget, number: signal.Signals, clock: Clock) -> ActiveDrill:
     truth = _on(kind, worker, clock)
     os.kill(worker.pid, number)
-    return Struck(truth)
+    return ActiveDrill(truth)
 
 
-def inside(kind: str, worker: Worker, clock: Clock) -> Struck:
-    """What must happen in the trainer itself: hang, hang-gil, exception, nan. Asks the launcher for a one-time token."""
-    granted = messages.answer_of(messages.ask(worker.inbox, messages.encode("token", worker=worker.name)))
+def in_trainer(kind: str, worker: DrillTarget, clock: Clock) -> ActiveDrill:
+    """A drill that runs in the trainer itself: hang, hang-gil, exception, nan. Gets a one-time token from the launcher."""
+    granted = messages.answer_of(messages.ask(worker.launcher_socket, messages.encode("token", worker=worker.name)))
     truth = _on(kind, worker, clock)
     order = messages.encode("drill", token=granted["token"], drill=kind, arguments={})
     messages.answer_of(messages.ask(granted["socket"], order))
-    return Struck(truth)
+    return ActiveDrill(truth)
 
 
-def _on(kind: str, worker: Worker, clock: Clock, detail: str = "") -> Truth:
-    return Truth(kind=kind, time=clock.now(), node=worker.node, worker=worker.name, rank=worker.rank, detail=detail)
+def _on(kind: str, worker: DrillTarget, clock: Clock, detail: str = "") -> GroundTruth:
+    return GroundTruth(kind=kind, time=clock.now(), node=worker.node, worker=worker.name, rank=worker.rank, detail=detail)
 
 
 # --- on a node -----------------------------------------------------------------------------------------------------
 
 
-def node(name: str, pids: Sequence[int], clock: Clock, detail: str = "") -> Struck:
+def kill_node(name: str, pids: Sequence[int], clock: Clock, detail: str = "") -> ActiveDrill:
     """kill -9 of everything on a node, in this order: agent, launcher, workers."""
-    truth = Truth(kind="node", time=clock.now(), node=name, detail=detail)
+    truth = GroundTruth(kind="node", time=clock.now(), node=name, detail=detail)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return Struck(truth)
+    return ActiveDrill(truth)
 
 
-def slow(name: str, run_dir: Path, clock: Clock, *, running: float = 0.12, period: float = 0.1, job: str = "") -> Struck:
-    """Let the workers of a node run for a share of each period only, whatever their processes are, until `end`."""
+def slow_node(name: str, run_dir: Path, clock: Clock, *, running: float = 0.12, period: float = 0.1, job: str = "") -> ActiveDrill:
+    """Let the workers of a node run for the share `running` of each `period` (seconds) only, until `end`. New processes are slowed down too."""
     over = threading.Event()
-    truth = Truth(kind="slow-node", time=clock.now(), node=name, detail=f"runs {running:.0%} of the time")
+    truth = GroundTruth(kind="slow-node", time=clock.now(), node=name, detail=f"runs {running:.0%} of the time")
     thread = threading.Thread(target=_brake, args=(run_dir, job, running, period, over), name=f"slow {name}", daemon=True)
     thread.start()
 
@@ -161,7 +161,7 @@ def slow(name: str, run_dir: Path, clock: Clock, *, running: float = 0.12, perio
         over.set()
         thread.join()
 
-    return Struck(truth, end)
+    return ActiveDrill(truth, end)
 
 
 def _brake(run_dir: Path, job: str, running: float, period: float, over: threading.Event) -> None:
@@ -182,21 +182,21 @@ def _each(pids: Sequence[int], number: signal.Signals) -> None:
 # --- on the stream -------------------------------------------------------------------------------------------------
 
 
-def stream(log: EmbeddedStream, clock: Clock) -> Struck:
-    """Nobody can write to the stream until `end`; it answers no request."""
-    truth = Truth(kind="stream", time=clock.now())
+def hold_stream(log: EmbeddedStream, clock: Clock) -> ActiveDrill:
+    """Hold the stream's write locks until `end`: no process can append."""
+    truth = GroundTruth(kind="stream", time=clock.now())
     held = contextlib.ExitStack()
     held.enter_context(log.hold())
-    return Struck(truth, held.close)
+    return ActiveDrill(truth, held.close)
 
 
-ON_WORKER: dict[str, Callable[[Worker, Clock], Struck]] = {
+ON_WORKER: dict[str, Callable[[DrillTarget, Clock], ActiveDrill]] = {
     "kill": kill,
     "stop": stop,
-    "hang": lambda worker, clock: inside("hang", worker, clock),
-    "hang-gil": lambda worker, clock: inside("hang-gil", worker, clock),
-    "exception": lambda worker, clock: inside("exception", worker, clock),
-    "nan": lambda worker, clock: inside("nan", worker, clock),
+    "hang": lambda worker, clock: in_trainer("hang", worker, clock),
+    "hang-gil": lambda worker, clock: in_trainer("hang-gil", worker, clock),
+    "exception": lambda worker, clock: in_trainer("exception", worker, clock),
+    "nan": lambda worker, clock: in_trainer("nan", worker, clock),
 }
 """Drills on one worker, by the name that `eagle-eye drill` takes."""
 
@@ -204,7 +204,7 @@ ON_NODE = ("slow-node", "node")
 ON_STREAM = ("stream",)
 KINDS = (*ON_WORKER, *ON_NODE, *ON_STREAM)
 
-WHAT_IT_DOES = {
+DESCRIPTIONS = {
     "kill": "kill -9 one worker",
     "stop": "stop one worker with SIGSTOP",
     "hang": "let one worker's main thread sleep forever",
@@ -215,4 +215,4 @@ WHAT_IT_DOES = {
     "node": "kill -9 agent, launcher and workers of one node",
     "stream": "hold the stream's write locks so that nobody can append",
 }
-"""Drill → one line on what it does, for a question before it is done."""
+"""Drill → one line on what it does, for the confirmation."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from eagle_eye.app.launcher_registry import registered, remove_leftovers
 from eagle_eye.app.plugin_wiring import log_to_stderr, make_directories
 from eagle_eye.app.ports import own_listen
-from eagle_eye.app.running_launchers import noted, sweep_after_the_dead
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
@@ -77,8 +77,8 @@ def launch(settings: LauncherSettings) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return await run_launcher(settings, stop)
 
-    sweep_after_the_dead(settings.state_dir, settings.run_dir, settings.node, SystemClock())
-    with noted(settings.state_dir, settings.job, settings.node, settings.run_dir):
+    remove_leftovers(settings.state_dir, settings.run_dir, settings.node, SystemClock())
+    with registered(settings.state_dir, settings.job, settings.node, settings.run_dir):
         return asyncio.run(launched())
 
 

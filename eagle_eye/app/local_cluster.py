@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Node:
+class NodeProcesses:
     """The processes of one node."""
 
     name: str
@@ -39,7 +39,7 @@ class LocalCluster:
     server: subprocess.Popen[bytes] | None = None
     further: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """Servers beside it, by name: standbys, and processes that detect only."""
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, NodeProcesses] = field(default_factory=dict)
     launchers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """Launchers of further jobs on nodes that are there, by name."""
 
@@ -71,7 +71,7 @@ class LocalCluster:
         """Start an agent and a launcher; `launch` is what follows `eagle-eye launch --node NAME`."""
         agent = self.start_agent(name)
         launcher = self._start(f"launcher-{name}", ["launch", "--node", name, "--run-dir", str(self.run_dir(name)), *launch])
-        self.nodes[name] = Node(name=name, run_dir=self.run_dir(name), agent=agent, launcher=launcher)
+        self.nodes[name] = NodeProcesses(name=name, run_dir=self.run_dir(name), agent=agent, launcher=launcher)
 
     def start_launcher(self, name: str, node: str, launch: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one more launcher on a node: each job has its own there."""

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,20 @@ def training(function: Function) -> Function:
     for add in reversed(added):
         function = add(function)
     return function
+
+
+UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """Callback of an option: `30d`, `12h`, `90m`, `45s`, `2w` as seconds. Raises click.BadParameter.
+
+    >>> duration(None, None, "90m")
+    5400.0
+    """
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value.strip())
+    if found is None or float(found[1]) == 0:
+        raise click.BadParameter(f"{value!r} is not a duration: write for example 45s, 90m, 12h, 30d or 2w")
+    return float(found[1]) * UNIT_SECONDS[found[2]]

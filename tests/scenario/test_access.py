@@ -16,7 +16,7 @@ from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.tokens import VARIABLE, add_person
 from eagle_eye.app import drills
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from fakes.tls_credentials import office
@@ -56,7 +56,7 @@ def pager(tmp_path: Path) -> Iterator[Pager]:
 
 
 @pytest.fixture
-def stage(pager: Pager) -> Iterator[Stage]:
+def stage(pager: Pager) -> Iterator[DemoJob]:
     with tempfile.TemporaryDirectory(prefix="access") as folder:  # short: paths of unix sockets are limited
         home = Path(folder)
         ours = office(home / "certs")
@@ -68,7 +68,7 @@ def stage(pager: Pager) -> Iterator[Stage]:
         secret.chmod(0o600)
         values = {"http": str(free_port()), "certs": str(home / "certs"), "pager": pager.url}
         config = re.sub(r"\{(http|certs|pager)\}", lambda found: values[found[1]], CONFIG)
-        made = Stage(
+        made = DemoJob(
             folder=home, config=config, command=(sys.executable, str(LOOP)), job="test/loop", nodes=NODES, heal="none", clock=SystemClock()
         )
         try:
@@ -77,20 +77,20 @@ def stage(pager: Pager) -> Iterator[Stage]:
             made.stop()
 
 
-def cli(stage: Stage, token: str, *words: str) -> Result:
+def cli(stage: DemoJob, token: str, *words: str) -> Result:
     arguments = [*words, "--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)]
     return CliRunner(env={VARIABLE: token}).invoke(main, arguments)
 
 
-def told(stage: Stage) -> str:
+def told(stage: DemoJob) -> str:
     return "\n".join(f"--- {name}\n{stage.cluster.tail(name, 30)}" for name in ("server", "launcher-node-a", "agent-node-b"))
 
 
-def wait(stage: Stage, what: str, condition) -> None:
+def wait(stage: DemoJob, what: str, condition) -> None:
     assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
 
 
-def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(stage: Stage, pager: Pager) -> None:
+def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(stage: DemoJob, pager: Pager) -> None:
     now = stage.clock.now()
     path = stage.folder / "state" / "tokens" / "tokens.toml"
     viewer, operator = (add_person(path, name, role, now=now) for name, role in (("eve", Role.VIEWER), ("ada", Role.OPERATOR)))

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from eagle_eye.app import drills
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.demo.deployment_reader import OVER
-from eagle_eye.app.drills import Worker
+from eagle_eye.app.drills import DrillTarget
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import IncidentRecord, Ledger
@@ -45,10 +45,10 @@ nodes = 10
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Stage]:
+def running() -> Iterator[DemoJob]:
     with tempfile.TemporaryDirectory(prefix="chain") as folder:  # short: paths of unix sockets are limited
         command = (sys.executable, str(LOOP))
-        made = Stage(folder=Path(folder), config=CONFIG, command=command, job="test/loop", launch=("--preload", "none"), clock=SystemClock())
+        made = DemoJob(folder=Path(folder), config=CONFIG, command=command, job="test/loop", launch=("--preload", "none"), clock=SystemClock())
         try:
             made.start()
             yield made
@@ -57,32 +57,32 @@ def running() -> Iterator[Stage]:
 
 
 @pytest.fixture
-def stage(running: Stage) -> Stage:
+def stage(running: DemoJob) -> DemoJob:
     """The job in good health: nothing is open, all four workers train."""
     wait(running, "a healthy job", lambda: running.full() and all(kept.state in OVER for kept in running.record.kept))
     go_on(running, 20)
     return running
 
 
-def wait(stage: Stage, what: str, condition: Callable[[], bool]) -> None:
+def wait(stage: DemoJob, what: str, condition: Callable[[], bool]) -> None:
     assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
 
 
-def told(stage: Stage) -> str:
+def told(stage: DemoJob) -> str:
     """What to look at when a test fails."""
     kept = [f"{each.incident.cause} {each.incident.culprits} {each.state}" for each in stage.record.kept]
     return "\n".join([*kept, stage.cluster.tail("server"), stage.cluster.tail("launcher-node-a")])
 
 
-def go_on(stage: Stage, steps: int) -> None:
+def go_on(stage: DemoJob, steps: int) -> None:
     assert stage.wait_steps(steps, DEADLINE_S), f"no {steps} further steps\n{told(stage)}"
 
 
-def accused_since(stage: Stage, moment: float) -> list[IncidentRecord]:
+def accused_since(stage: DemoJob, moment: float) -> list[IncidentRecord]:
     return [kept for kept in stage.record.kept if kept.opened >= moment and kept.incident.culprits]
 
 
-def healed(stage: Stage, struck: drills.Struck, cause: str) -> IncidentRecord:
+def healed(stage: DemoJob, struck: drills.ActiveDrill, cause: str) -> IncidentRecord:
     """Wait until the only accused is the one who was struck, and the job has healed and goes on."""
     wait(stage, f"{cause} to be healed", lambda: stage.record.settled(struck.truth.time))
     (kept,) = accused_since(stage, struck.truth.time)
@@ -93,30 +93,30 @@ def healed(stage: Stage, struck: drills.Struck, cause: str) -> IncidentRecord:
     return kept
 
 
-def epoch(stage: Stage) -> int:
+def epoch(stage: DemoJob) -> int:
     layout = stage.record.trace.layout
     assert layout is not None
     return layout.epoch
 
 
-def notices(stage: Stage, since: float) -> list[Notice]:
+def notices(stage: DemoJob, since: float) -> list[Notice]:
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         return list(ledger.notices(since=since, limit=10_000))
 
 
-def actions(stage: Stage, kept: IncidentRecord) -> list[str]:
+def actions(stage: DemoJob, kept: IncidentRecord) -> list[str]:
     """What was done and held, oldest first; letters are no repairs."""
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         outcomes = sorted(ledger.outcomes(incident=kept.incident.id), key=lambda outcome: outcome.time)
         return [outcome.action for outcome in outcomes if outcome.state == "done" and outcome.action != "notify"]
 
 
-def cli(stage: Stage, *words: str) -> Result:
+def cli(stage: DemoJob, *words: str) -> Result:
     """A command of a person, at this deployment."""
     return CliRunner().invoke(main, [*words, "--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)])
 
 
-def step_of(stage: Stage, worker: Worker) -> int:
+def step_of(stage: DemoJob, worker: DrillTarget) -> int:
     """The step that a worker is in, past stream and server."""
     listing = msgspec.json.decode((stage.cluster.run_dir(worker.node) / "jobs" / "run-1.json").read_bytes())
     ring = next(each["ring"] for each in listing["workers"] if each["worker"] == worker.name)
@@ -124,7 +124,7 @@ def step_of(stage: Stage, worker: Worker) -> int:
         return reader.now().step
 
 
-def test_a_killed_worker_is_named_and_the_job_goes_on_beyond(stage: Stage) -> None:
+def test_a_killed_worker_is_named_and_the_job_goes_on_beyond(stage: DemoJob) -> None:
     before, highest = epoch(stage), stage.record.trace.highest()
     kept = healed(stage, drills.kill(stage.workers()[1], stage.clock), "worker killed")
     assert epoch(stage) == before + 1
@@ -133,14 +133,14 @@ def test_a_killed_worker_is_named_and_the_job_goes_on_beyond(stage: Stage) -> No
     wait(stage, "the outcome in its topic", lambda: "done" in published(stage, kept.incident.id))
 
 
-def published(stage: Stage, incident: str) -> list[str]:
+def published(stage: DemoJob, incident: str) -> list[str]:
     """States of an incident's outcomes as the stream's other readers see them."""
     with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
         outcomes = [msgspec.json.decode(message.value, type=Outcome) for message in stream.read(OUTCOMES, 0, 0)]
     return [outcome.state for outcome in outcomes if outcome.incident == incident]
 
 
-def test_a_stopped_worker_is_continued_and_nothing_is_restarted(stage: Stage) -> None:
+def test_a_stopped_worker_is_continued_and_nothing_is_restarted(stage: DemoJob) -> None:
     before, worker = epoch(stage), stage.workers()[2]
     kept = healed(stage, drills.stop(worker, stage.clock), "worker stopped")
     assert epoch(stage) == before
@@ -148,9 +148,9 @@ def test_a_stopped_worker_is_continued_and_nothing_is_restarted(stage: Stage) ->
     assert actions(stage, kept) == ["reattempt"]
 
 
-def test_a_hang_is_restarted_after_its_stacks_were_taken(stage: Stage) -> None:
+def test_a_hang_is_restarted_after_its_stacks_were_taken(stage: DemoJob) -> None:
     before, worker = epoch(stage), stage.workers()[3]
-    kept = healed(stage, drills.inside("hang", worker, stage.clock), "python hang")
+    kept = healed(stage, drills.in_trainer("hang", worker, stage.clock), "python hang")
     assert epoch(stage) == before + 1
     assert actions(stage, kept) == ["dump", "restart_worker"]
     stacks = cli(stage, "incidents", kept.incident.id, "--stacks").output
@@ -159,9 +159,9 @@ def test_a_hang_is_restarted_after_its_stacks_were_taken(stage: Stage) -> None:
     assert "_sleep" in stacks, "the place where it hangs"
 
 
-def test_a_slow_node_lives_on_until_a_person_approves(stage: Stage) -> None:
+def test_a_slow_node_lives_on_until_a_person_approves(stage: DemoJob) -> None:
     before, workers = epoch(stage), stage.workers()
-    struck = drills.slow("node-b", stage.cluster.run_dir("node-b"), stage.clock)
+    struck = drills.slow_node("node-b", stage.cluster.run_dir("node-b"), stage.clock)
     try:
         wait(stage, "a plan that waits", lambda: bool(waiting(stage, struck.truth.time)))
         go_on(stage, 20)
@@ -177,7 +177,7 @@ def test_a_slow_node_lives_on_until_a_person_approves(stage: Stage) -> None:
     assert "ada approved" in shown
 
 
-def waiting(stage: Stage, since: float) -> str:
+def waiting(stage: DemoJob, since: float) -> str:
     """Id of the plan for the newest incident that waits for a word; '' without one."""
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         for kept in accused_since(stage, since):
@@ -187,10 +187,10 @@ def waiting(stage: Stage, since: float) -> str:
     return ""
 
 
-def test_a_held_stream_is_told_and_nobody_is_accused(stage: Stage) -> None:
+def test_a_held_stream_is_told_and_nobody_is_accused(stage: DemoJob) -> None:
     before, worker = epoch(stage), stage.workers()[0]
     step = step_of(stage, worker)
-    struck = drills.stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=stage.clock), stage.clock)
+    struck = drills.hold_stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=stage.clock), stage.clock)
     since = struck.truth.time
     try:
         wait(stage, "a notice", lambda: "stream.away" in {notice.name for notice in notices(stage, since)})
@@ -204,7 +204,7 @@ def test_a_held_stream_is_told_and_nobody_is_accused(stage: Stage) -> None:
     assert epoch(stage) == before
 
 
-def test_a_full_disk_under_the_stream_is_told_and_training_goes_on(stage: Stage) -> None:
+def test_a_full_disk_under_the_stream_is_told_and_training_goes_on(stage: DemoJob) -> None:
     before, worker = epoch(stage), stage.workers()[0]
     since, step = stage.clock.now(), step_of(stage, worker)
     writers = [pid for name in stage.nodes for pid in stage.cluster.pids(name)]
@@ -229,18 +229,18 @@ def no_room(pids: list[int]) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def test_a_killed_server_that_is_started_again_accuses_nobody(stage: Stage) -> None:
+def test_a_killed_server_that_is_started_again_accuses_nobody(stage: DemoJob) -> None:
     before, since = epoch(stage), stage.clock.now()
     kill_server(stage)
     stage.cluster.start_server()
-    wait(stage, "a new leader", lambda: "leader.began" in {notice.name for notice in notices(stage, since)})
+    wait(stage, "a new leader", lambda: "leader.elected" in {notice.name for notice in notices(stage, since)})
     go_on(stage, 250)  # well beyond two leases, after which sessions are judged again
     assert not accused_since(stage, since)
     assert epoch(stage) == before
     healed(stage, drills.kill(stage.workers()[0], stage.clock), "worker killed")
 
 
-def kill_server(stage: Stage) -> None:
+def kill_server(stage: DemoJob) -> None:
     server = stage.cluster.server
     assert server is not None
     stage.cluster.server = None
@@ -248,7 +248,7 @@ def kill_server(stage: Stage) -> None:
     server.wait()
 
 
-def test_a_second_server_names_the_holder_and_takes_over(stage: Stage, tmp_path: Path) -> None:
+def test_a_second_server_names_the_holder_and_takes_over(stage: DemoJob, tmp_path: Path) -> None:
     leader, since = stage.cluster.server, stage.clock.now()
     assert leader is not None
     second = LocalCluster(
@@ -269,7 +269,7 @@ def test_a_second_server_names_the_holder_and_takes_over(stage: Stage, tmp_path:
     healed(stage, drills.kill(stage.workers()[2], stage.clock), "worker killed")
 
 
-def test_what_was_recorded_replays_byte_for_byte(stage: Stage) -> None:
+def test_what_was_recorded_replays_byte_for_byte(stage: DemoJob) -> None:
     healed(stage, drills.kill(stage.workers()[3], stage.clock), "worker killed")
     server, stage.cluster.server = stage.cluster.server, None
     assert server is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from eagle_eye.app.demo.demo_dashboard import Pages
+from eagle_eye.app.demo.demo_dashboard import DemoDashboard
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
@@ -48,7 +48,7 @@ def test_a_demo_prints_the_address_and_leaves_the_pages_of_the_run_there(tmp_pat
     config_file = tmp_path / "eagle-eye.toml"
     config_file.write_text('[server]\nhttp = ""\n')
     clock = SystemClock()
-    pages = Pages(folder=tmp_path, console=Console(file=told, width=200), clock=clock)
+    pages = DemoDashboard(folder=tmp_path, console=Console(file=told, width=200), clock=clock)
     try:
         pages.open(config_file, state)
         deadline = clock.monotonic() + PATIENCE_S

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
@@ -51,11 +51,11 @@ def pager(tmp_path: Path) -> Iterator[Pager]:
 
 
 @pytest.fixture
-def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoJob]:
     monkeypatch.setenv("EAGLE_EYE_WEBHOOK_SECRET", SECRET)
     with tempfile.TemporaryDirectory(prefix="nohelp") as folder:  # short: paths of unix sockets are limited
         config = f'{CONFIG}"{pager.url}"\n'
-        made = Stage(
+        made = DemoJob(
             folder=Path(folder), config=config, command=(sys.executable, str(LOOP)), job="test/loop", launch=("--preload", "none"), clock=SystemClock()
         )
         try:
@@ -65,45 +65,45 @@ def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             made.stop()
 
 
-def wait(stage: Stage, what: str, condition: Callable[[], object]) -> None:
+def wait(stage: DemoJob, what: str, condition: Callable[[], object]) -> None:
     told = f"{[(each.incident.cause, each.incident.culprits, each.state) for each in stage.record.kept]}"
     assert stage.wait(lambda: bool(condition()), DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told}\n{stage.cluster.tail('server')}"
 
 
 @contextlib.contextmanager
-def ledger_of(stage: Stage) -> Iterator[Ledger]:
+def ledger_of(stage: DemoJob) -> Iterator[Ledger]:
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         yield ledger
 
 
-def outcomes(stage: Stage, action: str, state: str) -> list[Outcome]:
+def outcomes(stage: DemoJob, action: str, state: str) -> list[Outcome]:
     with ledger_of(stage) as ledger:
         return [outcome for outcome in ledger.outcomes() if (outcome.action, outcome.state) == (action, state)]
 
 
-def breakers(stage: Stage) -> tuple[Breaker, ...]:
+def breakers(stage: DemoJob) -> tuple[Breaker, ...]:
     with ledger_of(stage) as ledger:
         return ledger.breakers(at=stage.clock.now())
 
 
-def refused(stage: Stage) -> list[str]:
+def refused(stage: DemoJob) -> list[str]:
     """Reasons for which the breaker has refused later plans."""
     with ledger_of(stage) as ledger:
         verdicts = [kept.verdict for each in stage.record.kept for kept in ledger.verdicts(incident=each.incident.id)]
     return [verdict.reason for verdict in verdicts if isinstance(verdict, Refuse) and verdict.guard == "breaker"]
 
 
-def nodes(stage: Stage) -> set[str]:
+def nodes(stage: DemoJob) -> set[str]:
     layout = stage.record.trace.layout
     return set(layout.nodes) if layout is not None else set()
 
 
-def cli(stage: Stage, *words: str) -> Result:
+def cli(stage: DemoJob, *words: str) -> Result:
     where = ["--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)]
     return CliRunner().invoke(main, [*words, *where, *(() if words[0] == "incidents" else ("--server", stage.server_address))])
 
 
-def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_says_so(stage: Stage, pager: Pager) -> None:
+def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_says_so(stage: DemoJob, pager: Pager) -> None:
     wait(stage, "a healthy job", stage.full)
     assert stage.wait_steps(60, DEADLINE_S)
     drag = next(stage.folder.rglob("done")).with_name("drag")
@@ -140,6 +140,6 @@ def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_
     assert [each.person for each in ledger_breakers(stage) if each.id == breaker.id] == ["ada"]
 
 
-def ledger_breakers(stage: Stage) -> tuple[Breaker, ...]:
+def ledger_breakers(stage: DemoJob) -> tuple[Breaker, ...]:
     with ledger_of(stage) as ledger:
         return ledger.breakers()

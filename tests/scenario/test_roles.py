@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from eagle_eye.app import drills
 from eagle_eye.app.cli import main
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import IncidentRecord, LeaseHolder, Ledger
@@ -49,11 +49,11 @@ job_s = 1.0
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def stage() -> Iterator[DemoJob]:
     with tempfile.TemporaryDirectory(prefix="roles") as folder:  # short: paths of unix sockets are limited
         with EmbeddedStream(Path(folder) / "state" / "stream", partitions={OBSERVATIONS: PARTITIONS}) as stream:
             assert stream.partitions(OBSERVATIONS) == PARTITIONS
-        made = Stage(
+        made = DemoJob(
             folder=Path(folder), config=CONFIG, command=(sys.executable, str(LOOP)), job="test/roles", heal="none",
             server=("--role", "lead"), launch=("--preload", "none"), clock=SystemClock(),
         )  # fmt: skip
@@ -69,22 +69,22 @@ def stage() -> Iterator[Stage]:
             made.stop()
 
 
-def wait(stage: Stage, what: str, condition: Callable[[], bool]) -> None:
+def wait(stage: DemoJob, what: str, condition: Callable[[], bool]) -> None:
     assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
 
 
-def told(stage: Stage) -> str:
+def told(stage: DemoJob) -> str:
     kept = [f"{each.incident.cause} {each.incident.culprits} {each.state}" for each in stage.record.kept]
     return "\n".join([*kept, *(stage.cluster.tail(name, 60) for name in ("server", *stage.cluster.further, "launcher-node-a"))])
 
 
 @contextlib.contextmanager
-def ledger_of(stage: Stage) -> Iterator[Ledger]:
+def ledger_of(stage: DemoJob) -> Iterator[Ledger]:
     with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         yield ledger
 
 
-def owned(stage: Stage, name: str) -> dict[int, int]:
+def owned(stage: DemoJob, name: str) -> dict[int, int]:
     """Partition → term, of the leases that a process holds."""
     process = stage.cluster.further[name]
     with ledger_of(stage) as ledger:
@@ -92,7 +92,7 @@ def owned(stage: Stage, name: str) -> dict[int, int]:
     return {int(lease.name.split("/")[1]): lease.term for lease in held if lease.holder.pid == process.pid}
 
 
-def newest_snapshot(stage: Stage) -> JobSnapshot:
+def newest_snapshot(stage: DemoJob) -> JobSnapshot:
     with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
         last = stream.read(JOB_SNAPSHOTS, 0, stream.end(JOB_SNAPSHOTS, 0) - 1)[-1]
     return msgspec.json.decode(last.value, type=JobSnapshot)
@@ -103,7 +103,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def broken(stage: Stage, worker: int) -> IncidentRecord:
+def broken(stage: DemoJob, worker: int) -> IncidentRecord:
     """A worker is stopped, which its job may not heal by itself: the incident that waits for a person's word."""
     struck = drills.stop(stage.workers()[worker], stage.clock)
 
@@ -116,13 +116,13 @@ def broken(stage: Stage, worker: int) -> IncidentRecord:
     return kept
 
 
-def waiting(stage: Stage, kept: IncidentRecord) -> list[str]:
+def waiting(stage: DemoJob, kept: IncidentRecord) -> list[str]:
     with ledger_of(stage) as ledger:
         plans = ledger.plans(incident=kept.incident.id)
         return [plan.id for plan in plans if plan.action != "notify" and not plan.own and ledger.outcome(plan.id) is None]
 
 
-def approve(stage: Stage, kept: IncidentRecord) -> None:
+def approve(stage: DemoJob, kept: IncidentRecord) -> None:
     """Until the newest plan was approved: one that was made anew in between asks again."""
     words = ["--yes", "--as", "ada", "--server", stage.server_address, "--config", str(stage.folder / "eagle-eye.toml")]
     state = ["--state-dir", str(stage.cluster.state_dir)]
@@ -133,7 +133,7 @@ def approve(stage: Stage, kept: IncidentRecord) -> None:
     )
 
 
-def incidents_of(stage: Stage) -> set[str]:
+def incidents_of(stage: DemoJob) -> set[str]:
     """Ids of everything that was ever claimed about the job with a culprit, in stream and ledger."""
     with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
         said = [msgspec.json.decode(message.value, type=Incident) for message in stream.read(INCIDENTS, 0, 0, 100_000)]
@@ -142,13 +142,13 @@ def incidents_of(stage: Stage) -> set[str]:
     return {each.id for each in kept if each.culprits}
 
 
-def healed(stage: Stage, kept: IncidentRecord) -> None:
+def healed(stage: DemoJob, kept: IncidentRecord) -> None:
     approve(stage, kept)
     wait(stage, "the incident to be healed", lambda: {record.incident.id: record.state for record in stage.record.kept}[kept.incident.id] == "healed")
     assert stage.wait_steps(10, DEADLINE_S), told(stage)
 
 
-def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_stays_one(stage: Stage) -> None:
+def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_stays_one(stage: DemoJob) -> None:
     before = incidents_of(stage)
     kept = broken(stage, 1)
     with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
@@ -167,14 +167,14 @@ def test_a_killed_detector_leaves_its_partitions_to_the_other_and_the_incident_s
     wait(stage, "evenly shared partitions", lambda: [len(owned(stage, name)) for name in (victim, survivor)] == [2, 2])
 
 
-def term_of(stage: Stage) -> int:
+def term_of(stage: DemoJob) -> int:
     """Of the leader that answers; 0 if none does."""
     with contextlib.suppress(EagleEyeError):
         return int(call(stage.server_address, "status")["term"])
     return 0
 
 
-def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_restart(stage: Stage) -> None:
+def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_restart(stage: DemoJob) -> None:
     leader = stage.cluster.server
     assert leader is not None
     if "standby" in stage.cluster.further:
@@ -193,7 +193,7 @@ def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_r
     healed(stage, broken(stage, 0))
 
 
-def test_a_killed_leader_is_followed_by_its_standby_which_heals_what_is_open(stage: Stage) -> None:
+def test_a_killed_leader_is_followed_by_its_standby_which_heals_what_is_open(stage: DemoJob) -> None:
     if "standby" not in stage.cluster.further:
         stage.cluster.start_further("standby", "--role", "lead")
     before, term = incidents_of(stage), term_of(stage)

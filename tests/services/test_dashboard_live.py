@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from dashboard import formatting
 from dashboard.sources import Sources
 from eagle_eye.app import drills
-from eagle_eye.app.demo.demo_job import Stage
+from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
@@ -57,9 +57,9 @@ def http() -> str:
 
 
 @pytest.fixture(scope="module")
-def stage(http: str) -> Iterator[Stage]:
+def stage(http: str) -> Iterator[DemoJob]:
     with tempfile.TemporaryDirectory(prefix="live") as folder:  # short: paths of unix sockets are limited
-        made = Stage(
+        made = DemoJob(
             folder=Path(folder), config=CONFIG.replace("{http}", http), command=(sys.executable, str(LOOP)), job=JOB,
             launch=("--preload", "none"), clock=SystemClock(),
         )  # fmt: skip
@@ -71,28 +71,28 @@ def stage(http: str) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module")
-def config(stage: Stage, http: str) -> Config:
+def config(stage: DemoJob, http: str) -> Config:
     return Config(state_dir=str(stage.cluster.state_dir), server=ServerConfig(listen=stage.server_address, http=http), history=HistoryConfig(file_s=FILE_S))
 
 
 @pytest.fixture(scope="module")
-def live_url(stage: Stage, config: Config) -> Iterator[str]:
+def live_url(stage: DemoJob, config: Config) -> Iterator[str]:
     with served(config, stage.folder / "dashboard.log") as url:
         yield url
 
 
 @pytest.fixture
-def opened(reader, live_url: str, stage: Stage) -> Callable[[str], Page]:
+def opened(reader, live_url: str, stage: DemoJob) -> Callable[[str], Page]:
     assert stage.wait_steps(30, PATIENCE_S), "the job does not run"
     return reader(live_url)
 
 
-def come(stage: Stage, what: str, there: Callable[[], object]) -> None:
+def come(stage: DemoJob, what: str, there: Callable[[], object]) -> None:
     """Wait for something; fail with its name."""
     assert stage.wait(lambda: bool(there()), PATIENCE_S), f"{what} did not come"
 
 
-def waiting(stage: Stage, since: float) -> tuple[IncidentRecord, Plan] | None:
+def waiting(stage: DemoJob, since: float) -> tuple[IncidentRecord, Plan] | None:
     """The incident and its plan that waits for a word."""
     with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         for kept in ledger.incidents():
@@ -103,19 +103,19 @@ def waiting(stage: Stage, since: float) -> tuple[IncidentRecord, Plan] | None:
     return None
 
 
-def refused(stage: Stage, plan: Plan) -> bool:
+def refused(stage: DemoJob, plan: Plan) -> bool:
     """Whether the ledger holds a person's no."""
     with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         return any(isinstance(each.verdict, Refuse) for each in ledger.verdicts(plan=plan.id))
 
 
-def epoch(stage: Stage) -> int:
+def epoch(stage: DemoJob) -> int:
     layout = stage.record.trace.layout
     assert layout is not None
     return layout.epoch
 
 
-def state_of(stage: Stage, incident: str) -> str:
+def state_of(stage: DemoJob, incident: str) -> str:
     with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         kept = ledger.incident_record(incident)
     return str(kept.state) if kept else ""
@@ -127,7 +127,7 @@ def live(page: Page, *, on: bool) -> None:
     page.wait_for_function(QUIET)
 
 
-def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(stage: Stage, opened: Callable[[str], Page]) -> None:
+def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(stage: DemoJob, opened: Callable[[str], Page]) -> None:
     page = opened(f"job?job={JOB}/run-1")
     page.locator(".js-plotly-plot").nth(1).locator(".main-svg").first.wait_for()
     live(page, on=True)
@@ -155,7 +155,7 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     live(page, on=True)
 
 
-def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(stage: Stage, opened: Callable[[str], Page], config: Config) -> None:
+def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(stage: DemoJob, opened: Callable[[str], Page], config: Config) -> None:
     sources = Sources(config)
     lease, owner = sources.ledger.holder_of("leader"), sources.ledger.holder_of("partition/0")
     assert lease is not None
@@ -181,7 +181,7 @@ def figures(sources: Sources, name: str) -> float:
     return sum(told[name].values())
 
 
-def asked(stage: Stage, opened: Callable[[str], Page], struck: drills.Struck) -> tuple[IncidentRecord, Plan, Page]:
+def asked(stage: DemoJob, opened: Callable[[str], Page], struck: drills.ActiveDrill) -> tuple[IncidentRecord, Plan, Page]:
     """The incident, the plan that waits for a word, and the page that asks for it."""
     come(stage, "a plan that waits", lambda: waiting(stage, struck.truth.time))
     found = waiting(stage, struck.truth.time)
@@ -194,9 +194,9 @@ def asked(stage: Stage, opened: Callable[[str], Page], struck: drills.Struck) ->
     return kept, plan, page
 
 
-def test_a_click_on_approve_heals_the_job(stage: Stage, opened: Callable[[str], Page]) -> None:
+def test_a_click_on_approve_heals_the_job(stage: DemoJob, opened: Callable[[str], Page]) -> None:
     before = epoch(stage)
-    struck = drills.slow("node-b", stage.cluster.run_dir("node-b"), stage.clock)
+    struck = drills.slow_node("node-b", stage.cluster.run_dir("node-b"), stage.clock)
     try:
         kept, _, page = asked(stage, opened, struck)
         page.get_by_role("button", name="Approve…").click()
@@ -220,9 +220,9 @@ def test_a_click_on_approve_heals_the_job(stage: Stage, opened: Callable[[str], 
         struck.end()
 
 
-def test_a_click_on_refuse_leaves_the_job_as_it_is_and_tells_everybody_why(stage: Stage, opened: Callable[[str], Page]) -> None:
+def test_a_click_on_refuse_leaves_the_job_as_it_is_and_tells_everybody_why(stage: DemoJob, opened: Callable[[str], Page]) -> None:
     before = epoch(stage)
-    struck = drills.slow("node-a", stage.cluster.run_dir("node-a"), stage.clock)
+    struck = drills.slow_node("node-a", stage.cluster.run_dir("node-a"), stage.clock)
     try:
         kept, plan, page = asked(stage, opened, struck)
         page.get_by_role("button", name="Refuse…").click()

@@ -16,8 +16,8 @@ from eagle_eye.errors import EagleEyeError
 
 if TYPE_CHECKING:
     from eagle_eye.app.demo.demo import Demo
-    from eagle_eye.app.demo.demo_dashboard import Pages
-    from eagle_eye.app.demo.verdict import Row
+    from eagle_eye.app.demo.demo_dashboard import DemoDashboard
+    from eagle_eye.app.demo.fault_verdict import FaultVerdict
 
 PLAIN_WIDTH = 170
 """Characters of a line where the output is no terminal."""
@@ -43,7 +43,7 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
       eagle-eye demo --keep
     """
     from eagle_eye.app.demo.demo import Demo
-    from eagle_eye.app.demo.demo_dashboard import Pages
+    from eagle_eye.app.demo.demo_dashboard import DemoDashboard
     from eagle_eye.app.demo.faults import FAULTS
 
     kinds = dict.fromkeys(fault.kind for fault in FAULTS)
@@ -56,7 +56,7 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(f"seed {seed}; everything is kept in {place}")
-    pages = Pages(folder=place, console=console, clock=SystemClock()) if shown else None
+    pages = DemoDashboard(folder=place, console=console, clock=SystemClock()) if shown else None
     demo = Demo(folder=place, seed=seed, console=console, clock=SystemClock(), faults=chosen, pages=pages)
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell in the background has them ignored
         signal.signal(number, signal.default_int_handler)
@@ -75,7 +75,7 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
         raise SystemExit(1)
 
 
-def _finish(demo: "Demo", rows: "list[Row]", *, json_lines: bool, record: str) -> None:
+def _finish(demo: "Demo", rows: "list[FaultVerdict]", *, json_lines: bool, record: str) -> None:
     """Tell what came of it, and mark the run as over."""
     from eagle_eye.app.demo import live_view, run_archive
 
@@ -92,7 +92,7 @@ def _finish(demo: "Demo", rows: "list[Row]", *, json_lines: bool, record: str) -
         demo.console.print(f"recorded in {record}, {size / 1000:.0f} kB")
 
 
-def _keep(pages: "Pages | None", console: Console) -> None:
+def _keep(pages: "DemoDashboard | None", console: Console) -> None:
     """Until Ctrl-C, which is the usual end here."""
     if pages is None or not pages.reopen():
         console.print("there is no dashboard to leave up")

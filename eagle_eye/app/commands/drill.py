@@ -8,27 +8,27 @@ import click
 
 from eagle_eye.app import drills, options, pid_file
 from eagle_eye.app.agent_process import PID_FILE
-from eagle_eye.app.running_launchers import run_dirs
+from eagle_eye.app.launcher_registry import run_dirs
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.stream.factory import open_embedded
 
-DONE = "done; the launcher's log says what the job does about it, and `eagle-eye incidents` what its server makes of it, if it has one"
+DONE = "done; see the launcher's log, and `eagle-eye incidents` if a server watches the job"
 
 
-@click.command(short_help="break a job of yours on purpose, after asking")
+@click.command(short_help="inject a fault into a running job, after confirmation")
 @click.argument("kind", type=click.Choice(drills.KINDS))
-@click.option("--job", default="", help="tenant/name/run, or a part of it that names it. Default: the only one that runs here.")
-@click.option("--rank", type=int, default=0, show_default=True, help="Which worker, for a fault of one worker.")
+@click.option("--job", default="", help="tenant/name/run, or a part of it. Default: the only job that runs here.")
+@click.option("--rank", type=int, default=0, show_default=True, help="Rank of the worker, for a drill on one worker.")
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long a slow-down or a stopped stream lasts.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.deployment
 def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes: bool) -> None:
-    """Do to a job what the demo does to its own: kill, stop, hang, ... It asks first.
+    """Inject a fault into a job: kill, stop, hang, ... Asks for confirmation first.
 
-    Works on the workers of this machine, with the uid that they run under: of every launcher that uses the state
-    directory (--state-dir), or of the one with the runtime directory --run-dir.
+    It hits workers on this machine that run under your uid: those of every launcher with this state directory
+    (--state-dir), or those of the launcher with the runtime directory --run-dir.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes:
         _on_stream(kind, config, seconds, yes)
         return
     places = [config.run] if options.run_dir_given() else [config.run, *run_dirs(config.state)]
-    listed = drills.of_job(drills.workers(places), job)
+    listed = drills.select_job(drills.running_workers(places), job)
     if kind in drills.ON_NODE:
         _on_node(kind, listed, seconds, yes)
     else:
@@ -48,33 +48,33 @@ def command(config: Config, kind: str, job: str, rank: int, seconds: float, yes:
 
 
 def _on_stream(kind: str, config: Config, seconds: float, yes: bool) -> None:
-    _ask(f"This will {drills.WHAT_IT_DOES[kind]} for {seconds:g} s, under {config.state / 'stream'}.", yes)
+    _ask(f"This will {drills.DESCRIPTIONS[kind]} for {seconds:g} s, under {config.state / 'stream'}.", yes)
     clock = SystemClock()
     with contextlib.closing(open_embedded(config, clock)) as stream:
-        _hold(drills.stream(stream, clock), seconds)
+        _hold(drills.hold_stream(stream, clock), seconds)
 
 
-def _on_worker(kind: str, listed: list[drills.Worker], rank: int, yes: bool) -> None:
+def _on_worker(kind: str, listed: list[drills.DrillTarget], rank: int, yes: bool) -> None:
     worker = next((worker for worker in listed if worker.rank == rank), None)
     if worker is None:
         raise EagleEyeError(f"no worker of rank {rank} on this node; there are {', '.join(str(worker.rank) for worker in listed)}")
-    _ask(f"This will {drills.WHAT_IT_DOES[kind]}: rank {rank}, {worker.name}, pid {worker.pid}.", yes)
+    _ask(f"This will {drills.DESCRIPTIONS[kind]}: rank {rank}, {worker.name}, pid {worker.pid}.", yes)
     drills.ON_WORKER[kind](worker, SystemClock())
     click.echo(DONE)
 
 
-def _on_node(kind: str, everywhere: list[drills.Worker], seconds: float, yes: bool) -> None:
-    """On the first worker's node: several may be on this machine."""
-    node, run_dir, clock = everywhere[0].node, everywhere[0].inbox.parent, SystemClock()
-    listed = [worker for worker in everywhere if worker.inbox.parent == run_dir]
+def _on_node(kind: str, everywhere: list[drills.DrillTarget], seconds: float, yes: bool) -> None:
+    """On the node of the first worker: a machine may run several nodes."""
+    node, run_dir, clock = everywhere[0].node, everywhere[0].launcher_socket.parent, SystemClock()
+    listed = [worker for worker in everywhere if worker.launcher_socket.parent == run_dir]
     lasts = kind == "slow-node"
-    _ask(f"This will {drills.WHAT_IT_DOES[kind]}: {node}, {len(listed)} workers" + (f", for {seconds:g} s." if lasts else "."), yes)
+    _ask(f"This will {drills.DESCRIPTIONS[kind]}: {node}, {len(listed)} workers" + (f", for {seconds:g} s." if lasts else "."), yes)
     if lasts:
-        _hold(drills.slow(node, run_dir, clock, job=listed[0].job), seconds)
+        _hold(drills.slow_node(node, run_dir, clock, job=listed[0].job), seconds)
         return
     agent = pid_file.living(run_dir / PID_FILE)
     launchers = {worker.launcher_pid for worker in listed if worker.launcher_pid}
-    drills.node(node, [*([agent] if agent else []), *launchers, *(worker.pid for worker in listed)], clock)
+    drills.kill_node(node, [*([agent] if agent else []), *launchers, *(worker.pid for worker in listed)], clock)
     click.echo(DONE)
 
 
@@ -84,8 +84,8 @@ def _ask(what: str, yes: bool) -> None:
         click.confirm("Really?", abort=True)
 
 
-def _hold(struck: drills.Struck, seconds: float) -> None:
-    """Keep a lasting fault up for a while; Ctrl-C ends it early and cleanly."""
+def _hold(drill: drills.ActiveDrill, seconds: float) -> None:
+    """Keep a lasting drill up for so many seconds; Ctrl-C and SIGTERM end it early."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -93,5 +93,5 @@ def _hold(struck: drills.Struck, seconds: float) -> None:
     except KeyboardInterrupt:
         click.echo("ending the drill")
     finally:
-        struck.end()
-    click.echo("over")
+        drill.end()
+    click.echo("the drill has ended")

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from eagle_eye.app import options
-from eagle_eye.app.durations import duration
 from eagle_eye.app.printing import plain_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
@@ -34,7 +33,7 @@ def window(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--job", default="", help="Only of one job: tenant/name, or one run of it: tenant/name/run."),
         click.option("--until", default="", help="End, e.g. 2025-11-20T09:00 (UTC). Default: now."),
         click.option("--since", default="", help="Beginning, as --until; instead of --last."),
-        click.option("--last", default="1h", show_default=True, callback=duration, help="How far back from the end: 90s, 30m, 6h, 2d."),
+        click.option("--last", default="1h", show_default=True, callback=options.duration, help="How far back from the end: 90s, 30m, 6h, 2d."),
     )
     for add in added:
         function = add(function)
@@ -82,7 +81,7 @@ def entities(config: Config, of: str, last: float, since: str, until: str, job: 
 @click.option("--of", "of", required=True, help="Kind or table: gpu, node, worker, steps; `eagle-eye history metrics` lists them.")
 @window
 @click.option("--entity", "entities", multiple=True, help="Only of this one; may be given several times.")
-@click.option("--every", default=None, callback=duration, help="One number per so long (10s, 5m) instead of all.")
+@click.option("--every", default=None, callback=options.duration, help="One number per so long (10s, 5m) instead of all.")
 @click.option("--how", type=click.Choice(["mean", "min", "max", "last", "count"]), default="mean", show_default=True, help="How they become one.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="*.csv or *.parquet. Default: CSV to the terminal.")
 @options.deployment

@@ -4,7 +4,6 @@ import click
 
 from eagle_eye.app import options
 from eagle_eye.app.brake_printing import show, standing
-from eagle_eye.app.durations import duration
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import MaintenanceCommand
@@ -16,8 +15,8 @@ CELLS = {"id": "id", "nodes": "nodes", "jobs": "jobs", "from": "since", "until":
 @click.group(short_help="planned work on nodes or jobs: their faults are expected", invoke_without_command=True)
 @click.option("--node", "nodes", multiple=True, help="A node or a pattern; may be given several times.")
 @click.option("--job", "jobs", multiple=True, help="tenant/name, tenant/name/run or a pattern; may be given several times.")
-@click.option("--in", "begins_in", callback=duration, default=None, metavar="DURATION", help="It begins after so long. Default: now.")
-@click.option("--for", "seconds", callback=duration, default=None, metavar="DURATION", help="45m, 4h, 2d.")
+@click.option("--in", "begins_in", callback=options.duration, default=None, metavar="DURATION", help="It begins after so long. Default: now.")
+@click.option("--for", "seconds", callback=options.duration, default=None, metavar="DURATION", help="45m, 4h, 2d.")
 @click.option("--reason", default="", help="What is done; stands in every alert about it.")
 @click.option("--ahead", is_flag=True, help="The nodes or jobs may not be known yet.")
 @options.person

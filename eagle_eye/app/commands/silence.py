@@ -4,7 +4,6 @@ import click
 
 from eagle_eye.app import options
 from eagle_eye.app.brake_printing import show, standing
-from eagle_eye.app.durations import duration
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import SilenceCommand
@@ -17,7 +16,7 @@ CELLS = {"id": "id", "job": "job", "node": "node", "cause": "cause", "until": "u
 @click.option("--job", default="", help="tenant/name, tenant/name/run or a pattern.")
 @click.option("--node", default="", help="A node or a pattern.")
 @click.option("--cause", default="", help="A cause or a pattern, e.g. 'slow *'.")
-@click.option("--for", "seconds", callback=duration, default=None, metavar="DURATION", help="45s, 90m, 2h, 1d.")
+@click.option("--for", "seconds", callback=options.duration, default=None, metavar="DURATION", help="45s, 90m, 2h, 1d.")
 @click.option("--reason", default="", help="Why; whoever is woken at night will read it.")
 @click.option("--ahead", is_flag=True, help="The job or node may not be known yet.")
 @options.person

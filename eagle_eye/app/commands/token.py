@@ -8,7 +8,6 @@ from rich.console import Console
 from eagle_eye.access import Role
 from eagle_eye.access.tokens import TokenRecord, add_person, read_entries, remove_person, tokens_path
 from eagle_eye.app import options
-from eagle_eye.app.durations import duration
 from eagle_eye.app.printing import plain_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
@@ -32,7 +31,7 @@ def command() -> None:
 @command.command(short_help="make a person's token and print it, once")
 @click.argument("name")
 @click.option("--role", type=click.Choice([str(role) for role in Role]), required=True, help="viewer reads; operator decides; admin configures.")
-@click.option("--expires", callback=duration, default=None, metavar="DURATION", help="After how long: 30d, 12h. Default: never.")
+@click.option("--expires", callback=options.duration, default=None, metavar="DURATION", help="After how long: 30d, 12h. Default: never.")
 @click.option("--tenant", default="", help="Only the jobs of this tenant. Default: all.")
 @options.deployment
 def add(config: Config, name: str, role: str, expires: float | None, tenant: str) -> None:

@@ -12,18 +12,18 @@ from rich.console import Console
 from rich.live import Live
 
 from eagle_eye.app import drills
-from eagle_eye.app.drills import Struck, Truth
+from eagle_eye.app.drills import ActiveDrill, GroundTruth
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.stream.embedded import EmbeddedStream
 
 from . import demo_settings, live_view
-from .demo_dashboard import Pages
-from .demo_job import Stage
-from .faults import FAULTS, Fault
-from .step_trace import Trace
-from .verdict import STEPS_AFTER, THROUGHPUT, Row, judge
+from .demo_dashboard import DemoDashboard
+from .demo_job import DemoJob
+from .fault_verdict import STEPS_AFTER, THROUGHPUT, FaultVerdict, verdict_of
+from .faults import FAULTS, DemoFault
+from .step_trace import StepTrace
 
 WARM_UP_STEPS = 40
 """Steps before the first fault; their throughput is what is expected later."""
@@ -49,13 +49,13 @@ class Demo:
     seed: int
     console: Console
     clock: Clock
-    faults: tuple[Fault, ...] = FAULTS
-    pages: Pages | None = None
+    faults: tuple[DemoFault, ...] = FAULTS
+    pages: DemoDashboard | None = None
     """The dashboard beside it; None: none."""
     began: float = 0.0
     """When it was started, and when the job that is broken was ended: seconds since 1970."""
     ended: float = 0.0
-    _spans: list[tuple[Fault, float]] = field(default_factory=list)
+    _spans: list[tuple[DemoFault, float]] = field(default_factory=list)
     """(fault, when it was over); what really happened is written to `truth` alone."""
     _doing: str = "starting"
     _healthy: float = 0.0
@@ -68,7 +68,7 @@ class Demo:
         """Of the job that is broken: its ledger and stream can be looked at afterwards."""
         return self.folder / "gpt" / "state"
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[FaultVerdict]:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
         self.began = self.clock.now()
         chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
@@ -93,15 +93,15 @@ class Demo:
         """The file of what really happened. Only the final table reads it."""
         return self.folder / "truth.jsonl"
 
-    def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> Stage:
+    def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> DemoJob:
         command = (sys.executable, str(demo_settings.script()), "--steps", str(steps), *demo_settings.MODEL)
-        return Stage(
+        return DemoJob(
             folder=self.folder / folder, config=demo_settings.CONFIG.replace("{http}", str(free_port())), command=command, job=job, nodes=nodes, workers_per_node=workers,
             heal=f"restart:{demo_settings.RESTARTS}", served=served, clock=self.clock,
         )  # fmt: skip
 
     @contextmanager
-    def _live(self, stage: Stage) -> Iterator[None]:
+    def _live(self, stage: DemoJob) -> Iterator[None]:
         """Show what happens while it happens; end every process at the end, whatever it is."""
         last = 0.0
         with Live(console=self.console, transient=True, auto_refresh=False) as shown:
@@ -121,7 +121,7 @@ class Demo:
             finally:
                 stage.stop()
 
-    def _warm_up(self, stage: Stage) -> None:
+    def _warm_up(self, stage: DemoJob) -> None:
         self._doing = f"warming up: {WARM_UP_STEPS} healthy steps"
         if not stage.wait(lambda: stage.record.trace.highest() >= WARM_UP_STEPS, 90.0):
             raise DemoError("the job did not get going; the last lines of its launcher:\n" + stage.cluster.tail(f"launcher-{demo_settings.NODES[0]}"))
@@ -129,7 +129,7 @@ class Demo:
 
     # --- the faults ------------------------------------------------------------------------------------------------
 
-    def _break(self, fault: Fault, stage: Stage, chance: random.Random) -> None:
+    def _break(self, fault: DemoFault, stage: DemoJob, chance: random.Random) -> None:
         self._doing = f"healthy; next: {fault.name}"
         stage.wait_steps(chance.randint(3, 8), PATIENCE_S)
         self.clock.sleep(chance.uniform(0.0, 0.1))
@@ -147,9 +147,9 @@ class Demo:
         self._say("training again" if healed else f"NOT healed within {PATIENCE_S:.0f} s")
         self._bring_back(stage)
 
-    def _strike(self, fault: Fault, stage: Stage, chance: random.Random) -> Struck:
+    def _strike(self, fault: DemoFault, stage: DemoJob, chance: random.Random) -> ActiveDrill:
         if fault.kind == "stream":
-            return drills.stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=self.clock), self.clock)
+            return drills.hold_stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=self.clock), self.clock)
         if fault.culprit == "worker":
             # not the same one twice running: that is a relapse, to which a stronger answer is right
             worker = chance.choice([worker for worker in stage.workers() if worker.name != self._hit])
@@ -157,16 +157,16 @@ class Demo:
             return drills.ON_WORKER[fault.kind](worker, self.clock)
         name = self._node(fault, stage.record.trace, chance)
         if fault.kind == "slow-node":
-            return drills.slow(name, stage.cluster.run_dir(name), self.clock)
+            return drills.slow_node(name, stage.cluster.run_dir(name), self.clock)
         return stage.kill_node(name, detail=fault.target)
 
     @staticmethod
-    def _node(fault: Fault, trace: Trace, chance: random.Random) -> str:
+    def _node(fault: DemoFault, trace: StepTrace, chance: random.Random) -> str:
         coordinator = trace.layout.coordinator if trace.layout else demo_settings.NODES[0]
         other = next(node for node in demo_settings.NODES if node != coordinator)
         return {"coordinator": coordinator, "other": other}.get(fault.target) or chance.choice(demo_settings.NODES)
 
-    def _over(self, fault: Fault, truth: Truth, stage: Stage) -> bool:
+    def _over(self, fault: DemoFault, truth: GroundTruth, stage: DemoJob) -> bool:
         """Enough steps beyond the fault, and the ledger has closed what it opened about it."""
         trace = stage.record.trace
         before = trace.highest(truth.time)
@@ -178,7 +178,7 @@ class Demo:
         left = fault.kind != "slow-node" or (trace.layout is not None and truth.node in trace.layout.excluded)
         return left and stage.record.settled(truth.time)
 
-    def _bring_back(self, stage: Stage) -> None:
+    def _bring_back(self, stage: DemoJob) -> None:
         """Repair what is out, as a person would: release a node that was left, start one again that is dead."""
         layout = stage.record.trace.layout
         missing = [name for name in stage.nodes if layout is not None and name not in layout.nodes]
@@ -207,10 +207,10 @@ class Demo:
                 raise DemoError("the undisturbed run did not finish; its launcher's last lines:\n" + stage.cluster.tail("launcher-reference"))
             return stage.record.trace.losses()
 
-    def _judge(self, stage: Stage, trace: Trace, reference: dict[int, float]) -> list[Row]:
-        truths = [msgspec.json.decode(line, type=Truth) for line in self.truth.read_bytes().splitlines()]
+    def _judge(self, stage: DemoJob, trace: StepTrace, reference: dict[int, float]) -> list[FaultVerdict]:
+        truths = [msgspec.json.decode(line, type=GroundTruth) for line in self.truth.read_bytes().splitlines()]
         ends = [*(truth.time for truth in truths[1:]), self.clock.now()]
         return [
-            judge(fault, truth, stage.record.evidence(truth.time, before, until), trace, self._healthy, reference)
+            verdict_of(fault, truth, stage.record.evidence(truth.time, before, until), trace, self._healthy, reference)
             for (fault, until), truth, before in zip(self._spans, truths, ends, strict=True)
         ]

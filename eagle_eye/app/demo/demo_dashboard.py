@@ -19,7 +19,7 @@ LOOK_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Pages:
+class DemoDashboard:
     """The pages over one run. `open` and `look` while it goes on, `reopen` when it is over, `close` at the end."""
 
     folder: Path

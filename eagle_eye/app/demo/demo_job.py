@@ -11,11 +11,11 @@ from eagle_eye.clock import Clock
 from eagle_eye.rpc.control_client import call
 from eagle_eye.rpc.control_messages import ReleaseCommand
 
-from .deployment_reader import Record
+from .deployment_reader import DeploymentReader
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
+class DemoJob:
     """Server, nodes and one job. `command` is the training command; `folder` keeps state and logs."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Stage:
     on_look: Callable[[], None] = lambda: None
     """Called at each look, about 20 times a second."""
     cluster: LocalCluster = field(init=False)
-    record: Record = field(init=False)
+    record: DeploymentReader = field(init=False)
     server_address: str = ""
     _meeting: str = ""
 
@@ -48,7 +48,7 @@ class Stage:
         config_file = self.folder / "eagle-eye.toml"
         config_file.write_text(self.config.replace("{port}", str(port)))
         self.cluster = LocalCluster(folder=self.folder, config_file=config_file, clock=self.clock, state_dir=self.folder / "state")
-        self.record = Record.open(self.cluster.state_dir, f"{self.job}/run-1", self.clock)
+        self.record = DeploymentReader.open(self.cluster.state_dir, f"{self.job}/run-1", self.clock)
         if self.served:
             self.cluster.start_server(*self.server)
         for node in self.nodes:
@@ -65,10 +65,10 @@ class Stage:
             ],
         )  # fmt: skip
 
-    def kill_node(self, name: str, detail: str = "") -> drills.Struck:
+    def kill_node(self, name: str, detail: str = "") -> drills.ActiveDrill:
         """kill -9 of agent, launcher and workers of a node, and wait until they are gone."""
-        workers = [worker.pid for worker in drills.workers([self.cluster.run_dir(name)])]
-        struck = drills.node(name, [*self.cluster.pids(name), *workers], self.clock, detail=detail)
+        workers = [worker.pid for worker in drills.running_workers([self.cluster.run_dir(name)])]
+        struck = drills.kill_node(name, [*self.cluster.pids(name), *workers], self.clock, detail=detail)
         self.cluster.reap(name)
         return struck
 
@@ -76,9 +76,9 @@ class Stage:
         """Let a node that was left take part again."""
         call(self.server_address, "release", ReleaseCommand(node=name, person="demo"))
 
-    def workers(self) -> list[drills.Worker]:
+    def workers(self) -> list[drills.DrillTarget]:
         """Living workers of all nodes."""
-        return drills.workers([self.cluster.run_dir(node) for node in self.nodes])
+        return drills.running_workers([self.cluster.run_dir(node) for node in self.nodes])
 
     def full(self) -> bool:
         """Every node takes part, and a step was committed since."""

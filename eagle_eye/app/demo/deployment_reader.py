@@ -12,18 +12,18 @@ from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Incident, IncidentState, SchemaRecord
 
-from .step_trace import Trace
-from .verdict import Evidence
+from .fault_verdict import FaultRecords
+from .step_trace import StepTrace
 
 OVER = {IncidentState.HEALED, IncidentState.CLOSED}
 MOST = 10_000
 
 
 @dataclass(slots=True)
-class Record:
+class DeploymentReader:
     """Follows one job. Reads only; the ledger may come into being after this."""
 
-    trace: Trace
+    trace: StepTrace
     _ledger_file: Path
     _stream: EmbeddedStream
     _schemas: wire.Schemas = field(default_factory=wire.Schemas)
@@ -33,9 +33,9 @@ class Record:
     _closed: bool = False
 
     @classmethod
-    def open(cls, state_dir: Path, job: str, clock: Clock) -> "Record":
+    def open(cls, state_dir: Path, job: str, clock: Clock) -> "DeploymentReader":
         """`job`: the full name, tenant/name/run."""
-        return cls(Trace(job), state_dir / "ledger.sqlite", EmbeddedStream(state_dir / "stream", clock=clock))
+        return cls(StepTrace(job), state_dir / "ledger.sqlite", EmbeddedStream(state_dir / "stream", clock=clock))
 
     @property
     def latest(self) -> list[Incident]:
@@ -63,17 +63,17 @@ class Record:
         about = [kept for kept in self._kept if kept.opened >= since and kept.incident.culprits]
         return bool(about) and max(about, key=lambda kept: kept.opened).state in OVER
 
-    def evidence(self, since: float, before: float, until: float) -> Evidence:
+    def evidence(self, since: float, before: float, until: float) -> FaultRecords:
         """Everything that was written down between two faults."""
         ledger = self._opened()
         if ledger is None:
-            return Evidence(first=(), latest=(), outcomes=(), notices=(), until=until)
+            return FaultRecords(first=(), latest=(), outcomes=(), notices=(), until=until)
         about = [kept for kept in self._kept if since <= kept.opened < before and kept.incident.job == self.trace.job]
         revisions = [ledger.incident(kept.incident.id) for kept in about]
         accusing = [next((revision for revision in each if revision.culprits), each[0]) for each in revisions]
         outcomes = [outcome for kept in about for outcome in ledger.outcomes(incident=kept.incident.id)]
         notices = [notice for notice in ledger.notices(since=since, limit=MOST) if notice.time < before]
-        return Evidence(first=accusing, latest=[kept.incident for kept in about], outcomes=outcomes, notices=notices, until=until)
+        return FaultRecords(first=accusing, latest=[kept.incident for kept in about], outcomes=outcomes, notices=notices, until=until)
 
     def close(self) -> None:
         """Stop following; what was read stays, and so does the ledger."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class DemoFault:
     """One row of the demo."""
 
     kind: str
@@ -19,15 +19,15 @@ class Fault:
 
 
 FAULTS = (
-    Fault(kind="kill", name="worker killed (kill -9)", culprit="worker", causes=("worker killed",)),
-    Fault(kind="stop", name="worker stopped (SIGSTOP)", culprit="worker", causes=("worker stopped",)),
-    Fault(kind="hang", name="hang in Python, GIL free", culprit="worker", causes=("python hang",)),
-    Fault(kind="hang-gil", name="hang in Python, GIL held", culprit="worker", causes=("python hang",)),
-    Fault(kind="exception", name="CUDA-like error", culprit="worker", causes=("cuda error", "illegal memory access")),
-    Fault(kind="nan", name="NaN in a live parameter", culprit="worker", causes=("loss not finite",)),
-    Fault(kind="stream", name="stream stopped", culprit="nobody", causes=()),
-    Fault(kind="slow-node", name="node slowed down", culprit="node", causes=("slow node",)),
-    Fault(kind="node", name="node killed, not the coordinator's", culprit="node", causes=("node lost",), target="other"),
-    Fault(kind="node", name="node killed, the coordinator's", culprit="node", causes=("node lost",), target="coordinator"),
+    DemoFault(kind="kill", name="worker killed (kill -9)", culprit="worker", causes=("worker killed",)),
+    DemoFault(kind="stop", name="worker stopped (SIGSTOP)", culprit="worker", causes=("worker stopped",)),
+    DemoFault(kind="hang", name="hang in Python, GIL free", culprit="worker", causes=("python hang",)),
+    DemoFault(kind="hang-gil", name="hang in Python, GIL held", culprit="worker", causes=("python hang",)),
+    DemoFault(kind="exception", name="CUDA-like error", culprit="worker", causes=("cuda error", "illegal memory access")),
+    DemoFault(kind="nan", name="NaN in a live parameter", culprit="worker", causes=("loss not finite",)),
+    DemoFault(kind="stream", name="stream stopped", culprit="nobody", causes=()),
+    DemoFault(kind="slow-node", name="node slowed down", culprit="node", causes=("slow node",)),
+    DemoFault(kind="node", name="node killed, not the coordinator's", culprit="node", causes=("node lost",), target="other"),
+    DemoFault(kind="node", name="node killed, the coordinator's", culprit="node", causes=("node lost",), target="coordinator"),
 )
 """In this order: what costs a node comes last, since it has to be brought back each time."""

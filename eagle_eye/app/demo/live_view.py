@@ -10,19 +10,19 @@ from rich.text import Text
 
 from eagle_eye.types import Incident
 
-from .step_trace import Trace
-from .verdict import Row
+from .fault_verdict import FaultVerdict
+from .step_trace import StepTrace
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = ["fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"]
 
 
-def live(trace: Trace, incidents: Sequence[Incident], doing: str, now: float, began: float) -> RenderableType:
+def live(trace: StepTrace, incidents: Sequence[Incident], doing: str, now: float, began: float) -> RenderableType:
     """What the job does at this moment."""
     return Panel(Group(_job(trace, now), Text(), _incidents(incidents, now)), title=f"Eagle Eye  ·  {doing}", subtitle=f"{now - began:.0f} s", title_align="left")
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[FaultVerdict]) -> Table:
     """The verdict, one line a fault."""
     shown = Table(title="What was broken, what Eagle Eye made of it", header_style="bold")
     for column in COLUMNS:
@@ -33,14 +33,14 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[FaultVerdict]) -> str:
     """The same table for a README."""
     lines = [COLUMNS, ["---"] * len(COLUMNS)]
     lines += [[*_cells(row, _plain_verdict), "; ".join(row.wrongs) or "yes"] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def plain(row: Row) -> dict[str, object]:
+def plain(row: FaultVerdict) -> dict[str, object]:
     """A row for JSON."""
     return {
         "fault": row.fault.kind, "target": row.fault.target, "found_s": row.found_s, "culprit": row.culprit, "culprit_right": row.culprit_right,
@@ -49,7 +49,7 @@ def plain(row: Row) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _job(trace: Trace, now: float) -> Table:
+def _job(trace: StepTrace, now: float) -> Table:
     job = Table(box=None, show_header=False, pad_edge=False)
     job.add_column(style="dim")
     job.add_column()
@@ -92,7 +92,7 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def _cells(row: Row, verdict: Callable[[str, bool], str]) -> list[str]:
+def _cells(row: FaultVerdict, verdict: Callable[[str, bool], str]) -> list[str]:
     """All columns but the last."""
     return [
         row.fault.name,

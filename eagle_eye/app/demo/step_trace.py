@@ -1,4 +1,4 @@
-"""What a job did, step by step, as the stream recorded it: the judge's and the live view's eyes."""
+"""The committed steps, layouts and events of one job, as its stream recorded them; read by the verdicts and the live view."""
 
 import math
 import statistics
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from eagle_eye.types import Batch, Event, Layout, Record, StepReading
 
 Done = dict[str, dict[str, float]]
-"""Worker → its numbers for one step; `end` is the time at which it completed it."""
+"""Worker → its metrics for one step; `end` is the time at which it completed the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedStep:
     """A step that every worker of its epoch has completed."""
 
     number: int
@@ -29,18 +29,18 @@ class Committed:
 
 
 @dataclass(slots=True)
-class Trace:
+class StepTrace:
     """Layouts, events and committed steps of one job, in the order of the stream."""
 
     job: str
     layouts: list[Layout] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    steps: list[Committed] = field(default_factory=list)
+    steps: list[CommittedStep] = field(default_factory=list)
     """In the order of their ends; a number comes again when it was done again."""
     _open: dict[tuple[int, int], Done] = field(default_factory=lambda: defaultdict(dict))
 
     def feed(self, records: Iterable[Record]) -> None:
-        """Take what the stream delivered."""
+        """Add records of the stream, in their order."""
         for record in records:
             if isinstance(record, Batch) and record.job == self.job:
                 for block in record.blocks:
@@ -61,16 +61,16 @@ class Trace:
         """The highest step committed by then, -1 before the first."""
         return max((step.number for step in self.steps if step.end <= until), default=-1)
 
-    def after(self, time: float, *, epoch: int = 0) -> list[Committed]:
+    def after(self, time: float, *, epoch: int = 0) -> list[CommittedStep]:
         """Steps committed after a moment, in `epoch` or a later one."""
         return [step for step in self.steps if step.end > time and step.epoch >= epoch]
 
-    def throughput_per_worker(self, steps: Iterable[Committed]) -> float:
+    def throughput_per_worker(self, steps: Iterable[CommittedStep]) -> float:
         """Median tokens per second and worker; NaN without a step."""
         rates = [step.tokens / step.seconds / step.workers for step in steps if step.seconds > 0]
         return statistics.median(rates) if rates else math.nan
 
-    def steady_throughput(self, steps: Sequence[Committed], count: int) -> float:
+    def steady_throughput(self, steps: Sequence[CommittedStep], count: int) -> float:
         """The best that `count` steps in succession kept up: what else the machine did meanwhile does not count against the job."""
         windows = [steps[start : start + count] for start in range(max(1, len(steps) - count + 1))]
         return max((rate for rate in map(self.throughput_per_worker, windows) if not math.isnan(rate)), default=math.nan)
@@ -95,7 +95,7 @@ class Trace:
         mine = [done[worker] for worker in layout.workers]
         tokens = sum(numbers.get("tokens", math.nan) for numbers in mine)
         self.steps.append(
-            Committed(
+            CommittedStep(
                 number=number,
                 epoch=epoch,
                 end=max(numbers["end"] for numbers in mine),

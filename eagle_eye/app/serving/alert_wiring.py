@@ -1,4 +1,4 @@
-"""The alerts of a leader: what it needs of the process around it."""
+"""Builds the alert service of a leader, with the links and the heartbeat that its alerts carry."""
 
 import logging
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from remediation.operators.approval_links import ApprovalLinks
 log = logging.getLogger(__name__)
 
 STALLED_S = 10.0
-"""A runner that has written no mark for so long stands still, or its stream is away."""
+"""A runner that has written no mark for so long hangs, or its stream is away."""
 
 
-class Ticking:
-    """Whether every partition has an owner, and those of this process go on."""
+class PartitionHealth:
+    """Whether every partition has an owner, and the runners of this process make progress. Called by the alert service for its heartbeat."""
 
     def __init__(self, stream: Stream, ledger: Ledger, runners: Mapping[int, Runner], clock: Clock) -> None:
         self._stream = stream
@@ -30,17 +30,17 @@ class Ticking:
         self._runners = runners
         self._clock = clock
         self._seen: dict[int, tuple[int, float]] = {}
-        """Partition → (marks that were written, when that number was first seen)."""
+        """Partition → (number of marks written, monotonic time at which that number was first seen)."""
 
     def __call__(self) -> bool:
         try:
             owned = len(self._ledger.living(PARTITION, self._clock.now()))
-            return owned >= self._stream.partitions(OBSERVATIONS) and self._go_on()
+            return owned >= self._stream.partitions(OBSERVATIONS) and self._progressing()
         except EagleEyeError as error:
-            log.warning("whether all partitions are read is not known: %s", error)
+            log.warning("cannot check whether all partitions are read: %s", error)
             return False
 
-    def _go_on(self) -> bool:
+    def _progressing(self) -> bool:
         now, runners = self._clock.monotonic(), dict(self._runners)
         for partition, runner in runners.items():
             marks = runner.counts.marks
@@ -52,21 +52,21 @@ class Ticking:
 def alerts_of(
     config: Config, clock: Clock, notify: Notify, ledger: Ledger, engine: Engine, stream: Stream, runners: Mapping[int, Runner]
 ) -> AlertService:
-    """Told by the engine from now on. Raises ConfigError for a receiver that is not usable as it is configured."""
+    """An alert service that the engine notifies from now on. Raises ConfigError for a receiver with a wrong configuration."""
     links = ApprovalLinks(ledger, clock, url_of(config) if config.server.http else "")
-    ticking = Ticking(stream, ledger, runners, clock)
+    ticking = PartitionHealth(stream, ledger, runners, clock)
     alerts = AlertService(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=ticking, approval_link=links.link)
     engine.show_cases_to(alerts.look)
     return alerts
 
 
 def page_of(config: Config) -> str:
-    """The address of an incident's page, with `{incident}` in it."""
+    """URL of an incident's page, with the placeholder `{incident}`; '' without an HTTP port."""
     base = url_of(config)
     return f"{base}/incidents/{{incident}}" if base else ""
 
 
 def url_of(config: Config) -> str:
-    """How a browser reaches the HTTP port; '' where there is none."""
+    """URL of the HTTP port for a browser; '' without one."""
     base = config.server.public_url or (f"http://{config.server.http}" if config.server.http else "")
     return base.rstrip("/")

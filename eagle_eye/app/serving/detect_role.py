@@ -1,4 +1,4 @@
-"""What `detect` runs: a runner over each partition that this process owns, and its part in sharing them out."""
+"""The role `detect`: owns a share of the stream's partitions by leases, and runs the detectors over each of them."""
 
 import asyncio
 import logging
@@ -17,38 +17,39 @@ from eagle_eye.frames import Frame
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import ConfigChange, Incident, JobSnapshot
 
-from .leader_lease import this_process
-from .service_registry import Around, Running, of_partition
-from .thread_group import JOIN_S, Threads
+from .leader_lease import new_holder
+from .process_context import ProcessContext
+from .service_registry import ServiceGroup, partition_services
+from .thread_group import JOIN_S, ThreadGroup
 
 log = logging.getLogger(__name__)
 
 ROUNDS = 8.0
-"""Looks at the leases within the time of one."""
+"""Rounds of partition ownership within one lease."""
 LOOK_S = 0.1
 
 
-class Detect:
-    """The detecting side of a process."""
+class DetectRole:
+    """Runs until `stop` is set; the partitions are assigned in a thread of its own."""
 
-    def __init__(self, around: Around, lease_s: float, stop: threading.Event) -> None:
-        self._around = around
+    def __init__(self, context: ProcessContext, lease_s: float, stop: threading.Event) -> None:
+        self._context = context
         self._lease_s = lease_s
         self._stop = stop
-        self._threads = Threads()
-        self._detectors = plugin_wiring.detectors(around.config)
+        self._threads = ThreadGroup()
+        self._detectors = plugin_wiring.detectors(context.config)
         """Each job gets copies of its own."""
 
     async def run(self) -> None:
-        """Until told to stop. Raises EagleEyeError for what ended a runner."""
-        self._threads.start("partitions", self._share)
+        """Run until `stop` is set. Raises EagleEyeError for the first runner that failed."""
+        self._threads.start("partitions", self._assign)
         while not (self._stop.is_set() or self._threads.stop.is_set()):
             await asyncio.sleep(LOOK_S)
         await self._threads.join()
         if self._threads.failed is not None:
             raise EagleEyeError(f"detection had to stop: {self._threads.failed}") from self._threads.failed
 
-    def _share(self) -> None:
+    def _assign(self) -> None:
         ownership = self._ownership()
         if ownership is None:
             return
@@ -60,27 +61,27 @@ class Detect:
             ownership.close()
 
     def _ownership(self) -> PartitionOwnership | None:
-        """Once the stream tells how many partitions there are; None if told to stop before."""
-        around, begin = self._around, partial(Watching, self._around, self._threads, self._detectors)
-        said = ""
+        """Made once the stream answers how many partitions it has; None when stopped before."""
+        context, begin = self._context, partial(PartitionWorker, self._context, self._threads, self._detectors)
+        reported = ""
         while not self._threads.stop.is_set():
             try:
-                count = around.stream.partitions(OBSERVATIONS)
+                count = context.stream.partitions(OBSERVATIONS)
             except EagleEyeError as error:
-                if str(error) != said:
+                if str(error) != reported:
                     log.warning("waiting for the stream: %s", error)
-                said = str(error)
+                reported = str(error)
                 self._threads.stop.wait(1.0)
             else:
-                return PartitionOwnership(around.ledger, this_process(), begin, partitions=count, lease_s=self._lease_s, clock=around.clock)
+                return PartitionOwnership(context.ledger, new_holder(), begin, partitions=count, lease_s=self._lease_s, clock=context.clock)
         return None
 
 
-class Watching:
-    """The work on one partition: its runner and what belongs to it, in a thread of its own. Made means begun."""
+class PartitionWorker:
+    """A thread that runs the detectors over one partition, with its services. The constructor starts it."""
 
-    def __init__(self, around: Around, threads: Threads, detectors: Prototypes, partition: int, term: int) -> None:
-        self._around = around
+    def __init__(self, context: ProcessContext, threads: ThreadGroup, detectors: Prototypes, partition: int, term: int) -> None:
+        self._context = context
         self._detectors = detectors
         self._partition = partition
         self._term = term
@@ -95,7 +96,7 @@ class Watching:
 
     @property
     def ended(self) -> bool:
-        """Nothing of it goes on."""
+        """Whether its thread has ended."""
         return not self._thread.is_alive()
 
     def stop(self) -> None:
@@ -103,44 +104,44 @@ class Watching:
         self._stop.set()
 
     def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait until it has ended, at most JOIN_S."""
         self._thread.join(JOIN_S)
 
     def _work(self) -> None:
-        runners, partition = self._around.runners, self._partition
-        runner = self._runner = runners[partition] = runner_of(self._around, self._detectors, partition, self._term)
-        services = Running(of_partition(self._around, partition))
+        runners, partition = self._context.runners, self._partition
+        runner = self._runner = runners[partition] = runner_of(self._context, self._detectors, partition, self._term)
+        services = ServiceGroup(partition_services(self._context, partition))
         services.start()
         try:
             runner.run(self._stop)
         finally:
             services.stop()
-            self._around.histories.pop(partition, None)
+            self._context.histories.pop(partition, None)
             if runners.get(partition) is runner:
                 del runners[partition]
 
 
-def runner_of(around: Around, detectors: Prototypes, partition: int, term: int) -> Runner:
+def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, term: int) -> Runner:
     """The runner of a partition; `term` becomes the generation of its marks."""
-    config, clock, tell = around.config, around.clock, around.notices.put
+    config, clock, on_notice = context.config, context.clock, context.notices.put
     lessons = learners((name, type(detector)) for name, detector in detectors)
 
     def on_incidents(_incidents: Sequence[Incident]) -> None:
-        around.nudge.set()
+        context.nudge.set()
 
     def on_snapshots(snapshots: Sequence[JobSnapshot]) -> None:
-        around.nudge.set()
-        if around.metrics is not None:
+        context.nudge.set()
+        if context.metrics is not None:
             for snapshot in snapshots:
-                around.metrics.follow(snapshot)
+                context.metrics.follow(snapshot)
 
     def on_frame(frame: Frame) -> None:
-        if around.metrics is not None:
-            around.metrics.hear(frame.events)
+        if context.metrics is not None:
+            context.metrics.hear(frame.events)
 
     return Runner(
-        around.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
-        on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=tell,
+        context.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
+        on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=on_notice,
         records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
-        learning=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=tell),
+        learning=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=on_notice),
     )  # fmt: skip

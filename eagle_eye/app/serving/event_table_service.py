@@ -1,4 +1,4 @@
-"""Keeps the answers to the next event ready: works the table out when something changed, writes it down, tells the coordinators."""
+"""Keeps the event table up to date: recomputes the precomputed plans after a change, saves them, sends them to the coordinators."""
 
 import logging
 import threading
@@ -12,21 +12,21 @@ from remediation.engine.engine import Engine
 from remediation.job_commands.commander import Commander
 
 LOOK_S = 0.5
-"""So often it is looked whether anything has changed."""
-TOLD_S = 5.0
-"""A coordinator that does not answer by then does without: what it may do itself it does anyway."""
+"""Between two checks whether anything has changed."""
+SEND_TIMEOUT_S = 5.0
+"""Time-out of sending them to a coordinator, which does what it may do by itself also without them."""
 log = logging.getLogger(__name__)
 
 
-class Foreseeing:
-    """A thread of the leader's. A job that cannot be reached keeps what it had, which is void after the job's next epoch."""
+class EventTableService:
+    """A thread of the leader. A job that cannot be reached keeps its old plans, which are void after the job's next epoch."""
 
     def __init__(self, engine: Engine, ledger: Ledger, commander: Commander) -> None:
         self._engine = engine
         self._ledger = ledger
         self._commander = commander
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="foreseeing", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="event-table", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -38,25 +38,25 @@ class Foreseeing:
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):
             if self._engine.leads():
-                self._look()
+                self._refresh()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         try:
             plans = self._engine.precomputed_plans.renew()
             if plans is None:
                 return
             self._ledger.save_standing(plans)
-            self._ledger.save_throughputs(self._engine.reached())  # what the table was made with
+            self._ledger.save_throughputs(self._engine.reached())  # those that the table was computed with
         except EagleEyeError as error:
-            log.warning("no answers stand ready for the next event: %s", error)
+            log.warning("the event table was not recomputed: %s", error)
             return
         for job in sorted({job for plan in plans for job in plan.epochs}):
-            self._tell(job, self._engine.precomputed_plans.of_job(job))
+            self._send(job, self._engine.precomputed_plans.of_job(job))
 
-    def _tell(self, job: str, plans: tuple[PrecomputedPlan, ...]) -> None:
-        carrier = Plan(id="", incident="", action="standing", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # said again, it does no harm
+    def _send(self, job: str, plans: tuple[PrecomputedPlan, ...]) -> None:
+        carrier = Plan(id="", incident="", action="standing", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # sent again, it does no harm
         arguments = {"plans": [msgspec.to_builtins(plan) for plan in plans]}
         try:
-            self._commander.command(job, "standing", arguments, plan=carrier, step=f"standing {job}", epoch=0, timeout=TOLD_S)
+            self._commander.command(job, "standing", arguments, plan=carrier, step=f"standing {job}", epoch=0, timeout=SEND_TIMEOUT_S)
         except (EagleEyeError, TimeoutError) as error:
-            log.info("%s was not told which plans stand: %s", job, error or type(error).__name__)
+            log.info("the precomputed plans were not sent to %s: %s", job, error or type(error).__name__)

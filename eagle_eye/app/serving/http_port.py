@@ -1,4 +1,4 @@
-"""The HTTP port of a process: what it shows of the process, and where alerts of the site come in."""
+"""The HTTP port of a server process: /healthz, /metrics, approval links, and the hook for Alertmanager."""
 
 import asyncio
 import math
@@ -17,31 +17,31 @@ from eagle_eye.web import alertmanager_hook, approval_page, health
 from eagle_eye.web.health import HealthReport
 from eagle_eye.web.http_server import Route, WebServer, incident_redirect, metrics_route
 
-from .service_registry import Around
+from .leader_lease import LEASE
+from .process_context import ProcessContext
 
-LEASE = "leader"
 BEAT_WAIT_S = 1.0
 
 
-class Looks:
-    """Looks at a process: its health, and figures for /metrics. Any thread may ask."""
+class ProcessStatus:
+    """HealthReport of this process for /healthz, and its samples for /metrics. Called by any thread of the HTTP server."""
 
-    def __init__(self, around: Around, loop: asyncio.AbstractEventLoop) -> None:
-        self._around = around
+    def __init__(self, context: ProcessContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
         self._loop = loop
-        self._beat = around.clock.monotonic()
+        self._beat = context.clock.monotonic()
 
     def health(self) -> HealthReport:
-        """Asks stream, ledger and the main loop."""
-        around, now = self._around, self._around.clock.now()
+        """Asks stream, ledger and the event loop; takes up to BEAT_WAIT_S when the loop is busy."""
+        context, now = self._context, self._context.clock.now()
         lease, ledger = self._leader()
-        last = [runner.counts.last_tick for runner in list(around.runners.values())]
+        last = [runner.counts.last_tick for runner in list(context.runners.values())]
         return HealthReport(
-            role=around.config.server.role,
-            leads=around.leading is not None,
+            role=context.config.server.role,
+            leads=context.leading is not None,
             leader=str(lease) if lease is not None and lease.until > now else "",
             term=lease.term if lease is not None else 0,
-            partitions=tuple(sorted(around.runners)),
+            partitions=tuple(sorted(context.runners)),
             stream=self._stream_away(),
             ledger=ledger,
             tick_age_s=max((now - tick for tick in last if math.isfinite(tick)), default=None),
@@ -49,14 +49,14 @@ class Looks:
         )
 
     def figures(self) -> ProcessMetrics:
-        """For a scrape."""
-        around, leading = self._around, self._around.leading
+        """Samples for one scrape of /metrics."""
+        context, leading = self._context, self._context.leading
         lease, ledger = self._leader()
         spool = leading.writer.status() if leading is not None else None
         return ProcessMetrics(
-            role=around.config.server.role,
+            role=context.config.server.role,
             leads=leading is not None,
-            leads_since=lease.since if lease is not None and leading is not None and lease.term == leading.term else around.clock.now(),
+            leads_since=lease.since if lease is not None and leading is not None and lease.term == leading.term else context.clock.now(),
             term=lease.term if lease is not None else 0,
             stream_away=bool(self._stream_away()),
             ledger_away=bool(ledger),
@@ -70,26 +70,26 @@ class Looks:
         )
 
     def _leader(self) -> tuple[Lease | None, str]:
-        """(the leader's lease, why the ledger does not answer)"""
+        """(the leader's lease, the error of a ledger that does not answer or '')"""
         try:
-            return self._around.ledger.holder_of(LEASE), ""
+            return self._context.ledger.holder_of(LEASE), ""
         except LedgerError as error:
             return None, str(error)
 
     def _stream_away(self) -> str:
         try:
-            self._around.stream.end(OBSERVATIONS, 0)
+            self._context.stream.end(OBSERVATIONS, 0)
         except EagleEyeError as error:
             return str(error)
         return ""
 
     def _partitions(self) -> Iterable[PartitionMetrics]:
-        now = self._around.clock.now()
-        for partition, runner in sorted(self._around.runners.items()):
+        now = self._context.clock.now()
+        for partition, runner in sorted(self._context.runners.items()):
             try:
-                lag = max(0, self._around.stream.end(OBSERVATIONS, partition) - runner.offset)
+                lag = max(0, self._context.stream.end(OBSERVATIONS, partition) - runner.offset)
             except EagleEyeError:
-                continue  # eagle_eye_stream_away tells
+                continue  # eagle_eye_stream_away reports it
             counts = runner.counts
             yield PartitionMetrics(
                 partition=partition, lag_records=lag, lag_s=max(0.0, now - counts.newest) if lag and math.isfinite(counts.newest) else 0.0,
@@ -98,45 +98,45 @@ class Looks:
             )  # fmt: skip
 
     def _beat_age(self) -> float:
-        """Seconds since the main loop last answered; it is asked now."""
+        """Seconds since the event loop last answered; asks it now."""
         asked = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
         try:
             asked.result(BEAT_WAIT_S)
         except TimeoutError:
             asked.cancel()
-            return self._around.clock.monotonic() - self._beat
-        self._beat = self._around.clock.monotonic()
+            return self._context.clock.monotonic() - self._beat
+        self._beat = self._context.clock.monotonic()
         return 0.0
 
 
-def http_port(around: Around) -> WebServer:
-    """The port of a process, with `around.metrics` to feed. Call it in the main loop. Raises ConfigError."""
-    server = around.config.server
-    looks = Looks(around, asyncio.get_running_loop())
-    metrics = around.metrics = Metrics(looks.figures, around.ledger, around.clock)
-    metrics.add(HistoryMetrics(lambda: [history.figures for history in list(around.histories.values())]))
-    gate = Authorization.of(around.config, server.http, around.clock)
-    deciding = approval_page.route(lambda: _desk(around), gate, around.clock)
-    doors = [*health.routes(looks.health), metrics_route(metrics.scrape), _hook(around, metrics), deciding, incident_redirect(server.dashboard_url)]
+def http_port(context: ProcessContext) -> WebServer:
+    """The web server of a process; sets `context.metrics`. Called in the event loop. Raises ConfigError."""
+    server = context.config.server
+    status = ProcessStatus(context, asyncio.get_running_loop())
+    metrics = context.metrics = Metrics(status.figures, context.ledger, context.clock)
+    metrics.add(HistoryMetrics(lambda: [history.figures for history in list(context.histories.values())]))
+    gate = Authorization.of(context.config, server.http, context.clock)
+    deciding = approval_page.door(lambda: _desk(context), gate, context.clock)
+    doors = [*health.doors(status.health), metrics_door(metrics.scrape), _hook(context, metrics), deciding, incident_redirect.door(server.dashboard_url)]
     return WebServer(server.http, doors, gate=gate, insecure=server.insecure)
 
 
-def _hook(around: Around, metrics: Metrics) -> Route:
-    config = around.config.hooks
-    hook = alertmanager_hook.AlertmanagerHook(config, layouts=lambda: _layouts(around), write=lambda events: _append(around, events), boot=around.boot)
+def _hook(context: ProcessContext, metrics: Metrics) -> Door:
+    config = context.config.hooks
+    hook = alertmanager_hook.AlertmanagerHook(config, layouts=lambda: _layouts(context), write=lambda events: _append(context, events), boot=context.boot)
     metrics.add(hook)
     token = secret_of(config.token_file, "EAGLE_EYE_HOOKS_TOKEN", "hooks.token_file")
     return alertmanager_hook.route(hook, max_bytes=config.max_bytes, token=token)
 
 
-def _desk(around: Around) -> approval_page.LeaderAccess | None:
-    leading = around.leading
-    return approval_page.LeaderAccess(engine=leading.engine, book=leading.ledger) if leading is not None else None
+def _desk(context: ProcessContext) -> approval_page.Desk | None:
+    leading = context.leading
+    return approval_page.Desk(engine=leading.engine, book=leading.ledger) if leading is not None else None
 
 
-def _layouts(around: Around) -> list[Layout]:
-    return [facts.layout for facts in around.ledger.jobs().values()]
+def _layouts(context: ProcessContext) -> list[Layout]:
+    return [facts.layout for facts in context.ledger.jobs().values()]
 
 
-def _append(around: Around, events: Sequence[Event]) -> None:
-    around.stream.append(OBSERVATIONS, [(event.job, wire.encode(event)) for event in events])
+def _append(context: ProcessContext, events: Sequence[Event]) -> None:
+    context.stream.append(OBSERVATIONS, [(event.job, wire.encode(event)) for event in events])

@@ -1,6 +1,6 @@
-"""What `lead` runs: it stands by, leads while the lease is its own, and stands by again.
+"""The role `lead`: stands by until it gets the leader's lease, leads while it holds it, and stands by again.
 
-One thread drives the engine, each action has one of its own; the control channel lives in the event loop.
+One thread runs the engine, each action has a thread of its own; the control channel runs in the event loop.
 """
 
 import asyncio
@@ -28,103 +28,104 @@ from remediation.engine.engine import Engine
 from remediation.engine.intake import TOPICS, Intake
 from remediation.engine.leader import Leader, SessionCommander
 
-from .leader_lease import LEASE, Seat
-from .service_registry import Around, Leading, Running, of_leader
-from .thread_group import Threads
+from .leader_lease import LEASE, LeaderLease
+from .process_context import LeaderContext, ProcessContext
+from .service_registry import ServiceGroup, leader_services
+from .thread_group import ThreadGroup
 
 log = logging.getLogger(__name__)
 
-LOOKS = 16
-"""Of a standby at the lease, within the time of one."""
+TRIES_PER_LEASE = 16
+"""How often a standby tries to get the lease within the length of one."""
 ENGINE_PERIOD_S = 0.05
 READ_S = 0.5
-"""So often the topics are read without having been told of news."""
+"""The topics are read at least this often, also without a nudge."""
 STEPS_AT_ONCE = 8
 SETTLE_S = 0.1
 
 
-class Lead:
-    """The leader's side of a process, or a standby's."""
+class LeadRole:
+    """Standby and leader in turn, until `stop` is set."""
 
-    def __init__(self, around: Around, listen: str, lease_s: float, stop: threading.Event) -> None:
-        self._around = around
+    def __init__(self, context: ProcessContext, listen: str, lease_s: float, stop: threading.Event) -> None:
+        self._context = context
         self._listen = listen
         self._lease_s = lease_s
         self._stop = stop
 
     async def run(self) -> None:
-        """Until told to stop. Raises what ended a term other than the loss of the lease."""
+        """Run until `stop` is set. Raises the error that ended a term, unless that is the loss of the lease."""
         while not self._stop.is_set():
-            seat = Seat(self._around.ledger, self._lease_s, self._around.clock)
-            if await self._stand_by(seat):
+            lease = LeaderLease(self._context.ledger, self._lease_s, self._context.clock)
+            if await self._stand_by(lease):
                 try:
-                    await self._lead(seat)
+                    await self._lead(lease)
                 except (Stale, LedgerUnavailable) as error:
-                    log.warning("the term %d is over: %s", seat.term, error)
+                    log.warning("term %d is over: %s", lease.term, error)
                 finally:
-                    await asyncio.to_thread(seat.resign)
+                    await asyncio.to_thread(lease.resign)
 
-    async def _stand_by(self, seat: Seat) -> bool:
-        """True once the lease is ours, False when told to stop before."""
-        named = ""
+    async def _stand_by(self, lease: LeaderLease) -> bool:
+        """True once this process holds the lease, False when stopped before."""
+        reported = ""
         while not self._stop.is_set():
             try:
-                if await asyncio.to_thread(seat.take):
+                if await asyncio.to_thread(lease.acquire):
                     return True
-                reason = f"{seat.holder} leads on this ledger; taking over when it ends"
+                reason = f"{lease.holder} leads on this ledger; taking over when it ends"
             except EagleEyeError as error:
                 reason = str(error)
-            if reason != named:
-                named = reason
+            if reason != reported:
+                reported = reason
                 log.warning("standing by: %s", reason)
-            await asyncio.sleep(seat.lease_s / LOOKS)
+            await asyncio.sleep(lease.lease_s / TRIES_PER_LEASE)
         return False
 
-    async def _lead(self, seat: Seat) -> None:
-        ledger = open_ledger(self._around.config, patience_s=SERVER_PATIENCE_S)
-        ledger.write_as(LEASE, seat.term)
+    async def _lead(self, lease: LeaderLease) -> None:
+        ledger = open_ledger(self._context.config, patience_s=SERVER_PATIENCE_S)
+        ledger.write_as(LEASE, lease.term)
         try:
-            await Term(self._around, self._listen, seat, ledger).run(self._stop)
+            await LeaderTerm(self._context, self._listen, lease, ledger).run(self._stop)
         finally:
             ledger.close()
 
 
-class Term:
-    """One term of a leader, from its first moment to its last."""
+class LeaderTerm:
+    """One term of a leader: engine, control channel and services, from the lease to its loss."""
 
-    def __init__(self, around: Around, listen: str, seat: Seat, ledger: Ledger) -> None:
-        self._around = around
+    def __init__(self, context: ProcessContext, listen: str, lease: LeaderLease, ledger: Ledger) -> None:
+        self._context = context
         self._listen = listen
-        self._seat = seat
+        self._lease = lease
         self._ledger = ledger
-        self._threads = Threads()
-        config, clock = around.config, around.clock
+        self._threads = ThreadGroup()
+        config, clock = context.config, context.clock
         writer = SpooledWriter(
-            around.stream, config.state / "spool", clock=clock, name="leader", on_notice=around.notices.put,
+            context.stream, config.state / "spool", clock=clock, name="leader", on_notice=context.notices.put,
             confirmed_by=confirmed_by(config.stream),
         )  # fmt: skip
         commander = SessionCommander(asyncio.get_running_loop())
         actions = plugin_wiring.actions(config, {"commander": commander, "ledger": ledger, "clock": clock})
         engine = Engine(
-            ledger=ledger, actions=actions, guards=plugin_wiring.guards(config), clock=clock, policy=plugin_wiring.policy(config), leads=lambda: seat.ours,
+            ledger=ledger, actions=actions, guards=plugin_wiring.guards(config), clock=clock, policy=plugin_wiring.policy(config), leads=lambda: lease.ours,
             publish=lambda job, outcome: writer.write(OUTCOMES, job, msgspec.json.encode(outcome), keep=True),
         )  # fmt: skip
         engine.resume()
         leader = Leader(
-            term=seat.term, lease_s=config.server.lease_s, ledger=ledger, operator=engine,
-            write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=clock, boot=seat.boot,
+            term=lease.term, lease_s=config.server.lease_s, ledger=ledger, operator=engine,
+            write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=clock, boot=lease.boot,
         )  # fmt: skip
-        self._control = control_server(around, leader, listen, seat.term)
+        self._control = control_server(context, leader, listen, lease.term)
         commander.bind(leader, self._control.command)
         notify = actions.get("notify")
-        self._leading = Leading(
-            term=seat.term, ledger=ledger, engine=engine, leader=leader, writer=writer, commander=commander, notify=notify if isinstance(notify, Notify) else None
+        self._leading = LeaderContext(
+            term=lease.term, ledger=ledger, engine=engine, leader=leader, writer=writer, commander=commander, notify=notify if isinstance(notify, Notify) else None
         )
 
     async def run(self, stop: threading.Event) -> None:
-        """Lead until told to stop, or until another does. Raises EagleEyeError for what failed."""
+        """Lead until `stop` is set, or another server takes the lease over. Raises EagleEyeError for the first thread that failed."""
         leading, threads = self._leading, self._threads
-        services = Running(of_leader(self._around, leading))
+        services = ServiceGroup(leader_services(self._context, leading))
         threads.start("lease", self._keep)
         try:
             await self._control.start()
@@ -134,7 +135,7 @@ class Term:
                 leading.leader.settle()
                 await asyncio.sleep(SETTLE_S)
         finally:
-            self._around.leading = None
+            self._context.leading = None
             await self._control.stop()
             await asyncio.to_thread(services.stop)
             await threads.join()
@@ -143,49 +144,49 @@ class Term:
             raise EagleEyeError(f"the server had to stop: {threads.failed}") from threads.failed
 
     def _begin(self) -> None:
-        around, leading, threads = self._around, self._leading, self._threads
-        intake = Intake(around.stream, self._ledger, leading.engine, around.clock)
+        context, leading, threads = self._context, self._leading, self._threads
+        intake = Intake(context.stream, self._ledger, leading.engine, context.clock)
         for topic in TOPICS:
-            threads.start(topic, partial(intake.look, topic, around.nudge, threads.stop))
+            threads.start(topic, partial(intake.look, topic, context.nudge, threads.stop))
         threads.start("engine", partial(self._decide, intake))
-        around.leading = leading
+        context.leading = leading
         log.info("leading in term %d, control channel on %s", leading.term, self._listen)
-        around.notices.put(Notice(name="leader.began", time=around.clock.now(), message=f"{socket.gethostname()} leads in term {leading.term}"))
+        context.notices.put(Notice(name="leader.elected", time=context.clock.now(), message=f"{socket.gethostname()} leads in term {leading.term}"))
 
     def _decide(self, intake: Intake) -> None:
-        """The engine's thread. A ledger that is another leader's by now, or away for long, ends the term and not the process."""
+        """The engine's thread. A ledger that another leader has fenced, or that is away for long, ends the term and not the process."""
         try:
-            drive(self._leading.engine, intake, self._around.nudge, self._threads.stop, self._around.clock)
+            drive(self._leading.engine, intake, self._context.nudge, self._threads.stop, self._context.clock)
         except (Stale, LedgerUnavailable) as error:
-            log.warning("the term %d is over: %s", self._seat.term, error)
+            log.warning("term %d is over: %s", self._lease.term, error)
             self._threads.stop.set()
 
     def _keep(self) -> None:
-        """Renew the lease. While the ledger does not answer nothing is done; the term goes on unless another has taken over meanwhile."""
-        seat, told = self._seat, False
-        while not self._threads.stop.wait(seat.lease_s / 4):
+        """Renew the lease. While the ledger does not answer the engine does nothing; the term goes on unless another server has taken over."""
+        lease, reported = self._lease, False
+        while not self._threads.stop.wait(lease.lease_s / 4):
             try:
-                if not seat.renew():
-                    log.warning("another server has taken over from term %d: standing by", seat.term)
+                if not lease.renew():
+                    log.warning("another server has taken over from term %d: standing by", lease.term)
                     self._threads.stop.set()
-                told = False
+                reported = False
             except EagleEyeError as error:
-                if not told:
-                    log.warning("the lease cannot be renewed, and nothing is done once it has run out: %s", error)
-                told = True
+                if not reported:
+                    log.warning("the leader's lease cannot be renewed; the engine does nothing once it has run out: %s", error)
+                reported = True
 
 
-def control_server(around: Around, leader: Leader, listen: str, term: int) -> ControlServer:
-    """The control channel, on the address and with the rhythm of the configuration. Raises ControlError."""
-    server = around.config.server
+def control_server(context: ProcessContext, leader: Leader, listen: str, term: int) -> ControlServer:
+    """The control channel, with address, lease and credentials of the configuration. Raises ControlError."""
+    server = context.config.server
     return ControlServer(
-        leader, listen, term=term, heartbeat_s=server.lease_s / 4, lease_s=server.lease_s, clock=around.clock, insecure=server.insecure,
-        credentials=Credentials.of(around.config.access, around.clock), gate=Authorization.of(around.config, listen, around.clock),
+        leader, listen, term=term, heartbeat_s=server.lease_s / 4, lease_s=server.lease_s, clock=context.clock, insecure=server.insecure,
+        credentials=Credentials.of(context.config.access, context.clock), gate=Authorization.of(context.config, listen, context.clock),
     )  # fmt: skip
 
 
 def drive(engine: Engine, intake: Intake, nudge: threading.Event, stop: threading.Event, clock: Clock) -> None:
-    """The engine's loop: whatever is to be read at once, and its own clock about twenty times a second."""
+    """The engine's loop: reads new records at once, and calls engine.tick about twenty times a second."""
     read_at = clock.monotonic()
     while not stop.is_set():
         if nudge.wait(ENGINE_PERIOD_S) or clock.monotonic() >= read_at:

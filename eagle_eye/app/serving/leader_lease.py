@@ -1,4 +1,4 @@
-"""The leader's lease: ours for one term, or another's."""
+"""The leader's lease in the ledger: one process holds it, for one term."""
 
 import logging
 import os
@@ -14,27 +14,27 @@ log = logging.getLogger(__name__)
 LEASE = "leader"
 
 
-def this_process() -> LeaseHolder:
-    """A holder of leases with a life of its own."""
+def new_holder() -> LeaseHolder:
+    """This process as a holder of leases, with a new random id."""
     return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), boot=secrets.token_hex(6))
 
 
-class Seat:
-    """Taken by one process at a time; of one term."""
+class LeaderLease:
+    """One process's hold on the lease, for one term. Not thread-safe but for `ours`."""
 
     def __init__(self, ledger: Ledger, lease_s: float, clock: Clock) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._holder = this_process()
-        """Of one term: who loses the lease comes back as somebody else, under a new term."""
+        self._holder = new_holder()
+        """Used for one term: a process that lost the lease gets it again as a new holder, under a new term."""
         self.lease_s = lease_s
         self.term = 0
         self._until = 0.0
-        """Monotonic time until which the lease is ours for sure."""
+        """Monotonic time until which this process holds the lease for sure."""
 
     @property
     def ours(self) -> bool:
-        """Asked before every step of an action: a leader whose lease may have run out does nothing."""
+        """Whether this process holds it for sure. Checked before every step of an action."""
         return self._clock.monotonic() < self._until
 
     @property
@@ -42,8 +42,8 @@ class Seat:
         """Random id of this term of this process."""
         return self._holder.boot
 
-    def take(self) -> bool:
-        """Take it if it is free. Raises LedgerError."""
+    def acquire(self) -> bool:
+        """Get it if it is free; False if another process holds it. Raises LedgerError."""
         asked = self._clock.monotonic()
         term = self._ledger.acquire(LEASE, self._holder, self.lease_s, self._clock.now())
         if term is not None:
@@ -51,14 +51,14 @@ class Seat:
         return term is not None
 
     def renew(self) -> bool:
-        """False once another has it. Raises LedgerError; then it is ours until it runs out, and again if nobody took it."""
+        """Extend it; False once another process has it. Raises LedgerError; the lease then runs out unless a later call succeeds."""
         asked = self._clock.monotonic()
         renewed = self._ledger.renew(LEASE, self._holder, self.term, self.lease_s, self._clock.now())
         self._until = asked + self.lease_s if renewed else 0.0
         return renewed
 
     def resign(self) -> None:
-        """Give it up, so that the next one need not wait; a ledger that is away lets it run out."""
+        """Give it up, so that a standby need not wait until it runs out. An error is logged only."""
         self._until = 0.0
         try:
             self._ledger.resign(LEASE, self._holder, self._clock.now())
@@ -67,5 +67,5 @@ class Seat:
 
     @property
     def holder(self) -> str:
-        """Who has it, in words."""
+        """The process that holds it, as text. Raises LedgerError."""
         return str(self._ledger.holder_of(LEASE))

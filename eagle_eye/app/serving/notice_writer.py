@@ -1,4 +1,4 @@
-"""Notices on their way to the ledger: whoever has one to tell does not wait for it."""
+"""Writes notices to the ledger in a thread of its own, so that its callers do not wait for the database."""
 
 import logging
 import threading
@@ -12,12 +12,12 @@ from eagle_eye.types import Notice
 log = logging.getLogger(__name__)
 
 KEPT = 1000
-"""Notices that wait while the ledger is away; further ones are in the log alone."""
+"""Notices that are queued while the ledger is away; further ones go to the log alone."""
 RETRY_S = 1.0
 
 
-class Notices:
-    """A thread that writes them down, in order, as soon as the ledger takes them."""
+class NoticeWriter:
+    """A thread that saves notices in order, and retries every RETRY_S while the ledger is away."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
@@ -27,17 +27,17 @@ class Notices:
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
 
     def put(self, notice: Notice) -> None:
-        """Returns at once."""
+        """Queue a notice; returns at once. It is only logged when KEPT notices wait already."""
         try:
             self._waiting.put_nowait(notice)
         except Full:
-            log.warning("the ledger takes no notices; this one is lost to it: %s: %s", notice.name, notice.message)
+            log.warning("the ledger does not answer and the queue is full; this notice is not saved: %s: %s", notice.name, notice.message)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, if the ledger takes it now."""
+        """Save what is queued if the ledger answers, and end."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -57,7 +57,7 @@ class Notices:
                 self._ledger.save_notice(notice)
             except EagleEyeError as error:
                 if self._stop.wait(RETRY_S):
-                    log.warning("the ledger is away; notices are lost to it, from %s: %s on: %s", notice.name, notice.message, error)
+                    log.warning("the ledger does not answer; notices from '%s: %s' on are not saved: %s", notice.name, notice.message, error)
                     return False
             else:
                 return True

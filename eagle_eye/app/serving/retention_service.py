@@ -1,4 +1,4 @@
-"""Keeps the ledger from growing for ever, while this process leads."""
+"""Deletes old rows of the ledger, while this process leads."""
 
 import logging
 import threading
@@ -12,15 +12,15 @@ EVERY_S = 3600.0
 log = logging.getLogger(__name__)
 
 
-class Sweeping:
-    """A thread that removes what ended longer than `retention_s` ago: a minute after the beginning, then every hour."""
+class RetentionService:
+    """A thread that deletes what ended longer than `retention_s` ago: FIRST_S after its start, then every EVERY_S."""
 
     def __init__(self, ledger: Ledger, retention_s: float, clock: Clock) -> None:
         self._ledger = ledger
         self._retention_s = retention_s
         self._clock = clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sweeping", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -34,9 +34,9 @@ class Sweeping:
         while not self._stop.wait(pause):
             pause = EVERY_S
             try:
-                gone = self._ledger.sweep(self._clock.now() - self._retention_s)
+                deleted = self._ledger.sweep(self._clock.now() - self._retention_s)
             except EagleEyeError as error:
-                log.warning("the ledger was not swept: %s", error)
+                log.warning("old rows of the ledger were not deleted: %s", error)
             else:
-                if gone:
-                    log.info("%d rows of the ledger were older than %g days and are gone", gone, self._retention_s / 86_400)
+                if deleted:
+                    log.info("deleted %d rows of the ledger older than %g days", deleted, self._retention_s / 86_400)

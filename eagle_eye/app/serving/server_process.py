@@ -1,4 +1,4 @@
-"""One process of the server, from its first moment to its last."""
+"""`eagle-eye server` as a process: checks its configuration, opens ledger and stream, and runs its roles."""
 
 import asyncio
 import logging
@@ -7,23 +7,28 @@ import signal
 import threading
 from collections.abc import Coroutine
 
+from eagle_eye.access import Authorization
+from eagle_eye.access.certificates import CertificateKind
+from eagle_eye.access.credentials import Credentials
+from eagle_eye.access.listen_address import refuse_open
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
 from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.stream.factory import open_stream
 from remediation.alerts.receiver import endpoints_of
 
-from . import access_check
-from .detect_role import Detect
-from .lead_role import Lead
-from .notice_writer import Notices
-from .service_registry import Around, Running, of_process
+from .detect_role import DetectRole
+from .lead_role import LeadRole
+from .notice_writer import NoticeWriter
+from .process_context import ProcessContext
+from .service_registry import ServiceGroup, process_services
 
 log = logging.getLogger(__name__)
 
 LEASE_FACTOR = 1.5
-"""A lease in the ledger lasts so many session leases: its holder outlives a short pause of its machine, and the next one still comes in time."""
+"""Length of a lease in the ledger, in leases of control sessions: its holder survives a short pause of its machine, and a standby still takes over in time."""
 Role = Coroutine[None, None, None]
 
 
@@ -33,12 +38,22 @@ def serve(config: Config, listen: str = "") -> None:
     plugin_wiring.check(config, "the configuration")
     clock, address = SystemClock(), listen or config.server.listen
     if config.server.role != "detect":
-        access_check.check(config, address, clock)
-        endpoints_of(plugin_wiring.receivers(config))  # of alerts: a standby should not find out when it has to lead
-    asyncio.run(Process(config, address, clock).run())
+        check_access(config, address, clock)
+        endpoints_of(plugin_wiring.receivers(config))  # of alerts: a standby must not find a mistake only when it has to lead
+    asyncio.run(ServerProcess(config, address, clock).run())
 
 
-class Process:
+def check_access(config: Config, listen: str, clock: Clock) -> None:
+    """Refuse to start open to everybody, or with certificates and tokens that nobody can use. Raises ConfigError or ControlError."""
+    credentials = Credentials.of(config.access, clock)
+    refuse_open(listen, secured=credentials is not None, insecure=config.server.insecure)
+    Authorization.of(config, listen, clock)
+    identity = credentials.check().identity if credentials is not None else None
+    if credentials is not None and identity is not None and identity.kind is CertificateKind.CLIENT:
+        raise ConfigError(f"{credentials.certificate} is a certificate of a {identity}: a server needs one of `eagle-eye certs issue NAME --kind server`")
+
+
+class ServerProcess:
     """Ledger, stream, the services that every role has, and the roles."""
 
     def __init__(self, config: Config, listen: str, clock: Clock) -> None:
@@ -48,7 +63,7 @@ class Process:
         self._stop = threading.Event()
 
     async def run(self) -> None:
-        """Until told to stop. Raises what made it impossible to go on."""
+        """Run until SIGINT or SIGTERM. Raises the error that ended a role."""
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         plugin_wiring.make_directories(self._config)
@@ -56,41 +71,41 @@ class Process:
         try:
             stream = open_stream(self._config, self._clock)
             try:
-                notices = Notices(ledger, self._clock)
-                around = Around(
+                notices = NoticeWriter(ledger, self._clock)
+                context = ProcessContext(
                     config=self._config, clock=self._clock, ledger=ledger, stream=stream, boot=secrets.token_hex(6), notices=notices
                 )  # fmt: skip
-                await self._run(around)
+                await self._run(context)
             finally:
                 stream.close()
         finally:
             ledger.close()
 
-    async def _run(self, around: Around) -> None:
-        services = Running([around.notices, *of_process(around)])
+    async def _run(self, context: ProcessContext) -> None:
+        services = ServiceGroup([context.notices, *process_services(context)])
         await asyncio.to_thread(services.start)
         try:
-            await self._together(self._roles(around))
+            await self._run_roles(self._roles(context))
         finally:
             await asyncio.to_thread(services.stop)
 
-    def _roles(self, around: Around) -> list[Role]:
+    def _roles(self, context: ProcessContext) -> list[Role]:
         lease_s, role = self._config.server.lease_s * LEASE_FACTOR, self._config.server.role
         roles: list[Role] = []
         if role != "detect":
-            roles.append(Lead(around, self._listen, lease_s, self._stop).run())
+            roles.append(LeadRole(context, self._listen, lease_s, self._stop).run())
         if role != "lead":
-            roles.append(Detect(around, lease_s, self._stop).run())
+            roles.append(DetectRole(context, lease_s, self._stop).run())
         return roles
 
-    async def _together(self, roles: list[Role]) -> None:
-        """All end with the first that does. Raises what ended it."""
-        ended = await asyncio.gather(*map(self._to_its_end, roles), return_exceptions=True)
+    async def _run_roles(self, roles: list[Role]) -> None:
+        """Run them side by side; when one ends, stop the others. Raises the first error."""
+        ended = await asyncio.gather(*map(self._run_role, roles), return_exceptions=True)
         for error in ended:
             if error is not None:
                 raise error
 
-    async def _to_its_end(self, role: Role) -> None:
+    async def _run_role(self, role: Role) -> None:
         try:
             await role
         finally:

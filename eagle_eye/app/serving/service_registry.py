@@ -1,133 +1,74 @@
-"""Where services are plugged in: each has `start` and `stop`, and belongs to a process, a leader's term or a partition.
+"""Services of a server process: each has `start` and `stop`, and belongs to the process, a leader's term or a partition.
 
-A function below returns the services of one kind of owner, in the order in which they are started; they are stopped
-in the reverse order. Both are called in a thread of their own, so they may wait for disk and network.
+To add a service, add it to the function of its owner below. The functions return services in the order in which they are started;
+they are stopped in the reverse order. Both are called in a thread of their own, so they may wait for disk and network.
 """
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
-
-from detectors.runtime.runner import Runner
-from eagle_eye.clock import Clock
-from eagle_eye.config import Config
-from eagle_eye.ledger import Ledger
-from eagle_eye.metrics import Metrics
-from eagle_eye.stream import Stream
-from eagle_eye.stream.spool import SpooledWriter
-from remediation.actions.notify import Notify
-from remediation.engine.engine import Engine
-from remediation.engine.leader import Leader
-from remediation.job_commands.commander import Commander
+from typing import Protocol
 
 from .alert_wiring import alerts_of
-from .event_table_service import Foreseeing
-from .notice_writer import Notices
-from .retention_service import Sweeping
-from .throughput_recorder import Measuring
-
-if TYPE_CHECKING:
-    from eagle_eye.history.history_service import HistoryService
+from .event_table_service import EventTableService
+from .process_context import LeaderContext, ProcessContext
+from .retention_service import RetentionService
+from .throughput_recorder import ThroughputRecorder
 
 log = logging.getLogger(__name__)
 
 
 class Service(Protocol):
-    """Something that runs beside the rest."""
+    """A part of the server that runs in the background."""
 
     def start(self) -> None:
-        """Begin; returns soon. Raises an EagleEyeError where it cannot."""
+        """Start it; returns within about a second. Raises an EagleEyeError when it cannot start."""
         ...
 
     def stop(self) -> None:
-        """End, and wait until it has."""
+        """End it, and wait until it has ended."""
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class Around:
-    """What a process has, whatever its role, and what it does at this moment."""
-
-    config: Config
-    clock: Clock
-    ledger: Ledger
-    """For leases and notices: its writes are fenced by no term."""
-    stream: Stream
-    boot: str
-    """Random id of this life of the process."""
-    notices: Notices
-    """To the ledger; `put` does not wait for it."""
-    nudge: threading.Event = field(default_factory=threading.Event)
-    """Set when this process has written something that a leader reads."""
-    runners: dict[int, Runner] = field(default_factory=dict)
-    """Partition → its runner, for those that this process owns now."""
-    histories: "dict[int, HistoryService]" = field(default_factory=dict)
-    """Partition → who writes its history."""
-    leading: "Leading | None" = None
-    """None while it stands by, or is no leader by its role."""
-    metrics: Metrics | None = None
-    """Fed with what the runners of this process tell; None without an HTTP port."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Leading:
-    """What a leader has for one term."""
-
-    term: int
-    ledger: Ledger
-    """Its writes are refused once another leads."""
-    engine: Engine
-    leader: Leader
-    writer: SpooledWriter
-    """Of what the leader tells the stream."""
-    commander: Commander
-    """Reaches the coordinators of jobs."""
-    notify: Notify | None
-    """None where it is switched off."""
-
-
-def of_process(around: Around) -> list[Service]:
-    """As long as the process lives: the HTTP port."""
-    if not around.config.server.http:
+def process_services(context: ProcessContext) -> list[Service]:
+    """Services of the process itself: the HTTP port."""
+    if not context.config.server.http:
         return []
     from .http_port import http_port
 
-    return [http_port(around)]
+    return [http_port(context)]
 
 
-def of_leader(around: Around, leading: Leading) -> list[Service]:
-    """While this process leads: its alerts with their heartbeat, the ledger's retention, what jobs reach, what stands ready."""
+def leader_services(context: ProcessContext, leading: LeaderContext) -> list[Service]:
+    """Services of a leader's term: alerts with their heartbeat, the ledger's retention, throughputs of jobs, the event table."""
     services: list[Service] = [
-        Sweeping(leading.ledger, around.config.ledger.retention_s, around.clock), Measuring(leading.engine, leading.ledger),
-        Foreseeing(leading.engine, leading.ledger, leading.commander),
+        RetentionService(leading.ledger, context.config.ledger.retention_s, context.clock), ThroughputRecorder(leading.engine, leading.ledger),
+        EventTableService(leading.engine, leading.ledger, leading.commander),
     ]  # fmt: skip
     if leading.notify is not None:
-        services.append(alerts_of(around.config, around.clock, leading.notify, leading.ledger, leading.engine, around.stream, around.runners))
+        services.append(alerts_of(context.config, context.clock, leading.notify, leading.ledger, leading.engine, context.stream, context.runners))
     return services
 
 
-def of_partition(around: Around, partition: int) -> list[Service]:
-    """While this process owns a partition of the observations: the writer of its history."""
-    if not around.config.history.enabled:
+def partition_services(context: ProcessContext, partition: int) -> list[Service]:
+    """Services of a partition that this process owns: the writer of its history."""
+    if not context.config.history.enabled:
         return []
     from eagle_eye.history.factory import history_service
 
-    history = history_service(around.config, around.stream, partition, around.clock, around.notices.put)
-    around.histories[partition] = history
+    history = history_service(context.config, context.stream, partition, context.clock, context.notices.put)
+    context.histories[partition] = history
     return [history]
 
 
-class Running:
-    """Services that were started."""
+class ServiceGroup:
+    """Starts and stops several services in order."""
 
     def __init__(self, services: Iterable[Service]) -> None:
         self._services: Sequence[Service] = tuple(services)
         self._started: list[Service] = []
 
     def start(self) -> None:
-        """In order; if one cannot, those before it are stopped again. Not in the event loop: they may wait."""
+        """Start them in order; if one fails, stop those before it and raise. Blocks: do not call it in the event loop."""
         for service in self._services:
             try:
                 service.start()
@@ -137,7 +78,7 @@ class Running:
             self._started.append(service)
 
     def stop(self) -> None:
-        """In the reverse order; one that cannot be stopped does not keep the others."""
+        """Stop them in the reverse order. An error of one is logged and does not keep the others from being stopped."""
         while self._started:
             service = self._started.pop()
             try:

@@ -1,4 +1,4 @@
-"""Threads that end together: one that fails stops the others and is remembered."""
+"""Threads that end together: the first that fails stops the others, and its error is kept."""
 
 import asyncio
 import logging
@@ -8,11 +8,11 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 JOIN_S = 5.0
-"""How long each may take to end."""
+"""How long each may take to end, seconds."""
 
 
-class Threads:
-    """The threads of one service. Their work looks at `stop` now and then."""
+class ThreadGroup:
+    """The threads of one role. Their work must check `stop` regularly."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -26,7 +26,7 @@ class Threads:
         def guarded() -> None:
             try:
                 work()
-            except Exception as error:  # boundary: a thread that dies in silence would leave a process that does nothing
+            except Exception as error:  # boundary: without this a thread could die unseen, and the process would do nothing
                 log.exception("the %s failed", name)
                 self.fail(error)
 

@@ -1,4 +1,4 @@
-"""Writes down what jobs reach on how many workers, and what transitions take them: what the planner plans with."""
+"""Saves the measured throughputs and transition times of jobs to the ledger, for the planner."""
 
 import logging
 import threading
@@ -11,14 +11,14 @@ EVERY_S = 60.0
 log = logging.getLogger(__name__)
 
 
-class Measuring:
-    """A thread that asks the engine once a minute, and once at the end."""
+class ThroughputRecorder:
+    """A thread that reads them from the engine every EVERY_S, and once at the end."""
 
     def __init__(self, engine: Engine, ledger: Ledger) -> None:
         self._engine = engine
         self._ledger = ledger
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="measuring", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="throughputs", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -41,4 +41,4 @@ class Measuring:
             if costs:
                 self._ledger.save_transition_costs(costs)
         except EagleEyeError as error:
-            log.warning("what the jobs reach was not written down: %s", error)
+            log.warning("measured throughputs were not saved: %s", error)

@@ -11,7 +11,7 @@ from eagle_eye.access.certificate_authority import CertificateAuthority
 from eagle_eye.access.certificates import CertificateKind, Identity, certificate_info
 from eagle_eye.access.credentials import Credentials, identity_of, node_credentials, objection
 from eagle_eye.app.cli import main
-from eagle_eye.app.serving.access_check import check
+from eagle_eye.app.serving.server_process import check_access
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import AccessConfig, Config, ServerConfig
 from eagle_eye.errors import ConfigError, ControlError
@@ -184,19 +184,19 @@ def test_a_node_learns_at_its_start_that_its_certificate_is_another_s(ours, cloc
 def test_a_server_beyond_loopback_needs_certificates_or_is_told_otherwise(ours, clock, tmp_path):
     state = str(tmp_path)
     with pytest.raises(ControlError, match="anybody there could command jobs"):
-        check(Config(state_dir=state), "0.0.0.0:7467", clock)
-    check(Config(state_dir=state), "127.0.0.1:7467", clock)
-    check(Config(state_dir=state, server=ServerConfig(insecure=True)), "0.0.0.0:7467", clock)
-    check(Config(state_dir=state, access=ours.issue("head", SERVER)), "0.0.0.0:7467", clock)
+        check_access(Config(state_dir=state), "0.0.0.0:7467", clock)
+    check_access(Config(state_dir=state), "127.0.0.1:7467", clock)
+    check_access(Config(state_dir=state, server=ServerConfig(insecure=True)), "0.0.0.0:7467", clock)
+    check_access(Config(state_dir=state, access=ours.issue("head", SERVER)), "0.0.0.0:7467", clock)
 
 
 def test_a_server_does_not_start_with_files_that_let_nobody_in(ours, clock, tmp_path):
     with pytest.raises(ConfigError, match="certificate of a client ada"):
-        check(Config(state_dir=str(tmp_path), access=ours.issue("ada", CLIENT)), "127.0.0.1:0", clock)
+        check_access(Config(state_dir=str(tmp_path), access=ours.issue("ada", CLIENT)), "127.0.0.1:0", clock)
     access = ours.issue("head", SERVER, days=1)
     clock.advance(2 * DAY_S)
     with pytest.raises(ConfigError, match="expired on"):
-        check(Config(state_dir=str(tmp_path), access=access), "127.0.0.1:0", clock)
+        check_access(Config(state_dir=str(tmp_path), access=access), "127.0.0.1:0", clock)
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------
@@ -227,4 +227,4 @@ def test_a_cluster_is_secured_from_the_command_line(tmp_path):
 
 @pytest.mark.parametrize("given", ["0d", "5", "d", "-1d", "3q"])
 def test_a_duration_that_is_none_is_refused(tmp_path, given):
-    assert "no duration" in command(tmp_path, "token", "add", "ada", "--role", "viewer", f"--expires={given}")
+    assert "not a duration" in command(tmp_path, "token", "add", "ada", "--role", "viewer", f"--expires={given}")

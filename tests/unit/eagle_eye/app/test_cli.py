@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from eagle_eye import __version__, config
 from eagle_eye.app.cli import main
 from eagle_eye.app.launcher_process import launcher_settings
-from eagle_eye.app.running_launchers import FOLDER, Note, noted, run_dirs, sweep_after_the_dead
+from eagle_eye.app.launcher_registry import FOLDER, LauncherEntry, registered, remove_leftovers, run_dirs
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
@@ -282,7 +282,7 @@ def test_a_drill_on_nobody_is_refused(cli: Cli, listed: Path) -> None:
 def test_a_drill_finds_a_job_by_the_note_of_its_launcher(cli: Cli, listed: Path) -> None:
     home = Path("state").absolute()
     Path("eagle-eye.toml").write_text('run_dir = "nothing-runs-here"\n')
-    with noted(home, JOB, "node-a", listed):
+    with registered(home, JOB, "node-a", listed):
         for words in ((), ("--job", JOB), ("--job", "team/gpt"), ("--job", "gpt"), ("--job", "7")):
             found = cli("drill", "kill", "--state-dir", "state", *words, typed="n\n")
             assert found.output.startswith(f"This will kill -9 one worker: rank 0, 7/node-a/0, pid {os.getpid()}"), words
@@ -295,13 +295,13 @@ def test_a_drill_finds_a_job_by_the_note_of_its_launcher(cli: Cli, listed: Path)
 
 def test_the_note_of_a_launcher_that_was_killed_counts_no_more_and_is_taken_away(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    recycled = Note(job=JOB, node="node-a", run_dir="/gone", pid=os.getpid(), start_time=start_time_of(os.getpid()) - 1)
+    recycled = LauncherEntry(job=JOB, node="node-a", run_dir="/gone", pid=os.getpid(), start_time=start_time_of(os.getpid()) - 1)
     noted_down = tmp_path / FOLDER / "7-node-a-1.json"
     noted_down.write_bytes(msgspec.json.encode(recycled))
     (tmp_path / FOLDER / "torn.json").write_text("{")
-    with noted(tmp_path, JOB, "node-b", tmp_path / "run"), noted(tmp_path, "team/other/8", "node-b", tmp_path / "run"):
+    with registered(tmp_path, JOB, "node-b", tmp_path / "run"), registered(tmp_path, "team/other/8", "node-b", tmp_path / "run"):
         assert run_dirs(tmp_path) == [tmp_path / "run"]
-        sweep_after_the_dead(tmp_path, tmp_path / "run", "node-b", FakeClock())
+        remove_leftovers(tmp_path, tmp_path / "run", "node-b", FakeClock())
         assert not noted_down.exists()
     assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["torn.json"]
 

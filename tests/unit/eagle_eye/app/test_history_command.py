@@ -61,7 +61,7 @@ def test_a_job_is_named_with_its_run_or_without_and_who_is_not_there_is_said(run
         (("export", "cpu", "--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01"), "no metric 'cpu'"),
         (("export", "cpu_percent", "--of", "gpu"), "nothing of 'gpu'"),
         (("export", "cpu_percent", "--of", "node", "--since", "yesterday"), "is no time"),
-        (("export", "cpu_percent", "--of", "node", "--last", "soon"), "is no duration"),
+        (("export", "cpu_percent", "--of", "node", "--last", "soon"), "is not a duration"),
         (("export", "cpu_percent", "--of", "node", "-o", "numbers.xlsx"), "*.csv or *.parquet"),
         (("metrics", "gpus"), "no table 'gpus'"),
     ],

@@ -122,12 +122,12 @@ def test_what_was_written_survives_the_death_of_the_writer(ledger_path: Path) ->
     code = (
         "import os, signal; from eagle_eye.ledger import Ledger; from eagle_eye.types import Notice\n"
         f"ledger = Ledger.open({str(ledger_path)!r})\n"
-        "ledger.save_notice(Notice(name='leader.began', time=1.0, message='here'))\n"
+        "ledger.save_notice(Notice(name='leader.elected', time=1.0, message='here'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -9
     reader = Ledger.open(ledger_path, read_only=True)
-    assert [notice.name for notice in reader.notices()] == ["leader.began"]
+    assert [notice.name for notice in reader.notices()] == ["leader.elected"]
     reader.close()
 
 

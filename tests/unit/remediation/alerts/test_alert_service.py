@@ -4,7 +4,7 @@ import pytest
 
 from detectors.diagnosis import Diagnosis
 from detectors.runtime.runner import Runner
-from eagle_eye.app.serving.alert_wiring import STALLED_S, Ticking
+from eagle_eye.app.serving.alert_wiring import STALLED_S, PartitionHealth
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import LeaseHolder
 from eagle_eye.stream import OBSERVATIONS
@@ -40,7 +40,7 @@ def turn(clock, runners, seconds):
 
 def test_a_partition_without_an_owner_is_told(ledger, clock, runners):
     stream, _ = runners
-    ticking = Ticking(stream, ledger, {}, clock)
+    ticking = PartitionHealth(stream, ledger, {}, clock)
     assert not ticking()
     own(ledger, clock, runners[1], seconds=100.0)
     assert ticking()
@@ -51,7 +51,7 @@ def test_a_partition_without_an_owner_is_told(ledger, clock, runners):
 def test_a_runner_that_stands_still_is_told(ledger, clock, runners):
     stream, running = runners
     own(ledger, clock, running)
-    ticking = Ticking(stream, ledger, running, clock)
+    ticking = PartitionHealth(stream, ledger, running, clock)
     turn(clock, running, 3)
     assert ticking()
     turn(clock, running, 60)
@@ -65,7 +65,7 @@ def test_a_runner_that_stands_still_is_told(ledger, clock, runners):
 def test_a_ledger_that_does_not_answer_is_no_good_sign(ledger, clock, runners):
     stream, running = runners
     own(ledger, clock, running)
-    ticking = Ticking(stream, Away(), running, clock)
+    ticking = PartitionHealth(stream, Away(), running, clock)
     assert not ticking()
 
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eagle_eye.app.drills import Truth
+from eagle_eye.app.drills import GroundTruth
 from eagle_eye.types import Incident, Notice, Outcome
 
-from .faults import Fault
-from .step_trace import Committed, Trace
+from .faults import DemoFault
+from .step_trace import CommittedStep, StepTrace
 
 STEPS_AFTER = 20
 """Steps beyond the highest one before the fault that must be committed."""
@@ -19,11 +19,11 @@ LOSS = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FaultVerdict:
     """One line of the table. Seconds count from the fault; NaN: it did not happen."""
 
-    fault: Fault
-    truth: Truth
+    fault: DemoFault
+    truth: GroundTruth
     found_s: float
     culprit: str
     culprit_right: bool
@@ -42,7 +42,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class FaultRecords:
     """What may be looked at for one fault: everything between it and the next."""
 
     first: Sequence[Incident]
@@ -54,7 +54,7 @@ class Evidence:
     until: float
 
 
-def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: float, reference: Mapping[int, float]) -> Row:
+def verdict_of(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, trace: StepTrace, healthy: float, reference: Mapping[int, float]) -> FaultVerdict:
     """One row. `healthy`: tokens per second and worker before the first fault; `reference`: step → loss."""
     accused = [incident for incident in seen.latest if incident.culprits]
     incident = min(accused, key=lambda each: each.time, default=None)
@@ -66,7 +66,7 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
     found = _found(fault, truth, seen, incident)
     throughput = trace.steady_throughput(after, STEPS_AFTER) / healthy
     losses = [abs(step.loss - reference[step.number]) for step in after if step.number in reference]
-    row = Row(
+    row = FaultVerdict(
         fault=fault,
         truth=truth,
         found_s=found,
@@ -85,7 +85,7 @@ def judge(fault: Fault, truth: Truth, seen: Evidence, trace: Trace, healthy: flo
     return _with_wrongs(row, after, trace, skipped=skipped)
 
 
-def _found(fault: Fault, truth: Truth, seen: Evidence, incident: Incident | None) -> float:
+def _found(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, incident: Incident | None) -> float:
     if fault.culprit == "nobody":
         times = [notice.time for notice in seen.notices if notice.name == "stream.away" and notice.time >= truth.time]
         return min(times) - truth.time if times else math.nan
@@ -95,7 +95,7 @@ def _found(fault: Fault, truth: Truth, seen: Evidence, incident: Incident | None
     return opened - truth.time
 
 
-def _culprit_right(fault: Fault, truth: Truth, incident: Incident | None, accused: Sequence[Incident]) -> bool:
+def _culprit_right(fault: DemoFault, truth: GroundTruth, incident: Incident | None, accused: Sequence[Incident]) -> bool:
     if fault.culprit == "nobody":
         return not accused
     expected = truth.worker if fault.culprit == "worker" else truth.node
@@ -104,24 +104,24 @@ def _culprit_right(fault: Fault, truth: Truth, incident: Incident | None, accuse
 
 
 def _actions(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Repairs in their order; one that did not help is marked. Evidence and letters are no repairs."""
+    """Repairs in their order; one that did not help is marked. FaultRecords and letters are no repairs."""
     tried = [outcome for outcome in sorted(outcomes, key=lambda each: each.time) if outcome.action not in {"dump", "notify"} and outcome.state in {"done", "failed"}]
     return tuple(dict.fromkeys(outcome.action if outcome.state == "done" else f"{outcome.action} (did not help)" for outcome in tried))
 
 
-def _back(span: Sequence[Committed], after: Sequence[Committed], trace: Trace, truth: Truth) -> float:
+def _back(span: Sequence[CommittedStep], after: Sequence[CommittedStep], trace: StepTrace, truth: GroundTruth) -> float:
     """Seconds until the first step done after the fault was dealt with: in a later epoch, or beyond the highest."""
     struck = max((layout.epoch for layout in trace.layouts if layout.time <= truth.time), default=0)
     later = [step for step in span if step.epoch > struck] or list(after)
     return later[0].end - truth.time if later else math.nan
 
 
-def _lost(before: int, span: Sequence[Committed]) -> int:
+def _lost(before: int, span: Sequence[CommittedStep]) -> int:
     """Steps that were committed before the fault and had to be done again."""
     return len({step.number for step in span if step.number <= before})
 
 
-def _with_wrongs(row: Row, after: Sequence[Committed], trace: Trace, *, skipped: bool) -> Row:
+def _with_wrongs(row: FaultVerdict, after: Sequence[CommittedStep], trace: StepTrace, *, skipped: bool) -> FaultVerdict:
     wrongs = []
     if math.isnan(row.found_s):
         wrongs.append("missed")

@@ -2,15 +2,15 @@ import math
 
 import pytest
 
+from eagle_eye.app.demo.fault_verdict import FaultRecords, verdict_of
 from eagle_eye.app.demo.faults import FAULTS
-from eagle_eye.app.demo.step_trace import Committed, Trace
-from eagle_eye.app.demo.verdict import Evidence, judge
-from eagle_eye.app.drills import Truth
+from eagle_eye.app.demo.step_trace import CommittedStep, StepTrace
+from eagle_eye.app.drills import GroundTruth
 from eagle_eye.types import Culprit, Entity, Incident, Kind, Layout, Notice, Outcome, RankPlacement, Severity
 
 KILL = next(fault for fault in FAULTS if fault.kind == "kill")
 STREAM = next(fault for fault in FAULTS if fault.kind == "stream")
-TRUTH = Truth(kind="kill", time=100.0, node="a", worker="r/a/0", rank=0)
+TRUTH = GroundTruth(kind="kill", time=100.0, node="a", worker="r/a/0", rank=0)
 
 
 def layout(epoch, time):
@@ -20,11 +20,11 @@ def layout(epoch, time):
 
 def step(number, epoch, end, **changes):
     values = {"loss": 2.0, "tokens": 64.0, "seconds": 0.1, "workers": 2} | changes
-    return Committed(number=number, epoch=epoch, end=end, **values)
+    return CommittedStep(number=number, epoch=epoch, end=end, **values)
 
 
 def healed_trace(**changes):
-    trace = Trace("t/j/r")
+    trace = StepTrace("t/j/r")
     trace.layouts = [layout(1, 0.0), layout(2, 100.5)]
     trace.steps = [step(number, 1, 90.0 + number * 0.1) for number in range(100)]
     trace.steps += [step(95 + number, 2, 101.0 + number * 0.1, **changes) for number in range(40)]
@@ -38,14 +38,14 @@ def incident(worker="r/a/0", cause="worker killed", time=100.03):
 
 def evidence(*incidents, until=110.0, notices=()):
     outcome = Outcome(plan="p", incident="i", action="restart_worker", state="done", time=102.0)
-    return Evidence(first=incidents, latest=incidents, outcomes=(outcome,), notices=notices, until=until)
+    return FaultRecords(first=incidents, latest=incidents, outcomes=(outcome,), notices=notices, until=until)
 
 
 REFERENCE = dict.fromkeys(range(200), 2.0)
 
 
 def test_a_healed_fault_has_nothing_wrong():
-    row = judge(KILL, TRUTH, evidence(incident()), healed_trace(), 320.0, REFERENCE)
+    row = verdict_of(KILL, TRUTH, evidence(incident()), healed_trace(), 320.0, REFERENCE)
     assert row.wrongs == ()
     assert row.found_s == pytest.approx(0.03)
     assert row.training_s == pytest.approx(1.0)
@@ -67,29 +67,29 @@ def test_a_healed_fault_has_nothing_wrong():
     ],
 )
 def test_what_is_not_right_is_said(seen, trace, wrong):
-    row = judge(KILL, TRUTH, seen, trace, 320.0, REFERENCE)
+    row = verdict_of(KILL, TRUTH, seen, trace, 320.0, REFERENCE)
     assert any(wrong in each for each in row.wrongs), row.wrongs
 
 
 def test_a_stopped_stream_is_right_when_it_was_noticed_and_nobody_was_blamed():
-    truth = Truth(kind="stream", time=100.0)
-    trace = Trace("t/j/r")
+    truth = GroundTruth(kind="stream", time=100.0)
+    trace = StepTrace("t/j/r")
     trace.layouts = [layout(1, 0.0)]
     trace.steps = [step(number, 1, 90.0 + number * 0.1) for number in range(200)]
     notice = Notice(name="stream.away", time=102.0, message="")
-    assert judge(STREAM, truth, evidence(notices=(notice,)), trace, 320.0, REFERENCE).wrongs == ()
-    assert "blamed wrongly" in judge(STREAM, truth, evidence(incident(), notices=(notice,)), trace, 320.0, REFERENCE).wrongs
-    assert "missed" in judge(STREAM, truth, evidence(), trace, 320.0, REFERENCE).wrongs
+    assert verdict_of(STREAM, truth, evidence(notices=(notice,)), trace, 320.0, REFERENCE).wrongs == ()
+    assert "blamed wrongly" in verdict_of(STREAM, truth, evidence(incident(), notices=(notice,)), trace, 320.0, REFERENCE).wrongs
+    assert "missed" in verdict_of(STREAM, truth, evidence(), trace, 320.0, REFERENCE).wrongs
 
 
 def test_a_skipped_batch_excuses_the_losses_from_then_on_and_no_earlier():
     trace = healed_trace(loss=2.01)
     skipping = layout(3, 120.0)
     trace.layouts.append(type(skipping)(**{name: getattr(skipping, name) for name in skipping.__struct_fields__} | {"skipped": (150,)}))
-    assert any("loss off" in wrong for wrong in judge(KILL, TRUTH, evidence(incident()), trace, 320.0, REFERENCE).wrongs)
-    assert judge(KILL, TRUTH, evidence(incident(), until=130.0), trace, 320.0, REFERENCE).wrongs == ()
+    assert any("loss off" in wrong for wrong in verdict_of(KILL, TRUTH, evidence(incident()), trace, 320.0, REFERENCE).wrongs)
+    assert verdict_of(KILL, TRUTH, evidence(incident(), until=130.0), trace, 320.0, REFERENCE).wrongs == ()
 
 
 def test_a_loss_that_is_no_number_is_not_healed():
-    row = judge(KILL, TRUTH, evidence(incident()), healed_trace(loss=math.nan), 320.0, REFERENCE)
+    row = verdict_of(KILL, TRUTH, evidence(incident()), healed_trace(loss=math.nan), 320.0, REFERENCE)
     assert row.wrongs
