@@ -115,13 +115,13 @@ def http_port(context: ProcessContext) -> WebServer:
     status = ProcessStatus(context, asyncio.get_running_loop())
     metrics = context.metrics = Metrics(status.figures, context.ledger, context.clock)
     metrics.add(HistoryMetrics(lambda: [history.figures for history in list(context.histories.values())]))
-    gate = Authorization.of(context.config, server.http, context.clock)
-    deciding = approval_page.door(lambda: _desk(context), gate, context.clock)
-    doors = [*health.doors(status.health), metrics_door(metrics.scrape), _hook(context, metrics), deciding, incident_redirect.door(server.dashboard_url)]
-    return WebServer(server.http, doors, gate=gate, insecure=server.insecure)
+    authorization = Authorization.of(context.config, server.http, context.clock)
+    approval = approval_page.route(lambda: _leader_access(context), authorization, context.clock)
+    routes = [*health.routes(status.health), metrics_route(metrics.scrape), _hook(context, metrics), approval, incident_redirect(server.dashboard_url)]
+    return WebServer(server.http, routes, gate=authorization, insecure=server.insecure)
 
 
-def _hook(context: ProcessContext, metrics: Metrics) -> Door:
+def _hook(context: ProcessContext, metrics: Metrics) -> Route:
     config = context.config.hooks
     hook = alertmanager_hook.AlertmanagerHook(config, layouts=lambda: _layouts(context), write=lambda events: _append(context, events), boot=context.boot)
     metrics.add(hook)
@@ -129,9 +129,9 @@ def _hook(context: ProcessContext, metrics: Metrics) -> Door:
     return alertmanager_hook.route(hook, max_bytes=config.max_bytes, token=token)
 
 
-def _desk(context: ProcessContext) -> approval_page.Desk | None:
+def _leader_access(context: ProcessContext) -> approval_page.LeaderAccess | None:
     leading = context.leading
-    return approval_page.Desk(engine=leading.engine, book=leading.ledger) if leading is not None else None
+    return approval_page.LeaderAccess(engine=leading.engine, book=leading.ledger) if leading is not None else None
 
 
 def _layouts(context: ProcessContext) -> list[Layout]:

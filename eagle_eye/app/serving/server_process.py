@@ -8,9 +8,9 @@ import threading
 from collections.abc import Coroutine
 
 from eagle_eye.access import Authorization
+from eagle_eye.access.addresses import refuse_open
 from eagle_eye.access.certificates import CertificateKind
 from eagle_eye.access.credentials import Credentials
-from eagle_eye.access.listen_address import refuse_open
 from eagle_eye.app import plugin_wiring
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
