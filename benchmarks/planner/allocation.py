@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
 from remediation.planner.allocation.allocation import Allocation, solve
-from remediation.planner.allocation.forecast import Forecast
-from remediation.planner.allocation.next_events import next_events, situation_after
-from remediation.planner.allocation.objective import forced, gains
-from remediation.planner.allocation.standby_table import Standby
-from remediation.planner.allocation.tasks import Cluster, Situation, Task
+from remediation.planner.allocation.event_table import EventTable
+from remediation.planner.allocation.next_events import next_events, problem_after
+from remediation.planner.allocation.objective import gains, gains_after_loss
+from remediation.planner.allocation.standby_table import StandbyTable
+from remediation.planner.allocation.tasks import AllocationProblem, Task, TaskCluster
 
 KINDS = ("smooth", "rough", "steps")
 SEED = 20
@@ -70,11 +70,11 @@ def _solved(case: dict[str, Any]) -> bool:
         for index, each in enumerate(case["tasks"])
     )
     failed = frozenset(task.name for task, each in zip(tasks, case["tasks"], strict=True) if each["faulted"])
-    situation = Situation(
+    problem = AllocationProblem(
         tasks=tasks, usable=case["n_available"], granularity=case["granularity"], gpu_mtbf_s=case["gpu_mtbf_s"], failed=failed,
         running_s=case["D_running_s"],
     )
-    found = solve(situation)
+    found = solve(problem)
     worth = math.fsum(_gain(each, count, case["D_running_s"]) for each, count in zip(case["tasks"], found.workers.values(), strict=True))
     possible = sum(found.workers.values()) <= case["n_available"] and not any(count % case["granularity"] for count in found.workers.values())
     return possible and _close(worth, case["optimal_value"]) and _close(found.value, worth)
@@ -96,14 +96,14 @@ def _close(one: float, other: float) -> bool:
 def mid_size(kind: str) -> list[Row]:
     """1,024 workers × 32 tasks: one solution, and the table for every next event."""
     cluster = made_up(1024, 32, kind)
-    situation = situation_after(cluster, [])
+    problem = problem_after(cluster, [])
     what = f"1,024 workers × 32 tasks, T {kind}"
-    ours, table = _in_turn([lambda: solve(situation), lambda: Forecast(cluster)], 15)
-    peer = _timed(lambda: plain(situation), 5)
+    ours, table = _in_turn([lambda: solve(problem), lambda: EventTable(cluster)], 15)
+    peer = _timed(lambda: plain(problem), 5)
     assert _close(ours.result.value, peer.result), "the peer found another best value"
     events = next_events(cluster)
-    fresh = _timed(lambda: [solve(situation_after(cluster, [event])) for event in events], 1)
-    equal = sum(_same(table.result.plan([event]), one) for event, one in zip(events, fresh.result, strict=True))
+    fresh = _timed(lambda: [solve(problem_after(cluster, [event])) for event in events], 1)
+    equal = sum(_same(table.result.allocation_after([event]), one) for event, one in zip(events, fresh.result, strict=True))
     ratio = table.core_s / ours.core_s
     ask = _lookup_s(table.result, cluster)
     return [
@@ -122,9 +122,9 @@ def mid_size(kind: str) -> list[Row]:
 
 def large(kind: str) -> Row:
     """12,500 nodes × 64 tasks."""
-    situation = situation_after(made_up(12_500, 64, kind), [])
-    ours = _timed(lambda: solve(situation), 3)
-    peer = _timed(lambda: plain(situation), 1)
+    problem = problem_after(made_up(12_500, 64, kind), [])
+    ours = _timed(lambda: solve(problem), 3)
+    peer = _timed(lambda: plain(problem), 1)
     assert _close(ours.result.value, peer.result), "the peer found another best value"
     return Row(
         f"12,500 nodes × 64 tasks, T {kind}: one solution", f"{ours.core_s:.2f} s (wall {ours.wall_s:.2f}; nothing to compile)", "≤ 2 s", ours.core_s <= GOAL_LARGE_S,
@@ -136,14 +136,14 @@ def worst_case() -> Row:
     """All tasks alike and T linear: every split is worth the same, so the proof strikes off nothing."""
     line = np.arange(12_501.0)
     tasks = tuple(Task(name=f"t{index}", throughput=line) for index in range(64))
-    timed = _timed(lambda: solve(Situation(tasks=tasks, usable=12_500, gpu_mtbf_s=2e7)), 1)
+    timed = _timed(lambda: solve(AllocationProblem(tasks=tasks, usable=12_500, gpu_mtbf_s=2e7)), 1)
     return Row("12,500 nodes × 64 tasks that are all alike, T linear: the worst case", f"{timed.core_s:.2f} s")
 
 
 def large_table() -> Row:
     """The table for the largest cluster, made in the background."""
     cluster = made_up(12_500, 64, "smooth")
-    timed = _timed(lambda: Forecast(cluster), 1)
+    timed = _timed(lambda: EventTable(cluster), 1)
     return Row(f"12,500 nodes × 64 tasks: the plan after each of {len(timed.result)} next events", f"{timed.core_s:.1f} s, in the background")
 
 
@@ -152,16 +152,16 @@ def answers_during_a_rebuild() -> Row:
     cluster = made_up(1024, 32, "smooth")
     events = next_events(cluster)
     with ThreadPoolExecutor(1) as executor:
-        standby = Standby(cluster, executor)
+        standby = StandbyTable(cluster, executor)
         executor.submit(lambda: None).result()
-        other = executor.submit(lambda: Forecast(made_up(1024, 32, "rough", SEED + 1)))
+        other = executor.submit(lambda: EventTable(made_up(1024, 32, "rough", SEED + 1)))
         took = []
         while not other.done():
             for event in events:
                 began = time.perf_counter()
                 answer = standby.answer([event])
                 took.append(time.perf_counter() - began)
-                assert answer.foreseen
+                assert answer.precomputed
     took.sort()
     share = took[int(len(took) * 0.999)]
     return Row(
@@ -200,25 +200,25 @@ def _in_turn(works: list[Callable[[], Any]], times: int) -> list[Timed]:
     return [Timed(result, statistics.median(ours), min(clock)) for result, ours, clock in zip(results, core, wall, strict=True)]
 
 
-def _lookup_s(forecast: Forecast, cluster: Cluster) -> float:
+def _lookup_s(event_table: EventTable, cluster: TaskCluster) -> float:
     asked = [[event] for event in next_events(cluster)]
     began = time.perf_counter()
     for number in range(LOOKUPS):
-        forecast.plan(asked[number % len(asked)])
+        event_table.allocation_after(asked[number % len(asked)])
     return (time.perf_counter() - began) / LOOKUPS
 
 
-def _same(foreseen: Allocation, fresh: Allocation) -> bool:
-    return _close(foreseen.value, fresh.value) and foreseen.moved == fresh.moved and foreseen.workers.keys() == fresh.workers.keys()
+def _same(precomputed: Allocation, fresh: Allocation) -> bool:
+    return _close(precomputed.value, fresh.value) and precomputed.moved == fresh.moved and precomputed.workers.keys() == fresh.workers.keys()
 
 
-def plain(situation: Situation) -> float:
+def plain(problem: AllocationProblem) -> float:
     """The best value by the textbook programme: for each task and count one addition and one maximum over all states."""
-    worth = gains(situation.tasks, situation.usable, situation.granularity, situation.horizon_s)
-    for index, task in enumerate(situation.tasks):
-        if task.name in situation.failed:
-            worth[index] = forced(task, worth[index], situation.granularity)
-    best: NDArray[np.float64] = np.zeros(situation.usable + 1)
+    worth = gains(problem.tasks, problem.usable, problem.granularity, problem.horizon_s)
+    for index, task in enumerate(problem.tasks):
+        if task.name in problem.failed:
+            worth[index] = gains_after_loss(task, worth[index], problem.granularity)
+    best: NDArray[np.float64] = np.zeros(problem.usable + 1)
     for row in worth:
         after = np.full_like(best, -np.inf)
         for count, gain in enumerate(row):
@@ -227,7 +227,7 @@ def plain(situation: Situation) -> float:
     return float(best[-1])
 
 
-def made_up(workers: int, tasks: int, kind: str, seed: int = SEED) -> Cluster:
+def made_up(workers: int, tasks: int, kind: str, seed: int = SEED) -> TaskCluster:
     """Tasks of different size, weight and scaling that share all the workers, from a seed."""
     random = np.random.default_rng(seed)
     shares = random.dirichlet(np.full(tasks, 3.0))
@@ -246,7 +246,7 @@ def made_up(workers: int, tasks: int, kind: str, seed: int = SEED) -> Cluster:
                 transition_s=random.uniform(30.0, 300.0),
             )
         )
-    return Cluster(tasks=tuple(made), workers=workers, gpu_mtbf_s=2e7)
+    return TaskCluster(tasks=tuple(made), workers=workers, gpu_mtbf_s=2e7)
 
 
 if __name__ == "__main__":

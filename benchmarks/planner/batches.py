@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.pipelines.batches import Pace, distribute
 from remediation.planner.pipelines.instantiation import instantiate
+from remediation.planner.pipelines.micro_batch_distribution import GroupPace, distribute
 
 REPEATS = 7
 
@@ -35,14 +35,14 @@ def main(arguments: list[str]) -> int:
 def groups_row() -> Row:
     """A job of 10,000 GPUs: 1,250 groups of unequal speed."""
     rng = np.random.default_rng(1)
-    groups = [Pace(float(1 / speed), float(fill)) for speed, fill in zip(rng.uniform(0.3, 1, 1250), rng.uniform(0, 3, 1250), strict=True)]
+    groups = [GroupPace(float(1 / speed), float(fill)) for speed, fill in zip(rng.uniform(0.3, 1, 1250), rng.uniform(0, 3, 1250), strict=True)]
     seconds, found = _median(lambda: distribute(groups, 40_000))
     optimal = _least(groups, 40_000) == found.makespan and sum(found.counts) == 40_000
     figure = f"{seconds * 1e3:.2f} ms, {'equal to one by one' if optimal else 'NOT optimal'}"
     return Row("1,250 unequal groups, 40,000 micro-batches", figure, "≤ 10 ms, optimal", seconds <= 0.01 and optimal, "Greyhound: 6.5 s at 16, fails at 32")
 
 
-def _least(groups: list[Pace], total: int) -> float:
+def _least(groups: list[GroupPace], total: int) -> float:
     """The definition: each micro-batch to the group that would be done first with it."""
     counts = np.ones(len(groups), dtype=int)
     each, fill = np.array([group.each for group in groups]), np.array([group.fill for group in groups])
@@ -56,7 +56,7 @@ def large() -> list[Row]:
     rng = np.random.default_rng(2)
     rows = []
     for total in (512, 8192):
-        paces = {nodes: Pace(float(rng.uniform(0.9, 1.1) * 60 / nodes), float(rng.uniform(5, 9))) for nodes in range(4, 61)}
+        paces = {nodes: GroupPace(float(rng.uniform(0.9, 1.1) * 60 / nodes), float(rng.uniform(5, 9))) for nodes in range(4, 61)}
         seconds, found = _median(lambda p=paces, t=total: instantiate(p, 64, t, 2))  # type: ignore[misc]
         least = min(distribute([paces[size] for size in sizes], total).makespan for sizes in _options(64, 4) if 2 <= len(sizes) <= total)
         figure = f"{seconds * 1e3:.0f} ms, {'equal to' if least == found.time else 'NOT'} the best of all 19,041 options"
@@ -76,7 +76,7 @@ def cases(data: Path) -> Row:
     equal, peer, seconds = 0, 0.0, 0.0
     known = json.loads((data / "instantiation" / "cases.json").read_text())["cases"]
     for case in known:
-        paces = {int(nodes): Pace(latency / int(nodes)) for nodes, latency in case["template_latency"].items()}
+        paces = {int(nodes): GroupPace(latency / int(nodes)) for nodes, latency in case["template_latency"].items()}
         begin = time.perf_counter()
         found = instantiate(paces, case["num_nodes"], case["global_num_microbatches"])
         seconds = max(seconds, time.perf_counter() - begin)

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.performance.calibration import Timed, calibrate, predict
+from remediation.planner.performance.calibration import MeasuredIteration, calibrate, predict
 from remediation.planner.performance.coefficients import UNITS, Coefficients
 from remediation.planner.performance.gpu_memory import fits
-from remediation.planner.performance.hardware import Hardware, known
-from remediation.planner.performance.layout import Layout, Layouts, Recompute
+from remediation.planner.performance.hardware import Hardware, hardware_of
 from remediation.planner.performance.layout_search import search
 from remediation.planner.performance.model_shape import ModelShape
+from remediation.planner.performance.parallel_layout import ParallelLayout, ParallelLayouts, Recompute
 from remediation.planner.performance.training_run import TrainingRun
 
 FILE = Path("throughput") / "vtrain_megatron_a100_multi.csv"
@@ -37,26 +37,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--network", type=float, default=12.5, help="GB/s that a GPU's share of the node's network has")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    hardware = replace(known("A100-80GB"), network_bytes_s=options.network * 1e9)
+    hardware = replace(hardware_of("A100-80GB"), network_bytes_s=options.network * 1e9)
     sizes = measured(options.data / FILE)
     rows = [row for one, other in permutations(sizes, 2) for row in tested(hardware, sizes, one, other)]
     rows += [memory(hardware, sizes), *(coefficients(hardware, size, sizes[size]) for size in sizes)]
     return report(rows, options.json, "performance model")
 
 
-def measured(path: Path) -> dict[str, list[Timed]]:
+def measured(path: Path) -> dict[str, list[MeasuredIteration]]:
     """The iterations of each model size, in 10^9 parameters."""
-    sizes: dict[str, list[Timed]] = {}
+    sizes: dict[str, list[MeasuredIteration]] = {}
     with path.open() as file:
         for row in csv.DictReader(file):
             shape = ModelShape(layers=int(row["layers"]), hidden=int(row["hidden"]), heads=int(row["heads"]), sequence=int(row["seq"]))
             run = TrainingRun(shape=shape, global_batch=int(row["global_batch"]), even=True, recompute=(Recompute.FULL,))
-            layout = Layout(int(row["tp"]), int(row["pp"]), int(row["dp"]), int(row["micro_batch"]), Recompute.FULL)
-            sizes.setdefault(row["params_B"], []).append(Timed(run, layout, float(row["iter_ms"]) / 1e3))
+            layout = ParallelLayout(int(row["tp"]), int(row["pp"]), int(row["dp"]), int(row["micro_batch"]), Recompute.FULL)
+            sizes.setdefault(row["params_B"], []).append(MeasuredIteration(run, layout, float(row["iter_ms"]) / 1e3))
     return sizes
 
 
-def tested(hardware: Hardware, sizes: dict[str, list[Timed]], one: str, other: str) -> list[Row]:
+def tested(hardware: Hardware, sizes: dict[str, list[MeasuredIteration]], one: str, other: str) -> list[Row]:
     """Calibrated on one size, tested on another: error, and what its choice among the measured layouts costs."""
     made = calibrate(hardware, sizes[one])
     seconds = np.array([timed.seconds for timed in sizes[other]])
@@ -73,7 +73,7 @@ def tested(hardware: Hardware, sizes: dict[str, list[Timed]], one: str, other: s
     ]
 
 
-def _unseen(hardware: Hardware, coefficients: Coefficients, timed: list[Timed]) -> Row:
+def _unseen(hardware: Hardware, coefficients: Coefficients, timed: list[MeasuredIteration]) -> Row:
     """The choice among all layouts that there are; it may be one that nobody measured."""
     run, gpus = timed[0].run, timed[0].layout.gpus
     found = search(run, hardware, coefficients, [gpus])[gpus]
@@ -82,14 +82,14 @@ def _unseen(hardware: Hardware, coefficients: Coefficients, timed: list[Timed]) 
     return Row(f"  choice among all layouts on {gpus} GPUs", f"{found.layout}: {found.seconds:.2f} s", peer=f"{beside}; best measured {min(one.seconds for one in timed):.2f} s")
 
 
-def memory(hardware: Hardware, sizes: dict[str, list[Timed]]) -> Row:
+def memory(hardware: Hardware, sizes: dict[str, list[MeasuredIteration]]) -> Row:
     """What ran must not be refused."""
     ran = [timed for rows in sizes.values() for timed in rows]
-    fitting = sum(bool(fits(timed.run, hardware, Layouts.of([timed.layout]))[0]) for timed in ran)
+    fitting = sum(bool(fits(timed.run, hardware, ParallelLayouts.of([timed.layout]))[0]) for timed in ran)
     return Row("layouts that ran and that the memory model lets pass", f"{fitting} of {len(ran)}", "all", fitting == len(ran))
 
 
-def coefficients(hardware: Hardware, size: str, timed: list[Timed]) -> Row:
+def coefficients(hardware: Hardware, size: str, timed: list[MeasuredIteration]) -> Row:
     """The physical numbers, with their units."""
     made = calibrate(hardware, timed).coefficients
     listed = ", ".join(f"{field.name} {getattr(made, field.name):.4g} {UNITS[field.name]}" for field in fields(made))

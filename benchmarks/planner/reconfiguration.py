@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, report
-from remediation.planner.pipelines.batches import Pace, distribute
-from remediation.planner.pipelines.layers import parse_layers
-from remediation.planner.pipelines.oobleck_rules import Pipelines, oobleck
-from remediation.planner.pipelines.pipeline_template import Stage, Template, template
-from remediation.planner.pipelines.reconfiguration import Reconfigured, Situation, Stopped, reconfigure
+from remediation.planner.pipelines.layer_profile import parse_layers
+from remediation.planner.pipelines.micro_batch_distribution import GroupPace, distribute
+from remediation.planner.pipelines.oobleck_rules import Pipelines, oobleck_pipelines
+from remediation.planner.pipelines.pipeline_reconfiguration import (
+    CannotReconfigure,
+    Reconfiguration,
+    ReconfigurationProblem,
+    reconfigure,
+)
+from remediation.planner.pipelines.pipeline_template import PipelineStage, PipelineTemplate, template
 
 SAME = 1e-9
 TOTALS = (128, 512, 2048)
@@ -67,7 +72,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     cases = json.loads((options.data / "reconfiguration" / "cases.json").read_text())["cases"]
-    templates: dict[str, dict[int, Template]] = {}
+    templates: dict[str, dict[int, PipelineTemplate]] = {}
     for case in cases:
         if case["profile"] and case["profile"] not in templates:
             templates[case["profile"]] = _templates(options.data, case["profile"])
@@ -83,14 +88,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _floor(cases: list[dict[str, Any]]) -> Row:
-    equal = sum(_names(case["expected"]) == oobleck(_names(case["pipelines"]), set(map(str, case["failed"])), case["n0"]) for case in cases)
+    equal = sum(_names(case["expected"]) == oobleck_pipelines(_names(case["pipelines"]), set(map(str, case["failed"])), case["n0"]) for case in cases)
     return Row("our floor against what the engine decided", f"{equal} of {len(cases)} equal", "all", equal == len(cases), "Oobleck's ReconfigurationEngine")
 
 
-def _compare(case: dict[str, Any], templates: dict[int, Template], total: int, within: bool, tally: Tally) -> None:
+def _compare(case: dict[str, Any], templates: dict[int, PipelineTemplate], total: int, within: bool, tally: Tally) -> None:
     usable = {nodes: plan for nodes, plan in templates.items() if case["n0"] <= nodes <= case["nmax_available"]}
     layers = templates[min(templates)].stages[-1].end
-    situation = Situation(
+    problem = ReconfigurationProblem(
         templates=usable,
         state=[1.0] * layers,
         pipelines=_names(case["pipelines"]),
@@ -98,31 +103,31 @@ def _compare(case: dict[str, Any], templates: dict[int, Template], total: int, w
         lost=frozenset(map(str, case["failed"])),
     )
     begin = time.perf_counter()
-    found = reconfigure(situation, within)
+    found = reconfigure(problem, within)
     tally.seconds.append(time.perf_counter() - begin)
-    tally.wrong += isinstance(found, Stopped) == (case["all_layers_survive"] and bool(case["expected"]))
-    if isinstance(found, Stopped):
+    tally.wrong += isinstance(found, CannotReconfigure) == (case["all_layers_survive"] and bool(case["expected"]))
+    if isinstance(found, CannotReconfigure):
         tally.stopped += 1
         return
     _add(found, case, usable, total, tally)
 
 
-def _add(found: Reconfigured, case: dict[str, Any], usable: dict[int, Template], total: int, tally: Tally) -> None:
-    groups = [Pace(usable[len(pipeline)].pace, usable[len(pipeline)].fill) for pipeline in case["expected"]]
+def _add(found: Reconfiguration, case: dict[str, Any], usable: dict[int, PipelineTemplate], total: int, tally: Tally) -> None:
+    groups = [GroupPace(usable[len(pipeline)].pace, usable[len(pipeline)].fill) for pipeline in case["expected"]]
     tally.compared += 1
     tally.exact += found.exact
     tally.copied.append((found.moved_bytes, case["layers_copied"]))
     tally.times.append((found.time, distribute(groups, total).makespan))
 
 
-def _templates(data: Path, profile: str) -> dict[int, Template]:
+def _templates(data: Path, profile: str) -> dict[int, PipelineTemplate]:
     layers = parse_layers(json.loads((data / "profiles" / f"{profile}.json").read_text()))
     times = layers.latencies(1)
     known = json.loads((data / "expected" / f"{profile}.json").read_text())["one_stage_per_node"]["templates"]
     return {
         plan["num_nodes"]: template(
             plan["num_nodes"],
-            [Stage(first, end, 1) for first, end in plan["stages"]],
+            [PipelineStage(first, end, 1) for first, end in plan["stages"]],
             [float(times[first:end].sum()) for first, end in plan["stages"]],
             4 * plan["num_nodes"],
         )

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.pipelines.layers import Layer, Layers, parse_layers
+from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile, parse_layers
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.packing import any_order, halves, pack
 from remediation.planner.pipelines.pipeline_template import four_per_stage, iteration_time
-from remediation.planner.pipelines.templates import Cluster, make_templates
+from remediation.planner.pipelines.template_set import NodeCluster, make_templates
 
 EQUAL = 1e-9
 GAP = 1e-3
@@ -76,7 +76,7 @@ def optima(data: Path) -> list[Row]:
     return rows
 
 
-def _packed(layers: Layers, group: dict[str, Any], into: dict[tuple[str, int], Comparison]) -> None:
+def _packed(layers: LayerChain, group: dict[str, Any], into: dict[tuple[str, int], Comparison]) -> None:
     rule = halves if "halves" in group["gpu_split_rule"] else any_order
     counts = [case["num_nodes"] for case in group["templates"]]
     for batches in (32, 128):
@@ -88,17 +88,17 @@ def _packed(layers: Layers, group: dict[str, Any], into: dict[tuple[str, int], C
             comparison.add(found[case["num_nodes"]].time, optimum, peer)
 
 
-def _answers(data: Path) -> Iterator[tuple[Layers, dict[str, Any]]]:
+def _answers(data: Path) -> Iterator[tuple[LayerChain, dict[str, Any]]]:
     for path in sorted((data / "expected").glob("*.json")):
         yield parse_layers(json.loads((data / "profiles" / path.name).read_text())), json.loads(path.read_text())
 
 
-def synthetic(count: int, per_node: int = 1) -> Layers:
+def synthetic(count: int, per_node: int = 1) -> LayerChain:
     """Unequal layers with in-node collectives of a ring."""
     rng = np.random.default_rng(count)
     powers = [2**power for power in range(per_node.bit_length())]
     ring = {gpus: 0.8 * (gpus - 1) / gpus for gpus in powers}
-    return Layers(tuple(Layer(f"l{index}", value, 2 * value, 1e8, 1e7, ring) for index, value in enumerate(rng.lognormal(0.5, 0.5, count))))
+    return LayerChain(tuple(LayerProfile(f"l{index}", value, 2 * value, 1e8, 1e7, ring) for index, value in enumerate(rng.lognormal(0.5, 0.5, count))))
 
 
 def cold_row() -> Row:
@@ -127,8 +127,8 @@ def coverage() -> Row:
     """With a memory check on: every node count of the operating range is served."""
     counts = 0
     for faults in range(4):
-        made = make_templates(synthetic(48), Cluster(nodes=64, gpu_bytes=8e9, faults=faults))
-        made.coverage.demand()
+        made = make_templates(synthetic(48), NodeCluster(nodes=64, gpu_bytes=8e9, faults=faults))
+        made.coverage.require_all()
         counts += len(made.coverage.served)
     return Row("coverage, 48 layers, n0 by memory, 64 nodes, f = 0..3", f"{counts} node counts served", "all", True, "Oobleck: by theorem")
 

@@ -9,12 +9,12 @@ import msgspec
 from rich.console import Console
 
 from eagle_eye.app.printing import plain_table
-from remediation.planner.decision.cluster_plan import described
-from remediation.planner.decision.decision import Alternative, Decision
-from remediation.planner.files.plan_report import JobPlan, Prospect
+from remediation.planner.decision.decision import IncidentDecision, PricedAlternative
+from remediation.planner.files.cluster_allocation import describe_slow_nodes
+from remediation.planner.files.plan_report import JobReport, PlanReport
 
 
-def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
+def print_prospect(prospect: PlanReport, happens: Sequence[str]) -> None:
     """The plan, its reasons, the decisions."""
     console = Console()
     console.print(f"[bold]Plan{' after ' + ', '.join(happens) if happens else ''}[/]: {prospect.allocation.waf / 1e15:.2f} weighted PFLOP/s, {prospect.allocation.idle} GPUs free")
@@ -26,23 +26,23 @@ def print_prospect(prospect: Prospect, happens: Sequence[str]) -> None:
     for job in prospect.jobs:
         if job.checkpoint:
             console.print(f"  {job.name}: {job.checkpoint}", highlight=False)
-    for sentence in described(prospect.slow):
+    for sentence in describe_slow_nodes(prospect.slow):
         console.print(f"  {sentence}", highlight=False)
     for name, decision in prospect.decisions.items():
         console.print(f"\n[bold]{name}[/]: {decision.best.kind} - {decision.best.how}", highlight=False)
         console.print(_options(decision))
-        for kind, why in decision.why_lost.items():
+        for kind, why in decision.why_rejected.items():
             console.print(f"  not to {kind}: {why}", highlight=False)
 
 
-def _basis(prospect: Prospect) -> str:
+def _basis(prospect: PlanReport) -> str:
     rows, error = prospect.calibration.measurements, prospect.calibration.error
     if not rows:
         return "The performance model is not calibrated: it expects what the data sheet lets one expect."
     return f"The performance model is calibrated on {rows} measured layouts, which it meets to {error:.1%}."
 
 
-def prospect_json(prospect: Prospect) -> str:
+def prospect_json(prospect: PlanReport) -> str:
     """One line. Numbers that are not finite are null."""
     record = {
         "waf": prospect.allocation.waf,
@@ -61,7 +61,7 @@ def prospect_json(prospect: Prospect) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def _jobs(jobs: Sequence[JobPlan]) -> Any:
+def _jobs(jobs: Sequence[JobReport]) -> Any:
     table = plain_table("job", "nodes now", "planned", "PFLOP/s", "weighted", "from", "layout")
     for job in jobs:
         layout = str(job.estimate.layout or "") if job.nodes else "waits"
@@ -70,7 +70,7 @@ def _jobs(jobs: Sequence[JobPlan]) -> Any:
     return table
 
 
-def _options(decision: Decision) -> Any:
+def _options(decision: IncidentDecision) -> Any:
     table = plain_table("what", "downtime", "throughput", "GPU-hours", "WAF·s")
     for one in decision.options:
         throughput = f"{one.throughput / 1e15:.2f} PFLOP/s"
@@ -78,7 +78,7 @@ def _options(decision: Decision) -> Any:
     return table
 
 
-def _job_record(job: JobPlan) -> dict[str, Any]:
+def _job_record(job: JobReport) -> dict[str, Any]:
     estimate = job.estimate
     return {
         "name": job.name,
@@ -94,15 +94,15 @@ def _job_record(job: JobPlan) -> dict[str, Any]:
     }
 
 
-def _decision_record(decision: Decision) -> dict[str, Any]:
+def _decision_record(decision: IncidentDecision) -> dict[str, Any]:
     return {
         "best": decision.best.kind,
         "options": [_option_record(one) for one in decision.options],
-        "why_lost": {str(kind): why for kind, why in decision.why_lost.items()},
+        "why_rejected": {str(kind): why for kind, why in decision.why_rejected.items()},
     }
 
 
-def _option_record(one: Alternative) -> dict[str, Any]:
+def _option_record(one: PricedAlternative) -> dict[str, Any]:
     return {
         "kind": one.kind,
         "how": one.how,

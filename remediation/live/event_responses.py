@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from remediation.planner.allocation.allocation import solve
-from remediation.planner.allocation.forecast import Forecast
-from remediation.planner.allocation.next_events import Event, EventKind, situation_after
+from remediation.planner.allocation.event_table import EventTable
+from remediation.planner.allocation.next_events import NextEvent, NextEventKind, problem_after
 
 from .live_cluster import LiveCluster
 from .worker_placement import WorkerMoves, plan_moves
@@ -47,17 +47,17 @@ def event_responses(cluster: LiveCluster) -> tuple[EventResponse, ...]:
 
 def best_worker_counts(cluster: LiveCluster) -> dict[str, int]:
     """Job → workers, for what is there now: for events that nobody foresaw."""
-    return cluster.counts(solve(situation_after(cluster.planned, [])))
+    return cluster.counts(solve(problem_after(cluster.planned, [])))
 
 
 def _responses(cluster: LiveCluster) -> Iterator[EventResponse]:
-    forecast = Forecast(cluster.planned)
+    event_table = EventTable(cluster.planned)
     for job in cluster.jobs:
-        plan = forecast.plan([Event(EventKind.LOST, job.name)])
+        plan = event_table.allocation_after([NextEvent(NextEventKind.LOST, job.name)])
         for node, count in sorted(job.demand.seats.items()):
             if plan is not None and count:
                 yield _response(cluster, cluster.without(job.name, node), "worker lost", job.name, node, cluster.counts(plan))
-    back = forecast.plan([Event(EventKind.JOINED)])
+    back = event_table.allocation_after([NextEvent(NextEventKind.JOINED)])
     for node in cluster.nodes:
         if any(job.demand.seats.get(node, 0) for job in cluster.jobs):
             left = cluster.without_node(node)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from eagle_eye.types import Demand
 from remediation.planner.allocation.allocation import Allocation
-from remediation.planner.allocation.tasks import Cluster, Task
+from remediation.planner.allocation.tasks import Task, TaskCluster
 
 WorkersByNode = Mapping[str, int]
 """Node → workers."""
@@ -105,12 +105,12 @@ class LiveCluster:
         return sum(job.workers for job in self.jobs) + sum(self.spare.values())
 
     @property
-    def planned(self) -> Cluster:
+    def planned(self) -> TaskCluster:
         """The allocation's input: what there is above all minima, handed out one by one."""
         tasks, reserved = tuple(job.task for job in self.jobs), sum(job.reserved for job in self.jobs)
         # the minima fail as well: D_running is that of all workers
         mtbf_s = self.worker_mtbf_s * max(1, self.workers - reserved) / max(1, self.workers)
-        return Cluster(tasks=tasks, workers=self.workers - reserved, gpu_mtbf_s=mtbf_s)
+        return TaskCluster(tasks=tasks, workers=self.workers - reserved, gpu_mtbf_s=mtbf_s)
 
     def counts(self, plan: Allocation) -> dict[str, int]:
         """Job → workers in all, as a plan for `planned` says."""

@@ -6,28 +6,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eagle_eye.types import Alternative
-from remediation.planner.decision.alternatives import Alternative as Option
-from remediation.planner.decision.decision import Costs, Decision, Kind, decide
-from remediation.planner.decision.incident_case import Case
+from remediation.planner.decision.alternatives import PricedAlternative as Option
+from remediation.planner.decision.decision import AlternativeKind, IncidentDecision, TransitionCosts, decide
+from remediation.planner.decision.incident_case import IncidentCase
 
 from .event_responses import best_worker_counts
 from .live_cluster import LiveCluster, LiveJob
 from .worker_placement import WorkerMoves, plan_moves
 
-ACTIONS: Mapping[Kind, str] = {
-    Kind.NOTHING: "nothing",
-    Kind.REBALANCE: "rebalance",
-    Kind.SHRINK: "evict_node",
-    Kind.SPARE: "resize",
-    Kind.RELAYOUT: "relayout",
-    Kind.RESTART: "restart_worker",
-    Kind.WAIT: "wait",
-    Kind.SWAP: "swap",
+ACTIONS: Mapping[AlternativeKind, str] = {
+    AlternativeKind.NOTHING: "nothing",
+    AlternativeKind.REBALANCE: "rebalance",
+    AlternativeKind.SHRINK: "evict_node",
+    AlternativeKind.SPARE: "resize",
+    AlternativeKind.RELAYOUT: "relayout",
+    AlternativeKind.RESTART: "restart_worker",
+    AlternativeKind.WAIT: "wait",
+    AlternativeKind.SWAP: "swap",
 }
 """Of the planner's kinds; those without an action of ours are shown, and never carried out."""
-PIPELINE_ONLY = (Kind.SWAP, Kind.RELAYOUT)
+PIPELINE_ONLY = (AlternativeKind.SWAP, AlternativeKind.RELAYOUT)
 """Of pipelines; elastic workers are replicas."""
-SUPPORTED = frozenset({Kind.NOTHING, Kind.REBALANCE, Kind.SPARE, Kind.RESTART})
+SUPPORTED = frozenset({AlternativeKind.NOTHING, AlternativeKind.REBALANCE, AlternativeKind.SPARE, AlternativeKind.RESTART})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class DecisionInputs:
 class LiveDecision:
     """What is best, and what else there was."""
 
-    kind: Kind
+    kind: AlternativeKind
     action: str
     cost: float
     """WAF·seconds."""
@@ -72,8 +72,8 @@ def decide_live(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs) -> L
     case = _case(cluster, job, inputs, lost, moved if coming else None)
     decision = decide(case, _costs(job, inputs))
     best = next(option for option in decision.options if option.kind in SUPPORTED)
-    nothing = next(option for option in decision.options if option.kind is Kind.NOTHING)
-    takes = best.kind is Kind.SPARE and moved is not None
+    nothing = next(option for option in decision.options if option.kind is AlternativeKind.NOTHING)
+    takes = best.kind is AlternativeKind.SPARE and moved is not None
     return LiveDecision(
         kind=best.kind,
         action=ACTIONS[best.kind],
@@ -108,14 +108,14 @@ def _moves(cluster: LiveCluster, job: LiveJob) -> WorkerMoves | None:
     return None
 
 
-def _case(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs, lost: int, moved: WorkerMoves | None) -> Case:
+def _case(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs, lost: int, moved: WorkerMoves | None) -> IncidentCase:
     count = job.workers + (0 if inputs.speeds else lost)
     table = job.table
     row = np.concatenate([table, np.full(max(0, count + 1 - len(table)), table[-1])])
     rate = job.steps_per_s(count)
     givers = [other for other in cluster.jobs if moved is not None and moved.workers.get(other.name, 0) and other.name != job.name]
     worth = sum(other.waf(other.workers) - other.waf(other.workers + moved.workers[other.name]) for other in givers) if moved is not None else 0.0
-    return Case(
+    return IncidentCase(
         task=job.name,
         gpus=count,
         gpus_per_node=1,
@@ -141,19 +141,19 @@ MICRO_BATCHES = 64
 """Of a worker and step, where shares are weighed: how fine the micro-batches of a job are is not known to the leader."""
 
 
-def _costs(job: LiveJob, inputs: DecisionInputs) -> Costs:
+def _costs(job: LiveJob, inputs: DecisionInputs) -> TransitionCosts:
     """Measured on this job where they were, else the planner's constants. Finished micro-batches are kept (Unicron, 6)."""
-    return replace(Costs(), regroup_s=job.regroup_s, spare_start_s=job.start_s, restart_s=inputs.restart_s, lost_iterations=0.0)
+    return replace(TransitionCosts(), regroup_s=job.regroup_s, spare_start_s=job.start_s, restart_s=inputs.restart_s, lost_iterations=0.0)
 
 
-def _alternatives(decision: Decision, best: Option, nothing: Option) -> list[Alternative]:
+def _alternatives(decision: IncidentDecision, best: Option, nothing: Option) -> list[Alternative]:
     replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to lay out anew.") for kind in PIPELINE_ONLY]
     possible = [
-        Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_lost.get(one.kind) or 'Nobody here can do it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
+        Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_rejected.get(one.kind) or 'Nobody here can do it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
         for one in decision.options
         if one.kind is not best.kind and one.kind not in PIPELINE_ONLY
     ]
-    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_lost[one.kind]) for one in decision.impossible if one.kind not in PIPELINE_ONLY]
+    impossible = [Alternative(action=ACTIONS[one.kind], why=decision.why_rejected[one.kind]) for one in decision.impossible if one.kind not in PIPELINE_ONLY]
     return [*possible, *impossible, *replicas]
 
 

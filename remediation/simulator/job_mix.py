@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.pipelines.layers import Layer, Layers
+from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.pipeline_template import four_per_stage
 
@@ -176,7 +176,7 @@ def unequal(rates: NDArray[np.float64], replica: int, layers: int) -> NDArray[np
 
 def _worth_of_extra_nodes(replica: int, layers: int) -> NDArray[np.float64]:
     """(replica,) what 0, 1, 2, ... nodes beyond whole replicas bring at best, in replicas."""
-    chain = Layers(tuple(Layer(str(index), 1.0, 2.0, 0.0, 0.0) for index in range(layers)))
+    chain = LayerChain(tuple(LayerProfile(str(index), 1.0, 2.0, 0.0, 0.0) for index in range(layers)))
     cuts = one_stage_per_node(chain, range(replica, min(2 * replica, layers + 1)), four_per_stage)
     gain = {size - replica: cuts[replica].pace / cut.pace - 1 for size, cut in cuts.items() if size > replica}
     best = np.zeros(replica)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from remediation.planner.allocation.allocation import solve
-from remediation.planner.allocation.tasks import Situation, Task
+from remediation.planner.allocation.tasks import AllocationProblem, Task
 
 from .job_mix import Job
 from .recovery_policy import Costs
@@ -57,7 +57,7 @@ class Plans:
     def _solve(self, question: Question) -> tuple[int, ...]:
         current, usable, failed = question
         tasks = tuple(replace(task, current=count, transition_s=self._transition_s(count)) for task, count in zip(self._tasks, current, strict=True))
-        situation = Situation(
+        situation = AllocationProblem(
             tasks=tasks, usable=usable, gpu_mtbf_s=self._mtbf_s, granularity=self._unit, failed=frozenset(tasks[index].name for index in failed)
         )
         found = solve(situation)

@@ -7,7 +7,7 @@ was work, and how much would be lost now, needs no event of its own.
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
-from remediation.planner.pipelines.batches import Pace, lower_bound
+from remediation.planner.pipelines.micro_batch_distribution import GroupPace, lower_bound
 
 from .in_place_cost import Price, price
 from .job_mix import Job
@@ -269,5 +269,5 @@ class JobRun:
         for pipeline, speed in slow:
             at = min(pipeline, pipelines)
             slowest[at] = min(slowest[at], speed)
-        paces = [Pace(1.0).at_speed(speed) for speed in slowest[:pipelines]]
+        paces = [GroupPace(1.0).at_speed(speed) for speed in slowest[:pipelines]]
         return MICRO_BATCHES / lower_bound(paces, MICRO_BATCHES * pipelines)

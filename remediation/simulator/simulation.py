@@ -12,7 +12,7 @@ from typing import Any
 import simpy
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.decision.decision import Kind as Choice
+from remediation.planner.decision.decision import AlternativeKind as Choice
 
 from .capacity import Capacity, Pool, Share, Shrink, Wait
 from .fault_trace import Happening, Kind, Shows, Trace

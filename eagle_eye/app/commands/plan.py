@@ -13,7 +13,7 @@ from eagle_eye.config import Config
 from eagle_eye.ledger import Throughput
 from eagle_eye.ledger.factory import open_ledger
 from remediation.planner.files.cluster_file import ClusterFile
-from remediation.planner.files.plan_report import foresee
+from remediation.planner.files.plan_report import make_report
 
 
 @click.command(short_help="who should get which nodes, and what to do if one is lost")
@@ -43,7 +43,7 @@ def command(config: Config, file: Path | None, live: bool, happens: tuple[str, .
     if file is None:
         _print_live(config, json_lines)
         return
-    prospect = foresee(ClusterFile(file, _reached(config) if from_ledger else ()), happens)
+    prospect = make_report(ClusterFile(file, _reached(config) if from_ledger else ()), happens)
     if json_lines:
         click.echo(prospect_json(prospect))
     else:

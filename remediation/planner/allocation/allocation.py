@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .convolution import Choices, Scale
-from .dynamic_program import Plan, prefixes, trace
-from .objective import forced, gains, moves
-from .pruning import pruned
-from .tasks import Situation, Task
+from .convolution import CandidateCounts, KeyScale
+from .dynamic_program import UnitCounts, prefix_tables, pruned, trace_back
+from .objective import gains, gains_after_loss, workers_moved
+from .tasks import AllocationProblem, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class GainTable:
     """The gains of a list of tasks at 0..units units, and the scale of their keys."""
 
     tasks: tuple[Task, ...]
@@ -45,27 +44,27 @@ class Grid:
     units: int
     gains: NDArray[np.float64]
     moves: NDArray[np.int64]
-    scale: Scale
+    scale: KeyScale
 
     @classmethod
-    def of(cls, situation: Situation) -> "Grid":
+    def of(cls, problem: AllocationProblem) -> "GainTable":
         """As if no task had failed; see `forced`."""
-        tasks, granularity = situation.tasks, situation.granularity
-        units = situation.usable // granularity
-        worth = gains(tasks, units, granularity, situation.horizon_s)
-        moved = moves(tasks, units, granularity)
-        most_moved = sum(task.current for task in tasks) + situation.usable
-        return cls(tasks, granularity, units, worth, moved, Scale.of(worth, most_moved))
+        tasks, granularity = problem.tasks, problem.granularity
+        units = problem.usable // granularity
+        worth = gains(tasks, units, granularity, problem.horizon_s)
+        moved = workers_moved(tasks, units, granularity)
+        most_moved = sum(task.current for task in tasks) + problem.usable
+        return cls(tasks, granularity, units, worth, moved, KeyScale.of(worth, most_moved))
 
     def forced(self, index: int) -> NDArray[np.float64]:
         """The gains of a task that lost a worker."""
-        return forced(self.tasks[index], self.gains[index], self.granularity)
+        return gains_after_loss(self.tasks[index], self.gains[index], self.granularity)
 
-    def choices(self, index: int, row: NDArray[np.float64]) -> Choices:
+    def choices(self, index: int, row: NDArray[np.float64]) -> CandidateCounts:
         """What the task may be given, if `row` is what each count is worth."""
-        return Choices.of(self.scale.keys(row, self.moves[index]))
+        return CandidateCounts.of(self.scale.keys(row, self.moves[index]))
 
-    def allocation(self, units: Plan, usable: int, there: Sequence[int], changed: Mapping[int, NDArray[np.float64]]) -> Allocation:
+    def allocation(self, units: UnitCounts, usable: int, there: Sequence[int], changed: Mapping[int, NDArray[np.float64]]) -> Allocation:
         """A plan in words: of the tasks that are `there`, with the gains of the `changed` ones in place of the grid's."""
         counts = (units * self.granularity).tolist()
         given = [(self.tasks[index], counts[index]) for index in there]
@@ -81,11 +80,11 @@ class Grid:
         )
 
 
-def solve(situation: Situation) -> Allocation:
+def solve(problem: AllocationProblem) -> Allocation:
     """The best plan, from scratch. O(tasks · units²) at worst; large problems are first cut down by a proof (pruning.py)."""
-    grid = Grid.of(situation)
-    rows = {index: grid.forced(index) for index, task in enumerate(situation.tasks) if task.name in situation.failed}
-    everyone = range(len(situation.tasks))
+    grid = GainTable.of(problem)
+    rows = {index: grid.forced(index) for index, task in enumerate(problem.tasks) if task.name in problem.failed}
+    everyone = range(len(problem.tasks))
     choices = pruned([grid.choices(index, rows.get(index, grid.gains[index])) for index in everyone], grid.units)
-    units = trace(prefixes(choices, grid.units), choices, grid.units)
-    return grid.allocation(units, situation.usable, everyone, rows)
+    units = trace_back(prefix_tables(choices, grid.units), choices, grid.units)
+    return grid.allocation(units, problem.usable, everyone, rows)

@@ -17,23 +17,23 @@ UNREACHABLE = -(2**62)
 """Less than any sum of keys; two of them never meet in one sum."""
 KEY_BITS = 60
 """Every sum of keys stays below 2**60, so UNREACHABLE plus any sum stays within 64 bits."""
-ROWS, COLUMNS = 96, 4096
+TILE_ROWS, TILE_COLUMNS = 96, 4096
 """The tile of the dense sum, three megabytes at most; long rows are worth more than a tile that fits a small cache."""
-SPARSE = 2
+SPARSE_BELOW = 2
 """With fewer than one count in so many worth trying, a row for each of them beats the dense tile."""
-GATHERED = 2**16
+GATHER_ENTRIES = 2**16
 """Entries of such rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class KeyScale:
     """How gains become keys: a quantum of some 2**-44 of the most that a plan can be worth, times the room for the moves."""
 
     exponent: int
     move_bits: int
 
     @classmethod
-    def of(cls, gains: NDArray[np.float64], most_moved: int) -> "Scale":
+    def of(cls, gains: NDArray[np.float64], most_moved: int) -> "KeyScale":
         """For sums of one gain from each row (rows: tasks, columns: units), of plans that move at most so many workers.
 
         A plan of n units is worth no more than its tasks with none, and n times the most that a unit brings anywhere.
@@ -54,14 +54,14 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class CandidateCounts:
     """The counts of one task that can be part of a best plan, rising in count and in key."""
 
     counts: NDArray[np.intp]
     keys: Keys
 
     @classmethod
-    def of(cls, row: Keys) -> "Choices":
+    def of(cls, row: Keys) -> "CandidateCounts":
         """Without the counts that a smaller one equals: idle workers are allowed, so the smaller one is as good."""
         best = np.maximum.accumulate(row)
         rises = np.empty(len(row), dtype=np.bool_)
@@ -71,24 +71,24 @@ class Choices:
         return cls(counts, row[counts])
 
 
-def combine(before: Keys, choices: Choices) -> Keys:
+def combine(before: Keys, choices: CandidateCounts) -> Keys:
     """out[j] = max over counts k <= j of before[j - k] + key(k); `before` does not fall, and count 0 is a choice."""
     last = int(choices.counts[-1])
-    if len(choices.counts) * SPARSE <= last + 1:
+    if len(choices.counts) * SPARSE_BELOW <= last + 1:
         return _gathered(before, choices)
     row = np.full(last + 1, UNREACHABLE, dtype=np.int64)
     row[last - choices.counts] = choices.keys
     return _in_tiles(before, row)
 
 
-def _gathered(before: Keys, choices: Choices) -> Keys:
+def _gathered(before: Keys, choices: CandidateCounts) -> Keys:
     """A row per count, each the table shifted by the count, a few rows at a time."""
     size, last = len(before), int(choices.counts[-1])
     padded = np.concatenate([np.full(last, UNREACHABLE // 2, dtype=np.int64), before])
     step = padded.strides[0]
     shifted = as_strided(padded, (last + 1, size), (step, step), writeable=False)
     out: Keys = before + choices.keys[0]
-    rows = max(4, GATHERED // size)
+    rows = max(4, GATHER_ENTRIES // size)
     for start in range(1, len(choices.counts), rows):
         counts = choices.counts[start : start + rows]
         least = int(counts[0])
@@ -104,13 +104,13 @@ def _in_tiles(before: Keys, falling: Keys) -> Keys:
     padded = np.concatenate([np.full(last, UNREACHABLE // 2, dtype=np.int64), before])
     step = padded.strides[0]
     out = np.empty(size, dtype=np.int64)
-    room = np.empty(ROWS * min(COLUMNS, last + 1), dtype=np.int64)
-    for start in range(0, size, ROWS):
-        rows = min(ROWS, size - start)
+    room = np.empty(TILE_ROWS * min(TILE_COLUMNS, last + 1), dtype=np.int64)
+    for start in range(0, size, TILE_ROWS):
+        rows = min(TILE_ROWS, size - start)
         best = out[start : start + rows]
         first = max(0, last - (start + rows - 1))
-        for column in range(first, last + 1, COLUMNS):
-            columns = min(COLUMNS, last + 1 - column)
+        for column in range(first, last + 1, TILE_COLUMNS):
+            columns = min(TILE_COLUMNS, last + 1 - column)
             window = as_strided(padded[start + column :], (rows, columns), (step, step), writeable=False)
             tile = np.add(window, falling[column : column + columns], out=room[: rows * columns].reshape(rows, columns))
             if column == first:
@@ -120,13 +120,13 @@ def _in_tiles(before: Keys, falling: Keys) -> Keys:
     return out
 
 
-def best_at(before: Keys, choices: Choices, units: int) -> int:
+def combine_at(before: Keys, choices: CandidateCounts, units: int) -> int:
     """One entry of `combine`: out[units]."""
     within = int(np.searchsorted(choices.counts, units, side="right"))
     return int((before[units - choices.counts[:within]] + choices.keys[:within]).max())
 
 
-def picks(before: Keys, choices: Choices, units: NDArray[np.intp]) -> NDArray[np.intp]:
+def chosen_counts(before: Keys, choices: CandidateCounts, units: NDArray[np.intp]) -> NDArray[np.intp]:
     """For each entry of `units`, the smallest count that reaches `combine`'s result there."""
     left = units[:, None] - choices.counts[None, :]
     sums = before[np.maximum(left, 0)] + choices.keys[None, :]

@@ -1,10 +1,15 @@
-"""The dynamic programme over tasks: one solution, and all solutions in which a single task differs.
+"""The dynamic program over tasks: the best allocation, and every best allocation in which a single task differs.
 
     P(i, j) = best of the first i tasks with j units = max over k of P(i-1, j-k) + G(i, k)        (Unicron's S(i, j))
     S(i, j) = the same of tasks i, i+1, ...
 
 A problem in which only task i differs is max over k of (P(i) combined with S(i+1))(n - k) + G'(k): all such problems
 share the two tables.
+
+Pruning makes large problems small by a proof. Put a price on a unit. A task then gives up
+`gap(k)` = max over x of (G(x) - price·x) - (G(k) - price·k) by taking k, and no allocation is worth more than the sum of
+those maxima plus price·n (Lagrange's bound). So an allocation that is as good as a known one can only be made of counts
+whose gap is at most bound - known. Source: Lagrangian reduced-cost fixing, textbook.
 """
 
 from collections.abc import Sequence
@@ -12,59 +17,66 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .convolution import Choices, Keys, best_at, combine, picks
+from .convolution import KEY_BITS, CandidateCounts, Keys, chosen_counts, combine, combine_at
 
-Plan = NDArray[np.intp]
-"""Units for each task; with two axes, a row per plan."""
+UnitCounts = NDArray[np.intp]
+"""Units for each task; with two axes, a row per allocation."""
+MINIMUM_PAIRS = 10**8
+"""With fewer pairs (a state, a count) than this, the proof costs more than it saves."""
+FIRST_ATTEMPT_COUNTS = 24
+"""Counts per task in the first, unproved attempt."""
+HALVINGS = 48
+ROUNDING = 2.0**-40
+"""Keys as floats are rounded; as a share of the bound, far more than that adds up to."""
 
 
-def prefixes(choices: Sequence[Choices], units: int) -> list[Keys]:
+def prefix_tables(choices: Sequence[CandidateCounts], units: int) -> list[Keys]:
     """P(0), P(1), ... for all tasks but the last: of the whole only one entry is ever asked for."""
     tables = [np.zeros(units + 1, dtype=np.int64)]
     for each in choices[:-1]:
-        tables.append(_alone(each, units) if len(tables) == 1 else combine(tables[-1], each))
+        tables.append(_first_table(each, units) if len(tables) == 1 else combine(tables[-1], each))
     return tables
 
 
-def _alone(choices: Choices, units: int) -> Keys:
+def _first_table(choices: CandidateCounts, units: int) -> Keys:
     """Combined with a table of zeros: the best count that fits."""
     best: Keys = choices.keys[np.searchsorted(choices.counts, np.arange(units + 1), side="right") - 1]
     return best
 
 
-def best_key(tables: Sequence[Keys], choices: Sequence[Choices], units: int) -> int:
+def best_key(tables: Sequence[Keys], choices: Sequence[CandidateCounts], units: int) -> int:
     """The key of the best plan for all tasks."""
-    return best_at(tables[-1], choices[-1], units) if choices else 0
+    return combine_at(tables[-1], choices[-1], units) if choices else 0
 
 
-def trace(tables: Sequence[Keys], choices: Sequence[Choices], units: int) -> Plan:
+def trace_back(tables: Sequence[Keys], choices: Sequence[CandidateCounts], units: int) -> UnitCounts:
     """The best plan for all tasks."""
     plans = np.zeros((1, len(choices)), dtype=np.intp)
     _trace(tables, choices, np.array([len(choices)]), np.array([units]), plans)
-    plan: Plan = plans[0]
+    plan: UnitCounts = plans[0]
     return plan
 
 
-def _trace(tables: Sequence[Keys], choices: Sequence[Choices], tasks: Plan, units: Plan, plans: Plan) -> None:
+def _trace(tables: Sequence[Keys], choices: Sequence[CandidateCounts], tasks: UnitCounts, units: UnitCounts, plans: UnitCounts) -> None:
     """Fill in each row of `plans` the best of its first `tasks` tasks with its `units`; all rows at once."""
     left = units.copy()
     for index in reversed(range(int(tasks.max(initial=0)))):
         rows = np.flatnonzero(tasks > index)
-        picked = picks(tables[index], choices[index], left[rows])
+        picked = chosen_counts(tables[index], choices[index], left[rows])
         plans[rows, index] = picked
         left[rows] -= picked
 
 
-def one_changed(base: Sequence[Choices], changes: Sequence[tuple[int, Choices]], units: int) -> Plan:
+def solve_each_change(base: Sequence[CandidateCounts], changes: Sequence[tuple[int, CandidateCounts]], units: int) -> UnitCounts:
     """A row per change (task, its other choices): the best plan with that change alone; the last row: with none."""
     size = len(base)
-    before = prefixes(base, units)
-    after = prefixes(base[::-1], units)
+    before = prefix_tables(base, units)
+    after = prefix_tables(base[::-1], units)
     rows = len(changes) + 1
     plans = np.zeros((rows, size), dtype=np.intp)
     heads, tails = np.zeros(rows, dtype=np.intp), np.zeros(rows, dtype=np.intp)
     heads_left, tails_left = np.zeros(rows, dtype=np.intp), np.zeros(rows, dtype=np.intp)
-    unchanged = trace(before, base, units)
+    unchanged = trace_back(before, base, units)
     plans[-1] = unchanged
     for row, (task, choices) in enumerate(changes):
         head, tail = before[task], after[size - 1 - task]
@@ -79,7 +91,7 @@ def one_changed(base: Sequence[Choices], changes: Sequence[tuple[int, Choices]],
     return plans
 
 
-def _best_count(head: Keys, tail: Keys, choices: Choices, units: int, guess: int) -> int:
+def _best_count(head: Keys, tail: Keys, choices: CandidateCounts, units: int, guess: int) -> int:
     """Units for the task between the two tables; a good guess saves time.
 
     What the others make of j units never falls in j, and the task's keys rise with its count. So a run of counts can
@@ -110,3 +122,40 @@ def _best_count(head: Keys, tail: Keys, choices: Choices, units: int, guess: int
             halves += [(low, middle - 1, above), (middle, high, reached)]
         runs = halves
     return int(counts[taken])
+
+
+def pruned(choices: Sequence[CandidateCounts], units: int) -> list[CandidateCounts]:
+    """The same problem with the same best key, and with fewer counts. Unchanged if it is small."""
+    if not choices or sum(len(each.counts) for each in choices) * units < MINIMUM_PAIRS:
+        return list(choices)
+    price = _price(choices, units)
+    worths = [each.keys - price * each.counts for each in choices]
+    bound = sum(float(worth.max()) for worth in worths) + price * units
+    gaps = [worth.max() - worth for worth in worths]
+    everything = np.sort(np.concatenate(gaps))
+    tried = float(everything[min(FIRST_ATTEMPT_COUNTS * len(choices), len(everything) - 1)])
+    few = _within(choices, gaps, tried)
+    known = best_key(prefix_tables(few, units), few, units)
+    needed = bound - known + ROUNDING * (abs(bound) + float(2**KEY_BITS))
+    return few if needed <= tried else _within(choices, gaps, needed)
+
+
+def _price(choices: Sequence[CandidateCounts], units: int) -> float:
+    """The price at which the tasks together ask for just about all units: the bound is least there."""
+    low, high = 0.0, max(float(each.keys[-1] - each.keys[0]) for each in choices) + 1.0
+    tasks = [(each.counts, each.counts.astype(np.float64), each.keys.astype(np.float64)) for each in choices]
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        asked = sum(int(counts[(keys - middle * numbers).argmax()]) for counts, numbers, keys in tasks)
+        low, high = (middle, high) if asked > units else (low, middle)
+    return high
+
+
+def _within(choices: Sequence[CandidateCounts], gaps: Sequence[NDArray[np.float64]], most: float) -> list[CandidateCounts]:
+    """Count 0 always stays: it is what makes every number of units possible."""
+    kept = []
+    for each, gap in zip(choices, gaps, strict=True):
+        wanted = gap <= most
+        wanted[0] = True
+        kept.append(CandidateCounts(each.counts[wanted], each.keys[wanted]))
+    return kept

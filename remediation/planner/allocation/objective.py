@@ -38,7 +38,7 @@ def gains(tasks: Sequence[Task], units: int, granularity: int, run_s: float) -> 
     return table
 
 
-def forced(task: Task, row: NDArray[np.float64], granularity: int) -> NDArray[np.float64]:
+def gains_after_loss(task: Task, row: NDArray[np.float64], granularity: int) -> NDArray[np.float64]:
     """The row of a task that lost a worker: even with the same count it has to switch."""
     changed = row.copy()
     stays = task.current // granularity
@@ -47,7 +47,7 @@ def forced(task: Task, row: NDArray[np.float64], granularity: int) -> NDArray[np
     return changed
 
 
-def moves(tasks: Sequence[Task], units: int, granularity: int) -> NDArray[np.int64]:
+def workers_moved(tasks: Sequence[Task], units: int, granularity: int) -> NDArray[np.int64]:
     """Workers that come to or leave a task if it gets 0..units units: a row per task."""
     counts = np.arange(units + 1, dtype=np.int64) * granularity
     current = np.array([task.current for task in tasks], dtype=np.int64)

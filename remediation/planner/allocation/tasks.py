@@ -78,7 +78,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cluster:
+class TaskCluster:
     """The tasks that run, those that may be launched next, and the workers there are.
 
     Raises ConfigError, naming the field, for counts that cannot be.
@@ -123,7 +123,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Situation:
+class AllocationProblem:
     """After an event: what is to be shared out among whom. The tasks' `current` is what they had before it."""
 
     tasks: tuple[Task, ...]

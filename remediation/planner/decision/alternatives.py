@@ -16,15 +16,20 @@ from enum import StrEnum
 
 import numpy as np
 
-from remediation.planner.pipelines.batches import Batches
-from remediation.planner.pipelines.reconfiguration import Reconfigured, Situation, Stopped, reconfigure
+from remediation.planner.pipelines.micro_batch_distribution import MicroBatchDistribution
+from remediation.planner.pipelines.pipeline_reconfiguration import (
+    CannotReconfigure,
+    Reconfiguration,
+    ReconfigurationProblem,
+    reconfigure,
+)
 
-from .incident_case import Case
-from .slowness import slowness
-from .transition_costs import Costs
+from .incident_case import IncidentCase
+from .slow_nodes import slow_node_effect
+from .transition_costs import TransitionCosts
 
 
-class Kind(StrEnum):
+class AlternativeKind(StrEnum):
     """From the least to the most that is touched: of equal costs the first is chosen."""
 
     NOTHING = "do nothing"
@@ -38,10 +43,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class PricedAlternative:
     """One way out."""
 
-    kind: Kind
+    kind: AlternativeKind
     how: str
     """What is done, in a phrase."""
     downtime_s: float
@@ -55,53 +60,53 @@ class Alternative:
     """WAF·seconds: weighted FLOP that are not done until the expected repair, and what the spares would have made."""
     gpu_hours: float
     """Hours of the job's healthy GPUs that the undone FLOP are worth."""
-    transition: Reconfigured | Batches | None = None
+    transition: Reconfiguration | MicroBatchDistribution | None = None
     """The plan itself, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Impossible:
+class ImpossibleAlternative:
     """An alternative that is none here."""
 
-    kind: Kind
+    kind: AlternativeKind
     why: str
 
 
-Option = Alternative | Impossible
+Option = PricedAlternative | ImpossibleAlternative
 
 
-def alternatives(case: Case, costs: Costs) -> list[Option]:
+def alternatives(case: IncidentCase, costs: TransitionCosts) -> list[Option]:
     """One of each kind, in their order."""
-    scene = _Scene(case, costs, _state_lost(case))
+    scene = _Pricing(case, costs, _state_lost(case))
     return [build(scene) for build in _BUILDERS.values()]
 
 
-def _state_lost(case: Case) -> str:
+def _state_lost(case: IncidentCase) -> str:
     if case.pipelines is not None:
         plan = reconfigure(case.pipelines) if case.lost else None
-        return plan.why if isinstance(plan, Stopped) else ""
-    if case.lost and case.replicas <= case.lost * case.hit:
-        return f"the lost nodes may have held {case.lost * case.hit} copies of the state, and there are {case.replicas}: none may be left"
+        return plan.why if isinstance(plan, CannotReconfigure) else ""
+    if case.lost and case.replicas <= case.lost * case.pipelines_per_node:
+        return f"the lost nodes may have held {case.lost * case.pipelines_per_node} copies of the state, and there are {case.replicas}: none may be left"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _Pricing:
     """The case, with what several alternatives need."""
 
-    case: Case
-    costs: Costs
+    case: IncidentCase
+    costs: TransitionCosts
     state_lost: str
     """Why the state is not with the survivors; empty: it is."""
 
-    def option(self, kind: Kind, how: str, *, downtime: float, share: float, gpus: int, lost_work: float = 0.0, back: float = 0.0, spares: int = 0, short: float = 0.0, transition: Reconfigured | Batches | None = None) -> Alternative:  # fmt: skip
+    def option(self, kind: AlternativeKind, how: str, *, downtime: float, share: float, gpus: int, lost_work: float = 0.0, back: float = 0.0, spares: int = 0, short: float = 0.0, transition: Reconfiguration | MicroBatchDistribution | None = None) -> PricedAlternative:  # fmt: skip
         """With its price. share: of the healthy throughput; back: seconds of the second transition; short: healthy seconds that
         are not made before it is done."""
         case = self.case
         afterwards = min(1.0, share) * case.healthy
         rest = max(0.0, case.repair_s - downtime)
         flop = case.healthy * (downtime + lost_work + short) + (case.healthy - afterwards) * rest + afterwards * back
-        return Alternative(
+        return PricedAlternative(
             kind=kind,
             how=how,
             downtime_s=downtime,
@@ -116,15 +121,15 @@ class _Scene:
     @property
     def torn_s(self) -> float:
         """Work that a heal in place throws away: nothing where the job still runs, it changes between two iterations."""
-        return self.costs.lost_iterations * self.case.iteration_s if self.case.standing or self.case.lost else 0.0
+        return self.costs.lost_iterations * self.case.iteration_s if self.case.process_died or self.case.lost else 0.0
 
     @property
     def share_left(self) -> float:
         """Of the healthy throughput, on what is left: as T says, else all micro-batches on the pipelines that are whole."""
         case = self.case
         if case.throughput is not None:
-            return float(case.throughput[case.left]) / case.healthy
-        whole = case.replicas - case.lost * case.hit
+            return float(case.throughput[case.healthy_gpus]) / case.healthy
+        whole = case.replicas - case.lost * case.pipelines_per_node
         return case.micro_batches / -(-case.micro_batches * case.replicas // whole) if whole > 0 else 0.0
 
     @property
@@ -139,14 +144,14 @@ class _Scene:
         return self.case.state_bytes / self.costs.storage_bytes_s
 
 
-def _nothing(scene: _Scene) -> Option:
-    case, costs, kind = scene.case, scene.costs, Kind.NOTHING
+def _nothing(scene: _Pricing) -> Option:
+    case, costs, kind = scene.case, scene.costs, AlternativeKind.NOTHING
     if case.lost and case.in_place and not scene.state_lost:
-        how = f"goes on in place with {case.left} of {case.gpus} workers, which share out the micro-batches"
+        how = f"goes on in place with {case.healthy_gpus} of {case.gpus} workers, which share out the micro-batches"
         back = costs.regroup_s + scene.node_state_s
-        return scene.option(kind, how, downtime=costs.regroup_s, share=scene.share_left, gpus=case.left, lost_work=scene.torn_s, back=back)
-    if not case.stands and not case.lost:
-        share = slowness(case).share if case.slow else 1.0
+        return scene.option(kind, how, downtime=costs.regroup_s, share=scene.share_left, gpus=case.healthy_gpus, lost_work=scene.torn_s, back=back)
+    if not case.stopped and not case.lost:
+        share = slow_node_effect(case).share if case.slow else 1.0
         return scene.option(kind, "goes on as it is", downtime=0.0, share=share, gpus=case.gpus)
     until = max(case.repair_s, costs.collective_timeout_s) if case.lost else case.repair_s
     how = "stands until a collective times out and the repair is done, then is restarted from the checkpoint"
@@ -154,98 +159,98 @@ def _nothing(scene: _Scene) -> Option:
     return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
 
 
-def _rebalance(scene: _Scene) -> Option:
-    case, kind = scene.case, Kind.REBALANCE
+def _rebalance(scene: _Pricing) -> Option:
+    case, kind = scene.case, AlternativeKind.REBALANCE
     if case.lost and case.in_place:
-        return Impossible(kind, "that is what the job did by itself: it goes on so")
+        return ImpossibleAlternative(kind, "that is what the job did by itself: it goes on so")
     if case.lost:
-        return _without(scene, kind, case.lost * case.hit, case.gpus - case.lost * case.gpus_per_node)
+        return _without(scene, kind, case.lost * case.pipelines_per_node, case.gpus - case.lost * case.gpus_per_node)
     if not case.slow:
-        return Impossible(kind, "no node is slow or lost: there is nothing to balance")
-    found = slowness(case)
+        return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to balance")
+    found = slow_node_effect(case)
     if found.balanced is None:
-        return Impossible(kind, "there is one pipeline: nobody else can take its micro-batches")
+        return ImpossibleAlternative(kind, "there is one pipeline: nobody else can take its micro-batches")
     counts = [str(count) for count in found.balanced.counts]
     how = f"{', '.join(counts[:8])}{', ...' if len(counts) > 8 else ''} micro-batches from the next iteration on"
     return scene.option(kind, how, downtime=0.0, share=found.balanced_share, gpus=case.gpus, transition=found.balanced)
 
 
-def _without(scene: _Scene, kind: Kind, broken: int, gpus: int) -> Option:
+def _without(scene: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> Option:
     """So many broken pipelines (each node breaks others, at worst) give their micro-batches to the whole ones."""
     case = scene.case
     if scene.state_lost:
-        return Impossible(kind, scene.state_lost)
+        return ImpossibleAlternative(kind, scene.state_lost)
     if case.replicas <= broken:
-        return Impossible(kind, f"{broken} of {case.replicas} pipelines are broken: no whole one is left")
+        return ImpossibleAlternative(kind, f"{broken} of {case.replicas} pipelines are broken: no whole one is left")
     most = -(-case.micro_batches * case.replicas // (case.replicas - broken))
     share = (case.micro_batches + case.stages - 1) / (most + case.stages - 1)
-    if kind is Kind.REBALANCE:
+    if kind is AlternativeKind.REBALANCE:
         share *= min(case.slow.values(), default=1.0)
     how = f"{case.replicas - broken} of {case.replicas} pipelines share out the micro-batches, {most} at most in place of {case.micro_batches}"
     back = scene.costs.regroup_s + scene.node_state_s
     return scene.option(kind, how, downtime=scene.costs.regroup_s, share=share, gpus=gpus, lost_work=scene.torn_s, back=back)
 
 
-def _swap(scene: _Scene) -> Option:
-    case, kind = scene.case, Kind.SWAP
+def _swap(scene: _Pricing) -> Option:
+    case, kind = scene.case, AlternativeKind.SWAP
     if not case.slow or case.lost:
-        return Impossible(kind, "only slow nodes have better places" if case.lost else "no node is slow")
+        return ImpossibleAlternative(kind, "only slow nodes have better places" if case.lost else "no node is slow")
     if case.pipelines is None:
-        return Impossible(kind, "no templates are known, and among equal places none is better")
-    plan = reconfigure(case.pipelines, within_floor=False)
-    if isinstance(plan, Stopped):
-        return Impossible(kind, plan.why)
+        return ImpossibleAlternative(kind, "no templates are known, and among equal places none is better")
+    plan = reconfigure(case.pipelines, within_oobleck=False)
+    if isinstance(plan, CannotReconfigure):
+        return ImpossibleAlternative(kind, plan.why)
     if plan.pipelines == case.pipelines.pipelines:
-        return Impossible(kind, "each node already has the best place that was found")
+        return ImpossibleAlternative(kind, "each node already has the best place that was found")
     return _reconfigured(scene, kind, plan, case.pipelines, "nodes change places")
 
 
-def _shrink(scene: _Scene) -> Option:
-    case, kind = scene.case, Kind.SHRINK
+def _shrink(scene: _Pricing) -> Option:
+    case, kind = scene.case, AlternativeKind.SHRINK
     if not case.broken:
-        return Impossible(kind, "no node is slow or lost: nobody has to go")
+        return ImpossibleAlternative(kind, "no node is slow or lost: nobody has to go")
     if case.lost and case.in_place and not case.slow:
-        return Impossible(kind, "that is what the job did by itself: it goes on so")
+        return ImpossibleAlternative(kind, "that is what the job did by itself: it goes on so")
     if case.pipelines is None:
-        hit = case.broken * case.hit
+        hit = case.broken * case.pipelines_per_node
         return _without(scene, kind, hit, case.gpus * max(0, case.replicas - hit) // case.replicas)
-    situation = replace(case.pipelines, lost=case.pipelines.lost | set(case.slow), speeds={})
-    plan = reconfigure(situation, within_floor=False)
-    if isinstance(plan, Stopped):
-        return Impossible(kind, plan.why)
-    return _reconfigured(scene, kind, plan, situation, f"goes on without {', '.join(sorted(situation.lost))}")
+    problem = replace(case.pipelines, lost=case.pipelines.lost | set(case.slow), speeds={})
+    plan = reconfigure(problem, within_oobleck=False)
+    if isinstance(plan, CannotReconfigure):
+        return ImpossibleAlternative(kind, plan.why)
+    return _reconfigured(scene, kind, plan, problem, f"goes on without {', '.join(sorted(problem.lost))}")
 
 
-def _reconfigured(scene: _Scene, kind: Kind, plan: Reconfigured, situation: Situation, how: str) -> Alternative:
-    downtime = scene.costs.regroup_s + _copying_s(plan, situation, scene.costs)
+def _reconfigured(scene: _Pricing, kind: AlternativeKind, plan: Reconfiguration, problem: ReconfigurationProblem, how: str) -> PricedAlternative:
+    downtime = scene.costs.regroup_s + _copying_s(plan, problem, scene.costs)
     sizes = "+".join(str(len(pipeline)) for pipeline in plan.pipelines)
-    share = slowness(scene.case).healthy / plan.time
+    share = slow_node_effect(scene.case).healthy / plan.time
     nodes = sum(len(pipeline) for pipeline in plan.pipelines)
     how = f"{how}: pipelines of {sizes} nodes, {plan.moved_bytes / 1e9:.3g} GB of state move"
     back = downtime if nodes < scene.case.gpus // scene.case.gpus_per_node else 0.0
     return scene.option(kind, how, downtime=downtime, share=share, gpus=nodes * scene.case.gpus_per_node, lost_work=scene.torn_s, back=back, transition=plan)
 
 
-def _copying_s(plan: Reconfigured, situation: Situation, costs: Costs) -> float:
+def _copying_s(plan: Reconfiguration, problem: ReconfigurationProblem, costs: TransitionCosts) -> float:
     """Until the node that sends or receives most is done; nodes send and receive at the same time."""
     sent: dict[str, float] = {}
     received: dict[str, float] = {}
     for copy in plan.copies:
-        sent[copy.source] = sent.get(copy.source, 0.0) + situation.state[copy.layer]
-        received[copy.target] = received.get(copy.target, 0.0) + situation.state[copy.layer]
+        sent[copy.source] = sent.get(copy.source, 0.0) + problem.state[copy.layer]
+        received[copy.target] = received.get(copy.target, 0.0) + problem.state[copy.layer]
     return max([*sent.values(), *received.values(), 0.0]) / costs.network_bytes_s
 
 
-def _spare(scene: _Scene) -> Option:
-    case, costs, kind = scene.case, scene.costs, Kind.SPARE
+def _spare(scene: _Pricing) -> Option:
+    case, costs, kind = scene.case, scene.costs, AlternativeKind.SPARE
     if not case.broken:
-        return Impossible(kind, "no node is slow or lost: there is none to replace")
+        return ImpossibleAlternative(kind, "no node is slow or lost: there is none to replace")
     if case.spares < case.broken and case.in_place and not case.slow:
-        return Impossible(kind, "no other job has a worker that it could take, where it has a launcher")
+        return ImpossibleAlternative(kind, "no other job has a worker that it could take, where it has a launcher")
     if case.spares < case.broken:
-        return Impossible(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
+        return ImpossibleAlternative(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
     if scene.state_lost:
-        return Impossible(kind, scene.state_lost)
+        return ImpossibleAlternative(kind, scene.state_lost)
     if case.in_place and not case.slow:
         return _spare_in_place(scene)
     downtime = costs.spare_start_s + costs.regroup_s + scene.node_state_s
@@ -253,23 +258,23 @@ def _spare(scene: _Scene) -> Option:
     return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken)
 
 
-def _spare_in_place(scene: _Scene) -> Option:
+def _spare_in_place(scene: _Pricing) -> Option:
     """The job runs on while they start, and takes them in between two steps."""
     case, costs = scene.case, scene.costs
     from_whom = f"of {case.spare_owner}, which goes on with less" if case.spare_owner else "that nobody used"
     how = f"{_counted(case.broken, 'worker', 'workers')} {from_whom}; starts while the job runs on"
     downtime = 2 * costs.regroup_s + scene.node_state_s  # without what was lost, and with what comes
     short = (1 - min(1.0, scene.share_left)) * costs.spare_start_s
-    return scene.option(Kind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken, short=short)
+    return scene.option(AlternativeKind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken, short=short)
 
 
-def _relayout(scene: _Scene) -> Option:
-    case, costs, kind = scene.case, scene.costs, Kind.RELAYOUT
+def _relayout(scene: _Pricing) -> Option:
+    case, costs, kind = scene.case, scene.costs, AlternativeKind.RELAYOUT
     if not case.broken:
-        return Impossible(kind, "no node is slow or lost: the layout is for as many nodes as there are")
-    gpus, flops = _best_up_to(case, case.left)
+        return ImpossibleAlternative(kind, "no node is slow or lost: the layout is for as many nodes as there are")
+    gpus, flops = _best_up_to(case, case.healthy_gpus)
     if not gpus:
-        return Impossible(kind, _no_layout(case, case.left))
+        return ImpossibleAlternative(kind, _no_layout(case, case.healthy_gpus))
     moved = case.state_bytes * gpus / max(1, case.gpus // case.replicas)  # each GPU may receive its whole part anew
     from_peers = not scene.state_lost
     downtime = costs.restart_s + (moved / (gpus / case.gpus_per_node) / costs.network_bytes_s if from_peers else scene.load_s)
@@ -279,17 +284,17 @@ def _relayout(scene: _Scene) -> Option:
     return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=lost, back=downtime)
 
 
-def _restart(scene: _Scene) -> Option:
-    case, costs, kind = scene.case, scene.costs, Kind.RESTART
-    if not case.broken and not case.standing:
-        return Impossible(kind, "nothing is broken")
+def _restart(scene: _Pricing) -> Option:
+    case, costs, kind = scene.case, scene.costs, AlternativeKind.RESTART
+    if not case.broken and not case.process_died:
+        return ImpossibleAlternative(kind, "nothing is broken")
     taken = min(case.spares, case.broken)
     gpus, flops = case.gpus, case.healthy
     if taken < case.broken:
-        there = case.left + taken * case.gpus_per_node
+        there = case.healthy_gpus + taken * case.gpus_per_node
         gpus, flops = _best_up_to(case, there)
         if not gpus:
-            return Impossible(kind, _no_layout(case, there))
+            return ImpossibleAlternative(kind, _no_layout(case, there))
     downtime = costs.restart_s + scene.load_s + (costs.spare_start_s if taken else 0.0)
     back = downtime if taken < case.broken else 0.0
     from_whom = f"from {case.spare_owner}" if case.spare_owner else "a spare" if taken == 1 else "spares"
@@ -297,10 +302,10 @@ def _restart(scene: _Scene) -> Option:
     return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
 
 
-def _wait(scene: _Scene) -> Option:
-    case, costs, kind = scene.case, scene.costs, Kind.WAIT
+def _wait(scene: _Pricing) -> Option:
+    case, costs, kind = scene.case, scene.costs, AlternativeKind.WAIT
     if not case.broken:
-        return Impossible(kind, "no node is slow or lost: there is nothing to repair")
+        return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to repair")
     if scene.state_lost:
         downtime = case.repair_s + costs.restart_s + scene.load_s
         return scene.option(kind, "stands, then restarts from the checkpoint", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
@@ -312,7 +317,7 @@ def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def _best_up_to(case: Case, gpus: int) -> tuple[int, float]:
+def _best_up_to(case: IncidentCase, gpus: int) -> tuple[int, float]:
     """The count with the highest T, and T; (0, 0) where none is known."""
     if case.throughput is None or gpus < 1:
         return 0, 0.0
@@ -321,19 +326,19 @@ def _best_up_to(case: Case, gpus: int) -> tuple[int, float]:
     return (count, flops) if flops > 0 else (0, 0.0)
 
 
-def _no_layout(case: Case, gpus: int) -> str:
+def _no_layout(case: IncidentCase, gpus: int) -> str:
     if case.throughput is None:
         return "T(t, x) is not known: profile the model or measure it"
     return f"no layout is known that fits on {gpus} GPUs or fewer"
 
 
-_BUILDERS: Mapping[Kind, Callable[[_Scene], Option]] = {
-    Kind.NOTHING: _nothing,
-    Kind.REBALANCE: _rebalance,
-    Kind.SWAP: _swap,
-    Kind.SHRINK: _shrink,
-    Kind.SPARE: _spare,
-    Kind.RELAYOUT: _relayout,
-    Kind.RESTART: _restart,
-    Kind.WAIT: _wait,
+_BUILDERS: Mapping[AlternativeKind, Callable[[_Pricing], Option]] = {
+    AlternativeKind.NOTHING: _nothing,
+    AlternativeKind.REBALANCE: _rebalance,
+    AlternativeKind.SWAP: _swap,
+    AlternativeKind.SHRINK: _shrink,
+    AlternativeKind.SPARE: _spare,
+    AlternativeKind.RELAYOUT: _relayout,
+    AlternativeKind.RESTART: _restart,
+    AlternativeKind.WAIT: _wait,
 }

@@ -2,41 +2,41 @@
 
 from dataclasses import dataclass
 
-from .alternatives import Alternative, Impossible, Kind, alternatives
-from .incident_case import Case
-from .transition_costs import Costs
+from .alternatives import AlternativeKind, ImpossibleAlternative, PricedAlternative, alternatives
+from .incident_case import IncidentCase
+from .transition_costs import TransitionCosts
 
-__all__ = ["Alternative", "Case", "Costs", "Decision", "Impossible", "Kind", "decide"]
+__all__ = ["AlternativeKind", "ImpossibleAlternative", "IncidentCase", "IncidentDecision", "PricedAlternative", "TransitionCosts", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class IncidentDecision:
     """What to do."""
 
-    options: tuple[Alternative, ...]
+    options: tuple[PricedAlternative, ...]
     """All that are possible, by rising cost; of equal ones that which touches least."""
-    impossible: tuple[Impossible, ...]
-    why_lost: dict[Kind, str]
+    impossible: tuple[ImpossibleAlternative, ...]
+    why_rejected: dict[AlternativeKind, str]
     """One sentence for each kind but the chosen one."""
 
     @property
-    def best(self) -> Alternative:
+    def best(self) -> PricedAlternative:
         """The chosen one. There always is one: to do nothing."""
         return self.options[0]
 
 
-def decide(case: Case, costs: Costs | None = None) -> Decision:
+def decide(case: IncidentCase, costs: TransitionCosts | None = None) -> IncidentDecision:
     """Never dearer than doing nothing, nor than any other alternative. Raises ConfigError from templates that contradict the case."""
-    found = alternatives(case, costs or Costs())
-    possible = sorted((one for one in found if isinstance(one, Alternative)), key=lambda one: one.cost)
-    impossible = [one for one in found if isinstance(one, Impossible)]
+    found = alternatives(case, costs or TransitionCosts())
+    possible = sorted((one for one in found if isinstance(one, PricedAlternative)), key=lambda one: one.cost)
+    impossible = [one for one in found if isinstance(one, ImpossibleAlternative)]
     best = possible[0]
-    reasons = {one.kind: _why_lost(one, best, case) for one in possible[1:]}
+    reasons = {one.kind: _why_rejected(one, best, case) for one in possible[1:]}
     reasons.update({one.kind: f"Not possible: {one.why}." for one in impossible})
-    return Decision(tuple(possible), tuple(impossible), reasons)
+    return IncidentDecision(tuple(possible), tuple(impossible), reasons)
 
 
-def _why_lost(one: Alternative, best: Alternative, case: Case) -> str:
+def _why_rejected(one: PricedAlternative, best: PricedAlternative, case: IncidentCase) -> str:
     if one.cost == best.cost:
         return f"Costs as much as to {best.kind}, which touches less."
     against: list[str] = []

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.pipelines.reconfiguration import Situation
+from remediation.planner.pipelines.pipeline_reconfiguration import ReconfigurationProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Case:
+class IncidentCase:
     """Raises ConfigError, naming the field, for what cannot be."""
 
     task: str
@@ -30,7 +30,7 @@ class Case:
     """Nodes that are gone. With `pipelines` their names are in its `lost`."""
     slow: Mapping[str, float] = field(default_factory=dict)
     """Speed of each slow node; 1 is healthy."""
-    standing: bool = False
+    process_died: bool = False
     """No node is gone, and yet the job stands: a process died."""
     spares: int = 0
     """Nodes that may be taken."""
@@ -54,7 +54,7 @@ class Case:
     """Work since the newest checkpoint, in seconds of healthy running."""
     throughput: NDArray[np.float64] | None = None
     """T(t, x), the row of FLOP/s at x = 0, 1, 2, ... GPUs (Performance.row); None: other layouts are not known."""
-    pipelines: Situation | None = None
+    pipelines: ReconfigurationProblem | None = None
     """Templates and nodes, with the same `lost` and `speeds`; it says then what `replicas`, `stages` and `micro_batches` are.
     None: pipelines are taken as equal."""
 
@@ -64,8 +64,8 @@ class Case:
         self._check_numbers()
         if any(not 0 < speed <= 1 for speed in self.slow.values()):
             raise self._wrong("slow", "a speed above 0 and at most 1 for each node; what stands still is lost")
-        if self.standing and self.slow:
-            raise self._wrong("standing", "False where nodes are slow: restart the job first, then decide about them")
+        if self.process_died and self.slow:
+            raise self._wrong("process_died", "False where nodes are slow: restart the job first, then decide about them")
         if (self.lost + len(self.slow)) * self.gpus_per_node > self.gpus:
             raise self._wrong("lost", f"at most the job's {self.gpus // self.gpus_per_node} nodes, slow ones included")
         if self.pipelines is not None and (len(self.pipelines.lost) != self.lost or dict(self.pipelines.speeds) != dict(self.slow)):
@@ -82,7 +82,7 @@ class Case:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise self._wrong(name, "a finite number that is not negative")
 
-    def _take(self, pipelines: Situation) -> None:
+    def _take(self, pipelines: ReconfigurationProblem) -> None:
         count = len(pipelines.pipelines)
         stages = (len(pipelines.templates[len(pipeline)].stages) for pipeline in pipelines.pipelines)
         for name, value in (("replicas", count), ("stages", max(stages, default=1)), ("micro_batches", -(-pipelines.micro_batches // max(1, count)))):
@@ -97,16 +97,16 @@ class Case:
         return self.lost + len(self.slow)
 
     @property
-    def hit(self) -> int:
+    def pipelines_per_node(self) -> int:
         """Pipelines that one node is part of: more than one where a pipeline is smaller than a node."""
         return max(1, self.replicas * self.gpus_per_node // self.gpus)
 
     @property
-    def left(self) -> int:
+    def healthy_gpus(self) -> int:
         """GPUs of the nodes that are neither."""
         return self.gpus - self.broken * self.gpus_per_node
 
     @property
-    def stands(self) -> bool:
+    def stopped(self) -> bool:
         """A synchronous job does not go on by itself without a worker, unless it does so in place."""
-        return self.standing or (self.lost > 0 and not self.in_place)
+        return self.process_died or (self.lost > 0 and not self.in_place)

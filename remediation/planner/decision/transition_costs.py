@@ -7,7 +7,7 @@ from eagle_eye.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class TransitionCosts:
     """Seconds and rates. Raises ConfigError for a negative one."""
 
     regroup_s: float = 0.05

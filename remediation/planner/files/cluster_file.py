@@ -15,77 +15,81 @@ from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import Throughput
-from remediation.planner.allocation.tasks import Cluster, Task
+from remediation.planner.allocation.tasks import Task, TaskCluster
 from remediation.planner.performance import hardware as gpus
 from remediation.planner.performance.calibration import calibrate
 from remediation.planner.performance.hardware import Hardware
-from remediation.planner.performance.layout import Layout, Recompute
-from remediation.planner.performance.measured_throughput import Measured, from_ledger, read_csv, timed
+from remediation.planner.performance.measured_throughput import (
+    MeasuredThroughput,
+    from_ledger,
+    measured_iterations,
+    read_csv,
+)
 from remediation.planner.performance.model_shape import ModelShape
+from remediation.planner.performance.parallel_layout import ParallelLayout, Recompute
 from remediation.planner.performance.profiled_throughput import read_profile, throughput
-from remediation.planner.performance.throughput_model import Performance
+from remediation.planner.performance.throughput_model import ThroughputModel
 from remediation.planner.performance.training_run import TrainingRun
 
-from .toml_lines import Path as TomlPath
-from .toml_lines import TomlLines, parsed_path
+from .toml_lines import TomlLines, TomlPath, parsed_path
 
-MOST = 1_000_000
+LARGEST_COUNT = 1_000_000
 """Nodes, GPUs of a node, layers, samples: more is a slip of the keyboard."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
-Number = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Above = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
+NonNegativeNumber = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+PositiveNumber = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 LLAMA_MTBF_HOURS = 50_700.0
 """GPU-hours between two unexpected interruptions: Llama 3 (2024), 419 in 54 days on 16,384 H100."""
 _WHERE = re.compile(r"^(.*?)(?: - at `(?:key in )?(\$[^`]*)`)?$", re.DOTALL)
 
 
-class Machines(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[cluster]"""
 
-    nodes: Positive
+    nodes: PositiveCount
     gpu: str = "A100-80GB"
-    gpus_per_node: Positive = 8
-    network_gb_s: Above | None = None
+    gpus_per_node: PositiveCount = 8
+    network_gb_s: PositiveNumber | None = None
     """A GPU's share of its node's network, in place of what is usual for the GPU."""
     spare_nodes: Count = 0
     """Of the nodes, held back."""
-    gpu_mtbf_hours: Above = LLAMA_MTBF_HOURS
-    repair_hours: Above = 24.0
+    gpu_mtbf_hours: PositiveNumber = LLAMA_MTBF_HOURS
+    repair_hours: PositiveNumber = 24.0
     """Until a broken node is back."""
     measured: str = ""
     """A CSV of measured throughputs, beside this file: task, gpus, flops or samples_s, and the layout where it is known (measured.py)."""
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[job.model]"""
 
-    layers: Positive
-    hidden: Positive
-    heads: Positive
-    sequence: Positive
-    vocabulary: Positive = 51200
+    layers: PositiveCount
+    hidden: PositiveCount
+    heads: PositiveCount
+    sequence: PositiveCount
+    vocabulary: PositiveCount = 51200
     feed_forward: Count = 0
     fused_attention: bool = True
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunningLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[job.layout]: how the job runs now."""
 
-    tensor: Positive = 1
-    pipeline: Positive = 1
-    data: Positive
-    micro_batch: Positive
+    tensor: PositiveCount = 1
+    pipeline: PositiveCount = 1
+    data: PositiveCount
+    micro_batch: PositiveCount
     recompute: Literal["none", "selective", "full"] = "none"
-    interleave: Positive = 1
+    interleave: PositiveCount = 1
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParallelLayout:
         """As the model takes it."""
-        return Layout(self.tensor, self.pipeline, self.data, self.micro_batch, Recompute[self.recompute.upper()], self.interleave)
+        return ParallelLayout(self.tensor, self.pipeline, self.data, self.micro_batch, Recompute[self.recompute.upper()], self.interleave)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[job]]"""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -93,11 +97,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """That it has now; 0: it waits."""
     queued: bool = False
     """It is not to be given nodes before it is launched."""
-    weight: Number = 1.0
+    weight: NonNegativeNumber = 1.0
     minimum_nodes: Count = 1
-    maximum_nodes: Positive | None = None
-    global_batch: Positive = 512
-    model: Model | None = None
+    maximum_nodes: PositiveCount | None = None
+    global_batch: PositiveCount = 512
+    model: ModelSpec | None = None
     """None: only what was measured or profiled is known."""
     profile: str = ""
     """In place of `model`: what `eagle-eye profile` wrote, beside this file."""
@@ -105,20 +109,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     sequence_parallel: bool = True
     even: bool = False
     """The framework splits layers and batch without remainder only."""
-    replicas: Positive | None = None
+    replicas: PositiveCount | None = None
     """Data-parallel copies it runs with; None: as in its layout, or in the best one."""
-    layout: Running | None = None
+    layout: RunningLayout | None = None
     """That it runs now; None: the best one."""
-    checkpoint_age_minutes: Number = 15.0
-    checkpoint_save_s: Above | None = None
+    checkpoint_age_minutes: NonNegativeNumber = 15.0
+    checkpoint_save_s: PositiveNumber | None = None
     """How long a save stops it; for advice on the interval."""
-    transition_s: Number | None = None
+    transition_s: NonNegativeNumber | None = None
     """How long it stands when its nodes change; None: from the cost constants."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    cluster: Machines
-    job: list[Job] = []
+    cluster: ClusterSpec
+    job: list[JobSpec] = []
 
 
 class ClusterFile:
@@ -138,22 +142,22 @@ class ClusterFile:
         hardware = self._hardware()
         runs = self._runs()
         measured = [*self._measured(), *from_ledger(reached, runs)]
-        self.calibration = calibrate(hardware, timed(measured, runs))
-        self.performance = Performance(hardware, runs, measured, self.calibration.coefficients, self._profiled(hardware))
+        self.calibration = calibrate(hardware, measured_iterations(measured, runs))
+        self.throughput_model = ThroughputModel(hardware, runs, measured, self.calibration.coefficients, self._profiled(hardware))
 
     @property
     def workers(self) -> int:
         """GPUs of the cluster."""
         return self.machines.nodes * self.machines.gpus_per_node
 
-    def cluster(self, transitions: dict[str, float]) -> Cluster:
+    def task_cluster(self, transitions: dict[str, float]) -> TaskCluster:
         """The allocation's input, handed out by whole nodes. transitions: seconds of each job's D_transition.
 
         Raises ConfigError for a job that cannot run on any number of nodes, or not on those it has.
         """
         tasks = {job.name: self._task(index, job, transitions[job.name]) for index, job in enumerate(self.jobs)}
         node = self.machines.gpus_per_node
-        return Cluster(
+        return TaskCluster(
             tasks=tuple(tasks[job.name] for job in self.jobs if not job.queued),
             queue=tuple(tasks[job.name] for job in self.jobs if job.queued),
             workers=self.workers,
@@ -198,7 +202,7 @@ class ClusterFile:
         if used > free:
             raise self.error(("cluster", "nodes"), f"the jobs have {used} nodes, but without spares there are {free}")
 
-    def _check_layout(self, index: int, job: Job, layout: Layout) -> None:
+    def _check_layout(self, index: int, job: JobSpec, layout: ParallelLayout) -> None:
         gpus = job.nodes * self.machines.gpus_per_node
         if job.model is None or job.replicas is not None:
             raise self.error(("job", index, "layout"), "there is " + ("no model that says what it is worth" if job.model is None else "`replicas` too; give one of them"))
@@ -209,7 +213,7 @@ class ClusterFile:
 
     def _hardware(self) -> Hardware:
         try:
-            kind = gpus.known(self.machines.gpu)
+            kind = gpus.hardware_of(self.machines.gpu)
         except ConfigError as error:
             raise self.error(("cluster", "gpu"), str(error)) from error
         network = kind.network_bytes_s if self.machines.network_gb_s is None else self.machines.network_gb_s * 1e9
@@ -242,7 +246,7 @@ class ClusterFile:
                 raise self.error(("job", index, "profile"), str(error)) from error
         return rows
 
-    def _measured(self) -> list[Measured]:
+    def _measured(self) -> list[MeasuredThroughput]:
         if not self.machines.measured:
             return []
         try:
@@ -250,10 +254,10 @@ class ClusterFile:
         except ConfigError as error:
             raise self.error(("cluster", "measured"), str(error)) from error
 
-    def _task(self, index: int, job: Job, transition_s: float) -> Task:
+    def _task(self, index: int, job: JobSpec, transition_s: float) -> Task:
         node = self.machines.gpus_per_node
         try:
-            row = self.performance.row(job.name, self.workers, node)
+            row = self.throughput_model.row(job.name, self.workers, node)
         except ConfigError as error:
             raise self.error(("job", index, "model"), str(error)) from error
         highest = self.workers if job.maximum_nodes is None else min(self.workers, job.maximum_nodes * node)

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from remediation.planner.allocation.allocation import Allocation
-from remediation.planner.allocation.next_events import EventKind
-from remediation.planner.allocation.tasks import Cluster, Task
-from remediation.planner.decision import what_if
+from remediation.planner.allocation.next_events import NextEventKind
+from remediation.planner.allocation.tasks import Task, TaskCluster
 from remediation.planner.decision.checkpoint_interval import daly
-from remediation.planner.decision.cluster_plan import Sharing, SlowNode, share
-from remediation.planner.decision.decision import Costs, Decision, decide
-from remediation.planner.decision.job_case import case_of, estimate_now, transition_s
+from remediation.planner.decision.decision import IncidentDecision, TransitionCosts, decide
 from remediation.planner.performance.calibration import Calibration
-from remediation.planner.performance.throughput_model import Estimate
+from remediation.planner.performance.throughput_model import ThroughputEstimate
 
-from .cluster_file import ClusterFile, Job
+from . import what_if
+from .cluster_allocation import ClusterAllocation, SlowNodeVerdict, allocate
+from .cluster_file import ClusterFile, JobSpec
+from .job_case import estimate_now, incident_case_of, transition_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobReport:
     """One job's part."""
 
     name: str
@@ -26,7 +26,7 @@ class JobPlan:
     """Nodes it has."""
     nodes: int
     """Nodes it is to have."""
-    estimate: Estimate
+    estimate: ThroughputEstimate
     waf: float
     """Weighted FLOP/s with them."""
     why: str
@@ -35,30 +35,30 @@ class JobPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class PlanReport:
     """The plan, and the decisions for the jobs that were hit."""
 
     allocation: Allocation
-    jobs: tuple[JobPlan, ...]
-    slow: tuple[SlowNode, ...]
+    jobs: tuple[JobReport, ...]
+    slow: tuple[SlowNodeVerdict, ...]
     """Whether each slow node stays in its job."""
-    decisions: dict[str, Decision]
+    decisions: dict[str, IncidentDecision]
     owners: dict[str, str]
     """Node -> job before anything happened; '' for none."""
     calibration: Calibration
     """Of the performance model that it rests on."""
 
 
-def foresee(file: ClusterFile, words: Sequence[str] = (), costs: Costs | None = None) -> Prospect:
+def make_report(file: ClusterFile, words: Sequence[str] = (), costs: TransitionCosts | None = None) -> PlanReport:
     """words: what happens, all at once; none: the plan for the cluster as it stands. Raises ConfigError for what cannot happen."""
-    costs = costs or Costs()
-    cluster = file.cluster({job.name: transition_s(file, job, costs) for job in file.jobs})
+    costs = costs or TransitionCosts()
+    cluster = file.task_cluster({job.name: transition_s(file, job, costs) for job in file.jobs})
     owners = node_owners(file)
     happens = what_if.parse(words, owners, [job.name for job in file.jobs])
-    shared = share(file, cluster, happens, owners)
-    tasks = {task.name: task for task in shared.situation.tasks}
+    shared = allocate(file, cluster, happens, owners)
+    tasks = {task.name: task for task in shared.problem.tasks}
     jobs = tuple(_job_plan(file, job, tasks[job.name], shared) for job in file.jobs if job.name in tasks)
-    return Prospect(shared.allocation, jobs, shared.slow, _decisions(file, cluster, happens, owners, shared, costs), owners, file.calibration)
+    return PlanReport(shared.allocation, jobs, shared.slow, _decisions(file, cluster, happens, owners, shared, costs), owners, file.calibration)
 
 
 def node_owners(file: ClusterFile) -> dict[str, str]:
@@ -68,26 +68,26 @@ def node_owners(file: ClusterFile) -> dict[str, str]:
     return dict(zip(names, [*taken, *[""] * (len(names) - len(taken))], strict=True))
 
 
-def _job_plan(file: ClusterFile, job: Job, task: Task, shared: Sharing) -> JobPlan:
+def _job_plan(file: ClusterFile, job: JobSpec, task: Task, shared: ClusterAllocation) -> JobReport:
     gpus, node = shared.allocation.workers[job.name], file.machines.gpus_per_node
-    stays = gpus == task.current and job.name not in shared.relaid
-    estimate = estimate_now(file, job) if stays else file.performance.estimate(job.name, gpus)
-    return JobPlan(
+    stays = gpus == task.current and job.name not in shared.relayouts
+    estimate = estimate_now(file, job) if stays else file.throughput_model.estimate(job.name, gpus)
+    return JobReport(
         name=job.name,
         before=job.nodes,
         nodes=gpus // node,
         estimate=replace(estimate, flops=float(task.throughput[gpus])),
         waf=task.waf_at(gpus),
-        why=", ".join([*_layout_words(file, job, estimate), *_why(task, gpus, node, shared.situation.horizon_s)]),
+        why=", ".join([*_layout_words(file, job, estimate), *_why(task, gpus, node, shared.problem.horizon_s)]),
         checkpoint=_checkpoint(file, job, gpus),
     )
 
 
-def _layout_words(file: ClusterFile, job: Job, planned: Estimate) -> list[str]:
+def _layout_words(file: ClusterFile, job: JobSpec, planned: ThroughputEstimate) -> list[str]:
     """What its layout has to do with it, where the file names it."""
     if job.layout is None or planned.layout is None:
         return []
-    now, best = estimate_now(file, job), file.performance.estimate(job.name, job.nodes * file.machines.gpus_per_node)
+    now, best = estimate_now(file, job), file.throughput_model.estimate(job.name, job.nodes * file.machines.gpus_per_node)
     gain = job.weight * (best.flops - now.flops)
     if planned.layout != job.layout.layout:
         return [f"leaves {now.layout}"]
@@ -114,17 +114,17 @@ def _flops(flops: float) -> str:
     return f"{flops / 1e15:+.2f} weighted PFLOP/s" if flops >= 0 else f"{flops / 1e15:.2f} weighted PFLOP/s"
 
 
-def _checkpoint(file: ClusterFile, job: Job, gpus: int) -> str:
+def _checkpoint(file: ClusterFile, job: JobSpec, gpus: int) -> str:
     if job.checkpoint_save_s is None or not gpus:
         return ""
     mtbf = file.machines.gpu_mtbf_hours * 3600 / gpus
     return f"save every {daly(job.checkpoint_save_s, mtbf) / 60:.0f} min (a failure every {mtbf / 3600:.0f} h, a save stops it for {job.checkpoint_save_s:g} s)"
 
 
-def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, owners: dict[str, str], shared: Sharing, costs: Costs) -> dict[str, Decision]:
+def _decisions(file: ClusterFile, cluster: TaskCluster, happens: what_if.WhatIf, owners: dict[str, str], shared: ClusterAllocation, costs: TransitionCosts) -> dict[str, IncidentDecision]:
     """For each job that lost a node or has a slow one. A spare may be taken by those that the plan gives nodes to."""
     free = sum(not owner for owner in owners.values()) - sum(not owner for owner in happens.lost.values())
-    finished = {event.task for event in happens.events if event.kind is EventKind.FINISHED}
+    finished = {event.task for event in happens.events if event.kind is NextEventKind.FINISHED}
     found = {}
     for job in file.jobs:
         if job.name in finished:
@@ -136,6 +136,6 @@ def _decisions(file: ClusterFile, cluster: Cluster, happens: what_if.WhatIf, own
             aside = sum(one.job == job.name and not one.kept for one in shared.slow)
             coming = shared.allocation.workers[job.name] // file.machines.gpus_per_node - (job.nodes - lost - aside)
             spares = max(0, min(free, coming))
-            found[job.name] = decide(replace(case_of(file, job, task), lost=lost, slow=slow, spares=spares), costs)
+            found[job.name] = decide(replace(incident_case_of(file, job, task), lost=lost, slow=slow, spares=spares), costs)
             free -= spares
     return found

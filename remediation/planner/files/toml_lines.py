@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-Path = tuple[str | int, ...]
+TomlPath = tuple[str | int, ...]
 """Keys from the root; elements of arrays of tables by their index."""
 
 _ARRAY = re.compile(r"^\s*\[\[\s*([\w.\"'-]+)\s*\]\]")
@@ -16,9 +16,9 @@ class TomlLines:
     """Lines (from 1) of the tables and keys of a text. Keys of an inline table stand where the table does."""
 
     def __init__(self, text: str) -> None:
-        self._lines: dict[Path, int] = {(): 1}
-        self._counts: dict[Path, int] = {}
-        here: Path = ()
+        self._lines: dict[TomlPath, int] = {(): 1}
+        self._counts: dict[TomlPath, int] = {}
+        here: TomlPath = ()
         for number, line in enumerate(text.splitlines(), start=1):
             if found := _ARRAY.match(line):
                 here = self._next(self._resolved(_keys(found[1])))
@@ -38,14 +38,14 @@ class TomlLines:
             place = place[:-1]
         return self._lines[place]
 
-    def _next(self, name: Path) -> Path:
+    def _next(self, name: TomlPath) -> TomlPath:
         index = self._counts.get(name, 0)
         self._counts[name] = index + 1
         return (*name, index)
 
-    def _resolved(self, keys: Sequence[str]) -> Path:
+    def _resolved(self, keys: Sequence[str]) -> TomlPath:
         """With the index of the last element wherever a key before the last names an array of tables."""
-        place: Path = ()
+        place: TomlPath = ()
         for position, key in enumerate(keys):
             place = (*place, key)
             if place in self._counts and position < len(keys) - 1:
@@ -53,7 +53,7 @@ class TomlLines:
         return place
 
 
-def parsed_path(text: str) -> Path:
+def parsed_path(text: str) -> TomlPath:
     """From the notation of msgspec's messages, `$.job[0].model`."""
     return tuple(key or int(index) for key, index in _STEP.findall(text))
 

@@ -18,8 +18,8 @@ from eagle_eye.errors import ConfigError
 
 from .coefficients import UNCERTAINTY, Coefficients
 from .hardware import Hardware
-from .iteration_time import iteration_times
-from .layout import Layout, Layouts
+from .iteration_model import iteration_times
+from .parallel_layout import ParallelLayout, ParallelLayouts
 from .training_run import TrainingRun
 
 Floats = NDArray[np.float64]
@@ -34,11 +34,11 @@ SMALL = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class MeasuredIteration:
     """One measured iteration."""
 
     run: TrainingRun
-    layout: Layout
+    layout: ParallelLayout
     seconds: float
 
 
@@ -52,7 +52,7 @@ class Calibration:
     measurements: int
 
 
-def calibrate(hardware: Hardware, measured: Sequence[Timed]) -> Calibration:
+def calibrate(hardware: Hardware, measured: Sequence[MeasuredIteration]) -> Calibration:
     """Raises ConfigError for a time that is not above zero."""
     expected = Coefficients.expected(hardware)
     if not measured:
@@ -70,21 +70,21 @@ def calibrate(hardware: Hardware, measured: Sequence[Timed]) -> Calibration:
     return Calibration(coefficients, error, len(measured))
 
 
-def predict(hardware: Hardware, coefficients: Coefficients, measured: Sequence[Timed]) -> Floats:
+def predict(hardware: Hardware, coefficients: Coefficients, measured: Sequence[MeasuredIteration]) -> Floats:
     """(measurements,) seconds that the model says."""
     seconds = np.empty(len(measured))
     for run, indices in _by_run(measured):
-        layouts = Layouts.of(measured[index].layout for index in indices)
+        layouts = ParallelLayouts.of(measured[index].layout for index in indices)
         seconds[indices] = iteration_times(run, hardware, coefficients, layouts).total
     return seconds
 
 
-def _errors(hardware: Hardware, coefficients: Coefficients, measured: Sequence[Timed]) -> Floats:
+def _errors(hardware: Hardware, coefficients: Coefficients, measured: Sequence[MeasuredIteration]) -> Floats:
     actual = np.array([one.seconds for one in measured])
     return np.asarray(np.log(predict(hardware, coefficients, measured) / actual))
 
 
-def _by_run(measured: Sequence[Timed]) -> Iterator[tuple[TrainingRun, list[int]]]:
+def _by_run(measured: Sequence[MeasuredIteration]) -> Iterator[tuple[TrainingRun, list[int]]]:
     groups: dict[TrainingRun, list[int]] = {}
     for index, one in enumerate(measured):
         groups.setdefault(one.run, []).append(index)

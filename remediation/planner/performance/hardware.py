@@ -39,7 +39,7 @@ def _kind(name: str, teraflops: float, gib: float, memory: float, link: float, n
     )
 
 
-KNOWN: Mapping[str, Hardware] = MappingProxyType(
+DATA_SHEETS: Mapping[str, Hardware] = MappingProxyType(
     {
         hardware.name: hardware
         for hardware in (
@@ -60,8 +60,8 @@ KNOWN: Mapping[str, Hardware] = MappingProxyType(
 one of such nodes (one adapter of 200 or 400 Gb/s a GPU; 12.5: four of 200 Gb/s for eight); give your own where it differs."""
 
 
-def known(name: str) -> Hardware:
+def hardware_of(name: str) -> Hardware:
     """By name. Raises ConfigError that lists the names."""
-    if name not in KNOWN:
-        raise ConfigError(f"no GPU is known as {name!r}; known are {', '.join(KNOWN)}")
-    return KNOWN[name]
+    if name not in DATA_SHEETS:
+        raise ConfigError(f"no GPU is known as {name!r}; known are {', '.join(DATA_SHEETS)}")
+    return DATA_SHEETS[name]

@@ -20,36 +20,36 @@ import numpy as np
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import Throughput
 
-from .calibration import Timed
-from .layout import Layout, Recompute
+from .calibration import MeasuredIteration
+from .parallel_layout import ParallelLayout, Recompute
 from .training_run import TrainingRun
 
 LAYOUT = ("tensor", "pipeline", "data", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredThroughput:
     """One throughput."""
 
     task: str
     gpus: int
     flops: float
     """Achieved model FLOP/s of all GPUs together."""
-    layout: Layout | None = None
+    layout: ParallelLayout | None = None
     """That it ran with, if it is known."""
 
 
-def timed(measured: Iterable[Measured], runs: Mapping[str, TrainingRun]) -> list[Timed]:
+def measured_iterations(measured: Iterable[MeasuredThroughput], runs: Mapping[str, TrainingRun]) -> list[MeasuredIteration]:
     """What calibrates the model: rows with a layout, of tasks whose model is described."""
     found = []
     for one in measured:
         run = runs.get(one.task)
         if one.layout is not None and run is not None:
-            found.append(Timed(run, one.layout, run.global_batch * run.shape.sample_flops / one.flops))
+            found.append(MeasuredIteration(run, one.layout, run.global_batch * run.shape.sample_flops / one.flops))
     return found
 
 
-def read_csv(path: Path, runs: Mapping[str, TrainingRun] | None = None) -> list[Measured]:
+def read_csv(path: Path, runs: Mapping[str, TrainingRun] | None = None) -> list[MeasuredThroughput]:
     """Raises ConfigError that names the file, the line and the column."""
     try:
         text = path.read_text()
@@ -64,7 +64,7 @@ def read_csv(path: Path, runs: Mapping[str, TrainingRun] | None = None) -> list[
     return rows
 
 
-def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Measured:
+def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> MeasuredThroughput:
     """Raises ConfigError that names the column."""
     task = str(row.get("task") or "")
     if not task:
@@ -74,7 +74,7 @@ def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Meas
         raise ConfigError(f"gpus is {gpus}; it must be a whole number")
     layout = _layout(row, int(gpus))
     if row.get("flops") not in (None, ""):
-        return Measured(task, int(gpus), _number(row, "flops"), layout)
+        return MeasuredThroughput(task, int(gpus), _number(row, "flops"), layout)
     column = next((name for name in ("samples_s", "tokens_s") if row.get(name) not in (None, "")), None)
     if column is None:
         raise ConfigError("flops, samples_s or tokens_s is missing; a row has one of them")
@@ -82,10 +82,10 @@ def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Meas
         raise ConfigError(f"{column} of task {task!r} says nothing without its model; describe the model, or give flops")
     shape = runs[task].shape
     samples = _number(row, column) / (shape.sequence if column == "tokens_s" else 1)
-    return Measured(task, int(gpus), samples * shape.sample_flops, layout)
+    return MeasuredThroughput(task, int(gpus), samples * shape.sample_flops, layout)
 
 
-def from_ledger(seen: Iterable[Throughput], runs: Mapping[str, TrainingRun]) -> list[Measured]:
+def from_ledger(seen: Iterable[Throughput], runs: Mapping[str, TrainingRun]) -> list[MeasuredThroughput]:
     """What jobs of these names reached here; a job of the cluster's file is tenant/name, or the name alone.
 
     Steps per second count where a script does not tell its tokens: a step is a global batch.
@@ -101,11 +101,11 @@ def from_ledger(seen: Iterable[Throughput], runs: Mapping[str, TrainingRun]) -> 
         else:
             samples = (one.steps_per_s or 0.0) * run.global_batch
         if samples > 0:
-            found.append(Measured(task, one.workers, samples * run.shape.sample_flops))
+            found.append(MeasuredThroughput(task, one.workers, samples * run.shape.sample_flops))
     return found
 
 
-def points(measured: Iterable[Measured], task: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+def points(measured: Iterable[MeasuredThroughput], task: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """(counts,) ascending, and (counts,) the median FLOP/s at each."""
     by_count: dict[int, list[float]] = {}
     for one in measured:
@@ -115,14 +115,14 @@ def points(measured: Iterable[Measured], task: str) -> tuple[np.ndarray[tuple[in
     return np.array(counts, dtype=np.int64), np.array([median(by_count[count]) for count in counts])
 
 
-def check(measured: Sequence[Measured]) -> None:
+def check(measured: Sequence[MeasuredThroughput]) -> None:
     """Raises ConfigError for what cannot have been measured."""
     for one in measured:
         if one.gpus < 1 or not (math.isfinite(one.flops) and one.flops > 0):
             raise ConfigError(f"task {one.task!r} was measured with {one.flops} FLOP/s on {one.gpus} GPUs; both are above zero")
 
 
-def _layout(row: Mapping[str, object], gpus: int) -> Layout | None:
+def _layout(row: Mapping[str, object], gpus: int) -> ParallelLayout | None:
     given = [column for column in (*LAYOUT, "recompute") if row.get(column) not in (None, "")]
     if not given:
         return None
@@ -133,7 +133,7 @@ def _layout(row: Mapping[str, object], gpus: int) -> Layout | None:
     word = str(row.get("recompute") or "none").upper()
     if word not in Recompute.__members__:
         raise ConfigError(f"recompute is {row.get('recompute')!r}; it must be none, selective or full")
-    layout = Layout(tensor, pipeline, data, micro_batch, Recompute[word])
+    layout = ParallelLayout(tensor, pipeline, data, micro_batch, Recompute[word])
     if layout.gpus != gpus:
         raise ConfigError(f"gpus is {gpus}, but the layout {layout} has {layout.gpus}")
     return layout

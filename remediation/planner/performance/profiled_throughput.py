@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.pipelines.batches import Pace
 from remediation.planner.pipelines.instantiation import instantiate
-from remediation.planner.pipelines.layers import Layers, parse_layers
-from remediation.planner.pipelines.templates import Cluster, Templates, make_templates
+from remediation.planner.pipelines.layer_profile import LayerChain, parse_layers
+from remediation.planner.pipelines.micro_batch_distribution import GroupPace
+from remediation.planner.pipelines.template_set import NodeCluster, TemplateSet, make_templates
 
 from .hardware import Hardware
 
@@ -23,10 +23,10 @@ MILLI = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class ProfiledModel:
     """A profile that was read."""
 
-    layers: Layers
+    layers: LayerChain
     """Times in milliseconds."""
     micro_batch: int
     """Samples that they are of."""
@@ -34,11 +34,11 @@ class Profiled:
     """Of one micro-batch, forward and backward."""
 
 
-def read_profile(path: Path) -> Profiled:
+def read_profile(path: Path) -> ProfiledModel:
     """Raises ConfigError for a file that is no profile of `eagle-eye profile`."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        profiled = Profiled(parse_layers(record), int(record["micro_batch"]), float(sum(layer["flops"] for layer in record["layers"])))
+        profiled = ProfiledModel(parse_layers(record), int(record["micro_batch"]), float(sum(layer["flops"] for layer in record["layers"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: no profile ({type(error).__name__}: {error}); make one with `eagle-eye profile`") from error
     if profiled.micro_batch < 1 or not profiled.flops > 0:
@@ -46,7 +46,7 @@ def read_profile(path: Path) -> Profiled:
     return profiled
 
 
-def throughput(profiled: Profiled, hardware: Hardware, nodes: int, global_batch: int) -> NDArray[np.float64]:
+def throughput(profiled: ProfiledModel, hardware: Hardware, nodes: int, global_batch: int) -> NDArray[np.float64]:
     """(GPUs + 1,) FLOP/s at 0, 1, 2, ... GPUs; 0 between whole nodes and where the model does not fit.
 
     Raises ConfigError where the all-reduce of a node's GPUs was not profiled, or the batch is smaller than a micro-batch.
@@ -55,11 +55,11 @@ def throughput(profiled: Profiled, hardware: Hardware, nodes: int, global_batch:
     if not total:
         raise ConfigError(f"global_batch is {global_batch}, less than the {profiled.micro_batch} samples of the profile's micro-batch")
     node = hardware.gpus_per_node
-    templates = make_templates(profiled.layers, Cluster(nodes=nodes, gpus_per_node=node, gpu_bytes=hardware.memory_bytes, faults=0))
-    paces = {size: Pace(plan.pace, plan.fill) for size, plan in templates.by_nodes.items()}
+    templates = make_templates(profiled.layers, NodeCluster(nodes=nodes, gpus_per_node=node, gpu_bytes=hardware.memory_bytes, faults=0))
+    paces = {size: GroupPace(plan.pace, plan.fill) for size, plan in templates.by_nodes.items()}
     reduce = _reduce_ms(profiled, templates, hardware, nodes)
     row = np.zeros(nodes * node + 1)
-    for count in range(templates.least, nodes + 1):
+    for count in range(templates.smallest, nodes + 1):
         try:
             found = instantiate(paces, count, total, reduce=reduce)
         except ConfigError:
@@ -68,7 +68,7 @@ def throughput(profiled: Profiled, hardware: Hardware, nodes: int, global_batch:
     return row
 
 
-def _reduce_ms(profiled: Profiled, templates: Templates, hardware: Hardware, nodes: int) -> dict[int, float]:
-    share = sum(layer.parameter_bytes for layer in profiled.layers.chain) / templates.least
+def _reduce_ms(profiled: ProfiledModel, templates: TemplateSet, hardware: Hardware, nodes: int) -> dict[int, float]:
+    share = sum(layer.parameter_bytes for layer in profiled.layers.chain) / templates.smallest
     bandwidth = hardware.network_bytes_s * hardware.gpus_per_node
-    return {count: 2 * (count - 1) / count * share / bandwidth / MILLI for count in range(1, nodes // templates.least + 1)}
+    return {count: 2 * (count - 1) / count * share / bandwidth / MILLI for count in range(1, nodes // templates.smallest + 1)}

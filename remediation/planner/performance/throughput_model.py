@@ -24,16 +24,16 @@ from eagle_eye.errors import ConfigError
 from . import measured_throughput as measurements
 from .coefficients import Coefficients
 from .hardware import Hardware
-from .iteration_time import iteration_times
-from .layout import Layout, Layouts
-from .layout_search import Found, search
-from .measured_throughput import Measured
+from .iteration_model import iteration_times
+from .layout_search import FoundLayout, search
+from .measured_throughput import MeasuredThroughput
+from .parallel_layout import ParallelLayout, ParallelLayouts
 from .training_run import TrainingRun
 
 Floats = NDArray[np.float64]
 
 
-class Source(StrEnum):
+class ThroughputSource(StrEnum):
     """Where an answer comes from; see above."""
 
     MEASURED = "measured"
@@ -43,15 +43,15 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class ThroughputEstimate:
     """T(t, x)."""
 
     flops: float
     """Achieved model FLOP/s of all GPUs together; 0: it does not run on exactly so many."""
-    source: Source
+    source: ThroughputSource
     reach: float
     """Times that x is beyond (or below) the nearest measured count: 1 at and between measured ones, infinite if there is none."""
-    layout: Layout | None
+    layout: ParallelLayout | None
     """The best by the model; None where there is no model or nothing fits."""
     iteration_s: float
     """Seconds of one iteration; NaN without a model."""
@@ -73,14 +73,14 @@ class _Points:
     """Of measured to model at each, or log FLOP/s per GPU without one; NaN where the model has no layout."""
 
 
-class Performance:
+class ThroughputModel:
     """Answers for the tasks of one cluster; each count is searched once and remembered."""
 
     def __init__(
         self,
         hardware: Hardware,
         runs: Mapping[str, TrainingRun] | None = None,
-        measured: Iterable[Measured] = (),
+        measured: Iterable[MeasuredThroughput] = (),
         coefficients: Coefficients | None = None,
         profiled: Mapping[str, Floats] | None = None,
     ) -> None:
@@ -92,17 +92,17 @@ class Performance:
         self.coefficients = coefficients or Coefficients.expected(hardware)
         self._measured = tuple(measured)
         measurements.check(self._measured)
-        self._found: dict[str, dict[int, Found | None]] = {name: {} for name in self.runs}
+        self._found: dict[str, dict[int, FoundLayout | None]] = {name: {} for name in self.runs}
         self._points: dict[str, _Points] = {}
 
-    def estimate(self, task: str, gpus: int) -> Estimate:
+    def estimate(self, task: str, gpus: int) -> ThroughputEstimate:
         """T(t, x). Raises ConfigError for a task that is neither described nor measured."""
         known = self._known(task)
         found = self._search(task, [gpus]).get(gpus) if task in self.runs else None
         flops = float(self._flops(task, np.array([gpus], dtype=np.int64), known)[0])
         run = self.runs.get(task)
         seconds = run.global_batch * run.shape.sample_flops / flops if run and flops else math.nan
-        return Estimate(
+        return ThroughputEstimate(
             flops=flops,
             source=_source(known.counts, gpus),
             reach=_reach(known.counts, gpus),
@@ -110,7 +110,7 @@ class Performance:
             iteration_s=seconds,
         )
 
-    def running(self, task: str, layout: Layout) -> Estimate:
+    def running(self, task: str, layout: ParallelLayout) -> ThroughputEstimate:
         """What the task achieves with this layout, be it the best one or not. Raises ConfigError without a described model.
 
         What was measured on as many GPUs with this layout, or with one that nobody wrote down; else the model's answer, put
@@ -121,13 +121,13 @@ class Performance:
         run, gpus, known = self.runs[task], layout.gpus, self._known(task)
         work = run.global_batch * run.shape.sample_flops
         seen = [one.flops for one in self._measured if one.task == task and one.gpus == gpus and one.layout in (None, layout)]
-        modelled = work / float(iteration_times(run, self.hardware, self.coefficients, Layouts.of([layout])).total[0])
+        modelled = work / float(iteration_times(run, self.hardware, self.coefficients, ParallelLayouts.of([layout])).total[0])
         ratio = math.exp(float(self._log_ratio(task, np.array([gpus], dtype=np.int64), known)[0]))
         flops = median(seen) if seen else modelled * ratio
         source = _source(known.counts, gpus)
-        if not seen and source is Source.MEASURED:
-            source = Source.INTERPOLATED
-        return Estimate(flops=flops, source=source, reach=_reach(known.counts, gpus), layout=layout, iteration_s=work / flops)
+        if not seen and source is ThroughputSource.MEASURED:
+            source = ThroughputSource.INTERPOLATED
+        return ThroughputEstimate(flops=flops, source=source, reach=_reach(known.counts, gpus), layout=layout, iteration_s=work / flops)
 
     def row(self, task: str, workers: int, granularity: int = 1) -> Floats:
         """(workers + 1,) FLOP/s at 0, 1, 2, ... workers, for workload.Task; 0 between multiples of the granularity."""
@@ -170,7 +170,7 @@ class Performance:
         ratio = np.where(wanted > at[-1], value[-1] + slope * (wanted - at[-1]), ratio)
         return np.where(counts < known.counts[0], -np.inf, ratio)
 
-    def _search(self, task: str, counts: list[int]) -> dict[int, Found | None]:
+    def _search(self, task: str, counts: list[int]) -> dict[int, FoundLayout | None]:
         """Layouts of these counts, at least."""
         known = self._found[task]
         missing = [count for count in counts if count not in known]
@@ -192,12 +192,12 @@ class Performance:
         return self._points[task]
 
 
-def _source(counts: NDArray[np.int64], gpus: int) -> Source:
+def _source(counts: NDArray[np.int64], gpus: int) -> ThroughputSource:
     if not len(counts):
-        return Source.MODELLED
+        return ThroughputSource.MODELLED
     if gpus in counts:
-        return Source.MEASURED
-    return Source.INTERPOLATED if counts[0] < gpus < counts[-1] else Source.EXTRAPOLATED
+        return ThroughputSource.MEASURED
+    return ThroughputSource.INTERPOLATED if counts[0] < gpus < counts[-1] else ThroughputSource.EXTRAPOLATED
 
 
 def _reach(counts: NDArray[np.int64], gpus: int) -> float:

@@ -6,8 +6,8 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 
-from .layout import Integers, Layouts, Recompute
 from .model_shape import ModelShape
+from .parallel_layout import Integers, ParallelLayouts, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class TrainingRun:
         if not self.recompute or not self.interleave or min(self.interleave) < 1:
             raise ConfigError("training: recompute and interleave each name at least one choice, and chunks are 1 or more")
 
-    def micro_batches(self, layouts: Layouts) -> Integers:
+    def micro_batches(self, layouts: ParallelLayouts) -> Integers:
         """(layouts,) of the pipeline that has most of them."""
         return -(-self.global_batch // (layouts.data * layouts.micro_batch))
 
-    def stage_layers(self, layouts: Layouts) -> Integers:
+    def stage_layers(self, layouts: ParallelLayouts) -> Integers:
         """(layouts,) of the stage that has most of them."""
         return -(-self.shape.layers // layouts.pipeline)
 
-    def sensible(self, layouts: Layouts) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def sensible(self, layouts: ParallelLayouts) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """(layouts,) whether it divides what there is to divide; with `even` without remainder."""
         shape, chunks = self.shape, layouts.pipeline * layouts.interleave
         mask = (shape.heads % layouts.tensor == 0) & (chunks <= shape.layers) & (layouts.data * layouts.micro_batch <= self.global_batch)

@@ -13,7 +13,7 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 
-from .batches import Batches, Integers, Pace, distribute, finished
+from .micro_batch_distribution import GroupPace, Integers, MicroBatchDistribution, distribute, finished
 
 NEVER = np.int64(-(2**60))
 CLOSE = 1e-12
@@ -26,13 +26,13 @@ class Instantiation:
 
     sizes: tuple[int, ...]
     """Nodes of each pipeline, ascending."""
-    batches: Batches
+    batches: MicroBatchDistribution
     time: float
     """Makespan and the all-reduce between the pipelines."""
 
 
 def instantiate(
-    paces: Mapping[int, Pace], nodes: int, total: int, least: int = 1, reduce: Mapping[int, float] | None = None
+    paces: Mapping[int, GroupPace], nodes: int, total: int, least: int = 1, reduce: Mapping[int, float] | None = None
 ) -> Instantiation:
     """Pipelines that use all nodes, with the least iteration time.
 
@@ -64,7 +64,7 @@ def _reduce_time(reduce: Mapping[int, float] | None, pipelines: int) -> float:
 class _Problem:
     """The knapsack."""
 
-    def __init__(self, paces: Mapping[int, Pace], nodes: int, total: int, least: int) -> None:
+    def __init__(self, paces: Mapping[int, GroupPace], nodes: int, total: int, least: int) -> None:
         self._paces = paces
         self._sizes = tuple(sorted(size for size in paces if size <= nodes))
         chosen = [paces[size] for size in self._sizes]
@@ -80,7 +80,7 @@ class _Problem:
             return range(0)
         return range(self._least, self._top + 1) if exact else range(self._least, self._least + 1)
 
-    def solve(self, pipelines: int | None, below: float) -> tuple[tuple[int, ...], Batches] | None:
+    def solve(self, pipelines: int | None, below: float) -> tuple[tuple[int, ...], MicroBatchDistribution] | None:
         """The best with exactly so many pipelines (None: at least the least), if it is below the time."""
         high = min(below, float((self._fill + self._each * self._most).max()))
         best = self._plan(np.nextafter(high, -math.inf) if high == below else high, pipelines)
@@ -98,7 +98,7 @@ class _Problem:
             else:
                 low = float(middle)
 
-    def _plan(self, time: float, pipelines: int | None) -> tuple[tuple[int, ...], Batches] | None:
+    def _plan(self, time: float, pipelines: int | None) -> tuple[tuple[int, ...], MicroBatchDistribution] | None:
         usable = self._fill + self._each <= time
         if not usable.any():
             return None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .layers import Layers
-from .pipeline_template import TIE, Count, Stage, Template, template
+from .layer_profile import LayerChain
+from .pipeline_template import TIE, MicroBatchRule, PipelineStage, PipelineTemplate, template
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -50,13 +50,13 @@ class _Chain:
 
 
 def one_stage_per_node(
-    layers: Layers,
+    layers: LayerChain,
     nodes: Sequence[int],
-    micro_batches: Count,
+    micro_batches: MicroBatchRule,
     gpus: int = 1,
     gpu_bytes: float = np.inf,
     in_flight: int = 1,
-) -> dict[int, Template]:
+) -> dict[int, PipelineTemplate]:
     """The best template per node count; a count is absent if no cut fits (more nodes than layers, memory).
 
     gpus: of each node, all in its stage. gpu_bytes: memory of one. in_flight: micro-batches whose activations a
@@ -83,7 +83,7 @@ def one_stage_per_node(
         head = _cut(chain, 0, int(firsts[best]), int(index[best]), float(widths[best]) + TIE)
         tail = _cut(chain, int(ends[best]), length, count - 1 - int(index[best]), float(widths[best]) - TIE)
         bounds = [*head, (int(firsts[best]), int(ends[best])), *tail]
-        stages = [Stage(first, end, gpus) for first, end in bounds]
+        stages = [PipelineStage(first, end, gpus) for first, end in bounds]
         found[count] = template(count, stages, [float(times[first:end].sum()) for first, end in bounds], micro_batches(count))
     return found
 

@@ -11,7 +11,7 @@ Pipelines = tuple[tuple[str, ...], ...]
 """Nodes of each pipeline in the order of its stages."""
 
 
-def oobleck(pipelines: Sequence[Sequence[str]], lost: Collection[str], least: int) -> Pipelines:
+def oobleck_pipelines(pipelines: Sequence[Sequence[str]], lost: Collection[str], least: int) -> Pipelines:
     """The pipelines of at least `least` nodes that are left; none if fewer nodes are left."""
     left = [survivors for pipeline in pipelines if (survivors := [node for node in pipeline if node not in lost])]
     if sum(map(len, left)) < least:

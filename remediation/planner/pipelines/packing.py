@@ -19,8 +19,8 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 
-from .layers import Layers
-from .pipeline_template import TIE, Stage, Template, template
+from .layer_profile import LayerChain
+from .pipeline_template import TIE, PipelineStage, PipelineTemplate, template
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -41,16 +41,16 @@ def any_order(used: int, gpus: int, per_node: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTemplates:
     """The best cuts, and how far from the best they can be at most."""
 
-    templates: dict[int, Template]
+    templates: dict[int, PipelineTemplate]
     gaps: dict[int, float]
     """Proved: (time - lower bound) / time; 0 is exact."""
 
 
 def pack(
-    layers: Layers,
+    layers: LayerChain,
     nodes: Sequence[int],
     per_node: int,
     micro_batches: int,
@@ -58,7 +58,7 @@ def pack(
     in_flight: int = 1,
     rule: Rule | None = None,
     gap: float = 0.0,
-) -> Packed:
+) -> PackedTemplates:
     """Templates for these node counts; a count is absent where no cut fits.
 
     rule: default `halves` where a node's GPUs are a power of two, else `any_order`. gap: stop when this share is proved.
@@ -70,7 +70,7 @@ def pack(
     search = _Search(space, {count: count * per_node for count in nodes}, micro_batches)
     search.run(gap)
     found = {count: _rebuild(space, search, count) for count in nodes if np.isfinite(search.best[count])}
-    return Packed(found, {count: search.gap(count) for count in found})
+    return PackedTemplates(found, {count: search.gap(count) for count in found})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class _Space:
     """Ascending; latencies that are equal within TIE are one."""
 
 
-def _space(layers: Layers, gpus: int, per_node: int, gpu_bytes: float, in_flight: int, rule: Rule) -> _Space:
+def _space(layers: LayerChain, gpus: int, per_node: int, gpu_bytes: float, in_flight: int, rule: Rule) -> _Space:
     sizes = tuple(2**power for power in range(per_node.bit_length()))
     times = np.stack([_sums(layers.latencies(size)) for size in sizes])
     memory = _sums(layers.memory(in_flight))
@@ -220,7 +220,7 @@ def _halves(low: int, high: int) -> list[tuple[int, int]]:
     return [(low, middle)] + ([(middle + 1, high)] if middle < high else [])
 
 
-def _rebuild(space: _Space, search: _Search, count: int) -> Template:
+def _rebuild(space: _Space, search: _Search, count: int) -> PipelineTemplate:
     """The stages, from the tables of the best w."""
     gpus, width = search.gpus[count], search.width[count]
     tables = _tables(space, np.array([width]))
@@ -238,10 +238,10 @@ def _rebuild(space: _Space, search: _Search, count: int) -> Template:
     allowed = space.latency < width - TIE
     mirrored_allowed = np.flip(allowed.swapaxes(1, 2), axis=(1, 2))
     tail = [
-        Stage(last - stage.end, last - stage.first, stage.gpus)
+        PipelineStage(last - stage.end, last - stage.first, stage.gpus)
         for stage in _walk(_mirror(space), mirrored, gpus - size - used, last - end, mirrored_allowed, width, 2)
     ]
-    stages = [*reversed(head), Stage(first, end, size), *tail]
+    stages = [*reversed(head), PipelineStage(first, end, size), *tail]
     latencies = [float(space.latency[space.sizes.index(stage.gpus), stage.first, stage.end]) for stage in stages]
     return template(count, stages, latencies, search.micro_batches)
 
@@ -251,7 +251,7 @@ def _mirror(space: _Space) -> _Space:
     return _Space(space.sizes, flipped, space.gpus, space.steps, space.candidates)
 
 
-def _walk(space: _Space, least: Array, used: int, end: int, allowed: Mask, width: float, factor: int) -> list[Stage]:
+def _walk(space: _Space, least: Array, used: int, end: int, allowed: Mask, width: float, factor: int) -> list[PipelineStage]:
     """The stages of a shortest path, from its end to its start."""
     stages = []
     while used:
@@ -261,6 +261,6 @@ def _walk(space: _Space, least: Array, used: int, end: int, allowed: Mask, width
         ]
         cost, size = min(costs, key=lambda pair: float(pair[0].min()))
         first = int(np.argmin(cost))
-        stages.append(Stage(first, end, size))
+        stages.append(PipelineStage(first, end, size))
         used, end = used - size, first
     return stages

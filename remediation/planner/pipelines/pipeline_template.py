@@ -14,7 +14,7 @@ TIE = 1e-9
 """Latencies closer than this are equal; of equal ones the last stage counts as the slowest."""
 
 
-class Stage(NamedTuple):
+class PipelineStage(NamedTuple):
     """Layers [first, end) on `gpus` GPUs of one node."""
 
     first: int
@@ -23,11 +23,11 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class PipelineTemplate:
     """How a pipeline of so many nodes is cut into stages."""
 
     nodes: int
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     latencies: tuple[float, ...]
     """Of one micro-batch, per stage."""
     micro_batches: int
@@ -51,7 +51,7 @@ class Template:
         return iteration_time(self.latencies, 0)
 
 
-Count = Callable[[int], int]
+MicroBatchRule = Callable[[int], int]
 """Micro-batches for a number of stages."""
 
 
@@ -73,6 +73,6 @@ def iteration_time(latencies: Sequence[float], micro_batches: int) -> float:
     return sum(latencies) + rounds * latencies[slowest] + sum(latencies[slowest:])
 
 
-def template(nodes: int, stages: Sequence[Stage], latencies: Sequence[float], micro_batches: int) -> Template:
+def template(nodes: int, stages: Sequence[PipelineStage], latencies: Sequence[float], micro_batches: int) -> PipelineTemplate:
     """With its time."""
-    return Template(nodes, tuple(stages), tuple(latencies), micro_batches, iteration_time(latencies, micro_batches))
+    return PipelineTemplate(nodes, tuple(stages), tuple(latencies), micro_batches, iteration_time(latencies, micro_batches))

@@ -14,7 +14,7 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import JobRecord
 from eagle_eye.types import Demand, Layout, Mode, PrecomputedPlan
 from remediation.planner.files.cluster_file import ClusterFile
-from remediation.planner.files.plan_report import foresee
+from remediation.planner.files.plan_report import make_report
 from remediation.planner.files.toml_lines import TomlLines, parsed_path
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "cluster.toml"
@@ -62,7 +62,7 @@ def test_a_lost_node_is_replaced_by_the_spare_and_every_other_way_has_its_reason
     decision = told["decisions"]["gpt-7b"]
     assert decision["best"] == "take a spare"
     assert [one["waf_s"] for one in decision["options"]] == sorted(one["waf_s"] for one in decision["options"])
-    assert len(decision["why_lost"]) == 7
+    assert len(decision["why_rejected"]) == 7
     shown = plan("--what-if", "lose:node3").output
     assert "take a spare" in shown
     assert "not to wait for repair: Costs" in " ".join(shown.split())
@@ -74,7 +74,7 @@ def test_a_slow_node_without_spares_is_balanced_or_left_out(changed):
     flops = {one["kind"]: one["flops"] for one in decision["options"]}
     assert flops["rebalance micro-batches"] > flops["do nothing"]
     assert decision["best"] in ("rebalance micro-batches", "re-layout")
-    assert "0 spares are free" in decision["why_lost"]["take a spare"]
+    assert "0 spares are free" in decision["why_rejected"]["take a spare"]
 
 
 def test_jobs_finish_are_launched_and_nodes_join():
@@ -153,7 +153,7 @@ def test_an_event_that_cannot_be_says_what_can(event, message):
 def test_a_file_that_is_not_there():
     assert "cannot be read" in plan(file=Path("none.toml")).output
     with pytest.raises(ConfigError, match="is lost already"):
-        foresee(ClusterFile(EXAMPLE), ["lose:node1", "lose:node1"])
+        make_report(ClusterFile(EXAMPLE), ["lose:node1", "lose:node1"])
 
 
 @given(st.lists(st.sampled_from(["a", "b"]), max_size=6))
@@ -192,8 +192,8 @@ def test_a_slow_node_is_set_aside_for_a_spare_and_kept_where_it_is_worth_more(ch
 def test_the_plan_is_the_better_of_the_two_solved_apart(changed):
     """A single slow node: what is said to be gained is what two plans of other files say."""
     file = ClusterFile(changed("nodes = 11\n", "nodes = 12\n", "spare_nodes = 1 ", "spare_nodes = 0 ", "gpu_mtbf_hours = 50700", "gpu_mtbf_hours = 2000"))
-    told = foresee(file, ["slow:node5:0.4"])
-    gone = foresee(file, ["lose:node5"])
+    told = make_report(file, ["slow:node5:0.4"])
+    gone = make_report(file, ["lose:node5"])
     assert not told.slow[0].kept
     assert told.allocation.workers == gone.allocation.workers  # a failure comes before the repair, so both look as far ahead
 
@@ -222,7 +222,7 @@ def test_a_job_is_planned_from_the_layout_that_it_runs(changed):
     assert (changes["layout"], changes["flops"]) == (best["layout"], best["flops"])
     assert "leaves tp 8 × pp 4 × dp 1" in changes["why"]
     lost = record("--what-if", "lose:node3", file=changed("[job.model]\nlayers = 32", LAYOUT))["decisions"]["gpt-7b"]
-    assert "there are 1: none may be left" in lost["why_lost"]["take a spare"]
+    assert "there are 1: none may be left" in lost["why_rejected"]["take a spare"]
 
 
 def test_what_was_measured_on_as_many_gpus_is_what_the_layout_makes(changed):

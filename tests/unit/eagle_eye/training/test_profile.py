@@ -15,7 +15,7 @@ from eagle_eye.training.profile_collectives import all_reduce_ms
 from eagle_eye.training.profile_layers import Repeats, WallClock, named, profile_layers
 from remediation.planner.performance.hardware import Hardware
 from remediation.planner.performance.profiled_throughput import read_profile, throughput
-from remediation.planner.performance.throughput_model import Performance, Source
+from remediation.planner.performance.throughput_model import ThroughputModel, ThroughputSource
 
 MODEL = """
 import torch
@@ -132,9 +132,9 @@ def test_the_planner_makes_templates_and_t_of_a_profile(model, tmp_path):
     hardware = Hardware(name="x", peak_flops=1, memory_bytes=1e9, memory_bytes_s=1, link_bytes_s=1e9, network_bytes_s=1e12, gpus_per_node=1)
     row = throughput(profiled, hardware, nodes=4, global_batch=64)
     assert row[0] == 0 < row[1] < row[4]
-    made = Performance(hardware, profiled={"small": row})
+    made = ThroughputModel(hardware, profiled={"small": row})
     assert made.estimate("small", 4).flops == row[4]
-    assert made.estimate("small", 4).source is Source.MODELLED
+    assert made.estimate("small", 4).source is ThroughputSource.MODELLED
     assert made.row("small", 8)[5:].sum() == 0
     with pytest.raises(ConfigError, match="less than the 2 samples"):
         throughput(profiled, hardware, nodes=4, global_batch=1)

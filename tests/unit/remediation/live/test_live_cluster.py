@@ -8,7 +8,7 @@ from remediation.live.event_responses import event_responses
 from remediation.live.live_cluster import LiveCluster, LiveJob
 from remediation.live.live_decision import DecisionInputs, decide_live
 from remediation.live.worker_placement import plan_moves
-from remediation.planner.decision.decision import Kind
+from remediation.planner.decision.decision import AlternativeKind
 
 DAY = 86_400.0
 
@@ -102,7 +102,7 @@ def test_a_job_never_gets_more_than_it_asked_for():
 def test_a_worker_of_the_lighter_job_is_cheapest_and_every_loser_has_its_price():
     left = two(heavy={"n1": 2})
     choice = decide_live(left, left.jobs[0], inputs())
-    assert choice.kind is Kind.SPARE
+    assert choice.kind is AlternativeKind.SPARE
     assert choice.moves is not None
     assert choice.moves.placement == {"light": {"n1": 2}, "heavy": {"n1": 3}}
     losers = {loser.action: loser for loser in choice.alternatives}
@@ -119,7 +119,7 @@ def test_a_worker_of_the_lighter_job_is_cheapest_and_every_loser_has_its_price()
 def test_the_lighter_job_goes_on_with_less_and_the_price_of_taking_is_told():
     left = two(light={"n1": 2})
     choice = decide_live(left, left.jobs[1], inputs())
-    assert choice.kind is Kind.NOTHING
+    assert choice.kind is AlternativeKind.NOTHING
     assert choice.moves is None
     taken = next(loser for loser in choice.alternatives if loser.action == "resize")
     assert taken.cost is not None
@@ -128,17 +128,17 @@ def test_the_lighter_job_goes_on_with_less_and_the_price_of_taking_is_told():
 
 def test_a_worker_that_would_be_back_at_once_is_not_worth_a_change():
     left = two(heavy={"n1": 2})
-    assert decide_live(left, left.jobs[0], inputs(repair_s=0.5)).kind is Kind.NOTHING
+    assert decide_live(left, left.jobs[0], inputs(repair_s=0.5)).kind is AlternativeKind.NOTHING
 
 
 def test_what_was_measured_decides():
     """Two workers of the heavy job reach what three do: a third is worth nothing to it."""
     left = cluster(job("heavy", 3.0, seats={"n1": 2}, measured={3: 10.0, 2: 10.0}), job("light", measured={3: 10.0}))
-    assert decide_live(left, left.jobs[0], inputs()).kind is Kind.NOTHING
+    assert decide_live(left, left.jobs[0], inputs()).kind is AlternativeKind.NOTHING
 
 
 def test_micro_batches_move_away_from_a_straggler_at_no_downtime():
     slow = two()
     choice = decide_live(slow, slow.jobs[0], inputs(speeds={"run/n1/1": 0.5}))
-    assert (choice.kind, choice.action) == (Kind.REBALANCE, "rebalance")
+    assert (choice.kind, choice.action) == (AlternativeKind.REBALANCE, "rebalance")
     assert choice.waf["waf"] > choice.waf["waf_left"]

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.pipelines.layers import Layer, Layers, parse_layers
+from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile, parse_layers
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.packing import any_order, halves, pack
 from remediation.planner.pipelines.pipeline_template import four_per_stage, iteration_time
-from remediation.planner.pipelines.templates import Cluster, cover, make_templates
+from remediation.planner.pipelines.template_set import NodeCluster, make_templates, node_coverage
 
 TIMES = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 
 
-def chain(times: Sequence[float], memory: Sequence[float] | None = None, reduce: float = 0.0) -> Layers:
+def chain(times: Sequence[float], memory: Sequence[float] | None = None, reduce: float = 0.0) -> LayerChain:
     sizes = memory or [1.0] * len(times)
     in_node = {1: 0.0, 2: reduce, 4: reduce * 1.5, 8: reduce * 2}
-    return Layers(tuple(Layer(f"l{n}", t / 4, t * 3 / 4, 0.0, size, in_node) for n, (t, size) in enumerate(zip(times, sizes, strict=True))))
+    return LayerChain(tuple(LayerProfile(f"l{n}", t / 4, t * 3 / 4, 0.0, size, in_node) for n, (t, size) in enumerate(zip(times, sizes, strict=True))))
 
 
 def cuts(length: int, parts: int) -> Iterator[list[tuple[int, int]]]:
@@ -46,7 +46,7 @@ def node_orders(per_node: int, rule: object) -> list[tuple[int, ...]]:
     return found
 
 
-def brute(layers: Layers, nodes: int, per_node: int, micro_batches: int, rule: object, room: float) -> float:
+def brute(layers: LayerChain, nodes: int, per_node: int, micro_batches: int, rule: object, room: float) -> float:
     best = float("inf")
     memory = layers.memory()
     for orders in itertools.product(node_orders(per_node, rule), repeat=nodes):
@@ -114,34 +114,34 @@ def test_a_wide_gap_is_still_a_proof() -> None:
 @given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 12))
 def test_consecutive_sizes_serve_every_count(least: int, faults: int, more: int) -> None:
     nodes = (faults + 1) * least + more
-    coverage = cover(range(least, nodes - faults * least + 1), nodes, faults)
-    coverage.demand()
+    coverage = node_coverage(range(least, nodes - faults * least + 1), nodes, faults)
+    coverage.require_all()
     for count in range((faults + 1) * least, nodes + 1):
         assert sum(coverage.served[count]) == count
         assert len(coverage.served[count]) >= faults + 1
 
 
 def test_counts_that_nobody_serves_are_named() -> None:
-    coverage = cover((4, 5), 12, 0)
-    assert coverage.refused == (6, 7, 11)
+    coverage = node_coverage((4, 5), 12, 0)
+    assert coverage.unserved == (6, 7, 11)
     with pytest.raises(ConfigError, match="6, 7, 11"):
-        coverage.demand()
+        coverage.require_all()
 
 
 def test_memory_sets_the_smallest_pipeline() -> None:
     layers = chain([1.0] * 8, [10.0] * 8)
-    made = make_templates(layers, Cluster(nodes=6, gpu_bytes=40.0, faults=1))
-    assert made.least == 2
-    assert made.floor == 4
+    made = make_templates(layers, NodeCluster(nodes=6, gpu_bytes=40.0, faults=1))
+    assert made.smallest == 2
+    assert made.minimum_nodes == 4
     assert sorted(made.by_nodes) == [2, 3, 4]
     with pytest.raises(ConfigError, match="3 pipelines of at least 2 nodes"):
-        make_templates(layers, Cluster(nodes=5, gpu_bytes=40.0, faults=2))
+        make_templates(layers, NodeCluster(nodes=5, gpu_bytes=40.0, faults=2))
     with pytest.raises(ConfigError, match="fits on none"):
-        make_templates(layers, Cluster(nodes=5, gpu_bytes=5.0))
+        make_templates(layers, NodeCluster(nodes=5, gpu_bytes=5.0))
 
 
 def test_fixed_micro_batches_use_several_stages_of_a_node() -> None:
-    made = make_templates(chain([3.0] * 16, reduce=1.0), Cluster(nodes=3, gpus_per_node=4, faults=1), micro_batches=64)
+    made = make_templates(chain([3.0] * 16, reduce=1.0), NodeCluster(nodes=3, gpus_per_node=4, faults=1), micro_batches=64)
     assert len(made.by_nodes[1].stages) == 4
 
 

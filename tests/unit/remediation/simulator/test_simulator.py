@@ -276,6 +276,6 @@ def test_the_simulator_plans_with_the_live_planner():
     """What the engine would do is what is simulated: no second planner in here, and no way round the first."""
     sources = list((ROOT / "remediation/simulator").glob("*.py"))
     imported = {node.module for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module}
-    assert {"remediation.planner.allocation.allocation", "remediation.planner.allocation.tasks", "remediation.planner.pipelines.node_stages", "remediation.planner.pipelines.batches", "remediation.planner.decision.decision"} <= imported
+    assert {"remediation.planner.allocation.allocation", "remediation.planner.allocation.tasks", "remediation.planner.pipelines.node_stages", "remediation.planner.pipelines.micro_batch_distribution", "remediation.planner.decision.decision"} <= imported
     code = "import remediation.simulator.plan_cache as plans, remediation.planner.allocation.allocation as live; assert plans.solve is live.solve"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -22,7 +22,7 @@ class Recompute(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Layout:
+class ParallelLayout:
     """One way to run a job."""
 
     tensor: int
@@ -44,7 +44,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
+class ParallelLayouts:
     """Many layouts as columns, (layouts,) each: the model works on all at once."""
 
     tensor: Integers
@@ -55,20 +55,20 @@ class Layouts:
     interleave: Integers
 
     @classmethod
-    def of(cls, layouts: Iterable[Layout]) -> Self:
+    def of(cls, layouts: Iterable[ParallelLayout]) -> Self:
         chosen = list(layouts)
         return cls(*(np.array([int(getattr(one, field.name)) for one in chosen], dtype=np.int64) for field in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.tensor)
 
-    def __getitem__(self, index: int) -> Layout:
+    def __getitem__(self, index: int) -> ParallelLayout:
         tensor, pipeline, data, micro_batch, recompute, interleave = (int(getattr(self, field.name)[index]) for field in fields(self))
-        return Layout(tensor, pipeline, data, micro_batch, Recompute(recompute), interleave)
+        return ParallelLayout(tensor, pipeline, data, micro_batch, Recompute(recompute), interleave)
 
-    def where(self, mask: NDArray[np.bool_]) -> "Layouts":
+    def where(self, mask: NDArray[np.bool_]) -> "ParallelLayouts":
         """Those for which it is true."""
-        return Layouts(*(getattr(self, field.name)[mask] for field in fields(self)))
+        return ParallelLayouts(*(getattr(self, field.name)[mask] for field in fields(self)))
 
     @property
     def gpus(self) -> Integers:

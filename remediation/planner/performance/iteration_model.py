@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from .coefficients import Coefficients
 from .gpu_memory import layer_activation_share, stage_parameters
 from .hardware import Hardware
-from .layout import Integers, Layouts, Recompute
 from .model_shape import HALF
+from .parallel_layout import Integers, ParallelLayouts, Recompute
 from .training_run import TrainingRun
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,7 @@ OPTIMIZER_TRAFFIC = 40.0
 weight, and the scan for overflow."""
 
 
-class Times(NamedTuple):
+class IterationTimes(NamedTuple):
     """(layouts,) seconds each; `total` is their sum."""
 
     compute: Floats
@@ -54,7 +54,7 @@ class Times(NamedTuple):
         return self.compute + self.tensor + self.bubble + self.data + self.optimizer
 
 
-def iteration_times(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Times:
+def iteration_times(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: ParallelLayouts) -> IterationTimes:
     """Of each layout; whether it fits is another matter."""
     layer, collective = _layer(run, hardware, known, layouts)
     depth, batches = run.stage_layers(layouts), run.micro_batches(layouts)
@@ -67,7 +67,7 @@ def iteration_times(run: TrainingRun, hardware: Hardware, known: Coefficients, l
     sent = send * (batches + layouts.pipeline - 1) * layouts.interleave
     bubble = (once - slowest) / layouts.interleave + sent
     share = collective * depth
-    return Times(
+    return IterationTimes(
         compute=batches * (slowest - share),
         tensor=batches * share,
         bubble=bubble,
@@ -76,7 +76,7 @@ def iteration_times(run: TrainingRun, hardware: Hardware, known: Coefficients, l
     )
 
 
-def _layer(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> tuple[Floats, Floats]:
+def _layer(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: ParallelLayouts) -> tuple[Floats, Floats]:
     """(layouts,) seconds of one layer for one micro-batch, forward and backward, and what all-reduces are of it."""
     shape, full = run.shape, layouts.recompute == Recompute.FULL
     scores_again = layouts.recompute == Recompute.SELECTIVE
@@ -92,7 +92,7 @@ def _layer(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: L
     return seconds, collective
 
 
-def _rate(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
+def _rate(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: ParallelLayouts) -> Floats:
     """(layouts,) FLOP/s of matrix products."""
     width = run.shape.hidden / np.sqrt(layouts.tensor)
     return hardware.peak_flops * known.compute_share * width / (width + known.half_width)
@@ -105,25 +105,25 @@ def _ring(size: Floats, ranks: Integers, in_node: Integers, known: Coefficients)
     return 2 * (ranks - 1) / ranks * size / bandwidth + known.latency_s * steps
 
 
-def _head(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
+def _head(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: ParallelLayouts) -> Floats:
     """(layouts,) seconds of the logits and the loss of one micro-batch."""
     logits = run.shape.sequence * run.shape.vocabulary * layouts.micro_batch / layouts.tensor
     products = 3 * run.shape.head_flops * layouts.micro_batch / layouts.tensor / _rate(run, hardware, known, layouts)
     return products + LOGIT_TRAFFIC * logits / known.memory_bytes_s
 
 
-def _send(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
+def _send(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: ParallelLayouts) -> Floats:
     """(layouts,) seconds in which a stage sends one micro-batch on and its gradient back; each tensor rank sends its part."""
     size = float(HALF * run.shape.sequence * run.shape.hidden) * layouts.micro_batch / layouts.tensor
     bandwidth = np.where(layouts.gpus > hardware.gpus_per_node, known.network_bytes_s, known.link_bytes_s)
     return np.where(layouts.pipeline > 1, 2 * (size / bandwidth + known.latency_s), 0.0)
 
 
-def _gradients(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: Layouts) -> Floats:
+def _gradients(run: TrainingRun, hardware: Hardware, known: Coefficients, layouts: ParallelLayouts) -> Floats:
     in_node = np.clip(hardware.gpus_per_node // layouts.tensor, 1, layouts.data)
     return _ring(stage_parameters(run, layouts) * run.gradient_bytes, layouts.data, in_node, known)
 
 
-def _optimizer(run: TrainingRun, known: Coefficients, layouts: Layouts) -> Floats:
+def _optimizer(run: TrainingRun, known: Coefficients, layouts: ParallelLayouts) -> Floats:
     shards = layouts.data if run.sharded_optimizer else 1
     return stage_parameters(run, layouts) * OPTIMIZER_TRAFFIC / shards / known.memory_bytes_s

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-Costs = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+CostMatrix = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FAR = np.int64(2**62)
 
 
-def assign(costs: Costs) -> list[int]:
+def assign(costs: CostMatrix) -> list[int]:
     """costs: (places, nodes), as many of each, whole numbers below 2^53. Returns the node of each place."""
     count = len(costs)
     place_price, node_price = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)

@@ -21,7 +21,7 @@ HALVINGS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class GroupPace:
     """How long a group takes."""
 
     each: float
@@ -35,22 +35,22 @@ class Pace:
         """With so many."""
         return self.fill + self.each * micro_batches
 
-    def at_speed(self, speed: float) -> "Pace":
+    def at_speed(self, speed: float) -> "GroupPace":
         """The same group on nodes of this speed, 1 being healthy."""
         if not speed > 0:
             raise ConfigError(f"a speed is above zero, not {speed}: exclude what stands still")
-        return Pace(self.each / speed, self.fill / speed, self.most)
+        return GroupPace(self.each / speed, self.fill / speed, self.most)
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class MicroBatchDistribution:
     """Who does how many."""
 
     counts: tuple[int, ...]
     makespan: float
 
 
-def distribute(groups: Sequence[Pace], total: int) -> Batches:
+def distribute(groups: Sequence[GroupPace], total: int) -> MicroBatchDistribution:
     """Exactly `total` micro-batches, at least one each, none beyond its memory, the last group done as early as can be.
 
     Of equal plans the one that gives more to the first groups. Raises ConfigError where none is possible.
@@ -68,7 +68,7 @@ def distribute(groups: Sequence[Pace], total: int) -> Batches:
         counts[index] += 1
         if counts[index] < most[index]:
             heapq.heappush(waiting, (fill[index] + each[index] * (counts[index] + 1), index))
-    return Batches(tuple(counts.tolist()), float((fill + each * counts).max()))
+    return MicroBatchDistribution(tuple(counts.tolist()), float((fill + each * counts).max()))
 
 
 def _check(each: Floats, fill: Floats, most: Integers, total: int) -> None:
@@ -114,7 +114,7 @@ def finished(time: float, each: Floats, fill: Floats, most: Integers) -> Integer
     return np.asarray(np.clip(counts, 1, most)).astype(np.int64)
 
 
-def lower_bound(groups: Sequence[Pace], total: int) -> float:
+def lower_bound(groups: Sequence[GroupPace], total: int) -> float:
     """No distribution, not even of parts of micro-batches, is done earlier (memory and the minimum set aside)."""
     rate = math.fsum(1 / group.each for group in groups)
     work = total + math.fsum(group.fill / group.each for group in groups)

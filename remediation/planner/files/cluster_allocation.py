@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from remediation.planner.allocation.allocation import Allocation, solve
-from remediation.planner.allocation.next_events import Event, EventKind, situation_after
-from remediation.planner.allocation.tasks import Cluster, Situation, Task
-from remediation.planner.files.cluster_file import ClusterFile, Job
+from remediation.planner.allocation.next_events import NextEvent, NextEventKind, problem_after
+from remediation.planner.allocation.tasks import AllocationProblem, Task, TaskCluster
+from remediation.planner.decision.slow_nodes import slow_node_effect
 
-from .job_case import case_of, estimate_now
-from .slowness import slowness
+from .cluster_file import ClusterFile, JobSpec
+from .job_case import estimate_now, incident_case_of
 from .what_if import WhatIf
 
 
 @dataclass(frozen=True, slots=True)
-class SlowNode:
+class SlowNodeVerdict:
     """Where a slow node goes."""
 
     node: str
@@ -39,51 +39,51 @@ class SlowNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class ClusterAllocation:
     """The plan, and what it rests on."""
 
-    situation: Situation
+    problem: AllocationProblem
     allocation: Allocation
-    slow: tuple[SlowNode, ...]
-    relaid: frozenset[str]
+    slow: tuple[SlowNodeVerdict, ...]
+    relayouts: frozenset[str]
     """Jobs that change to their best layout, whatever their nodes."""
 
 
-def share(file: ClusterFile, cluster: Cluster, happens: WhatIf, owners: Mapping[str, str]) -> Sharing:
+def allocate(file: ClusterFile, cluster: TaskCluster, happens: WhatIf, owners: Mapping[str, str]) -> ClusterAllocation:
     """owners: node -> job before anything happened. Raises ConfigError for events that cannot be."""
-    problem = _Problem(file, cluster, happens, owners)
+    search = _Search(file, cluster, happens, owners)
     aside: frozenset[str] = frozenset()
-    best, found = problem.plan(aside), []
-    for node in sorted(problem.slow, key=lambda one: problem.slow[one]):
-        without = problem.plan(aside | {node})
+    best, found = search.plan(aside), []
+    for node in sorted(search.slow, key=lambda one: search.slow[one]):
+        without = search.plan(aside | {node})
         gain = without[1].value - best[1].value
-        found.append(SlowNode(node, owners[node], problem.slow[node], gain <= 0, abs(gain)))
+        found.append(SlowNodeVerdict(node, owners[node], search.slow[node], gain <= 0, abs(gain)))
         if gain > 0:
             aside, best = aside | {node}, without
-    return Sharing(*best, tuple(found), problem.relaid)
+    return ClusterAllocation(*best, tuple(found), search.relayouts)
 
 
-class _Problem:
+class _Search:
     """The cluster with what its jobs make now; the same but for the slow nodes that are set aside."""
 
-    def __init__(self, file: ClusterFile, cluster: Cluster, happens: WhatIf, owners: Mapping[str, str]) -> None:
+    def __init__(self, file: ClusterFile, cluster: TaskCluster, happens: WhatIf, owners: Mapping[str, str]) -> None:
         self._file, self._happens, self._owners = file, happens, owners
         self._jobs = {job.name: job for job in file.jobs}
-        there = situation_after(cluster, happens.events)
+        there = problem_after(cluster, happens.events)
         names = {task.name for task in there.tasks}
         self.slow = {node: speed for node, speed in happens.slow.items() if owners[node] in names and speed < 1 and node not in happens.lost}
         repair_s = file.machines.repair_hours * 3600
         self._running_s = min(there.horizon_s, repair_s) if self.slow else there.horizon_s
-        self.relaid = frozenset(task.name for task in there.tasks if self._worth_another_layout(task))
+        self.relayouts = frozenset(task.name for task in there.tasks if self._worth_another_layout(task))
         self._cluster = replace(cluster, tasks=tuple(self._as_it_runs(task) for task in cluster.tasks))
 
-    def plan(self, aside: Collection[str]) -> tuple[Situation, Allocation]:
+    def plan(self, aside: Collection[str]) -> tuple[AllocationProblem, Allocation]:
         """The best with these slow nodes set aside and the others where they are."""
         tasks = tuple(self._slowed(task, aside) for task in self._cluster.tasks)
-        out = [Event(EventKind.LOST, self._owners[node]) for node in sorted(aside)]
-        situation = situation_after(replace(self._cluster, tasks=tasks), [*self._happens.events, *out])
-        situation = replace(situation, failed=situation.failed | self.relaid, running_s=self._running_s)
-        return situation, solve(situation)
+        out = [NextEvent(NextEventKind.LOST, self._owners[node]) for node in sorted(aside)]
+        problem = problem_after(replace(self._cluster, tasks=tasks), [*self._happens.events, *out])
+        problem = replace(problem, failed=problem.failed | self.relayouts, running_s=self._running_s)
+        return problem, solve(problem)
 
     def _worth_another_layout(self, task: Task) -> bool:
         job, best = self._jobs[task.name], float(task.throughput[task.current])
@@ -93,7 +93,7 @@ class _Problem:
 
     def _as_it_runs(self, task: Task) -> Task:
         job = self._jobs[task.name]
-        if job.layout is None or task.name in self.relaid:
+        if job.layout is None or task.name in self.relayouts:
             return task
         row = task.throughput.copy()
         row[task.current] = estimate_now(self._file, job).flops
@@ -107,11 +107,11 @@ class _Problem:
         harm = 1 - self._share_left(self._jobs[task.name], task, speeds)
         return replace(task, throughput=task.throughput * np.maximum(min(speeds.values()), 1 - harm * task.current / counts))
 
-    def _share_left(self, job: Job, task: Task, speeds: Mapping[str, float]) -> float:
-        return slowness(replace(case_of(self._file, job, task), slow=speeds)).balanced_share
+    def _share_left(self, job: JobSpec, task: Task, speeds: Mapping[str, float]) -> float:
+        return slow_node_effect(replace(incident_case_of(self._file, job, task), slow=speeds)).balanced_share
 
 
-def described(slow: Sequence[SlowNode]) -> list[str]:
+def describe_slow_nodes(slow: Sequence[SlowNodeVerdict]) -> list[str]:
     """A sentence for each."""
     return [
         f"{one.node} at {one.speed:.0%} of its speed {f'stays in {one.job}' if one.kept else f'leaves {one.job}'} until it is healthy: "

@@ -12,14 +12,14 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 
-from .layers import Layers
+from .layer_profile import LayerChain
 from .node_stages import one_stage_per_node
 from .packing import pack
-from .pipeline_template import Template, four_per_stage
+from .pipeline_template import PipelineTemplate, four_per_stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class NodeCluster:
     """What the pipelines run on."""
 
     nodes: int
@@ -30,41 +30,41 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class NodeCoverage:
     """For each node count, pipelines that use all of it; or that there are none."""
 
     served: Mapping[int, tuple[int, ...]]
     """Count -> sizes of at least faults + 1 pipelines, ascending."""
-    refused: tuple[int, ...]
+    unserved: tuple[int, ...]
     """Counts of the operating range without."""
 
-    def demand(self) -> None:
+    def require_all(self) -> None:
         """Raises ConfigError that names the counts which are not served."""
-        if self.refused:
-            counts = ", ".join(map(str, self.refused))
+        if self.unserved:
+            counts = ", ".join(map(str, self.unserved))
             raise ConfigError(f"no templates use all of {counts} nodes: allow other counts, more memory or fewer faults")
 
 
 @dataclass(frozen=True, slots=True)
-class Templates:
+class TemplateSet:
     """All that a job needs to be laid out again at once."""
 
-    by_nodes: Mapping[int, Template]
+    by_nodes: Mapping[int, PipelineTemplate]
     faults: int
-    coverage: Coverage
+    coverage: NodeCoverage
 
     @property
-    def least(self) -> int:
+    def smallest(self) -> int:
         """n0, nodes of the smallest pipeline."""
         return min(self.by_nodes)
 
     @property
-    def floor(self) -> int:
+    def minimum_nodes(self) -> int:
         """Below so many nodes the job goes on from a checkpoint only: (f + 1)·n0."""
-        return (self.faults + 1) * self.least
+        return (self.faults + 1) * self.smallest
 
 
-def make_templates(layers: Layers, cluster: Cluster, micro_batches: int | None = None, in_flight: int = 1) -> Templates:
+def make_templates(layers: LayerChain, cluster: NodeCluster, micro_batches: int | None = None, in_flight: int = 1) -> TemplateSet:
     """Templates of n0 .. N - f·n0 nodes.
 
     micro_batches: of one pipeline, fixed for all; None: one stage per node, 4 for each stage, as Oobleck does.
@@ -88,10 +88,10 @@ def make_templates(layers: Layers, cluster: Cluster, micro_batches: int | None =
             f" {cluster.nodes}: add nodes or allow fewer faults"
         )
     kept = {count: plan for count, plan in found.items() if count <= cluster.nodes - cluster.faults * least}
-    return Templates(kept, cluster.faults, cover(tuple(kept), cluster.nodes, cluster.faults))
+    return TemplateSet(kept, cluster.faults, node_coverage(tuple(kept), cluster.nodes, cluster.faults))
 
 
-def cover(sizes: Sequence[int], nodes: int, faults: int) -> Coverage:
+def node_coverage(sizes: Sequence[int], nodes: int, faults: int) -> NodeCoverage:
     """What these sizes serve, for each count from (faults + 1)·(least size) to `nodes`; O(nodes · sizes)."""
     most = [0] + [-1] * nodes
     last = [0] * (nodes + 1)
@@ -101,7 +101,7 @@ def cover(sizes: Sequence[int], nodes: int, faults: int) -> Coverage:
                 most[count], last[count] = most[count - size] + 1, size
     wanted = range((faults + 1) * min(sizes), nodes + 1)
     served = {count: _chain(last, count) for count in wanted if most[count] > faults}
-    return Coverage(served, tuple(count for count in wanted if count not in served))
+    return NodeCoverage(served, tuple(count for count in wanted if count not in served))
 
 
 def _chain(last: Sequence[int], count: int) -> tuple[int, ...]:

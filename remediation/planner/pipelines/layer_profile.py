@@ -11,12 +11,12 @@ import numpy as np
 
 from eagle_eye.errors import ConfigError
 
-STATES = 6.0
+STATE_FACTOR = 6.0
 """Bytes of parameters, gradients and optimizer per byte of half-precision parameters (Oobleck's factor)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerProfile:
     """One layer, measured on one GPU with one micro-batch."""
 
     name: str
@@ -29,10 +29,10 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class LayerChain:
     """The chain."""
 
-    chain: tuple[Layer, ...]
+    chain: tuple[LayerProfile, ...]
     reduce_across: Mapping[int, float] = field(default_factory=dict)
     """Pipelines -> time of the first layer's all-reduce between them, the one that overlaps with nothing."""
 
@@ -55,14 +55,14 @@ class Layers:
 
     def memory(self, in_flight: int = 1) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """(layers,) bytes: the states, and activations of `in_flight` micro-batches."""
-        return np.array([STATES * layer.parameter_bytes + in_flight * layer.activation_bytes for layer in self.chain])
+        return np.array([STATE_FACTOR * layer.parameter_bytes + in_flight * layer.activation_bytes for layer in self.chain])
 
     def state_bytes(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """(layers,) bytes that a node needs copied before it can run the layer."""
-        return np.array([STATES * layer.parameter_bytes for layer in self.chain])
+        return np.array([STATE_FACTOR * layer.parameter_bytes for layer in self.chain])
 
 
-def parse_layers(record: Mapping[str, Any]) -> Layers:
+def parse_layers(record: Mapping[str, Any]) -> LayerChain:
     """From the decoded JSON of a profile. Raises ConfigError that names the missing or impossible field."""
     try:
         rows: Sequence[Mapping[str, Any]] = record["layers"]
@@ -74,12 +74,12 @@ def parse_layers(record: Mapping[str, Any]) -> Layers:
         raise ConfigError(f"the profile is not usable ({type(error).__name__}: {error}); profile the model again") from error
     if not chain:
         raise ConfigError("the profile has no layers; profile the model again")
-    return Layers(chain, reduce_across)
+    return LayerChain(chain, reduce_across)
 
 
-def _layer(row: Mapping[str, Any], reduce: Mapping[str, float]) -> Layer:
+def _layer(row: Mapping[str, Any], reduce: Mapping[str, float]) -> LayerProfile:
     parameters, activation = row["mem_required"]
-    layer = Layer(
+    layer = LayerProfile(
         name=str(row["name"]),
         forward=float(row["forward"]),
         backward=float(row["backward"]),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.allocation.next_events import Event, EventKind
+from remediation.planner.allocation.next_events import NextEvent, NextEventKind
 
 KINDS = "lose:NODE, join:NODE, slow:NODE:SPEED, finish:JOB or launch:JOB"
 
@@ -13,7 +13,7 @@ KINDS = "lose:NODE, join:NODE, slow:NODE:SPEED, finish:JOB or launch:JOB"
 class WhatIf:
     """All of them together."""
 
-    events: tuple[Event, ...] = ()
+    events: tuple[NextEvent, ...] = ()
     """For the allocation."""
     lost: dict[str, str] = field(default_factory=dict)
     """Node -> the job whose it was; '' for a free one or a spare."""
@@ -23,18 +23,18 @@ class WhatIf:
 
 def parse(words: Sequence[str], owners: dict[str, str], jobs: Sequence[str]) -> WhatIf:
     """owners: each node's job, '' for none. Raises ConfigError for what cannot happen."""
-    events: list[Event] = []
+    events: list[NextEvent] = []
     lost: dict[str, str] = {}
     slow: dict[str, float] = {}
     for word in words:
         kind, _, rest = word.partition(":")
         if kind == "lose":
             lost[rest] = _owner(word, rest, owners, lost)
-            events.append(Event(EventKind.LOST, lost[rest]))
+            events.append(NextEvent(NextEventKind.LOST, lost[rest]))
         elif kind == "join":
             if rest in owners or not rest:
                 raise ConfigError(f"what-if {word!r}: {rest or 'a node without a name'} cannot join; name one that is not there yet")
-            events.append(Event(EventKind.JOINED))
+            events.append(NextEvent(NextEventKind.JOINED))
         elif kind == "slow":
             node, _, speed = rest.rpartition(":")
             _owner(word, node, owners, lost)
@@ -42,7 +42,7 @@ def parse(words: Sequence[str], owners: dict[str, str], jobs: Sequence[str]) -> 
         elif kind in ("finish", "launch"):
             if rest not in jobs:
                 raise ConfigError(f"what-if {word!r}: no job is called {rest!r}; the jobs are {', '.join(jobs)}")
-            events.append(Event(EventKind.FINISHED if kind == "finish" else EventKind.LAUNCHED, rest))
+            events.append(NextEvent(NextEventKind.FINISHED if kind == "finish" else NextEventKind.LAUNCHED, rest))
         else:
             raise ConfigError(f"what-if {word!r}: not known; write {KINDS}")
     return WhatIf(tuple(events), lost, slow)
