@@ -1,4 +1,4 @@
-"""A worker raised an exception that nobody caught; it is told before the process dies."""
+"""An uncaught exception of a worker, reported by the worker itself before its process dies."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Exceptions:
     symptom_score: float = 0.5
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -30,16 +30,16 @@ class Exceptions:
                 yield from self._raised(event)
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
-                yield from self._standing.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_all(event.time, why)
 
     def _raised(self, event: Event) -> Iterator[Claim]:
         if 0 <= integer_attribute(event, "epoch") < self._epoch:
             return
-        said = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
-        status = classify(said)
+        raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
+        status = classify(raised)
         step = event.attributes.get("step", "")
         proof = Evidence(
-            text=f"worker {event.entity.name} raised {said[:300]}{f' in step {step}' if step else ''}",
+            text=f"worker {event.entity.name} raised {raised[:300]}{f' in step {step}' if step else ''}",
             event=event.id,
             status=status.name,
         )
@@ -52,4 +52,4 @@ class Exceptions:
             since=event.time,
             evidence=(proof, *lines),
         )
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)

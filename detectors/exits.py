@@ -1,4 +1,4 @@
-"""A worker's process has ended although nobody told it to."""
+"""Unexpected end of a worker process: a signal or an exit code other than 0."""
 
 import re
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""
 
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Signals that say nothing about the script: somebody, the scheduler or the kernel (out of memory) sent them."""
+"""Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""
 
 
 @dataclass
 class Exits:
-    """One death, one claim (worker.exited), from the launcher's `exit` events; exit code 0 is no death.
+    """Claims worker.exited, one for each `exit` event of a launcher or agent; exit code 0 is a normal end.
 
-    The claim is over when a new epoch begins: then the worker lives again, or is no part of the job.
+    Withdrawn when a new epoch starts: then the worker runs again or is no longer part of the job.
     """
 
     lines: int = 5
-    """Last lines of the worker's output that are kept as evidence."""
+    """So many last lines of the worker's output are kept as evidence."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -35,7 +35,7 @@ class Exits:
                 yield from self._exited(event)
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
-                yield from self._standing.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_all(event.time, why)
 
     def _exited(self, event: Event) -> Iterator[Claim]:
         code = integer_attribute(event, "code")
@@ -57,21 +57,21 @@ class Exits:
         claim = Claim(
             entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof, *words)
         )
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)
 
 
 def _status(event: Event, signal: str) -> ErrorStatus:
-    """Some signals come from outside; otherwise the last words may tell that it was a victim."""
+    """`killed` for a signal from outside; else what the exception or the last lines of output name."""
     if signal in FROM_OUTSIDE:
         return BY_NAME["killed"]
     last = event.attributes.get("last_lines", "").splitlines()
-    said = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
-    told = classify("\n".join(said))
-    return told if told.name != "other software error" else BY_NAME["exited abnormally"]
+    lines = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
+    status = classify("\n".join(lines))
+    return status if status.name != "other software error" else BY_NAME["exited abnormally"]
 
 
 def _where(event: Event) -> str:
     rank, step = event.attributes.get("rank", ""), event.attributes.get("step", "")
     parts = [f"rank {rank}" if rank else "", f"in step {step}" if step else ""]
-    told = ", ".join(part for part in parts if part)
-    return f" ({told})" if told else ""
+    known = ", ".join(part for part in parts if part)
+    return f" ({known})" if known else ""

@@ -1,4 +1,4 @@
-"""What the GPU driver reports: Xid codes, and GPUs that are gone."""
+"""GPU faults that the driver reports: Xid codes, and GPUs that fell off the bus."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ _SCORES = {Severity.SEV1: 1.0, Severity.SEV2: 0.9, Severity.SEV3: 0.7, Severity.
 class GpuEvents:
     """Claims gpu.xid with the vendor's advice, and gpu.lost.
 
-    A code that asks for a restart of the application is over with the next epoch; one that asks for more stands
-    until `forget_s` have passed without another, for the driver never says that a GPU is well again. A lost GPU
-    is back when it is read again.
+    An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more
+    is withdrawn after `forget_s` seconds without another, since the driver never reports that a GPU has recovered. A
+    lost GPU is withdrawn when it is read again.
     """
 
     forget_s: float = 3600.0
-    """An Xid is over so long after the last one of its GPU."""
+    """An Xid is withdrawn so many seconds after the last one of its GPU."""
     _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _lasting: set[str] = field(default_factory=set, init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -52,11 +52,11 @@ class GpuEvents:
             value=float(row.code),
             status=f"xid {row.code}",
         )
-        told = self._standing.claims.get((event.entity, "gpu.xid"))
-        evidence = tuple(dict.fromkeys((*(told.evidence if told else ()), proof)))[-8:]
-        score = max(_SCORES[row.severity], told.score if told else 0.0)
-        since = told.since if told else event.time
-        yield from self._standing.tell(
+        before = self._claims.open.get((event.entity, "gpu.xid"))
+        evidence = tuple(dict.fromkeys((*(before.evidence if before else ()), proof)))[-8:]
+        score = max(_SCORES[row.severity], before.score if before else 0.0)
+        since = before.since if before else event.time
+        yield from self._claims.report(
             Claim(entity=event.entity, kind="gpu.xid", score=score, since=since, evidence=evidence)
         )
 
@@ -64,24 +64,24 @@ class GpuEvents:
         reason = event.attributes.get("reason", "no reason told")
         proof = Evidence(text=f"GPU {event.entity.name} on {event.node} is gone: {reason}", event=event.id)
         claim = Claim(entity=event.entity, kind="gpu.lost", score=1.0, since=event.time, evidence=(proof,))
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)
 
     def _application_restarted(self, time: float, why: str) -> Iterator[Claim]:
-        for entity, kind in list(self._standing.claims):
+        for entity, kind in list(self._claims.open):
             if kind == "gpu.xid" and entity.name not in self._lasting:
-                yield from self._standing.withdraw(entity, kind, time, why)
+                yield from self._claims.withdraw(entity, kind, time, why)
 
     def _forget(self, frame: Frame) -> Iterator[Claim]:
-        if not frame.tick or not self._standing.claims:
+        if not frame.tick or not self._claims.open:
             return
         read = _gpus_read(frame)
-        for entity, kind in list(self._standing.claims):
+        for entity, kind in list(self._claims.open):
             if kind == "gpu.lost" and entity.name in read:
-                yield from self._standing.withdraw(entity, kind, frame.time, "it is read again")
+                yield from self._claims.withdraw(entity, kind, frame.time, "it is read again")
             elif kind == "gpu.xid" and frame.time - self._newest.get(entity.name, 0.0) > self.forget_s:
                 self._lasting.discard(entity.name)
                 self._newest.pop(entity.name, None)
-                yield from self._standing.withdraw(entity, kind, frame.time, f"no other for {self.forget_s:.0f} s")
+                yield from self._claims.withdraw(entity, kind, frame.time, f"no other for {self.forget_s:.0f} s")
 
 
 def _gpus_read(frame: Frame) -> set[str]:

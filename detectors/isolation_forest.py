@@ -96,7 +96,7 @@ class IsolationForest:
     _forest: Forest | None = field(default=None, init=False, repr=False)
     _trees: _Trees | None = field(default=None, init=False, repr=False)
     _above: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         if not frame.tick:
@@ -118,9 +118,9 @@ class IsolationForest:
             yield from self._high(nodes[index], float(scores[index]), bar, samples[index], frame)
         calm = {node for node, above in zip(nodes, high.tolist(), strict=True) if not above}
         self._above = {node: count for node, count in self._above.items() if node not in calm}
-        for entity, kind in list(self._standing.claims):
+        for entity, kind in list(self._claims.open):
             if entity.name in calm:
-                yield from self._standing.withdraw(entity, kind, frame.time, "its numbers are ordinary again")
+                yield from self._claims.withdraw(entity, kind, frame.time, "its numbers are ordinary again")
 
     def _use(self, baseline: Baseline) -> None:
         if baseline.digest == self._digest:
@@ -148,7 +148,7 @@ class IsolationForest:
             since=frame.time - (self.sustained - 1) * self.every,
             evidence=tuple(proofs),
         )
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)
 
 
 def _aligned(forest: Forest, names: tuple[str, ...], matrix: Floats) -> tuple[Doubles, Any]:

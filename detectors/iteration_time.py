@@ -1,4 +1,4 @@
-"""The job's iterations take longer than they did: slow above 1.1 times, very slow above 3 times (Unicron, 4.1)."""
+"""Slow iterations of a whole job: slow above 1.1 times the median, very slow above 3 times (Unicron, section 4.1)."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ _NORMAL_MAD = 1.4826
 
 @dataclass
 class IterationTime:
-    """Claims job.slow and job.very_slow; both inform, for a slow job has no culprit yet.
+    """Claims job.slow and job.very_slow; both inform only: a slow job has no culprit yet.
 
-    The measure is the median of the steps before, without those that were slow themselves; data, evaluation,
-    checkpoint and the first step of an epoch are no part of it.
+    The baseline is the median of earlier steps without the slow ones. Waits for data, evaluations, checkpoints and the
+    first step of an epoch do not count.
     """
 
     slow: float = 1.1
@@ -40,8 +40,8 @@ class IterationTime:
     _last: deque[float] = field(default_factory=deque, init=False, repr=False)
     _skipped: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps come late and say nothing of the job as it is now."""
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    """Newest epoch that is over: its last steps arrive late and do not describe the current epoch."""
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -49,7 +49,7 @@ class IterationTime:
                 self._times.clear()
                 self._last.clear()
                 self._over = max(self._over, epoch_over(event))
-                yield from self._standing.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_all(event.time, why)
         for step in frame.steps:
             if step.epoch <= self._over:
                 continue
@@ -71,8 +71,8 @@ class IterationTime:
         self._last.append(time)
         if len(self._last) > self.sustained:
             self._remember(self._last.popleft(), bar)
-        yield from self._tell(step, job, "job.slow", bar, median, self.sustained)
-        yield from self._tell(step, job, "job.very_slow", self.very_slow * median, median, self.very_sustained)
+        yield from self._report(step, job, "job.slow", bar, median, self.sustained)
+        yield from self._report(step, job, "job.very_slow", self.very_slow * median, median, self.very_sustained)
 
     def _remember(self, time: float, bar: float) -> None:
         """Only what was not slow counts for the measure, so that a slow hour does not become the normal."""
@@ -81,19 +81,19 @@ class IterationTime:
             while len(self._times) > self.window:
                 self._times.popleft()
 
-    def _tell(
+    def _report(
         self, step: Step, job: Entity, kind: str, bar: float, median: float, needed: int
     ) -> Iterator[Claim]:
         last = np.array(self._last)[-needed:]
         if len(last) < needed:
             return
-        if (last > bar).all() and (job, kind) not in self._standing:
+        if (last > bar).all() and (job, kind) not in self._claims:
             ratio = float(np.median(last)) / max(median, 1e-9)
             text = f"{needed} steps up to {step.number} took {ratio:.2f} times the usual {median:.3f} s"
             proof = Evidence(text=text, metric="iteration_ratio", value=ratio, threshold=bar / max(median, 1e-9))
             since = step.end - float(last.sum())
-            yield from self._standing.tell(
-                Claim(entity=job, kind=kind, score=0.7, since=since, evidence=(proof,)), again=False
+            yield from self._claims.report(
+                Claim(entity=job, kind=kind, score=0.7, since=since, evidence=(proof,)), revise=False
             )
         elif len(self._last) == self.sustained and max(self._last) <= bar:
-            yield from self._standing.withdraw(job, kind, step.end, "its steps take their usual time again")
+            yield from self._claims.withdraw(job, kind, step.end, "its steps take their usual time again")

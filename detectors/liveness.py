@@ -1,8 +1,9 @@
-"""A node is lost when three witnesses agree; a launcher when its session alone is gone.
+"""Lost nodes and lost launchers.
 
-The witnesses against a node: its batches stopped, its sessions on the control channel are gone, and its job stands
-still or a peer saw the connection to it die. A restarted server, a stream that was away, a dead agent or one late
-batch convince one of them at most.
+A node counts as lost when three independent signs agree: its batches stopped, its sessions on the control channel are
+closed, and its job stalls or a peer's connection to it broke. A restarted server, an unavailable stream, a dead agent
+or one late batch give one of these signs at most. A launcher counts as lost when its session is closed while its
+node's agent still reports.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ ROLES = ("agent", "launcher")
 
 @dataclass(slots=True)
 class _Node:
-    """What the witnesses said about one node."""
+    """The signs against one node."""
 
     lost: dict[str, Event] = field(default_factory=dict)
     """Role → the event that its session is gone; taken out when it opens again."""
@@ -40,7 +41,7 @@ class Liveness:
     silence_s: float = 1.5
     """Batches come each second; a node is silent when its newest is older."""
     still_s: float = 2.0
-    """The job stands still when no worker made progress for so long."""
+    """The job stalls when no worker made progress for so long (seconds)."""
     lease_s: float = 3.0
     """Lease of a session: nodes that vanish within it vanish together."""
     crowd_share: float = 0.1
@@ -54,11 +55,11 @@ class Liveness:
     _progress: float = field(default=-1.0, init=False, repr=False)
     _moved: float = field(default=float("inf"), init=False, repr=False)
     _over: bool = field(default=False, init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
-            yield from self._hear(event)
+            yield from self._take(event)
         if frame.layout is not None:
             for name in self._nodes.keys() & frame.layout.launchers.keys():
                 self._nodes[name].had_launcher = True
@@ -71,9 +72,9 @@ class Liveness:
                 yield from self._judge(name, node, frame)
         yield from self._returned(frame)
 
-    # --- hearing the witnesses
+    # --- signs from events
 
-    def _hear(self, event: Event) -> Iterator[Claim]:
+    def _take(self, event: Event) -> Iterator[Claim]:
         name = event.entity.name
         if event.name == "session.lost":
             node = self._nodes.setdefault(name, _Node())
@@ -98,9 +99,9 @@ class Liveness:
         node.lost.pop(role, None)
         if role == "launcher":
             node.seen_dying = None
-            yield from self._standing.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
+            yield from self._claims.withdraw(_entity(name), "launcher.lost", event.time, "its session is open again")
         else:
-            yield from self._standing.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
+            yield from self._claims.withdraw(_entity(name), "node.lost", event.time, "its agent is back")
         if not node.lost:
             self._nodes.pop(name)
             self._vanished.pop(name, None)
@@ -149,7 +150,7 @@ class Liveness:
             claim = Claim(
                 entity=_entity(name), kind="launcher.lost", score=0.95, since=event.time, evidence=proofs
             )
-            yield from self._standing.tell(claim, again=False)
+            yield from self._claims.report(claim, revise=False)
 
     def _silence(self, name: str, frame: Frame) -> Evidence | None:
         age = self._age(name, frame)
@@ -204,7 +205,7 @@ class Liveness:
 
     def _lose_node(self, name: str, node: _Node, silent: Evidence, third: Evidence) -> Iterator[Claim]:
         entity = _entity(name)
-        if (entity, "node.lost") in self._standing:
+        if (entity, "node.lost") in self._claims:
             return
         lost = sorted(node.lost.values(), key=lambda event: event.time)
         sessions = tuple(
@@ -214,20 +215,20 @@ class Liveness:
         seen = node.seen_dying if node.seen_dying is not None and self._together(node, node.seen_dying) else None
         times = [event.time for event in (*lost, seen) if event is not None]
         score = 0.9 if seen is None else 0.99
-        yield from self._standing.withdraw(entity, "launcher.lost", max(times), "the whole node is lost")
-        yield from self._standing.tell(
+        yield from self._claims.withdraw(entity, "launcher.lost", max(times), "the whole node is lost")
+        yield from self._claims.report(
             Claim(entity=entity, kind="node.lost", score=score, since=min(times), evidence=(silent, *sessions, third))
         )
 
     def _returned(self, frame: Frame) -> Iterator[Claim]:
-        for entity, kind in list(self._standing.claims):
-            claim = self._standing.claims[entity, kind]
+        for entity, kind in list(self._claims.open):
+            claim = self._claims.open[entity, kind]
             age = self._age(entity.name, frame)
             silent = age is None or age > self.silence_s
             if self._over:
-                yield from self._standing.withdraw(entity, kind, frame.time, "the job is over")
+                yield from self._claims.withdraw(entity, kind, frame.time, "the job is over")
             elif kind == "node.lost" and not silent and frame.time > claim.since + 2 * self.silence_s:
-                yield from self._standing.withdraw(entity, kind, frame.time, "it reports again")
+                yield from self._claims.withdraw(entity, kind, frame.time, "it reports again")
 
 
 def _entity(node: str) -> Entity:

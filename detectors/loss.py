@@ -1,4 +1,4 @@
-"""The loss is no number any more, or jumps."""
+"""A loss that is NaN or infinite, or that spikes."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ _NORMAL_MAD = 1.4826
 class Loss:
     """Claims loss.not_finite of the worker that had it first, and loss.spike of the job (informs).
 
-    One worker's NaN is everybody's after the next exchange of gradients, and its gradient norm at once: so only the
-    loss of the first bad step accuses, and nobody is accused if all have it in the same step. A gradient norm alone
-    counts after `norm_steps` in succession: a loss scaler makes a single one and skips the step.
+    One worker's NaN reaches all workers with the next gradient exchange, and their gradient norms at once. So only the
+    loss of the first bad step accuses, and no worker is accused if all have it in the same step. A bad gradient norm
+    alone counts after `norm_steps` successive steps: a loss scaler produces a single one and skips that step.
 
-    A step value of NaN alone means "not logged"; that a worker logged NaN is said by a value of its own (LOGGED_NAN).
+    A step value of NaN alone means "not logged"; a worker that logged NaN sets the value LOGGED_NAN beside it.
     """
 
     norm_steps: int = 3
@@ -40,9 +40,9 @@ class Loss:
     _bad_norms: int = field(default=0, init=False, repr=False)
     _finite: int = field(default=0, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps come late and are nobody's fault any more."""
+    """Newest epoch that is over: its last steps arrive late and are ignored."""
     _losses: deque[float] = field(default_factory=deque, init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -50,7 +50,7 @@ class Loss:
                 self._losses.clear()
                 self._bad_norms = 0
                 self._over = max(self._over, epoch_over(event))
-                yield from self._standing.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_all(event.time, why)
         for step in sorted(frame.steps, key=lambda step: (step.epoch, step.number)):
             if step.epoch > self._over:
                 yield from self._judge(step, Entity(kind=Kind.JOB, name=frame.job))
@@ -64,17 +64,17 @@ class Loss:
         self._bad_norms = self._bad_norms + 1 if norms else 0
         self._finite = 0 if bad.any() or norms else self._finite + 1
         if bad.any() or self._bad_norms >= self.norm_steps:
-            if not any(kind == "loss.not_finite" for _, kind in self._standing.claims):
-                yield from self._tell_not_finite(step, bad, job)
+            if not any(kind == "loss.not_finite" for _, kind in self._claims.open):
+                yield from self._not_finite(step, bad, job)
             return
         if self._finite >= self.norm_steps:
-            for entity, kind in list(self._standing.claims):
+            for entity, kind in list(self._claims.open):
                 if kind == "loss.not_finite":
-                    yield from self._standing.withdraw(entity, kind, step.end, "the loss is a number again")
+                    yield from self._claims.withdraw(entity, kind, step.end, "the loss is a number again")
         if np.isfinite(loss).any():
             yield from self._spike(step, float(np.nanmean(loss)), job)
 
-    def _tell_not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
+    def _not_finite(self, step: Step, bad: Truths, job: Entity) -> Iterator[Claim]:
         which = "loss" if bad.any() else "gradient norm"
         first = np.flatnonzero(bad)
         everybody = not bad.any() or bad.all()
@@ -89,7 +89,7 @@ class Loss:
             claim = Claim(
                 entity=entity, kind="loss.not_finite", score=1.0, since=step.end, evidence=(proof,)
             )
-            yield from self._standing.tell(claim, again=False)
+            yield from self._claims.report(claim, revise=False)
 
     def _spike(self, step: Step, loss: float, job: Entity) -> Iterator[Claim]:
         if len(self._losses) >= 20:
@@ -104,16 +104,16 @@ class Loss:
                     value=float(step.number),
                 )
                 claim = Claim(entity=job, kind="loss.spike", score=0.6, since=step.end, evidence=(proof,))
-                yield from self._standing.tell(claim, again=False)
+                yield from self._claims.report(claim, revise=False)
                 return
-            yield from self._standing.withdraw(job, "loss.spike", step.end, "the loss is where it was")
+            yield from self._claims.withdraw(job, "loss.spike", step.end, "the loss is where it was")
         self._losses.append(loss)
         while len(self._losses) > self.window:
             self._losses.popleft()
 
 
 def not_finite(step: Step, name: str) -> Truths:
-    """Per worker: it logged a value under this name, and that is no number."""
+    """Per worker: whether it logged NaN or an infinite value under this name."""
     nobody = np.zeros(len(step.workers))
     bad: Truths = np.isinf(step.values.get(name, nobody)) | (step.values.get(f"{name}{LOGGED_NAN}", nobody) == 1.0)
     return bad

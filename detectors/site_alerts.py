@@ -1,4 +1,4 @@
-"""Alerts of the site's own monitoring, as Alertmanager tells them: they inform, and stand beside our own findings."""
+"""Alerts of the site's own monitoring, received from Alertmanager; they inform only and cause no action."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,23 +11,23 @@ from .features.active_claims import ActiveClaims
 KIND = "site.alert"
 ENTITIES_KEPT = 1024
 ALERTS_KEPT = 16
-"""Of one entity: a flood of them says no more."""
+"""Of one entity; further ones are dropped."""
 
 
 @dataclass
 class SiteAlerts:
     """Claims site.alert about the node, GPU or job that firing alerts name, until the last of them is resolved.
 
-    An alert of which nothing is heard any more (its Alertmanager is gone) is over after `forget_s`.
+    An alert that is never resolved (its Alertmanager may be gone) is withdrawn after `forget_s`.
     """
 
     score: float = 0.5
     """How sure: the site's rules are not ours."""
     forget_s: float = 86_400.0
-    """An alert that was never resolved is over so long after it began."""
+    """An alert that was never resolved is withdrawn so many seconds after it began."""
     _firing: dict[Entity, dict[str, tuple[float, Evidence]]] = field(default_factory=dict, init=False, repr=False)
-    """Entity → id of the alert → when it began, and what it says."""
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    """Entity → id of the alert → its start and its line of evidence."""
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -48,22 +48,22 @@ class SiteAlerts:
         severity = event.attributes.get("severity", "")
         text = f"the site's own monitoring about {event.entity}: {words}" + (f" ({severity})" if severity else "")
         self._firing.setdefault(event.entity, {})[name] = (event.time, Evidence(text=text, event=event.id))
-        yield from self._tell(event.entity)
+        yield from self._report(event.entity)
 
     def _ends(self, entity: Entity, name: str, time: float, why: str) -> Iterator[Claim]:
         alerts = self._firing.get(entity, {})
         if alerts.pop(name, None) is None:
             return
         if alerts:
-            yield from self._tell(entity)
+            yield from self._report(entity)
         else:
             del self._firing[entity]
-            yield from self._standing.withdraw(entity, KIND, time, why)
+            yield from self._claims.withdraw(entity, KIND, time, why)
 
-    def _tell(self, entity: Entity) -> Iterator[Claim]:
+    def _report(self, entity: Entity) -> Iterator[Claim]:
         alerts = self._firing[entity].values()
         since = min(began for began, _ in alerts)
-        yield from self._standing.tell(
+        yield from self._claims.report(
             Claim(entity=entity, kind=KIND, score=self.score, since=since, evidence=tuple(line for _, line in alerts))
         )
 

@@ -1,8 +1,8 @@
-"""The job stands still; and if the positions of its workers tell, who they all wait for.
+"""Stalls: a job that makes no progress, and the worker that the others wait for, if their positions show it.
 
-A worker's position is its step and the marks it set since the start. Where one stands still, those that wait for it
-in communication are victims; the culprit is the one behind them all that waits for nobody. A process that was stopped
-by a signal is the culprit in whatever phase. When everybody waits at the same place, nobody is accused.
+A worker's position is its step and the number of marks it set since its start. In a stall, workers that wait in
+communication are victims; the culprit is the worker furthest behind that waits for nobody. A process that was stopped
+by a signal is a culprit in every phase. When all workers wait at the same position, none is accused.
 """
 
 from collections import deque
@@ -42,32 +42,32 @@ from .features.worker_positions import (
 
 @dataclass
 class Stall:
-    """Claims worker.stopped, job.stalled, worker.stalled and input.stalled; all over when the job moves again.
+    """Claims worker.stopped, job.stalled, worker.stalled and input.stalled; all are withdrawn when the job moves again.
 
-    What the nodes' `stall` events say is judged once all workers of the layout are told of, at the latest at the
-    next tick.
+    `stall` events of the agents are evaluated once every worker of the layout is covered, at the latest at the next
+    tick.
     """
 
     stall_s: float = 2.0
-    """At a tick, without an event: a worker whose marks stood for so long stands still ..."""
+    """At a tick, without an event: a worker without a new mark for so many seconds is stalled ..."""
     iterations: float = 3.0
     """... or for so many times the median iteration, whichever is more (Unicron: 3)."""
     data_patience_s: float = 10.0
-    """Waiting for input is nobody's fault for at least so long ..."""
+    """A wait for input accuses no worker for at least so many seconds ..."""
     pause_patience_s: float = 5.0
-    """... nor an evaluation or a checkpoint for at least so long ..."""
+    """... nor does an evaluation or a checkpoint for at least so many seconds ..."""
     times_longest: float = 10.0
     """... or for so many times the longest one that the job has shown, whichever is more."""
     unseen_patience_s: float = 600.0
-    """While the job has not shown an evaluation or a checkpoint yet, one may take so long."""
+    """The first evaluation and the first checkpoint of a job may take so many seconds."""
     late_ticks: int = 3
-    """A worker's last reading holds for so many ticks when its batch is late; then its place is unknown."""
+    """When a batch is late, a worker's last reading stays valid for so many ticks; then its position is unknown."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _stepped: bool = field(default=False, init=False, repr=False)
     _dead: bool = field(default=False, init=False, repr=False)
-    _told: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    _reports: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
     _resumed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    """Worker → when it was said to move again; what was read of it before then is out of date."""
+    """Worker → time of its `resumed` event; readings from before that are out of date."""
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
     _longest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     """Phase → its longest duration in a completed step of the job."""
@@ -76,37 +76,37 @@ class Stall:
     _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
     _finished: dict[str, Doubles] = field(default_factory=dict, init=False, repr=False)
     """Worker that has finished → its last row."""
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
-            yield from self._hear(event)
+            yield from self._take(event)
         if frame.tick:
             self._look(frame)
         yield from self._judge(frame)
 
     # --- what is known
 
-    def _hear(self, event: Event) -> Iterator[Claim]:
+    def _take(self, event: Event) -> Iterator[Claim]:
         if why := ends_epoch(event):
             self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
             self._forget()
-            yield from self._standing.withdraw_all(event.time, why)
+            yield from self._claims.withdraw_all(event.time, why)
         elif 0 <= integer_attribute(event, "epoch") < self._epoch:
             return
         elif event.name == "stall":
-            self._told[event.entity.name] = event
+            self._reports[event.entity.name] = event
             self._resumed.pop(event.entity.name, None)
         elif event.name == "resumed":
-            self._told.pop(event.entity.name, None)
+            self._reports.pop(event.entity.name, None)
             self._resumed[event.entity.name] = event.time
             for kind in ("worker.stopped", "worker.stalled"):
-                yield from self._standing.withdraw(event.entity, kind, event.time, "it moves again")
+                yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
         elif event.name in ("exit", "exception"):
-            self._dead = True  # the survivors stand because of that; whoever died is told elsewhere
+            self._dead = True  # the others stall because of it; the death itself is the finding of another detector
 
     def _forget(self) -> None:
-        self._told.clear()
+        self._reports.clear()
         self._resumed.clear()
         self._finished.clear()
         self._iterations.clear()
@@ -127,9 +127,9 @@ class Stall:
         self._workers = names
         table = np.stack([np.asarray(columns.get(name, nothing), dtype=np.float64) for name in COLUMNS], axis=1)
         self._keep_late(table, frame.moved.get(Kind.WORKER))
-        self._end_old_stands(table, frame.time)
-        self._let_go(table)
-        if self._told:
+        self._reset_resumed(table, frame.time)
+        self._take_finished(table)
+        if self._reports:
             self._drop_moved()
 
     def _measure_pauses(self, step: Step) -> None:
@@ -140,7 +140,7 @@ class Stall:
                 self._longest[PHASES[int(phase)]] = max(longest, self._longest.get(PHASES[int(phase)], 0.0))
 
     def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
-        """Where a batch is late, what the ticks before said holds on for a while."""
+        """Where a batch is late, the row of the tick before stays valid for `late_ticks` ticks."""
         before, missed = self._table, self._missed
         self._table, self._missed = table, np.zeros(len(table), dtype=np.int64)
         silent = np.isnan(table).all(axis=1)
@@ -151,29 +151,29 @@ class Stall:
         table[rows] = before[moved[rows]]
         self._missed[rows] = missed[moved[rows]] + 1
 
-    def _end_old_stands(self, table: Doubles, now: float) -> None:
-        """A batch that was read before a worker moved again says how long it had stood until then: that is over."""
+    def _reset_resumed(self, table: Doubles, now: float) -> None:
+        """A batch from before a `resumed` event still carries the age of the stall: set it to 0."""
         for row, name in enumerate(self._workers):
             if name in self._resumed and now - table[row, AGE] < self._resumed[name]:
                 table[row, AGE] = 0.0
 
-    def _let_go(self, table: Doubles) -> None:
-        """Who has finished stands no more, in no phase; its step and marks say how far the others have to come."""
+    def _take_finished(self, table: Doubles) -> None:
+        """A finished worker has no age and no phase; its step and marks show how far the others have to come."""
         for index in np.flatnonzero(finished_rows(table)).tolist():
             table[index, [AGE, PHASE]] = np.nan
             self._finished[self._workers[index]] = table[index].copy()
-            self._told.pop(self._workers[index], None)
+            self._reports.pop(self._workers[index], None)
 
     def _drop_moved(self) -> None:
-        """A worker whose marks moved since its `stall` event has resumed, even if nobody said so."""
+        """A worker whose marks moved since its `stall` event has resumed, also without a `resumed` event."""
         assert self._table is not None
-        rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._told}
+        rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._reports}
         for name, row in rows.items():
-            if np.isfinite(row[MARKS]) and row[MARKS] > integer_attribute(self._told[name], "marks") >= 0:
-                del self._told[name]
+            if np.isfinite(row[MARKS]) and row[MARKS] > integer_attribute(self._reports[name], "marks") >= 0:
+                del self._reports[name]
 
     def _positions(self, frame: Frame) -> WorkerPositions:
-        """What the last tick said, and the newer events on top."""
+        """Positions of the last tick, overlaid with newer `stall` events."""
         workers = frame.layout.workers if frame.layout is not None else self._workers
         table = np.full((len(workers), len(COLUMNS)), np.nan)
         if workers == self._workers and self._table is not None:
@@ -183,33 +183,33 @@ class Stall:
             known = [(row, column[name]) for row, name in enumerate(workers) if name in column]
             for row, index in known:
                 table[row] = self._table[index]
-        told = np.array([name in self._told for name in workers], dtype=bool)
+        reported = np.array([name in self._reports for name in workers], dtype=bool)
         late_names = {self._workers[index] for index in np.flatnonzero(self._missed).tolist()}
-        late = np.array([name in late_names for name in workers], dtype=bool) & ~told
-        for index in np.flatnonzero(told).tolist():
-            table[index] = row_of(self._told[workers[index]], frame.time)
+        late = np.array([name in late_names for name in workers], dtype=bool) & ~reported
+        for index in np.flatnonzero(reported).tolist():
+            table[index] = row_of(self._reports[workers[index]], frame.time)
         finished = np.array([name in self._finished for name in workers], dtype=bool)
         for index in np.flatnonzero(finished).tolist():
             table[index] = self._finished[workers[index]]
-        return WorkerPositions(workers, table, told, late & ~finished, finished)
+        return WorkerPositions(workers, table, reported, late & ~finished, finished)
 
     # --- judging
 
     def _judge(self, frame: Frame) -> Iterator[Claim]:
-        if not self._told and not (frame.tick and self._may_stand()):
+        if not self._reports and not (frame.tick and self._may_stall()):
             if frame.tick or any(event.name == "resumed" for event in frame.events):
-                yield from self._standing.withdraw_all(frame.time, "the job moves again")
+                yield from self._claims.withdraw_all(frame.time, "the job moves again")
             return
         at = self._positions(frame)
-        stopped = self._stands(at) & (at.table[:, STATE] == STOPPED)
+        stopped = self._stalled(at) & (at.table[:, STATE] == STOPPED)
         for index in np.flatnonzero(stopped).tolist():
             yield from self._worker("worker.stopped", at, index, frame, 1.0)
-        if self._dead or not at.workers or not (frame.tick or (at.told | at.finished).all()):
+        if self._dead or not at.workers or not (frame.tick or (at.reported | at.finished).all()):
             return
-        known = at.told | at.finished | np.isfinite(at.table[:, AGE])
-        if at.finished.all() or not (self._stands(at, share=0.5) | at.finished | ~known).all():
-            if not self._told and not stopped.any():
-                yield from self._standing.withdraw_all(frame.time, "the job moves again")
+        known = at.reported | at.finished | np.isfinite(at.table[:, AGE])
+        if at.finished.all() or not (self._stalled(at, share=0.5) | at.finished | ~known).all():
+            if not self._reports and not stopped.any():
+                yield from self._claims.withdraw_all(frame.time, "the job moves again")
         elif stopped.any():
             yield from self._job(frame, "job.stalled", at, np.flatnonzero(stopped), 1.0)
         elif known.all():
@@ -222,19 +222,19 @@ class Stall:
         times = [time for time in self._iterations if np.isfinite(time)]
         return max(self.stall_s, self.iterations * float(np.median(times)) if times else 0.0)
 
-    def _may_stand(self) -> bool:
-        """Without any event: some worker's marks stand longer than the limit. Before the first step none does."""
+    def _may_stall(self) -> bool:
+        """Without any event: a worker has set no mark for longer than the limit. Never before the first step."""
         if self._table is None or not self._stepped or not len(self._table):
             return False
         return bool((self._table[:, AGE] >= self._limit()).any())
 
-    def _stands(self, at: WorkerPositions, share: float = 1.0) -> Truths:
+    def _stalled(self, at: WorkerPositions, share: float = 1.0) -> Truths:
         old = np.nan_to_num(at.table[:, AGE]) >= self._limit() * share
-        stands: Truths = at.told | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
-        return stands
+        stalled: Truths = at.reported | (old & (at.table[:, RUNNING] != 0.0) & self._stepped)
+        return stalled
 
     def _blame(self, at: WorkerPositions, frame: Frame) -> Iterator[Claim]:
-        """All workers stand: who keeps them waiting?"""
+        """All workers are stalled: find the one that the others wait for."""
         table = at.table
         left = ~at.finished
         behind = left & (table[:, STEP] == np.min(table[:, STEP], where=left & np.isfinite(table[:, STEP]), initial=np.inf))
@@ -250,14 +250,14 @@ class Stall:
         yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
         score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
         blamed = {at.workers[index] for index in np.flatnonzero(culprits).tolist()}
-        for entity, kind in list(self._standing.claims):
+        for entity, kind in list(self._claims.open):
             if kind == "worker.stalled" and entity.name not in blamed:
-                yield from self._standing.withdraw(entity, kind, frame.time, "another worker is behind it")
+                yield from self._claims.withdraw(entity, kind, frame.time, "another worker is behind it")
         for index in np.flatnonzero(culprits).tolist():
             yield from self._worker("worker.stalled", at, index, frame, score)
 
     def _patience(self, phase: float) -> float:
-        """For how long a pause is nobody's fault, in seconds."""
+        """Seconds for which a pause accuses no worker."""
         name = PHASES[int(phase)]
         longest = self._longest.get(name)
         if longest is None and phase != DATA:
@@ -269,9 +269,9 @@ class Stall:
         return all(age < self._patience(phase) for phase, age in zip(rows[:, PHASE], ages, strict=True))
 
     def _overdue(self, table: Doubles, pausing: Truths) -> Truths:
-        """Those whose pause has lasted too long; nobody if everybody pauses: then it is the storage, not a worker.
+        """Workers whose pause has lasted too long; none if all of them pause: then the storage is slow, not a worker.
 
-        With the first of them go all that have paused for nearly as long: who began a moment earlier is no more to blame.
+        Workers that have paused for at least half as long as the longest one are named with it.
         """
         shares = np.zeros(len(table))
         for index in np.flatnonzero(pausing).tolist():
@@ -280,11 +280,11 @@ class Stall:
         late &= pausing & (shares.max(initial=0.0) >= 1.0)
         return np.zeros_like(late) if late.all() else late
 
-    # --- telling
+    # --- claims
 
     def _worker(self, kind: str, at: WorkerPositions, index: int, frame: Frame, score: float) -> Iterator[Claim]:
         entity = Entity(kind=Kind.WORKER, name=at.workers[index])
-        event = self._told.get(entity.name)
+        event = self._reports.get(entity.name)
         age = float(np.nan_to_num(at.table[index, AGE]))
         proof = Evidence(
             text=at.line(index),
@@ -296,7 +296,7 @@ class Stall:
         )
         others = waiting_for(at, index)
         claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=(proof, *others))
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)
 
     def _job(
         self, frame: Frame, kind: str, at: WorkerPositions, shown: Iterable[int], score: float
@@ -314,4 +314,4 @@ class Stall:
             since=frame.time - age,
             evidence=tuple(lines),
         )
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)

@@ -1,8 +1,8 @@
-"""A worker computes slower than its peers, told from one that waits, has more to do, or lacks a processor.
+"""Stragglers: workers that compute slower than their peers, as opposed to those that wait, have more work or lack a processor.
 
 Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
 out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
-same step, twice: by the clock, and less the time that it stood in the run queue because others had the processor.
+same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
 Slow by both is worker.slow. Slow by the clock alone is host.contended, which accuses nobody.
 
 Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
@@ -58,25 +58,25 @@ class Straggler:
     """Slow in no more than this share of the window: withdrawn."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _over: int = field(default=-1, init=False, repr=False)
-    """Newest epoch that is over: its last steps come late and are nobody's fault any more."""
+    """Newest epoch that is over: its last steps arrive late and are ignored."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
     _queue: Floats = field(default_factory=lambda: np.zeros(0, np.float32), init=False, repr=False)
-    _standing: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if why := ends_epoch(event):
                 self._rows.clear()
                 self._over = max(self._over, epoch_over(event))
-                yield from self._standing.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
             return
         self._watch_queue(frame)
         before = len(self._rows), self._rows[-1].end if self._rows else 0.0
         for step in frame.steps:
             if step.epoch > self._over:
-                self._remember(step, frame)
+                self._add_step(step, frame)
         if self._rows and (len(self._rows), self._rows[-1].end) != before:
             yield from self._judge(frame)
 
@@ -95,7 +95,7 @@ class Straggler:
         share = np.where(np.isnan(share), known, share)
         self._queue = np.where(np.isnan(known), share, 0.5 * known + 0.5 * share).astype(np.float32)
 
-    def _remember(self, step: Step, frame: Frame) -> None:
+    def _add_step(self, step: Step, frame: Frame) -> None:
         if step.epoch != self._epoch or step.workers != self._workers:
             first_of_epoch, self._epoch, self._workers = step.epoch != self._epoch, step.epoch, step.workers
             self._rows.clear()
@@ -184,7 +184,7 @@ class Straggler:
             Evidence(text=f"it runs at {1 / ratio:.2f} of their speed", metric="speed", value=1 / ratio),
         )
         claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)
 
     def _contended(self, node: str, index: int, ratio: float, rows: list[_Row]) -> Iterator[Claim]:
         text = (
@@ -194,21 +194,21 @@ class Straggler:
         proof = Evidence(text=text, metric="compute_ratio", value=ratio, threshold=self.ratio)
         entity = Entity(kind=Kind.NODE, name=node)
         claim = Claim(entity=entity, kind="host.contended", score=0.7, since=rows[0].end, evidence=(proof,))
-        yield from self._standing.tell(claim, again=False)
+        yield from self._claims.report(claim, revise=False)
 
     def _recover(self, share: Floats, by_clock: Floats, frame: Frame) -> Iterator[Claim]:
         index_of = {name: index for index, name in enumerate(self._workers)}
         held_up = {node_of_worker(self._workers[index]) for index in np.flatnonzero(by_clock > self.recovered).tolist()}
-        for entity, kind in list(self._standing.claims):
+        for entity, kind in list(self._claims.open):
             index = index_of.get(entity.name)
             if kind == "worker.slow" and (index is None or share[index] <= self.recovered):
-                yield from self._standing.withdraw(entity, kind, frame.time, "it keeps up with its peers")
+                yield from self._claims.withdraw(entity, kind, frame.time, "it keeps up with its peers")
             elif kind == "host.contended" and entity.name not in held_up:
-                yield from self._standing.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
+                yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
 
 
 def _compute(step: Step) -> Floats | None:
-    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be told from it."""
+    """Seconds of computing per worker; None if the script marks no phases: then waiting cannot be separated from it."""
     parts = [phase(step, name) for name in ("forward_s", "backward_s", "optimizer_s")]
     busy: Floats = np.sum(parts, axis=0)
     return busy if np.nansum(busy) > 0 else None

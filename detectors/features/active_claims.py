@@ -1,4 +1,4 @@
-"""What a detector claims now, so that it tells news only: a claim once, its revisions, and its end."""
+"""The claims that a detector has open, so that it yields changes only: a new claim, a revision, a withdrawal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,49 +8,50 @@ from eagle_eye.types import Claim, Entity, Event, Evidence
 
 @dataclass(slots=True)
 class ActiveClaims:
-    """The open claims of one detector by entity and kind.
+    """The open claims of one detector for one job, by entity and kind.
 
     >>> from eagle_eye.types import Kind
     >>> node = Entity(kind=Kind.NODE, name="a")
     >>> proof = Evidence(text="its batches stopped")
     >>> claim = Claim(entity=node, kind="node.lost", score=1.0, since=5.0, evidence=(proof,))
-    >>> standing = ActiveClaims()
-    >>> len(list(standing.tell(claim))), len(list(standing.tell(claim)))
+    >>> active = ActiveClaims()
+    >>> len(list(active.report(claim))), len(list(active.report(claim)))
     (1, 0)
-    >>> [claim.active for claim in standing.withdraw(node, "node.lost", 9.0, "it reports again")]
+    >>> [claim.active for claim in active.withdraw(node, "node.lost", 9.0, "it reports again")]
     [False]
     """
 
-    claims: dict[tuple[Entity, str], Claim] = field(default_factory=dict)
+    open: dict[tuple[Entity, str], Claim] = field(default_factory=dict)
+    """(entity, kind of finding) → the claim as it was last reported."""
 
-    def tell(self, claim: Claim, *, again: bool = True) -> Iterator[Claim]:
-        """Yield a claim that says something new; `again=False` tells each entity and kind once only."""
+    def report(self, claim: Claim, *, revise: bool = True) -> Iterator[Claim]:
+        """Yield the claim if it is new or its score or evidence changed; `revise=False`: only if it is new."""
         key = (claim.entity, claim.kind)
-        told = self.claims.get(key)
-        if told is None or (again and (told.score, told.evidence) != (claim.score, claim.evidence)):
-            self.claims[key] = claim
+        before = self.open.get(key)
+        if before is None or (revise and (before.score, before.evidence) != (claim.score, claim.evidence)):
+            self.open[key] = claim
             yield claim
 
     def withdraw(self, entity: Entity, kind: str, time: float, why: str) -> Iterator[Claim]:
-        """Yield the end of a claim, if it is open."""
-        told = self.claims.pop((entity, kind), None)
-        if told is not None:
-            evidence = (*told.evidence, Evidence(text=f"over: {why}", metric="over", value=time))
+        """Yield the withdrawal of a claim if it is open; `time` and `why` become its last line of evidence."""
+        before = self.open.pop((entity, kind), None)
+        if before is not None:
+            evidence = (*before.evidence, Evidence(text=f"over: {why}", metric="over", value=time))
             yield Claim(
-                entity=entity, kind=kind, score=told.score, since=told.since, evidence=evidence, active=False
+                entity=entity, kind=kind, score=before.score, since=before.since, evidence=evidence, active=False
             )
 
     def withdraw_all(self, time: float, why: str) -> Iterator[Claim]:
-        """Yield the end of every open claim."""
-        for entity, kind in list(self.claims):
+        """Yield the withdrawal of every open claim."""
+        for entity, kind in list(self.open):
             yield from self.withdraw(entity, kind, time, why)
 
     def __contains__(self, key: tuple[Entity, str]) -> bool:
-        return key in self.claims
+        return key in self.open
 
 
 def ends_epoch(event: Event) -> str:
-    """Why what was claimed of the workers is over with this event, '' if it is not."""
+    """Why this event ends all claims about the workers of the current epoch; '' if it does not end them."""
     if event.name == "epoch.begun":
         return f"epoch {event.attributes.get('epoch', '?')} has begun"
     if event.name in ("job.finished", "job.failed"):
@@ -59,13 +60,13 @@ def ends_epoch(event: Event) -> str:
 
 
 def epoch_over(event: Event) -> int:
-    """The newest epoch that is over with an event that ends one; -1 if the event does not tell."""
+    """The newest epoch that an event of `ends_epoch` ends; -1 if the event does not name it."""
     epoch = integer_attribute(event, "epoch")
     return epoch - 1 if event.name == "epoch.begun" else epoch
 
 
 def integer_attribute(event: Event, name: str) -> int:
-    """A whole number among an event's attributes, -1 if it is missing or none."""
+    """An attribute of an event as an integer; -1 if it is missing or not an integer."""
     try:
         return int(event.attributes.get(name, ""))
     except ValueError:
@@ -73,7 +74,7 @@ def integer_attribute(event: Event, name: str) -> int:
 
 
 def float_attribute(event: Event, name: str) -> float:
-    """A number among an event's attributes, 0.0 if it is missing or none."""
+    """An attribute of an event as a float; 0.0 if it is missing or not a number."""
     try:
         return float(event.attributes.get(name, ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an error is called and how severe it is: tables, no logic beyond looking up.
+"""Tables of error statuses and GPU Xid codes with their severities (lookup only).
 
 `STATUSES` is Unicron's table 1 (arXiv 2401.00134): error status → the in-band method that finds it → the weakest
 repair that can help. We added the patterns that recognise a status in an exception's text, and the rows marked so.

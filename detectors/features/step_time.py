@@ -1,4 +1,4 @@
-"""What a step's time was spent on, per worker."""
+"""Time per phase of a step and worker, and the iteration time of a step."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def own_time(step: Step) -> Floats:
 
 
 def iteration_time(step: Step) -> float:
-    """Seconds that the step took the job, without anybody's pause; NaN if nobody reported it.
+    """Seconds that the step took the job, without pauses; NaN if no worker reported the step.
 
     The workers of a step wait for one another: while one evaluates, the others' steps grow by that wait. So the
     shortest of their own times is the one that holds nobody's pause.

@@ -1,4 +1,4 @@
-"""Where the workers of a job are, and who of them keeps the others waiting."""
+"""Positions of a job's workers (step, marks, phase), and which of them the others wait for."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,20 +21,20 @@ Truths = NDArray[np.bool_]
 
 
 class WorkerPositions(NamedTuple):
-    """Where the workers of the layout are."""
+    """Position and state of every worker of a layout at one moment."""
 
     workers: tuple[str, ...]
     table: Doubles
     """workers × COLUMNS; NaN = not known."""
-    told: Truths
-    """Their node has said, with a `stall` event, that they stand still."""
+    reported: Truths
+    """Their agent has sent a `stall` event about them."""
     late: Truths
-    """Read some ticks ago; the batch since is late."""
+    """Their row is some ticks old: the newest batch is late."""
     finished: Truths
-    """Their loop is over and their process is gone: they stand for nobody and nobody waits for them."""
+    """Their training loop is over and their process is gone: no worker waits for them."""
 
     def line(self, index: int) -> str:
-        """One worker's position in words."""
+        """One worker's position as text for a line of evidence."""
         row = self.table[index]
         phase = PHASES[int(row[PHASE])] if np.isfinite(row[PHASE]) else "an unknown phase"
         state = chr(int(row[STATE])) if np.isfinite(row[STATE]) else "?"
@@ -44,7 +44,7 @@ class WorkerPositions(NamedTuple):
 
 
 def missed_by_most(table: Doubles, behind: Truths, pausing: Truths) -> Truths:
-    """Most workers are in a pause that these few, in the same step, have not come to: they wait in it for them."""
+    """The few workers of the same step that have not reached the pause in which most of the workers are."""
     if pausing.sum() * 2 <= len(table):
         return np.zeros_like(pausing)
     few: Truths = behind & ~pausing & (table[:, MARKS] < np.nanmin(table[pausing, MARKS]))
@@ -52,16 +52,16 @@ def missed_by_most(table: Doubles, behind: Truths, pausing: Truths) -> Truths:
 
 
 def finished_rows(table: Doubles) -> Truths:
-    """Rows of processes that are gone after their loop was over: where they came to is known, their state is not."""
+    """Rows of processes that ended after their training loop: their position is known, their process state is not."""
     found: Truths = (table[:, RUNNING] == 0.0) & np.isfinite(table[:, MARKS]) & np.isnan(table[:, STATE])
     return found
 
 
 def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
-    """Who of them may still be named beside workers that have finished.
+    """Those of the culprits that can still be accused although other workers have finished.
 
-    One that left the loop before the place where these stand may be what they wait for, unless their phase says that
-    they wait for nobody. And several that are all who is left stand at the same place.
+    A worker that left the loop at an earlier position may be the one that these wait for, unless their phase shows that
+    they wait for nobody. Several culprits that are all who is left are at the same position: none is accused.
     """
     if not at.finished.any() or not culprits.any():
         return culprits
@@ -74,15 +74,15 @@ def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
 
 
 def furthest_behind(table: Doubles, behind: Truths) -> Truths:
-    """Those in the lowest step that wait for nobody, the least marks first; nobody if that is everybody."""
+    """Workers in the lowest step with the fewest marks that do not wait; none if that would be all of them."""
     busy = behind & (table[:, PHASE] != COMMUNICATION) & (table[:, RUNNING] != 0.0)
-    # if they all wait: the others have left the step whose communication these never came out of
+    # if all of them wait: the other workers have already left the communication in which these are
     found: Truths = busy & (table[:, MARKS] == np.nanmin(table[busy, MARKS])) if busy.any() else behind
     return np.zeros_like(found) if found.all() else found
 
 
 def row_of(event: Event, now: float) -> list[float]:
-    """A `stall` event as a row of COLUMNS; the phase may be told by name or index."""
+    """A `stall` event as a row of COLUMNS; its phase may be a name or an index."""
     phase = event.attributes.get("phase", "")
     index = PHASES.index(phase) if phase in PHASES else integer_attribute(event, "phase")
     known = event.attributes.get("marks", "") != ""
@@ -93,7 +93,7 @@ def row_of(event: Event, now: float) -> list[float]:
 
 
 def waiting_for(at: WorkerPositions, index: int) -> Iterator[Evidence]:
-    """How many wait in communication for this one."""
+    """Evidence: how many other workers wait in communication."""
     waits = (at.table[:, PHASE] == COMMUNICATION) & (np.arange(len(at.workers)) != index)
     if waits.any():
         yield Evidence(text=f"{int(waits.sum())} others wait in communication", metric="waiting", value=float(waits.sum()))
