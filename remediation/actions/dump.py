@@ -8,7 +8,7 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import done, told
+from remediation.job_commands.action_commands import done, intended
 from remediation.job_commands.commander import Commander
 
 
@@ -31,7 +31,7 @@ class Dump:
         """Raises TemporaryError, PermanentError or Stale."""
         for target in plan.targets:
             step = f"dump {target.job}"
-            yield told(step, ", ".join(target.workers) or "all workers", self.clock)
+            yield intended(step, ", ".join(target.workers) or "all workers", self.clock)
             answer = self.commander.command(
                 target.job, "dump", {"workers": list(target.workers)},
                 plan=plan, step=step, epoch=target.epoch, timeout=self.timeout_s,

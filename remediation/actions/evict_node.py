@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, CordonLedger, done, restart, told
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, CordonLedger, done, intended, restart
 from remediation.job_commands.commander import Commander
 
 
@@ -25,6 +25,6 @@ class EvictNode:
         for target in plan.targets:
             for node in target.exclude:
                 step = f"cordon {node}"
-                yield told(step, target.job, self.clock)
+                yield intended(step, target.job, self.clock)
                 self.ledger.cordon(node, target.job, plan.id, self.clock.now(), plan.reason)
                 yield done(step, target.job, self.clock)

@@ -11,7 +11,7 @@ from eagle_eye.ledger import AlertRecord
 from eagle_eye.types import Plan, Progress
 from remediation.alerts.alert import sent_alert_of
 from remediation.alerts.receiver import Receiver
-from remediation.job_commands.action_commands import done, told
+from remediation.job_commands.action_commands import done, intended
 
 LONGEST = 1000
 """Characters: of news that no letter has said by then only the last is kept."""
@@ -60,7 +60,7 @@ class Notify:
         if not self.everybody:
             return
         step = f"notify {plan.incident}"
-        yield told(step, plan.reason, self.clock)
+        yield intended(step, plan.reason, self.clock)
         self.ledger.tell(plan.incident, self._with_unsaid(plan.incident, plan.reason))
         yield done(step, "written down", self.clock)
 

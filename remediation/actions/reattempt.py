@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import order
+from remediation.job_commands.action_commands import send_command
 from remediation.job_commands.commander import Commander
 
 
@@ -22,6 +22,6 @@ class Reattempt:
         """Raises TemporaryError, PermanentError or Stale."""
         for target in plan.targets:
             arguments = {"workers": list(target.workers)}
-            yield from order(
+            yield from send_command(
                 plan, target, "reattempt", arguments, commander=self.commander, clock=self.clock, timeout=self.timeout_s
             )

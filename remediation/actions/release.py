@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, done, told
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, done, intended
 from remediation.job_commands.commander import Commander
 
 
@@ -23,7 +23,7 @@ class ReleaseNode:
         for target in plan.targets:
             for node in target.exclude:
                 step = f"release {node} {target.job}"
-                yield told(step, plan.reason, self.clock)
+                yield intended(step, plan.reason, self.clock)
                 self.commander.command(
                     target.job, "release", {"node": node}, plan=plan, step=step, epoch=target.epoch, timeout=self.timeout_s
                 )

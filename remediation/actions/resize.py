@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, PermanentError, Stale
 from eagle_eye.types import Plan, Progress, Target
-from remediation.job_commands.action_commands import RESIZE_TIMEOUT_S, done, resize, told
+from remediation.job_commands.action_commands import RESIZE_TIMEOUT_S, done, intended, resize
 from remediation.job_commands.commander import Commander
 
 
@@ -40,7 +40,7 @@ class Resize:
         """The last one first. In whatever epoch the job is by now."""
         for target in reversed(changed):
             step = f"give back {target.job}"
-            yield told(step, why, self.clock)
+            yield intended(step, why, self.clock)
             self.commander.command(
                 target.job, "resize", {"workers": target.seats_before}, plan=plan, step=step, epoch=0, timeout=self.timeout_s
             )

@@ -10,9 +10,9 @@ from remediation.job_commands.action_commands import (
     RESTART_TIMEOUT_S,
     CordonLedger,
     done,
+    intended,
     rebalance,
     resize,
-    told,
 )
 from remediation.job_commands.commander import Commander
 
@@ -40,13 +40,13 @@ class Undo:
                 yield from rebalance(plan, target, commander=self.commander, clock=self.clock, timeout=self.timeout_s)
             for node in target.exclude:
                 step = f"lift the cordon of {node}"
-                yield told(step, plan.reason, self.clock)
+                yield intended(step, plan.reason, self.clock)
                 mine = any(cordon.node == node and cordon.plan == plan.undoes for cordon in self.ledger.cordoned())
                 if mine:
                     self.ledger.release(node, WHO, self.clock.now())
                 yield done(step, "lifted" if mine else "another plan keeps it out, or nobody", self.clock)
                 step = f"release {node} {target.job}"
-                yield told(step, plan.reason, self.clock)
+                yield intended(step, plan.reason, self.clock)
                 self.commander.command(
                     target.job, "release", {"node": node}, plan=plan, step=step, epoch=target.epoch, timeout=self.timeout_s
                 )

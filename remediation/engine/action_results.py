@@ -21,82 +21,82 @@ class ActionResults:
     judging: Verifier
     containment: SelfHealing
 
-    def reported(self, case: TrackedIncident, report: ActionReport) -> None:
+    def reported(self, tracked: TrackedIncident, report: ActionReport) -> None:
         desk, plan = self.desk, report.plan
-        if plan.action in case.treatment.evidence:
-            self._evidence(case, report)
+        if plan.action in tracked.escalation.evidence:
+            self._evidence(tracked, report)
         elif report.ending == "done":
-            case.plan = None
-            self.judging.begin(case, plan, report.progress, began=desk.clock.now())
+            tracked.plan = None
+            self.judging.begin(tracked, plan, report.progress, began=desk.clock.now())
         elif report.ending == "stale":
-            self._stale(case, plan, report.detail)
+            self._stale(tracked, plan, report.detail)
         elif report.ending == "retry" and desk.clock.now() + report.delay < plan.expires:
-            desk.move(case, IncidentPhase.RETRYING, due=desk.clock.now() + report.delay)
+            desk.move(tracked, IncidentPhase.RETRYING, due=desk.clock.now() + report.delay)
         elif report.ending != "stopped":
-            desk.note_plan(plan, "failed", report.detail, report.progress)
-            self._failed(case, plan)
+            desk.record_plan(plan, "failed", report.detail, report.progress)
+            self._failed(tracked, plan)
 
-    def _evidence(self, case: TrackedIncident, report: ActionReport) -> None:
+    def _evidence(self, tracked: TrackedIncident, report: ActionReport) -> None:
         """Evidence is worth little: whether it could be had or not, the repair goes on."""
         if report.ending == "stopped":
             return
         done = report.ending == "done"
         plan = report.plan
-        self.desk.note_plan(plan, "done" if done else "failed", report.detail, report.progress)
-        case.plan = None
-        case.prepared.add(plan.action)
-        self.desk.move(case, IncidentPhase.SETTLING)
-        begun = answer_to(case, self.desk.job(case.job))
+        self.desk.record_plan(plan, "done" if done else "failed", report.detail, report.progress)
+        tracked.plan = None
+        tracked.evidence_kept.add(plan.action)
+        self.desk.move(tracked, IncidentPhase.SETTLING)
+        begun = answer_to(tracked, self.desk.job(tracked.job))
         if begun is not None:
-            self.containment.contained(case, begun)
+            self.containment.contained(tracked, begun)
         else:
-            self.proposals.propose(case)
+            self.proposals.propose(tracked)
 
-    def _stale(self, case: TrackedIncident, plan: Plan, why: str) -> None:
+    def _stale(self, tracked: TrackedIncident, plan: Plan, why: str) -> None:
         """The epoch that the plan was made for is over: it is never carried out, but planned anew."""
         desk = self.desk
-        job = desk.job(case.job)
+        job = desk.job(tracked.job)
         if job.layout is not None and job.layout.plan == plan.id:
-            case.plan = None
-            self.judging.begin(case, plan, (), began=job.layout.time)
+            tracked.plan = None
+            self.judging.begin(tracked, plan, (), began=job.layout.time)
             return
-        desk.note_plan(plan, "stale", why)
-        case.plan = None
-        case.epoch = plan.target_of(case.job).epoch
-        case.outdated.again(plan.target_of(case.job).basis, desk.clock.now())
-        begun = answer_to(case, job)
+        desk.record_plan(plan, "stale", why)
+        tracked.plan = None
+        tracked.epoch = plan.target_of(tracked.job).epoch
+        tracked.stale_layout.again(plan.target_of(tracked.job).basis, desk.clock.now())
+        begun = answer_to(tracked, job)
         if begun is not None:
-            self.containment.contained(case, begun)
-        elif case.incident.active or case.treatment.lasting:
-            if not case.treatment.epoch_cures:
-                case.epoch += 1  # plan anew only once the newer epoch's layout is here
-            desk.move(case, IncidentPhase.SETTLING, due=desk.clock.now() + SOON_S)
+            self.containment.contained(tracked, begun)
+        elif tracked.incident.active or tracked.escalation.lasting:
+            if not tracked.escalation.ended_by_epoch:
+                tracked.epoch += 1  # plan anew only once the newer epoch's layout is here
+            desk.move(tracked, IncidentPhase.SETTLING, due=desk.clock.now() + SOON_S)
         else:
-            desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+            desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
-    def _failed(self, case: TrackedIncident, plan: Plan) -> None:
+    def _failed(self, tracked: TrackedIncident, plan: Plan) -> None:
         """Refused or expired: the job's own restart becomes a matter of mode and guards, else the next repair."""
-        case.plan = None
+        tracked.plan = None
         if plan.action == "resize":  # the job goes on as it is, and nobody has given anything
-            self.proposals.remember(case, plan, failed=True)
-            self.proposals.goes_on(case, None)
+            self.proposals.remember(tracked, plan, failed=True)
+            self.proposals.goes_on(tracked, None)
             return
-        if plan.own and plan.action == "restart_worker" and case.alone:
-            case.alone = False
+        if plan.own and plan.action == "restart_worker" and tracked.alone:
+            tracked.alone = False
         else:
-            self.proposals.remember(case, plan, failed=True)
-        self.proposals.propose(case)
+            self.proposals.remember(tracked, plan, failed=True)
+        self.proposals.propose(tracked)
 
-    def retry(self, case: TrackedIncident, plan: Plan, now: float) -> None:
+    def retry(self, tracked: TrackedIncident, plan: Plan, now: float) -> None:
         desk = self.desk
-        job = desk.job(case.job)
+        job = desk.job(tracked.job)
         if now >= plan.expires:
-            desk.note_plan(plan, "failed", "expired before it could be carried out")
-            self._failed(case, plan)
+            desk.record_plan(plan, "failed", "expired before it could be carried out")
+            self._failed(tracked, plan)
         elif job.current is None or any(desk.execution.busy(target.job) for target in plan.targets):
-            desk.move(case, IncidentPhase.RETRYING, due=now + SOON_S)
-        elif job.epoch > plan.target_of(case.job).epoch:
-            self._stale(case, plan, f"the job is at epoch {job.epoch} already")
+            desk.move(tracked, IncidentPhase.RETRYING, due=now + SOON_S)
+        elif job.epoch > plan.target_of(tracked.job).epoch:
+            self._stale(tracked, plan, f"the job is at epoch {job.epoch} already")
         else:
-            desk.move(case, IncidentPhase.RUNNING)
+            desk.move(tracked, IncidentPhase.RUNNING)
             desk.execution.begin(plan)

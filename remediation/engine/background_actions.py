@@ -18,19 +18,19 @@ class BackgroundActions:
     desk: EngineState
     _waiting: list[tuple[float, Plan]] = field(default_factory=list)
     """(not before, plan)."""
-    _foretold: dict[str, dict[str, float]] = field(default_factory=dict)
+    _forecasts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Plan of an errand that is no case's → what it was expected to bring."""
 
-    def add(self, plan: Plan, foretold: Mapping[str, float] | None = None) -> None:
+    def add(self, plan: Plan, forecast: Mapping[str, float] | None = None) -> None:
         """Carry it out as soon as nothing else is done to its jobs. `foretold`: what it is expected to bring."""
         self.desk.keep(plan)
-        self._foretold[plan.id] = dict(foretold or {})
-        self.desk.note_plan(plan, "intended", predicted=foretold)
+        self._forecasts[plan.id] = dict(forecast or {})
+        self.desk.record_plan(plan, "intended", predicted=forecast)
         self._waiting.append((self.desk.clock.now(), plan))
 
     def holds(self, plan: Plan) -> bool:
         """Whether it is an errand, and no case's plan."""
-        return plan.action in ACTIONS or plan.id in self._foretold
+        return plan.action in ACTIONS or plan.id in self._forecasts
 
     def resume(self, outcomes: Iterable[Outcome], plans: Mapping[str, Plan]) -> None:
         """Go on with what the leader before had begun: commands are idempotent by (plan, step)."""
@@ -57,6 +57,6 @@ class BackgroundActions:
             self._waiting.append((now + report.delay, plan))
             return
         done = report.ending == "done"
-        foretold = self._foretold.pop(plan.id, None)
-        self.desk.note_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=foretold)
+        forecast = self._forecasts.pop(plan.id, None)
+        self.desk.record_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=forecast)
         tell(plan, report.detail, done)

@@ -37,7 +37,7 @@ class ClusterView:
         told: dict[str, Telemetry] = {}
         for job in jobs:
             if job.layout is not None and not job.over:
-                for node, news in job.hearing.of(job.layout.nodes).items():
+                for node, news in job.telemetry.of(job.layout.nodes).items():
                     told[node] = max(told.get(node, news), news, key=lambda each: each.heard)
         return told
 

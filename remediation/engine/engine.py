@@ -78,7 +78,7 @@ class Engine:
         with self._lock:
             take_over(self._desk, self._errands)
 
-    def show_cases_to(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:
+    def on_tick(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:
         """At the end of each tick `look` sees every case; it returns at once."""
         with self._lock:
             self._show = look
@@ -87,31 +87,31 @@ class Engine:
         """Whether this leader's lease is still its own."""
         return self._leads()
 
-    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
+    def declare_job(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
         """What the job's coordinator says of its own permission, and of the workers that an elastic job wants."""
         with self._lock:
             known = self._desk.job(job)
             known.heal, known.budget_left, known.nodes_min, known.demand = heal, budget_left, nodes_min, demand
 
-    def consider(self, incidents: Sequence[Incident]) -> None:
+    def receive_incidents(self, incidents: Sequence[Incident]) -> None:
         """New and revised incidents."""
         with self._lock:
             for incident in incidents:
                 self._consider(incident)
 
-    def follow(self, snapshot: JobSnapshot) -> None:
+    def receive_snapshot(self, snapshot: JobSnapshot) -> None:
         """Every snapshot of every job, tick or cut."""
         with self._lock:
             job = self._desk.job(snapshot.job)
-            for event in job.follow(snapshot, calm=not self._desk.troubled(snapshot.job)):
+            for event in job.update(snapshot, calm=not self._desk.has_open_fault(snapshot.job)):
                 self._containment.answer(event, job)
             self._judging.follow_short(job)
 
-    def recall(self, snapshot: JobSnapshot) -> None:
+    def replay_snapshot(self, snapshot: JobSnapshot) -> None:
         """A snapshot from before this leader's time: what it tells of the job is learned, nothing is answered."""
         with self._lock:
-            troubled = any(case.treatment is not INFORM and case.opened <= snapshot.time for case in self._desk.cases_of(snapshot.job))
-            self._desk.job(snapshot.job).follow(snapshot, calm=not troubled)
+            has_open_fault = any(tracked.escalation is not INFORM and tracked.opened <= snapshot.time for tracked in self._desk.incidents_of(snapshot.job))
+            self._desk.job(snapshot.job).update(snapshot, calm=not has_open_fault)
 
     def tick(self) -> None:
         """About twenty times a second."""
@@ -119,13 +119,13 @@ class Engine:
             return
         with self._lock:
             self._take_reports()
-            for case in list(self._desk.cases.values()):
-                self._advance(case)
+            for tracked in list(self._desk.incidents.values()):
+                self._advance(tracked)
             self._judging.judge()
             self._live.advance()
             self._errands.advance()
             self._take_reports()
-            self._show(self._desk.cases)
+            self._show(self._desk.incidents)
 
     def decide(self, decision: Decision, approved: bool) -> Body:
         """A person's word on the plan that waits. Raises ControlError if none does, or another one."""
@@ -152,33 +152,33 @@ class Engine:
         with self._lock:
             return dict(self._desk.counts)
 
-    def reached(self) -> tuple[Throughput, ...]:
+    def measured_throughputs(self) -> tuple[Throughput, ...]:
         """What the jobs reached while nothing was wrong: the planner's measurements."""
         with self._lock:
-            return tuple(each for job in self._desk.jobs.values() for each in job.reached())
+            return tuple(each for job in self._desk.jobs.values() for each in job.measured_throughputs())
 
     def transition_costs(self) -> tuple[TransitionCost, ...]:
         """What changes of their workers took elastic jobs: the planner's costs."""
         with self._lock:
             return tuple(each for job in self._desk.jobs.values() for each in job.transition_costs(self._desk.clock.now()))
 
-    def clocks(self) -> dict[str, float]:
+    def clock_skews(self) -> dict[str, float]:
         """Node → seconds that its clock is ahead of ours (negative: behind), of nodes whose clocks are off."""
         with self._lock:
-            heard = self._desk.surroundings.telemetry(self._desk.jobs.values())
+            heard = self._desk.cluster_view.telemetry(self._desk.jobs.values())
             return {node: told.skew_s for node, told in heard.items() if told.skew_s}
 
     def status(self) -> Body:
         """What is open, what waits for a person, who is out, and what stands in the way of plans."""
         with self._lock:
-            cases = [case for case in self._desk.cases.values() if case.phase is not IncidentPhase.ENDED]
+            cases = [tracked for tracked in self._desk.incidents.values() if tracked.phase is not IncidentPhase.ENDED]
             return {
                 "incidents": [
-                    {"id": case.incident.id, "job": case.job, "cause": case.incident.cause, "state": case.state.value,
-                     "waits_for": case.phase.value, "plan": case.plan.id if case.plan is not None else ""}
-                    for case in cases
+                    {"id": tracked.incident.id, "job": tracked.job, "cause": tracked.incident.cause, "state": tracked.state.value,
+                     "waits_for": tracked.phase.value, "plan": tracked.plan.id if tracked.plan is not None else ""}
+                    for tracked in cases
                 ],
-                "waiting": [case.plan.id for case in cases if case.phase is IncidentPhase.HELD and case.plan is not None],
+                "waiting": [tracked.plan.id for tracked in cases if tracked.phase is IncidentPhase.HELD and tracked.plan is not None],
                 "cordoned": [cordon.node for cordon in self._desk.ledger.cordoned()],
                 "verdicts": {f"{guard} {said}": count for (guard, said), count in sorted(self._desk.counts.items())},
                 **self._people.standing(),
@@ -187,27 +187,27 @@ class Engine:
     # --- incidents -----------------------------------------------------------------------------------------------
 
     def _consider(self, incident: Incident) -> None:
-        case = self._desk.cases.get(incident.id)
-        if case is None:
+        tracked = self._desk.incidents.get(incident.id)
+        if tracked is None:
             self._open(incident)
             return
-        changed = case.settling.revise(incident, self._desk.clock.now())
-        absorbed = not incident.active and bool(case.incident.culprits) and not incident.culprits
+        changed = tracked.settling.revise(incident, self._desk.clock.now())
+        absorbed = not incident.active and bool(tracked.incident.culprits) and not incident.culprits
         again = incident.since > self._desk.memory.last_on(incident.id)
-        case.incident = incident
-        self._desk.ledger.save_incident(incident, case.state)
+        tracked.incident = incident
+        self._desk.ledger.save_incident(incident, tracked.state)
         if not incident.active:
-            self._over(case, absorbed=absorbed)
-        elif case.state is IncidentState.HEALED and again:
-            self._desk.move(case, IncidentPhase.SETTLING, state=IncidentState.OPEN)
-            self._treat(case)
-        elif (changed or again) and case.phase is IncidentPhase.PARKED:
-            self._treat(case)
+            self._over(tracked, absorbed=absorbed)
+        elif tracked.state is IncidentState.HEALED and again:
+            self._desk.move(tracked, IncidentPhase.SETTLING, state=IncidentState.OPEN)
+            self._treat(tracked)
+        elif (changed or again) and tracked.phase is IncidentPhase.PARKED:
+            self._treat(tracked)
 
     def _open(self, incident: Incident) -> None:
         desk = self._desk
         job = desk.job(incident.job)
-        case = TrackedIncident(
+        tracked = TrackedIncident(
             incident=incident,
             state=IncidentState.OPEN,
             phase=IncidentPhase.SETTLING,
@@ -215,89 +215,89 @@ class Engine:
             settling=Debounce.of(incident, desk.clock.now()),
             epoch=fault_epoch(incident, job),
         )
-        desk.open(case)
+        desk.open(tracked)
         known = desk.ledger.incident_record(incident.id)
         if known is not None and known.state in OVER:
-            case.phase, case.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
-        desk.ledger.save_incident(incident, case.state)
-        if case.phase is IncidentPhase.ENDED:
+            tracked.phase, tracked.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
+        desk.ledger.save_incident(incident, tracked.state)
+        if tracked.phase is IncidentPhase.ENDED:
             return
-        if incident.active or case.treatment.by_itself:  # over at first sight: its epoch was read together with the death
-            self._judging.came_back(case)
-            self._treat(case)
+        if incident.active or tracked.escalation.self_healed:  # over at first sight: its epoch was read together with the death
+            self._judging.came_back(tracked)
+            self._treat(tracked)
         else:
-            desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+            desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
-    def _treat(self, case: TrackedIncident) -> None:
+    def _treat(self, tracked: TrackedIncident) -> None:
         """The first answer to an incident: what may follow its first finding does."""
         desk = self._desk
-        job, treatment = desk.job(case.job), case.treatment
-        if treatment is not INFORM:
-            job.disturbed(case.incident.since)
-        answer = answer_to(case, job)
-        if treatment is INFORM:
-            self._inform(case)
+        job, escalation = desk.job(tracked.job), tracked.escalation
+        if escalation is not INFORM:
+            job.discard_since(tracked.incident.since)
+        answer = answer_to(tracked, job)
+        if escalation is INFORM:
+            self._inform(tracked)
         elif answer is not None:
-            self._containment.contained(case, answer)
-        elif treatment.by_itself:
-            desk.move(case, IncidentPhase.CONTAINED_BY_JOB, due=job.seen + desk.policy.contain_s)
-        elif treatment.standstill:
-            self._proposals.propose(case)
+            self._containment.contained(tracked, answer)
+        elif escalation.self_healed:
+            desk.move(tracked, IncidentPhase.CONTAINED_BY_JOB, due=job.stream_time + desk.policy.contain_s)
+        elif escalation.stops_job:
+            self._proposals.propose(tracked)
         else:
-            desk.move(case, IncidentPhase.SETTLING, due=self._desk.settled(case))
+            desk.move(tracked, IncidentPhase.SETTLING, due=self._desk.settled(tracked))
 
-    def _inform(self, case: TrackedIncident) -> None:
+    def _inform(self, tracked: TrackedIncident) -> None:
         """Unknown, or nothing that a repair could help: somebody is told, nobody is touched."""
-        self._desk.move(case, IncidentPhase.PARKED)
-        plan = self._notify(case, "nothing is done about it")
+        self._desk.move(tracked, IncidentPhase.PARKED)
+        plan = self._notify(tracked, "nothing is done about it")
         self._desk.keep(plan)
-        self._desk.note_plan(plan, "done", "nobody is touched")
+        self._desk.record_plan(plan, "done", "nobody is touched")
 
-    def _over(self, case: TrackedIncident, *, absorbed: bool) -> None:
+    def _over(self, tracked: TrackedIncident, *, absorbed: bool) -> None:
         """Every finding was withdrawn, or the epoch of the fault is over, or another incident explains it (absorbed)."""
-        self._live.incident_closed(case)
-        waits = case.phase in (IncidentPhase.SETTLING, IncidentPhase.HELD, IncidentPhase.RETRYING) and not case.treatment.lasting
-        waits = waits or (absorbed and case.phase not in (IncidentPhase.RUNNING, IncidentPhase.TRYING, IncidentPhase.ENDED))
-        if waits and case.plan is not None and case.phase is IncidentPhase.HELD:
-            self._desk.note_plan(case.plan, "stale", "the incident was over before the plan was carried out")
-        if waits or case.phase is IncidentPhase.PARKED:
-            self._desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+        self._live.incident_closed(tracked)
+        waits = tracked.phase in (IncidentPhase.SETTLING, IncidentPhase.HELD, IncidentPhase.RETRYING) and not tracked.escalation.lasting
+        waits = waits or (absorbed and tracked.phase not in (IncidentPhase.RUNNING, IncidentPhase.TRYING, IncidentPhase.ENDED))
+        if waits and tracked.plan is not None and tracked.phase is IncidentPhase.HELD:
+            self._desk.record_plan(tracked.plan, "stale", "the incident was over before the plan was carried out")
+        if waits or tracked.phase is IncidentPhase.PARKED:
+            self._desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    def _advance(self, case: TrackedIncident) -> None:
+    def _advance(self, tracked: TrackedIncident) -> None:
         desk, now = self._desk, self._desk.clock.now()
-        if case.phase is IncidentPhase.CONTAINED_BY_JOB and desk.job(case.job).seen > case.due:
-            self._containment.missing(case)
-        elif case.phase in (IncidentPhase.SETTLING, IncidentPhase.HELD) and now >= case.due:
-            self._proposals.propose(case)
-        elif case.phase is IncidentPhase.RETRYING and now >= case.due and case.plan is not None:
-            self._aftermath.retry(case, case.plan, now)
+        if tracked.phase is IncidentPhase.CONTAINED_BY_JOB and desk.job(tracked.job).stream_time > tracked.due:
+            self._containment.missing(tracked)
+        elif tracked.phase in (IncidentPhase.SETTLING, IncidentPhase.HELD) and now >= tracked.due:
+            self._proposals.propose(tracked)
+        elif tracked.phase is IncidentPhase.RETRYING and now >= tracked.due and tracked.plan is not None:
+            self._aftermath.retry(tracked, tracked.plan, now)
 
     def _take_reports(self) -> None:
         for report in self._desk.execution.reports():
-            case = self._desk.cases.get(report.plan.incident)
+            tracked = self._desk.incidents.get(report.plan.incident)
             self._live.action_ended(report)
             if self._errands.holds(report.plan):
                 self._errands.ended(report, self._recourse.undone)
-            elif case is not None and case.phase is IncidentPhase.RUNNING:
-                self._aftermath.reported(case, report)
+            elif tracked is not None and tracked.phase is IncidentPhase.RUNNING:
+                self._aftermath.reported(tracked, report)
 
-    def _notify(self, case: TrackedIncident, news: str) -> Plan:
+    def _notify(self, tracked: TrackedIncident, news: str) -> Plan:
         """Tell somebody, at once: it only writes the news down for the alert."""
-        now, news = self._desk.clock.now(), news + self._people.expected(case)
+        now, news = self._desk.clock.now(), news + self._people.expected(tracked)
         plan = Plan(
-            id=digest_of("notify", case.incident.id, news, now),
-            incident=case.incident.id,
+            id=digest_of("notify", tracked.incident.id, news, now),
+            incident=tracked.incident.id,
             action="notify",
             targets=(),
             made=now,
             expires=now,
-            severity=case.incident.severity,
+            severity=tracked.incident.severity,
             own=True,
             reason=news,
         )
-        case.told += 1
+        tracked.told += 1
         if self._notifier is not None:
             self._desk.execution.here(self._notifier, plan)
         return plan

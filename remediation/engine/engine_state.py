@@ -37,11 +37,11 @@ class EngineState:
     publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None
     """Tells the stream's readers of an outcome: (job, outcome); returns at once."""
     jobs: dict[str, JobState] = field(default_factory=dict)
-    cases: dict[str, TrackedIncident] = field(default_factory=dict)
-    trials: dict[str, Verification] = field(default_factory=dict)
+    incidents: dict[str, TrackedIncident] = field(default_factory=dict)
+    verifications: dict[str, Verification] = field(default_factory=dict)
     """Incident → what is being judged."""
     memory: AttemptHistory = field(default_factory=AttemptHistory)
-    surroundings: ClusterView = field(init=False)
+    cluster_view: ClusterView = field(init=False)
     reached: dict[str, dict[int, float]] = field(default_factory=dict)
     """tenant/name of elastic jobs → workers → steps per second of earlier runs."""
     costs: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -52,41 +52,41 @@ class EngineState:
     """(guard, allow, hold or refuse) → how often it was said; what is said again of the same plan does not count."""
 
     def __post_init__(self) -> None:
-        self.surroundings = ClusterView(self.policy.switches)
+        self.cluster_view = ClusterView(self.policy.switches)
 
     def job(self, name: str) -> JobState:
         """What is known of a job; a new one is added."""
         return self.jobs.setdefault(name, JobState(name=name))
 
-    def cases_of(self, job: str) -> list[TrackedIncident]:
+    def incidents_of(self, job: str) -> list[TrackedIncident]:
         """Cases of a job under which something is still to be done."""
-        return [case for case in self.cases.values() if case.job == job and case.open]
+        return [tracked for tracked in self.incidents.values() if tracked.job == job and tracked.open]
 
-    def troubled(self, job: str) -> bool:
+    def has_open_fault(self, job: str) -> bool:
         """Whether a fault of the job is open, or lasts though nothing more is done about it: what it does now is not healthy."""
-        mine = (case for case in self.cases.values() if case.job == job and case.treatment is not INFORM)
-        return any(case.open or (case.phase is IncidentPhase.PARKED and case.incident.active) for case in mine)
+        mine = (tracked for tracked in self.incidents.values() if tracked.job == job and tracked.escalation is not INFORM)
+        return any(tracked.open or (tracked.phase is IncidentPhase.PARKED and tracked.incident.active) for tracked in mine)
 
-    def open(self, case: TrackedIncident) -> None:
+    def open(self, tracked: TrackedIncident) -> None:
         """A new case; of those that have ended the oldest go."""
-        self.cases[case.incident.id] = case
-        ended = [name for name, other in self.cases.items() if other.phase is IncidentPhase.ENDED and name not in self.trials]
-        for name in ended[: max(0, len(self.cases) - CASES_KEPT)]:
-            del self.cases[name]
+        self.incidents[tracked.incident.id] = tracked
+        ended = [name for name, other in self.incidents.items() if other.phase is IncidentPhase.ENDED and name not in self.verifications]
+        for name in ended[: max(0, len(self.incidents) - CASES_KEPT)]:
+            del self.incidents[name]
 
-    def move(self, case: TrackedIncident, phase: IncidentPhase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
+    def move(self, tracked: TrackedIncident, phase: IncidentPhase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
         """The case waits for something else now; a new state is written down."""
-        case.phase, case.due = phase, due
-        if state is IncidentState.CONTAINED and case.state is IncidentState.FAILED:
+        tracked.phase, tracked.due = phase, due
+        if state is IncidentState.CONTAINED and tracked.state is IncidentState.FAILED:
             state = IncidentState.HEALING  # something helps after all; whether it holds is not known yet
-        if state is not None and state is not case.state:
-            case.state = state
-            self.ledger.move_incident(case.incident.id, state, self.clock.now())
+        if state is not None and state is not tracked.state:
+            tracked.state = state
+            self.ledger.move_incident(tracked.incident.id, state, self.clock.now())
 
-    def settled(self, case: TrackedIncident) -> float:
+    def settled(self, tracked: TrackedIncident) -> float:
         """When the case's incident has settled."""
-        quiet_s = self.policy.settle_slow_s if case.treatment.weighed else self.policy.settle_s
-        return case.settling.due(quiet_s, self.policy.settle_max_s)
+        quiet_s = self.policy.settle_slow_s if tracked.escalation.cost_weighed else self.policy.settle_s
+        return tracked.settling.due(quiet_s, self.policy.settle_max_s)
 
     def actual(self, plan: str, found: Mapping[str, float]) -> None:
         """Figures of a plan's outcome, whether it is written already or not."""
@@ -103,11 +103,11 @@ class EngineState:
             outcome = msgspec.structs.replace(outcome, actual={**outcome.actual, **self.measured[outcome.plan]})
         self.memory.outcome(outcome)
         self.ledger.save_outcome(outcome)
-        case = self.cases.get(outcome.incident)
-        if case is not None:
-            self.publish(case.job, outcome)
+        tracked = self.incidents.get(outcome.incident)
+        if tracked is not None:
+            self.publish(tracked.job, outcome)
 
-    def note_plan(
+    def record_plan(
         self, plan: Plan, state: OutcomeState, detail: str = "", progress: tuple[Progress, ...] = (),
         predicted: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
@@ -130,22 +130,22 @@ class EngineState:
         self.memory.plan(plan)
         self.ledger.save_plan(plan)
 
-    def situation(self, case: TrackedIncident, plan: Plan) -> Situation:
+    def situation(self, tracked: TrackedIncident, plan: Plan) -> Situation:
         """What a guard sees. A plan of the same incident that is only being judged does not stand in its own way."""
-        now, around, jobs = self.clock.now(), self.surroundings, self.jobs.values()
-        judged = tuple(trial.plan for trial in self.trials.values() if trial.incident != case.incident.id)
+        now, around, jobs = self.clock.now(), self.cluster_view, self.jobs.values()
+        judged = tuple(trial.plan for trial in self.verifications.values() if trial.incident != tracked.incident.id)
         nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
         return Situation(
             mode=self.policy.mode,
-            incident=case.incident,
-            open=tuple(other.incident for other in self.cases.values() if other.open),
+            incident=tracked.incident,
+            open=tuple(other.incident for other in self.incidents.values() if other.open),
             outcomes=self.memory.outcomes(),
             running=(*self.execution.running, *judged),
             plans=self.memory.plans,
             approvals=self.ledger.approvals(digest=plan.digest, now=now),
             nodes=len(nodes),
             now=now,
-            settled=self.settled(case),
+            settled=self.settled(tracked),
             silences=tuple(silence for silence in self.ledger.silences(at=now) if silence.since <= now),
             windows=self.windows(),
             breakers=self.ledger.breakers(at=now),

@@ -31,7 +31,7 @@ def take_over(desk: EngineState, errands: BackgroundActions) -> None:
         job.sizes.append((facts.layout.time, len(facts.layout.placements)))
     under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
     for record in ledger.incidents(open_only=True, limit=LIMIT):
-        case = TrackedIncident(
+        tracked = TrackedIncident(
             incident=record.incident,
             state=record.state,
             phase=IncidentPhase.PARKED,
@@ -39,8 +39,8 @@ def take_over(desk: EngineState, errands: BackgroundActions) -> None:
             settling=Debounce.of(record.incident, now),
             epoch=-1,
         )
-        desk.cases[record.incident.id] = case
-        _go_on(case, plans.get(under_way.get(record.incident.id, "")), desk)
+        desk.incidents[record.incident.id] = tracked
+        _go_on(tracked, plans.get(under_way.get(record.incident.id, "")), desk)
 
 
 def _recall_figures(desk: EngineState) -> None:
@@ -51,14 +51,14 @@ def _recall_figures(desk: EngineState) -> None:
     desk.costs.update({(cost.job, cost.name): cost.seconds for cost in desk.ledger.transition_costs()})
 
 
-def _go_on(case: TrackedIncident, plan: Plan | None, desk: EngineState) -> None:
+def _go_on(tracked: TrackedIncident, plan: Plan | None, desk: EngineState) -> None:
     """With the plan that was under way, else with the next one."""
     now = desk.clock.now()
-    if case.treatment is INFORM:
+    if tracked.escalation is INFORM:
         return
     if plan is None:
-        desk.move(case, IncidentPhase.SETTLING, due=now + desk.policy.settle_s)
+        desk.move(tracked, IncidentPhase.SETTLING, due=now + desk.policy.settle_s)
         return
-    case.plan, case.epoch = plan, plan.target_of(case.job).epoch
-    case.prepared.update(action for action in case.treatment.evidence if action != plan.action)
-    desk.move(case, IncidentPhase.RETRYING, due=now)
+    tracked.plan, tracked.epoch = plan, plan.target_of(tracked.job).epoch
+    tracked.evidence_kept.update(action for action in tracked.escalation.evidence if action != plan.action)
+    desk.move(tracked, IncidentPhase.RETRYING, due=now)

@@ -51,9 +51,9 @@ _log = logging.getLogger(__name__)
 class SnapshotReceiver(Protocol):
     """The engine's part."""
 
-    def consider(self, incidents: Sequence[Incident]) -> None: ...
-    def follow(self, snapshot: JobSnapshot) -> None: ...
-    def recall(self, snapshot: JobSnapshot) -> None: ...
+    def receive_incidents(self, incidents: Sequence[Incident]) -> None: ...
+    def receive_snapshot(self, snapshot: JobSnapshot) -> None: ...
+    def replay_snapshot(self, snapshot: JobSnapshot) -> None: ...
 
 
 class FindingLedger(Protocol):
@@ -151,7 +151,7 @@ class Intake:
             messages = self._stream.read(JOB_SNAPSHOTS, partition, offset, min(READ_LIMIT, end - offset))
             for snapshot in _decoded([message for message in messages if message.offset < end], _SNAPSHOT):
                 if self._is_next(snapshot):
-                    self._engine.recall(snapshot)
+                    self._engine.replay_snapshot(snapshot)
             if not messages:
                 break
             offset = messages[-1].offset + 1
@@ -170,10 +170,10 @@ class Intake:
         if findings := list(_decoded(read[FINDINGS], _FINDING)):
             self._ledger.save_findings(findings)
         if incidents := [incident for incident in _decoded(read[INCIDENTS], _INCIDENT) if self._is_news(incident)]:
-            self._engine.consider(incidents)
+            self._engine.receive_incidents(incidents)
         for snapshot in _decoded(read[JOB_SNAPSHOTS], _SNAPSHOT):
             if self._is_next(snapshot):
-                self._engine.follow(snapshot)
+                self._engine.receive_snapshot(snapshot)
 
     def _is_news(self, incident: Incident) -> bool:
         known = self._revisions.get(incident.id)

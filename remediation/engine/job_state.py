@@ -47,19 +47,19 @@ class JobState:
     layout: Layout | None = None
     epoch: int = -1
     """The highest that was heard of; the layout may come a moment later."""
-    seen: float = 0.0
+    stream_time: float = 0.0
     """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
-    heard: float = 0.0
+    telemetry_until: float = 0.0
     """Every node of the layout has sent a batch at this time or later."""
-    hearing: TelemetryFreshness = field(default_factory=TelemetryFreshness)
+    telemetry: TelemetryFreshness = field(default_factory=TelemetryFreshness)
     steps: deque[SnapshotStep] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
     rates: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
     """Number of workers → (time, tokens or steps per second) of undisturbed steps."""
-    spoilt: deque[int] = field(default_factory=lambda: deque(maxlen=32))
+    unhealthy_epochs: deque[int] = field(default_factory=lambda: deque(maxlen=32))
     """Epochs whose throughput is no healthy one."""
     checkpoints: dict[int, bool] = field(default_factory=dict)
     """Step → whether all of its numbers are finite."""
-    begun: deque[StartedEpoch] = field(default_factory=lambda: deque(maxlen=32))
+    started_epochs: deque[StartedEpoch] = field(default_factory=lambda: deque(maxlen=32))
     sizes: list[tuple[float, int]] = field(default_factory=list)
     """(time, number of workers) of each layout."""
     resumed: dict[str, float] = field(default_factory=dict)
@@ -73,20 +73,20 @@ class JobState:
     nodes_min: int = 1
     demand: Demand | None = None
     """What it asks for and has, if it is elastic; None: nobody changes its size."""
-    regroupings: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    regroup_times: deque[float] = field(default_factory=lambda: deque(maxlen=32))
     """Measured seconds from the notice of a change to the new group with its state."""
-    starts: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    join_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     """Measured seconds until workers more had joined."""
     over: bool = False
 
-    def follow(self, snapshot: JobSnapshot, *, calm: bool) -> list[Event]:
+    def update(self, snapshot: JobSnapshot, *, calm: bool) -> list[Event]:
         """Take a snapshot in; returns the events that the engine has to answer. `calm`: no fault is open."""
         news = [event for event in snapshot.events if self._hear(event)]
         if snapshot.layout is not None:
             self._take_layout(snapshot.layout)
         if snapshot.tick:
-            self.seen, self.heard = snapshot.time, snapshot.heard
-            self.hearing.follow(snapshot)
+            self.stream_time, self.telemetry_until = snapshot.time, snapshot.heard
+            self.telemetry.update(snapshot)
             for step in snapshot.steps:
                 self._take_step(step, calm)
         return news
@@ -119,7 +119,7 @@ class JobState:
             excluded=excluded,
             in_place=attributes.get("in_place", "").lower() in ("1", "true"),
         )
-        self.begun.append(begun)
+        self.started_epochs.append(begun)
         self.epoch = max(self.epoch, begun.epoch)
         self.over = False
         if attributes.get("budget_left", "").isdecimal():
@@ -132,7 +132,7 @@ class JobState:
         except ValueError:  # of a newer version
             return
         if attributes.get("reason") != "start":
-            self.regroupings.append(sum(parts))
+            self.regroup_times.append(sum(parts))
 
     def _take_layout(self, layout: Layout) -> None:
         if layout.epoch < self.epoch or layout == self.layout:
@@ -140,21 +140,21 @@ class JobState:
         self.layout, self.epoch = layout, layout.epoch
         self.sizes.append((layout.time, len(layout.placements)))
         if layout.resume_step >= 0:
-            self.checkpoints = {step: whole for step, whole in self.checkpoints.items() if step <= layout.resume_step}
+            self.checkpoints = {step: finite for step, finite in self.checkpoints.items() if step <= layout.resume_step}
 
     def _take_step(self, step: SnapshotStep, calm: bool) -> None:
         self.steps.append(step)
-        healthy = calm and step.finite and step.epoch not in self.spoilt
-        pace = self.pace(2, epoch=step.epoch) if healthy and self._warm(step.epoch) else math.nan
-        if math.isfinite(pace):
-            self.rates.setdefault(step.workers, deque(maxlen=KEPT_RATES)).append((step.end, pace))
+        healthy = calm and step.finite and step.epoch not in self.unhealthy_epochs
+        throughput = self.throughput(2, epoch=step.epoch) if healthy and self._warm(step.epoch) else math.nan
+        if math.isfinite(throughput):
+            self.rates.setdefault(step.workers, deque(maxlen=KEPT_RATES)).append((step.end, throughput))
 
     def _warm(self, epoch: int) -> bool:
         return sum(step.epoch == epoch for step in self.steps) > WARM_STEPS + 1
 
     # --- throughput ----------------------------------------------------------------------------------------------
 
-    def pace(self, last: int, *, epoch: int, after: float = 0.0) -> float:
+    def throughput(self, last: int, *, epoch: int, after: float = 0.0) -> float:
         """Tokens per second (steps per second where no tokens are told) over the `last` steps of an epoch that
         ended after `after`; NaN with fewer than two."""
         steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
@@ -167,12 +167,12 @@ class JobState:
         """Tokens, where they are told. A step of an elastic job is the same work whoever does it."""
         return 1.0 if step.tokens is None or self.demand is not None else step.tokens
 
-    def spoil(self, epoch: int, since: float) -> None:
+    def discard_epoch(self, epoch: int, since: float) -> None:
         """An action did not help: nothing is learned in its epoch, and what was learned is forgotten."""
-        self.spoilt.append(epoch)
-        self.disturbed(since)
+        self.unhealthy_epochs.append(epoch)
+        self.discard_since(since)
 
-    def disturbed(self, since: float) -> None:
+    def discard_since(self, since: float) -> None:
         """What was learned after `since` was not healthy: forget it."""
         for rates in self.rates.values():
             while rates and rates[-1][0] >= since:
@@ -187,7 +187,7 @@ class JobState:
         nearest = min(measured, key=lambda count: (abs(count - workers), -count))
         return measured[nearest] * workers / nearest
 
-    def reached(self) -> tuple[Throughput, ...]:
+    def measured_throughputs(self) -> tuple[Throughput, ...]:
         """What was measured, per number of workers: the median of undisturbed steps."""
         name = "/".join(self.name.split("/")[:2])
         tokens = bool(self.steps) and self.steps[-1].tokens is not None and self.demand is None
@@ -203,7 +203,7 @@ class JobState:
     def transition_costs(self, now: float) -> Iterator[TransitionCost]:
         """What its transitions took: the medians of this run."""
         name = "/".join(self.name.split("/")[:2])
-        for part, seen in (("regroup_s", self.regroupings), ("start_s", self.starts)):
+        for part, seen in (("regroup_s", self.regroup_times), ("start_s", self.join_times)):
             if seen:
                 yield TransitionCost(job=name, name=part, seconds=median(seen), time=now)
 
@@ -218,7 +218,7 @@ class JobState:
         """Of the steps that ended by then, as far as they are told and numbers."""
         return [step.loss for step in self.steps if step.end <= until and step.finite and step.loss is not None]
 
-    def lost(self, since: float, until: float) -> float:
+    def lost_gpu_seconds(self, since: float, until: float) -> float:
         """GPU-seconds lost between two times by running on fewer workers than the job once had."""
         full = max((count for _, count in self.sizes), default=0)
         ends = [time for time, _ in self.sizes[1:]] + [until]
@@ -228,7 +228,7 @@ class JobState:
         )
 
     @property
-    def whole(self) -> bool:
+    def at_full_size(self) -> bool:
         """It runs on as many workers as it ever had."""
         return bool(self.sizes) and self.sizes[-1][1] >= max(count for _, count in self.sizes)
 
@@ -271,4 +271,4 @@ class JobState:
 
     def reported_since(self, time: float) -> bool:
         """Every node of the layout has sent a batch after `time`: silence is the job's, not the telemetry's."""
-        return self.heard > time
+        return self.telemetry_until > time

@@ -37,7 +37,7 @@ LONGEST_RETURN = 15.0
 class OperatorApi(Protocol):
     """What the engine answers to a person."""
 
-    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None: ...
+    def declare_job(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
     def release(self, node: str, person: str) -> Body: ...
     def status(self) -> Body: ...
@@ -166,7 +166,7 @@ class Leader:
         )  # fmt: skip
         self._ledger.save_job(layout.job, layout, facts.address, facts.heal, facts.budget_left, facts.nodes_min, facts.demand)
         self._jobs[layout.job] = facts
-        self._operator.declare(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
+        self._operator.declare_job(layout.job, heal=facts.heal, budget_left=facts.budget_left, nodes_min=facts.nodes_min, demand=facts.demand)
         return {}
 
     def _grant(self, peer: Peer, body: Body) -> Body:

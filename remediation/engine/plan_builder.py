@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_eye.types import Alternative, Culprit, Incident, Kind, Plan, Target, digest_of
-from remediation.policy.downtime_model import standstill, starting, unworked
+from remediation.policy.downtime_model import gpu_seconds_starting, gpu_seconds_unworked, repair_downtime
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, Attempt
 from remediation.policy.slowdown_cost import NOTHING, Slowdown, SlowdownOption, weigh
@@ -57,7 +57,7 @@ def make(wanted: PlanRequest, job: JobState, policy: EngineSettings) -> Plan | N
         severity=SEVERITIES.get(action, wanted.incident.severity),
         own=wanted.own,
         reason=wanted.reason or wanted.incident.cause,
-        cost=wanted.cost or unworked(action, target.workers, job, policy),
+        cost=wanted.cost or gpu_seconds_unworked(action, target.workers, job, policy),
         benefit=wanted.benefit,
         alternatives=wanted.alternatives,
     )
@@ -162,12 +162,12 @@ def alternatives(incident: Incident, job: JobState, policy: EngineSettings, trie
     left = workers if isinstance(nodes, NoPlan) else sum(place.node not in nodes for place in layout.placements)
     slow = Slowdown(
         workers=workers,
-        now=job.pace(policy.verify_steps + 1, epoch=job.epoch, after=incident.since),
+        now=job.throughput(policy.verify_steps + 1, epoch=job.epoch, after=incident.since),
         healthy=job.expected(workers),
         without=math.nan if isinstance(nodes, NoPlan) else job.expected(left),
-        downtime_s=standstill("restart_worker", named, job, policy),
-        eviction_s=standstill("evict_node", (), job, policy),
-        starting=starting("restart_worker", named, job, policy),
+        downtime_s=repair_downtime("restart_worker", named, job, policy),
+        eviction_s=repair_downtime("evict_node", (), job, policy),
+        gpu_seconds_starting=gpu_seconds_starting("restart_worker", named, job, policy),
         horizon_s=policy.horizon_s,
         restart_hope=policy.restart_hope,
     )

@@ -28,7 +28,7 @@ class Rollback:
     errands: BackgroundActions
     notify: Callable[[TrackedIncident, str], object]
 
-    def undo(self, case: TrackedIncident, trial: Verification) -> str:
+    def undo(self, tracked: TrackedIncident, trial: Verification) -> str:
         """Take the action back if that can be done, and say what is done.
 
         A fault that survives the absence of a node proves that the node was innocent; but a broken part was seen on
@@ -42,8 +42,8 @@ class Rollback:
             return self._given_back(plan)
         if not nodes:
             return NO_UNDO.get(plan.action, f"{plan.action} cannot be undone")
-        if case.treatment.lasting:
-            return f"{', '.join(nodes)} stays out: {case.incident.cause} was seen there"
+        if tracked.escalation.lasting:
+            return f"{', '.join(nodes)} stays out: {tracked.incident.cause} was seen there"
         words = f"without {', '.join(nodes)} it is the same: it takes part again"
         self.errands.add(self._undoing(plan, words))
         return words
@@ -58,41 +58,41 @@ class Rollback:
         self.errands.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
         return words
 
-    def breaker(self, case: TrackedIncident, trial: Verification, why: str) -> Breaker | None:
+    def breaker(self, tracked: TrackedIncident, trial: Verification, why: str) -> Breaker | None:
         """The breaker, if this failure opens it. Call before the failure's outcome is written."""
         plan, policy, now = trial.plan, self.desk.policy, self.desk.clock.now()
         allowed = policy.breaker_after.get(plan.action)
-        known = [each for each in self.desk.ledger.breakers() if (each.job, each.action) == (case.job, plan.action)]
+        known = [each for each in self.desk.ledger.breakers() if (each.job, each.action) == (tracked.job, plan.action)]
         if plan.own or allowed is None or any(each.until is None for each in known):
             return None
         since = max([now - policy.breaker_s, *(each.until for each in known if each.until is not None)])
-        failures = self._failures(case.job, plan.action, since) + 1
+        failures = self._failures(tracked.job, plan.action, since) + 1
         if failures < allowed:
             return None
         times = "" if failures == 1 else f"{failures} times, the last time: "
         opened = Breaker(
-            id=digest_of("breaker", plan.id), job=case.job, action=plan.action, plan=plan.id, incident=case.incident.id,
+            id=digest_of("breaker", plan.id), job=tracked.job, action=plan.action, plan=plan.id, incident=tracked.incident.id,
             reason=f"{times}{why}", since=now,
         )  # fmt: skip
         self.desk.ledger.keep_brake(opened)
         return opened
 
-    def tell(self, case: TrackedIncident, trial: Verification, breaker: Breaker, words: str) -> None:
+    def tell(self, tracked: TrackedIncident, trial: Verification, breaker: Breaker, words: str) -> None:
         """A person is needed now."""
-        told = f"{trial.plan.action} did not help: {words}. Its breaker is open for {case.job}: it is not tried again until "
-        self.notify(case, f"{told}somebody says `eagle-eye breaker close {breaker.id}`")
+        told = f"{trial.plan.action} did not help: {words}. Its breaker is open for {tracked.job}: it is not tried again until "
+        self.notify(tracked, f"{told}somebody says `eagle-eye breaker close {breaker.id}`")
 
     def undone(self, plan: Plan, detail: str, done: bool) -> None:
         """The end of an errand."""
-        case, nodes = self.desk.cases.get(plan.incident), ", ".join(plan.targets[0].exclude)
-        if case is None or plan.action != "undo":
+        tracked, nodes = self.desk.incidents.get(plan.incident), ", ".join(plan.targets[0].exclude)
+        if tracked is None or plan.action != "undo":
             return
         if not nodes:
-            self.notify(case, "undone: it is as it was before" if done else f"it could not be undone ({detail})")
+            self.notify(tracked, "undone: it is as it was before" if done else f"it could not be undone ({detail})")
         elif done:
-            self.notify(case, f"undone: {nodes} takes part again")
+            self.notify(tracked, f"undone: {nodes} takes part again")
         else:
-            self.notify(case, f"{nodes} could not be let in again ({detail}): try `eagle-eye release {nodes}`")
+            self.notify(tracked, f"{nodes} could not be let in again ({detail}): try `eagle-eye release {nodes}`")
 
     def _failures(self, job: str, action: str, since: float) -> int:
         """Judged failures; a plan that was refused and never carried out has no figures."""

@@ -28,36 +28,36 @@ STANDSTILL_EARLY_S = 2.0
 def fault_epoch(incident: Incident, job: JobState) -> int:
     """The epoch in which a fault happened, also if the one that answers it was heard of first."""
     events = frozenset(line.event for line in incident.evidence if line.event)
-    by_itself = escalation_of(incident.cause, incident.severity).by_itself
+    by_itself = escalation_of(incident.cause, incident.severity).self_healed
     since = incident.since if by_itself else incident.since + STANDSTILL_EARLY_S
     answers = [
         begun.epoch
-        for begun in job.begun
+        for begun in job.started_epochs
         if begun.reason != "start" and (begun.time > since or (begun.cause and begun.cause in events))
     ]
     return min(answers) - 1 if answers else job.epoch
 
 
-def answer_to(case: TrackedIncident, job: JobState) -> StartedEpoch | None:
+def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
     """The newest epoch that ended what the incident is about; None if there is none yet."""
-    if not case.treatment.epoch_cures:
+    if not tracked.escalation.ended_by_epoch:
         return None
-    later = [begun for begun in job.begun if begun.epoch > case.epoch]
+    later = [begun for begun in job.started_epochs if begun.epoch > tracked.epoch]
     return later[-1] if later else None
 
 
-def plan_of(case: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
+def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
     """The job's own repair, as a plan: nobody sent it, but it is written down like any other."""
     lost = begun.reason == "node lost"
-    workers = tuple(culprit.entity.name for culprit in case.incident.culprits if culprit.entity.kind == "worker")
-    nodes = tuple(culprit.entity.name for culprit in case.incident.culprits if culprit.entity.kind == "node")
+    workers = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "worker")
+    nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
     action = "heal_in_place" if begun.in_place else "evict_node" if lost else "restart_worker"
     target = Target(
-        job=case.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers
+        job=tracked.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers
     )
     return Plan(
-        id=digest_of(case.incident.id, action, begun.epoch),
-        incident=case.incident.id,
+        id=digest_of(tracked.incident.id, action, begun.epoch),
+        incident=tracked.incident.id,
         action=action,
         targets=(target,),
         made=now,
@@ -84,67 +84,67 @@ class SelfHealing:
         over = event.name in ("job.finished", "job.failed")
         if over:
             self.desk.ledger.forget_job(job.name)
-        for case in self.desk.cases_of(job.name):
+        for tracked in self.desk.incidents_of(job.name):
             if over:
-                self._job_over(case, event)
-            elif event.name == "budget.spent" and case.phase is IncidentPhase.CONTAINED_BY_JOB:
-                case.alone = False
-                self.desk.move(case, IncidentPhase.SETTLING, due=self.desk.settled(case))
-            elif event.name == "epoch.begun" and case.phase in WAITING:
-                self._take_epoch(case, job)
+                self._job_over(tracked, event)
+            elif event.name == "budget.spent" and tracked.phase is IncidentPhase.CONTAINED_BY_JOB:
+                tracked.alone = False
+                self.desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
+            elif event.name == "epoch.begun" and tracked.phase in WAITING:
+                self._take_epoch(tracked, job)
 
-    def _take_epoch(self, case: TrackedIncident, job: JobState) -> None:
+    def _take_epoch(self, tracked: TrackedIncident, job: JobState) -> None:
         """A new epoch: the plan's own, whose answer was lost, or one that made it needless."""
-        begun, plan = answer_to(case, job), case.plan
-        if plan is not None and case.phase is IncidentPhase.RETRYING and any(begun.plan == plan.id for begun in job.begun):
-            case.plan = None
-            self.judging.begin(case, plan, (), began=job.begun[-1].time)
-        elif begun is not None and case.incident.id not in self.desk.trials:
-            self.contained(case, begun)
+        begun, plan = answer_to(tracked, job), tracked.plan
+        if plan is not None and tracked.phase is IncidentPhase.RETRYING and any(begun.plan == plan.id for begun in job.started_epochs):
+            tracked.plan = None
+            self.judging.begin(tracked, plan, (), began=job.started_epochs[-1].time)
+        elif begun is not None and tracked.incident.id not in self.desk.verifications:
+            self.contained(tracked, begun)
 
-    def contained(self, case: TrackedIncident, begun: StartedEpoch) -> None:
+    def contained(self, tracked: TrackedIncident, begun: StartedEpoch) -> None:
         """The coordinator has healed it by itself; only what outlasts that is still to be done."""
         desk = self.desk
-        job, now = desk.job(case.job), desk.clock.now()
-        earlier = [attempt for attempt in self.proposals.attempts(case) if attempt.incident != case.incident.id]
-        if case.plan is not None and case.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
-            desk.note_plan(case.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
-        plan = plan_of(case, begun, job, now, desk.policy)
+        job, now = desk.job(tracked.job), desk.clock.now()
+        earlier = [attempt for attempt in self.proposals.attempts(tracked) if attempt.incident != tracked.incident.id]
+        if tracked.plan is not None and tracked.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
+            desk.record_plan(tracked.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
+        plan = plan_of(tracked, begun, job, now, desk.policy)
         told = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
         done = msgspec.structs.replace(told, state="done")
         desk.memory.plan(plan)
         desk.ledger.intend(plan, told)
         desk.ledger.did(plan, done)
-        desk.note_plan(plan, "intended")
-        case.plan, case.rung = None, plan.action
-        self.judging.begin(case, plan, (told, done), began=begun.time)
-        if begun.in_place and self.proposals.live.applies_to(case, earlier):
-            case.foreseen = self.standing(begun.plan, case)
-            desk.move(case, IncidentPhase.SETTLING, due=now if case.foreseen else desk.settled(case))
+        desk.record_plan(plan, "intended")
+        tracked.plan, tracked.level = None, plan.action
+        self.judging.begin(tracked, plan, (told, done), began=begun.time)
+        if begun.in_place and self.proposals.live.applies_to(tracked, earlier):
+            tracked.precomputed = self.standing(begun.plan, tracked)
+            desk.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else desk.settled(tracked))
             return
-        rungs, rung = case.treatment.rungs, level_of(plan.action)
-        outlasts = rung not in rungs or any(level_of(attempt.action) == rung for attempt in earlier)
-        if rungs and outlasts and self.proposals.rung(case) is not None:
-            desk.move(case, IncidentPhase.SETTLING, due=self.desk.settled(case))
+        levels, level = tracked.escalation.levels, level_of(plan.action)
+        outlasts = level not in levels or any(level_of(attempt.action) == level for attempt in earlier)
+        if levels and outlasts and self.proposals.level(tracked) is not None:
+            desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
 
-    def _job_over(self, case: TrackedIncident, event: Event) -> None:
+    def _job_over(self, tracked: TrackedIncident, event: Event) -> None:
         desk, finished = self.desk, event.name == "job.finished"
-        trial = desk.trials.pop(case.incident.id, None)
+        trial = desk.verifications.pop(tracked.incident.id, None)
         if trial is not None:
-            job = desk.job(case.job)
+            job = desk.job(tracked.job)
             desk.note(trial.outcome(job, "done" if finished else "failed", desk.clock.now(), f"{event.name} came before it could be judged"))
-        elif case.phase is IncidentPhase.HELD and case.plan is not None:
-            desk.note_plan(case.plan, "stale", "the job ended")
+        elif tracked.phase is IncidentPhase.HELD and tracked.plan is not None:
+            desk.record_plan(tracked.plan, "stale", "the job ended")
         ended = IncidentState.CLOSED if finished else IncidentState.FAILED
-        desk.move(case, IncidentPhase.ENDED, state=ended)
+        desk.move(tracked, IncidentPhase.ENDED, state=ended)
 
-    def missing(self, case: TrackedIncident) -> None:
+    def missing(self, tracked: TrackedIncident) -> None:
         """The coordinator did not do what it does by itself: a repair is sent, unless the job has no need of it."""
-        isolates = case.treatment.rungs[:1] == ("evict_node",)
-        if not case.incident.active:
-            self.desk.move(case, IncidentPhase.ENDED, state=IncidentState.CLOSED)
-        elif not isolates and self.desk.job(case.job).moved_after(case.opened + MOVES_S):
-            self.desk.move(case, IncidentPhase.PARKED)
-            self.notify(case, "the job runs on: nothing is done about it")
+        isolates = tracked.escalation.levels[:1] == ("evict_node",)
+        if not tracked.incident.active:
+            self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+        elif not isolates and self.desk.job(tracked.job).moved_after(tracked.opened + MOVES_S):
+            self.desk.move(tracked, IncidentPhase.PARKED)
+            self.notify(tracked, "the job runs on: nothing is done about it")
         else:
-            self.proposals.propose(case)
+            self.proposals.propose(tracked)

@@ -59,9 +59,9 @@ class TrackedIncident:
     """Of the job, in which the fault happened."""
     plan: Plan | None = None
     """The plan that is held, runs or is tried."""
-    rung: str = ""
+    level: str = ""
     """The repair that the plan stands for, by its name on the ladder."""
-    prepared: set[str] = field(default_factory=set)
+    evidence_kept: set[str] = field(default_factory=set)
     """Actions that kept evidence and need not run again."""
     asked: str = ""
     """The plan for which a person was asked."""
@@ -73,10 +73,10 @@ class TrackedIncident:
     """Phases that wait for a time: when to go on."""
     alone: bool = True
     """False: the job's own restart was refused, so that a repair is beyond its permission."""
-    outdated: StaleLayout = field(default_factory=StaleLayout)
-    foretold: dict[str, float] = field(default_factory=dict)
+    stale_layout: StaleLayout = field(default_factory=StaleLayout)
+    forecast: dict[str, float] = field(default_factory=dict)
     """WAF of the layouts that were weighed: before the fault, if nothing is done, and with the choice."""
-    foreseen: bool = False
+    precomputed: bool = False
     """The job's coordinator answered with a standing plan: what goes beyond the job follows at once."""
 
     @property
@@ -84,7 +84,7 @@ class TrackedIncident:
         return self.incident.job
 
     @property
-    def treatment(self) -> Escalation:
+    def escalation(self) -> Escalation:
         return escalation_of(self.incident.cause, self.incident.severity)
 
     @property

@@ -34,7 +34,7 @@ class Verification:
     """When the incident was opened."""
     patience: float
     """Time from which the job's silence counts against the action; another fault of the job moves it on."""
-    weighed: bool = False
+    cost_weighed: bool = False
     """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
     fault a missing throughput is another matter, for which nobody is isolated."""
     bad_step: int = -1
@@ -79,7 +79,7 @@ class Verification:
         if enough and healthy:
             return self._out_of_time(job, limit, astray, "failed" if self.bad_step >= 0 else "unknown")
         if self._moves(job, counted):
-            slow_alone = enough and not self.weighed
+            slow_alone = enough and not self.cost_weighed
             return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
         still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
         return self._out_of_time(job, still, f"no step within {still:g} s")
@@ -91,21 +91,21 @@ class Verification:
     def _throughput(self, job: JobState, counted: list[SnapshotStep], policy: EngineSettings) -> tuple[bool, str]:
         if not counted:
             return False, "no step yet"
-        workers, foretold = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
+        workers, forecast = counted[-1].workers, self.predicted.get("throughput_per_s", math.nan)
         expected = job.expected(workers)
         if math.isnan(expected):  # a new leader has measured nothing yet
-            expected = foretold
+            expected = forecast
         if self.plan.action == "rebalance":  # a straggler stays slow: what even shares would bring is not to be had
             expected = min(expected, self.predicted.get("throughput_per_s", math.inf))
-        pace = job.pace(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
+        throughput = job.throughput(policy.verify_steps + 1, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0)
         if math.isnan(expected):
             return True, "steps are back; no earlier throughput is known to compare with"
-        if math.isnan(pace):
+        if math.isnan(throughput):
             return False, "too few steps to measure the throughput"
-        share = pace / expected
+        share = throughput / expected
         told = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
-        if abs(expected - foretold) > DRIFT * foretold:  # what the job does in health has changed since the action was planned
-            told += f", {pace / foretold:.0%} of what was predicted"
+        if abs(expected - forecast) > DRIFT * forecast:  # what the job does in health has changed since the action was planned
+            told += f", {throughput / forecast:.0%} of what was predicted"
         return share >= policy.throughput_share, told
 
     def _astray(self, job: JobState, policy: EngineSettings) -> str:
@@ -121,10 +121,10 @@ class Verification:
     def _out_of_time(
         self, job: JobState, limit: float, why: str, verdict: VerificationResult = "failed"
     ) -> tuple[VerificationResult | None, str]:
-        if job.seen - max(self.patience, self.began) <= limit:
+        if job.stream_time - max(self.patience, self.began) <= limit:
             return None, why
         if not job.reported_since(self.began):
-            late = job.seen > self.plan.expires
+            late = job.stream_time > self.plan.expires
             return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
         return verdict, why
 
@@ -133,14 +133,14 @@ class Verification:
         first = min((step.end for step in self.new(job)), default=None)
         transition = None if first is None else max(0.0, first - self.opened)
         counted = self.counted(job)
-        pace = job.pace(last, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
-        detection, lost = max(0.0, self.opened - self.since), job.lost(self.opened, max(time, self.opened))
+        throughput = job.throughput(last, epoch=counted[-1].epoch, after=self.began if self.in_place else 0.0) if counted else math.nan
+        detection, lost = max(0.0, self.opened - self.since), job.lost_gpu_seconds(self.opened, max(time, self.opened))
         full = max((count for _, count in job.sizes), default=0)
         bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
         actual = {
             "downtime_s": self._stood(job, transition),
-            "throughput_per_s": pace,
-            "verify_s": max(0.0, job.seen - self.began),
+            "throughput_per_s": throughput,
+            "verify_s": max(0.0, job.stream_time - self.began),
             "loss": self._loss(job, KEPT),
             "bill_gpu_hours": bill,
         }

@@ -8,7 +8,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.digests import digest_of
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.types import Outcome, Plan, Progress, Severity, Target, Transition
-from remediation.job_commands.action_commands import order
+from remediation.job_commands.action_commands import send_command
 from remediation.job_commands.commander import Arguments, Commander
 
 
@@ -38,7 +38,7 @@ def carry_out(
     try:
         for action, arguments in commands:
             target = _target(transition, epoch)
-            progress.extend(order(plan, target, action, arguments, commander=commander, clock=clock, timeout=timeout))
+            progress.extend(send_command(plan, target, action, arguments, commander=commander, clock=clock, timeout=timeout))
             epoch = 0  # the command itself raised the epoch
     except Stale as error:
         state, detail = "stale", str(error)

@@ -22,7 +22,7 @@ class ElasticWorkers:
     clock: Clock
     timeout_s: float = 60.0
     """Seconds to wait for an answer: a new worker is answered for when it trains."""
-    way: ClassVar[TransitionMode] = TransitionMode.IN_PLACE
+    mode: ClassVar[TransitionMode] = TransitionMode.IN_PLACE
 
     def apply(self, transition: Transition, /) -> Outcome:
         """Raises TemporaryError if the coordinator cannot be reached now."""

@@ -23,7 +23,7 @@ class Torchrun:
     clock: Clock
     timeout_s: float = RESTART_TIMEOUT_S
     """Seconds to wait for the coordinator's answer."""
-    way: ClassVar[TransitionMode] = TransitionMode.RESTART
+    mode: ClassVar[TransitionMode] = TransitionMode.RESTART
 
     def apply(self, transition: Transition, /) -> Outcome:
         """Raises TemporaryError if the coordinator cannot be reached now."""

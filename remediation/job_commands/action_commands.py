@@ -25,7 +25,7 @@ class CordonLedger(Protocol):
     def cordoned(self) -> tuple[Cordon, ...]: ...
 
 
-def told(step: str, detail: str, clock: Clock) -> Progress:
+def intended(step: str, detail: str, clock: Clock) -> Progress:
     """A step that is about to be done."""
     return Progress(step=step, state="intended", time=clock.now(), detail=detail)
 
@@ -35,7 +35,7 @@ def done(step: str, detail: str, clock: Clock) -> Progress:
     return Progress(step=step, state="done", time=clock.now(), detail=detail)
 
 
-def order(
+def send_command(
     plan: Plan, target: Target, action: str, arguments: Arguments, *, commander: Commander, clock: Clock, timeout: float
 ) -> Iterator[Progress]:
     """One command: intended, sent, done with the coordinator's answer.
@@ -43,7 +43,7 @@ def order(
     Raises what the commander raises; whoever runs the action writes the failure down.
     """
     step = f"{action} {target.job}"
-    yield told(step, _text(arguments), clock)
+    yield intended(step, _text(arguments), clock)
     answer = commander.command(
         target.job, action, arguments, plan=plan, step=step, epoch=target.epoch, timeout=timeout
     )
@@ -62,17 +62,17 @@ def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -
             "own": plan.own,
             "release": [],
         }
-        yield from order(plan, target, "restart", arguments, commander=commander, clock=clock, timeout=timeout)
+        yield from send_command(plan, target, "restart", arguments, commander=commander, clock=clock, timeout=timeout)
 
 
 def resize(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
     """An elastic job goes on with so many workers on these nodes; it trains on meanwhile."""
-    yield from order(plan, target, "resize", {"workers": target.seats}, commander=commander, clock=clock, timeout=timeout)
+    yield from send_command(plan, target, "resize", {"workers": target.seats}, commander=commander, clock=clock, timeout=timeout)
 
 
 def rebalance(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
     """An elastic job shares its micro-batches out by the speeds of its workers; none named: evenly."""
-    yield from order(plan, target, "rebalance", {"shares": target.speeds}, commander=commander, clock=clock, timeout=timeout)
+    yield from send_command(plan, target, "rebalance", {"shares": target.speeds}, commander=commander, clock=clock, timeout=timeout)
 
 
 def _text(value: dict[str, Any]) -> str:

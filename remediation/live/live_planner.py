@@ -14,7 +14,7 @@ from remediation.engine.execution import ActionReport
 from remediation.engine.job_state import JobState
 from remediation.engine.plan_builder import PlanRequest, workers_of
 from remediation.engine.tracked_incident import TrackedIncident
-from remediation.policy.downtime_model import downtime
+from remediation.policy.downtime_model import restart_downtime
 from remediation.policy.escalation import DEATH, LOST, Attempt
 
 from .event_responses import best_worker_counts
@@ -58,7 +58,7 @@ class LivePlanner:
     def cluster(self, of: str = "") -> LiveCluster:
         """All elastic jobs that can be planned for: this one, and those with which nothing is wrong."""
         jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.current is not None and not job.over]
-        calm = [job for job in jobs if job.name == of or not self.desk.cases_of(job.name)]
+        calm = [job for job in jobs if job.name == of or not self.desk.incidents_of(job.name)]
         return LiveCluster(jobs=tuple(self._live(job) for job in calm), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
 
     def _live(self, job: JobState) -> LiveJob:
@@ -71,15 +71,15 @@ class LivePlanner:
             epoch=job.epoch,
             demand=job.demand,
             measured=measured,
-            regroup_s=_median_or(job.regroupings, desk.costs.get((name, "regroup_s"), desk.policy.regroup_s)),
-            start_s=_median_or(job.starts, desk.costs.get((name, "start_s"), desk.policy.start_s)),
+            regroup_s=_median_or(job.regroup_times, desk.costs.get((name, "regroup_s"), desk.policy.regroup_s)),
+            start_s=_median_or(job.join_times, desk.costs.get((name, "start_s"), desk.policy.start_s)),
         )
 
     # --- what is chosen ----------------------------------------------------------------------------------------------
 
     def applies_to(self, case: TrackedIncident, attempts: Sequence[Attempt]) -> bool:
         """A loss or a slow-down of an elastic job against which nothing has failed yet."""
-        known = case.treatment in (DEATH, LOST) or case.treatment.weighed
+        known = case.escalation in (DEATH, LOST) or case.escalation.cost_weighed
         return known and self.desk.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
 
     def decide(self, case: TrackedIncident) -> LiveDecision | None:
@@ -88,17 +88,17 @@ class LivePlanner:
         live = cluster.job(case.job)
         if live is None:
             return None
-        speeds = self._speeds(case, job) if case.treatment.weighed else {}
-        if not speeds and (case.treatment.weighed or live.workers >= live.demand.most):
+        speeds = self._speeds(case, job) if case.escalation.cost_weighed else {}
+        if not speeds and (case.escalation.cost_weighed or live.workers >= live.demand.most):
             return None
         inputs = DecisionInputs(
             repair_s=self.desk.policy.horizon_s if speeds else self.desk.policy.repair_s,
-            restart_s=downtime(job, self.desk.policy),
+            restart_s=restart_downtime(job, self.desk.policy),
             checkpoint_age_s=_since_checkpoint(job),
             speeds=speeds,
         )
         choice = decide_live(cluster, live, inputs)
-        case.foretold = {"waf_before": cluster.waf({live.name: live.demand.most}), **choice.waf, "share": choice.share}
+        case.forecast = {"waf_before": cluster.waf({live.name: live.demand.most}), **choice.waf, "share": choice.share}
         return choice
 
     def request(self, case: TrackedIncident, choice: LiveDecision, attempts: Sequence[Attempt]) -> PlanRequest:
@@ -126,7 +126,7 @@ class LivePlanner:
         """All wait for the slowest: what the job lost of its pace is what its culprits lost of theirs."""
         workers = workers_of(case.incident, job)
         count = len(job.layout.placements) if job.layout is not None else 0
-        now, healthy = job.pace(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
+        now, healthy = job.throughput(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
         if not workers or not math.isfinite(now) or not math.isfinite(healthy) or healthy <= 0 or now >= healthy:
             return {}
         return dict.fromkeys(workers, max(LEAST_SPEED, now / healthy))
@@ -169,7 +169,7 @@ class LivePlanner:
         moved = plan_moves(cluster, best_worker_counts(cluster))
         if not moved.placement:
             self._repaired.clear()
-        elif not any(self.desk.cases_of(job) or self.desk.execution.busy(job) for job in moved.placement):
+        elif not any(self.desk.incidents_of(job) or self.desk.execution.busy(job) for job in moved.placement):
             self._hand_out(cluster, moved)
 
     def _hand_out(self, cluster: LiveCluster, moved: WorkerMoves) -> None:
@@ -177,17 +177,17 @@ class LivePlanner:
         after = {job.name: job.workers + moved.workers.get(job.name, 0) for job in cluster.jobs}
         full = all(count == job.demand.most for job, count in zip(cluster.jobs, after.values(), strict=True))
         why = "workers came back: " + ("every job has again what it was started with" if full else "shared out anew")
-        foretold = {"waf_before": cluster.waf({}), "waf": cluster.waf(after)}
-        self._restoring = self._schedule("resize", self.targets(moved), earlier, why, foretold)
+        forecast = {"waf_before": cluster.waf({}), "waf": cluster.waf(after)}
+        self._restoring = self._schedule("resize", self.targets(moved), earlier, why, forecast)
 
-    def _schedule(self, action: str, targets: tuple[Target, ...], earlier: Plan | None, why: str, foretold: dict[str, float] | None = None) -> str:
+    def _schedule(self, action: str, targets: tuple[Target, ...], earlier: Plan | None, why: str, forecast: dict[str, float] | None = None) -> str:
         now = self.desk.clock.now()
         undoes = earlier.id if earlier is not None else ""
         plan = Plan(
             id=digest_of(action, undoes, targets, now), incident=earlier.incident if earlier is not None else "", action=action, targets=targets,
             made=now, expires=now + self.desk.policy.expires_s, severity=Severity.INFO, undoes=undoes, reason=why,
         )  # fmt: skip
-        self.errands.add(plan, foretold)
+        self.errands.add(plan, forecast)
         return plan.id
 
     # --- what came of it -------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class LivePlanner:
             self._uneven[plan.targets[0].job] = plan
         if plan.action == "resize":
             self._learn(report)
-            case = self.desk.cases.get(plan.incident)
+            case = self.desk.incidents.get(plan.incident)
             incident = case.incident if case is not None and not plan.undoes else None
             self._unmeasured.append(PendingMeasurement(plan, incident, now + MEASURE_TIMEOUT_S))
 
@@ -218,7 +218,7 @@ class LivePlanner:
             more = sum(target.seats.values()) > sum(target.seats_before.values())
             job = self.desk.job(target.job)
             if more and ended is not None and ended > begun[step]:
-                job.starts.append(ended - begun[step])
+                job.join_times.append(ended - begun[step])
             if job.demand is not None:  # the coordinator says so itself, a moment later
                 seats = {node: count for node, count in {**job.demand.seats, **target.seats}.items() if count}
                 job.demand = msgspec.structs.replace(job.demand, seats=seats)

@@ -52,7 +52,7 @@ class PrecomputedPlans:
         """A new table, if anything has changed or the old one gets old; None: the old one stands. Takes its time."""
         with self.lock:
             cluster, now = self.live.cluster(), self.desk.clock.now()
-            if any(job.demand is not None and self.desk.cases_of(job.name) for job in self.desk.jobs.values()):
+            if any(job.demand is not None and self.desk.incidents_of(job.name) for job in self.desk.jobs.values()):
                 return None  # the old one may be spent just now
             if self._made_for is not None and now < self._again and alike(cluster, self._made_for):
                 return None

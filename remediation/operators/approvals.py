@@ -22,12 +22,12 @@ class Approvals:
         held = self._held(question.tenant)
         if question.plan:
             held = [self._named(question.plan, question.tenant)]
-        return {"plans": [self._shown(case, plan) for case, plan in held]}
+        return {"plans": [self._shown(tracked, plan) for tracked, plan in held]}
 
     def decide(self, decision: Decision, approved: bool) -> Body:
         """A person's word on a plan. Raises ControlError if it does not wait, has expired, or is not the one that was seen."""
         desk = self.desk
-        case, plan = self._named(decision.plan, decision.tenant)
+        tracked, plan = self._named(decision.plan, decision.tenant)
         now = desk.clock.now()
         if not decision.digest:
             raise ControlError(f"a decision names the digest of the plan that was seen: look at {plan.id} first, then decide on {plan.digest}")
@@ -41,8 +41,8 @@ class Approvals:
         )  # fmt: skip
         desk.ledger.save_approval(word)
         if decision.note:
-            desk.ledger.save_note(Note(incident=case.incident.id, person=decision.person, time=now, text=decision.note))
-        case.due = now
+            desk.ledger.save_note(Note(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
+        tracked.due = now
         return {
             "plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved, "person": decision.person,
             "message": f"{plan.action} of plan {plan.id} is {'approved' if approved else 'refused'} by {decision.person}",
@@ -52,26 +52,26 @@ class Approvals:
 
     def _held(self, tenant: str) -> list[tuple[TrackedIncident, Plan]]:
         return [
-            (case, case.plan)
-            for case in self.desk.cases.values()
-            if case.phase is IncidentPhase.HELD and case.plan is not None and tenant in ("", case.job.partition("/")[0])
+            (tracked, tracked.plan)
+            for tracked in self.desk.incidents.values()
+            if tracked.phase is IncidentPhase.HELD and tracked.plan is not None and tenant in ("", tracked.job.partition("/")[0])
         ]
 
     def _named(self, name: str, tenant: str) -> tuple[TrackedIncident, Plan]:
         held = self._held(tenant)
-        for case, plan in held:
-            if name in (plan.id, case.incident.id, plan.digest):
-                return case, plan
-        begins = [(case, plan) for case, plan in held if plan.id.startswith(name) or case.incident.id.startswith(name)] if name else []
+        for tracked, plan in held:
+            if name in (plan.id, tracked.incident.id, plan.digest):
+                return tracked, plan
+        begins = [(tracked, plan) for tracked, plan in held if plan.id.startswith(name) or tracked.incident.id.startswith(name)] if name else []
         if len(begins) == 1:
             return begins[0]
         raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(plan.id for _, plan in held) or 'none'}")
 
-    def _shown(self, case: TrackedIncident, plan: Plan) -> Body:
+    def _shown(self, tracked: TrackedIncident, plan: Plan) -> Body:
         """`holds`: what else than a person's word the guards want."""
         verdicts = (kept.verdict for kept in self.desk.ledger.verdicts(plan=plan.id))
         newest = {verdict.guard: verdict for verdict in verdicts}
         return {
-            "plan": msgspec.to_builtins(plan), "digest": plan.digest, "job": case.job, "incident": case.incident.id,
-            "cause": case.incident.cause, "holds": [verdict.reason for verdict in newest.values() if isinstance(verdict, Hold)],
+            "plan": msgspec.to_builtins(plan), "digest": plan.digest, "job": tracked.job, "incident": tracked.incident.id,
+            "cause": tracked.incident.cause, "holds": [verdict.reason for verdict in newest.values() if isinstance(verdict, Hold)],
         }  # fmt: skip

@@ -52,13 +52,13 @@ class OperatorCommands:
         breakers = self.desk.ledger.breakers(at=self.desk.clock.now())
         return {"silences": self._silences(), "windows": self._windows(), "breakers": breakers}
 
-    def expected(self, case: TrackedIncident) -> str:
+    def expected(self, tracked: TrackedIncident) -> str:
         """For the news about a case: whose planned work it belongs to; '' if to nobody's."""
         for window in self.desk.windows():
-            nodes = self._nodes(case)
-            hit = [node for node in nodes if window.expects(case.job, node)]
-            if hit or window.expects_job(case.job):
-                return f" (expected: {window.person} works on {', '.join(hit) or case.job}: {window.reason})"
+            nodes = self._nodes(tracked)
+            hit = [node for node in nodes if window.expects(tracked.job, node)]
+            if hit or window.expects_job(tracked.job):
+                return f" (expected: {window.person} works on {', '.join(hit) or tracked.job}: {window.reason})"
         return ""
 
     # --- silences and windows ------------------------------------------------------------------------------------
@@ -112,10 +112,10 @@ class OperatorCommands:
         breaker = _named(order.id, desk.ledger.breakers(at=now), "is open")
         desk.ledger.keep_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
         desk.memory.forgive(breaker.job, breaker.action, now)
-        for case in desk.cases.values():
-            stopped = case.phase is IncidentPhase.PARKED and case.refused_by == "breaker"
-            if stopped and case.job == breaker.job and (case.incident.active or case.treatment.lasting):
-                desk.move(case, IncidentPhase.SETTLING, due=now)
+        for tracked in desk.incidents.values():
+            stopped = tracked.phase is IncidentPhase.PARKED and tracked.refused_by == "breaker"
+            if stopped and tracked.job == breaker.job and (tracked.incident.active or tracked.escalation.lasting):
+                desk.move(tracked, IncidentPhase.SETTLING, due=now)
         return {"id": breaker.id, "message": f"breaker {breaker.id} is closed: {breaker.action} may be tried on {breaker.job} again"}
 
     def _note(self, order: NoteCommand) -> Body:
@@ -127,9 +127,9 @@ class OperatorCommands:
 
     # --- who is meant --------------------------------------------------------------------------------------------
 
-    def _nodes(self, case: TrackedIncident) -> tuple[str, ...]:
-        topology = self.desk.surroundings.topology(self.desk.jobs.values())
-        nodes = (node_of(culprit.entity, topology) for culprit in case.incident.culprits)
+    def _nodes(self, tracked: TrackedIncident) -> tuple[str, ...]:
+        topology = self.desk.cluster_view.topology(self.desk.jobs.values())
+        nodes = (node_of(culprit.entity, topology) for culprit in tracked.incident.culprits)
         return tuple(dict.fromkeys(node for node in nodes if node))
 
     def _incident(self, name: str) -> str:

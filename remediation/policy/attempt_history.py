@@ -14,7 +14,7 @@ REPAIRS = frozenset({"reattempt", "restart_worker", "evict_node", "roll_back", "
 
 
 def attempt_of(
-    plan: Plan, incident: Incident, ended: float, *, rung: str = "", failed: bool = False, step: int = -1
+    plan: Plan, incident: Incident, ended: float, *, level: str = "", failed: bool = False, step: int = -1
 ) -> Attempt:
     """A plan as an attempt on its incident's fault; `rung`: its name on the ladder, if it is not the action's."""
     return Attempt(
@@ -23,7 +23,7 @@ def attempt_of(
         job=incident.job,
         cause=incident.cause,
         culprits=frozenset(str(culprit.entity) for culprit in incident.culprits),
-        action=rung or ("skip_batch" if plan.targets[0].skip else plan.action),
+        action=level or ("skip_batch" if plan.targets[0].skip else plan.action),
         ended=ended,
         failed=failed,
         step=step,

@@ -15,7 +15,7 @@ from .engine_settings import EngineSettings
 RESTARTS = frozenset({"restart_worker", "evict_node", "roll_back"})
 
 
-def downtime(job: JobState, policy: EngineSettings) -> float:
+def restart_downtime(job: JobState, policy: EngineSettings) -> float:
     """Seconds that a restart of this job is expected to take: what it took so far."""
     return sorted(job.downtimes)[len(job.downtimes) // 2] if job.downtimes else policy.downtime_s
 
@@ -31,26 +31,26 @@ def regroups(action: str, named: Collection[str], job: JobState) -> bool:
     return action == "evict_node" or (action == "restart_worker" and bool(named) and others)
 
 
-def standstill(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
+def repair_downtime(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """Seconds in which nobody of the job works because of the repair; NaN for one that stops nobody."""
     if action not in RESTARTS:
         return math.nan
     if not regroups(action, named, job):
-        return downtime(job, policy)
-    once = median(job.regroupings) if job.regroupings else policy.regroup_s
+        return restart_downtime(job, policy)
+    once = median(job.regroup_times) if job.regroup_times else policy.regroup_s
     return 2 * once if action == "restart_worker" else once  # without them, and with those that take their place
 
 
-def starting(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
+def gpu_seconds_starting(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """GPU-seconds in which the places of restarted workers are empty while the others work."""
     if action != "restart_worker" or not regroups(action, named, job):
         return 0.0
-    return len(named) * (median(job.starts) if job.starts else policy.start_s)
+    return len(named) * (median(job.join_times) if job.join_times else policy.start_s)
 
 
-def unworked(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
+def gpu_seconds_unworked(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """GPU-seconds that a repair costs at once; 0 for one that stops nobody."""
-    seconds = standstill(action, named, job, policy)
+    seconds = repair_downtime(action, named, job, policy)
     if math.isnan(seconds) or job.layout is None:
         return 0.0
-    return seconds * len(job.layout.placements) + starting(action, named, job, policy)
+    return seconds * len(job.layout.placements) + gpu_seconds_starting(action, named, job, policy)

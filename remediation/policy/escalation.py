@@ -31,36 +31,36 @@ REVERSIBLE = frozenset({"dump", "reattempt", "restart_worker"})
 class Escalation:
     """What can help against a cause."""
 
-    rungs: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     """Actions, the weakest first; `skip_batch` is a roll-back past the batch. Empty: tell somebody."""
     evidence: tuple[str, ...] = ()
     """Actions that keep evidence, before the first repair destroys it."""
-    by_itself: bool = False
+    self_healed: bool = False
     """The job's coordinator heals it without being told; the engine writes it down."""
-    standstill: bool = False
+    stops_job: bool = False
     """The job does nothing while the fault lasts, so that a restart loses nothing."""
-    weighed: bool = False
+    cost_weighed: bool = False
     """The job runs on: doing nothing is a candidate, and the cheapest wins."""
     lasting: bool = False
     """The fault outlives its incident (a broken part): the repair is not called off when all is quiet."""
 
     @property
-    def epoch_cures(self) -> bool:
+    def ended_by_epoch(self) -> bool:
         """A new epoch for whatever reason ends the fault, or shows that it comes back."""
-        return self.by_itself or self.standstill
+        return self.self_healed or self.stops_job
 
 
-DEATH = Escalation(rungs=("restart_worker", "evict_node"), by_itself=True, standstill=True, lasting=True)
-LOST = Escalation(by_itself=True, standstill=True, lasting=True)
-BROKEN = Escalation(rungs=("evict_node",), by_itself=True, standstill=True, lasting=True)
+DEATH = Escalation(levels=("restart_worker", "evict_node"), self_healed=True, stops_job=True, lasting=True)
+LOST = Escalation(self_healed=True, stops_job=True, lasting=True)
+BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, lasting=True)
 NETWORK = Escalation(
-    rungs=("reattempt", "restart_worker", "evict_node"), evidence=("dump",), by_itself=True, standstill=True
+    levels=("reattempt", "restart_worker", "evict_node"), evidence=("dump",), self_healed=True, stops_job=True
 )
-STOPPED = Escalation(rungs=("reattempt", "restart_worker", "evict_node"), standstill=True)
+STOPPED = Escalation(levels=("reattempt", "restart_worker", "evict_node"), stops_job=True)
 """No stacks: the process state says it all, and asking a stopped process for its stack only costs time."""
-HANG = Escalation(rungs=("restart_worker", "evict_node"), evidence=("dump",), standstill=True)
-SLOW = Escalation(rungs=("restart_worker", "evict_node"), weighed=True)
-LOSS = Escalation(rungs=("roll_back", "skip_batch"))
+HANG = Escalation(levels=("restart_worker", "evict_node"), evidence=("dump",), stops_job=True)
+SLOW = Escalation(levels=("restart_worker", "evict_node"), cost_weighed=True)
+LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 
 ESCALATIONS: Mapping[str, Escalation] = {
@@ -154,19 +154,19 @@ def level_of(action: str) -> str:
     return LEVEL_OF.get(action, action)
 
 
-def next_level(rungs: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:
+def next_level(levels: Iterable[str], attempts: Iterable[Attempt], allowed: Mapping[str, int]) -> str | None:
     """The weakest repair that neither failed nor was used up by relapses; None if all were.
 
     `attempts`: on the same fault and recent enough to count.
     """
     tried = list(attempts)
     reached = 0
-    order = tuple(rungs)
+    order = tuple(levels)
     for attempt in tried:
-        rung = level_of(attempt.action)
-        if rung in order and attempt.failed:
-            reached = max(reached, order.index(rung) + 1)
-    for rung in order[reached:]:
-        if sum(level_of(attempt.action) == rung for attempt in tried) < allowed.get(rung, 1):
-            return rung
+        level = level_of(attempt.action)
+        if level in order and attempt.failed:
+            reached = max(reached, order.index(level) + 1)
+    for level in order[reached:]:
+        if sum(level_of(attempt.action) == level for attempt in tried) < allowed.get(level, 1):
+            return level
     return None

@@ -6,7 +6,7 @@ from statistics import median
 from eagle_eye.types import Plan
 from remediation.engine.job_state import JobState
 
-from .downtime_model import RESTARTS, regroups, standstill
+from .downtime_model import RESTARTS, regroups, repair_downtime
 from .engine_settings import EngineSettings
 
 PATIENCE = 2.0
@@ -30,7 +30,7 @@ def predict(plan: Plan, job: JobState, policy: EngineSettings, *, since: float, 
     workers = _workers_left(plan, job)
     predicted = {
         "throughput_per_s": job.expected(workers),
-        "downtime_s": standstill(plan.action, plan.target_of(job.name).workers, job, policy),
+        "downtime_s": repair_downtime(plan.action, plan.target_of(job.name).workers, job, policy),
         "verify_s": _verify_s(plan, job, policy, workers),
         "bad_step": float(bad_step) if bad_step >= 0 else math.nan,
         **_loss_band(job, since),
@@ -53,7 +53,7 @@ def _verify_s(plan: Plan, job: JobState, policy: EngineSettings, workers: int) -
     named = plan.target_of(job.name).workers
     again = 0 if regroups(plan.action, named, job) else _done_again(plan, job)
     steps = again + policy.verify_steps + 1
-    return max(policy.verify_s, PATIENCE * (standstill(plan.action, named, job, policy) + steps * step_s))
+    return max(policy.verify_s, PATIENCE * (repair_downtime(plan.action, named, job, policy) + steps * step_s))
 
 
 def _done_again(plan: Plan, job: JobState) -> int:

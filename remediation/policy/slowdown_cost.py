@@ -28,7 +28,7 @@ class Slowdown:
     horizon_s: float
     restart_hope: float
     """Share of slow-downs that a restart ends."""
-    starting: float = 0.0
+    gpu_seconds_starting: float = 0.0
     """GPU-seconds in which the places of restarted workers are empty while the others work."""
 
 
@@ -57,7 +57,7 @@ def weigh(slow: Slowdown, tried: frozenset[str]) -> list[SlowdownOption]:
         choices.append(SlowdownOption(action="evict_node", cost=leave, why=why))
     if "restart_worker" not in tried:
         otherwise = min(choice.cost for choice in choices)
-        restart = slow.workers * slow.downtime_s + slow.starting + (1 - slow.restart_hope) * otherwise
+        restart = slow.workers * slow.downtime_s + slow.gpu_seconds_starting + (1 - slow.restart_hope) * otherwise
         why = f"{slow.downtime_s:.1f} s of standstill; {slow.restart_hope:.0%} of slow-downs end with it"
         choices.append(SlowdownOption(action="restart_worker", cost=restart, why=why))
     return sorted(choices, key=lambda choice: choice.cost)

@@ -25,7 +25,7 @@ class Newsroom:
         self.ledger, self.clock = ledger, clock
         self.receivers = tuple(receivers) or (Receiver(kind="plain", name="pager"),)
         self.options = options
-        self.cases: dict[str, TrackedIncident] = {}
+        self.incidents: dict[str, TrackedIncident] = {}
         self.bulletin = self.new_bulletin()
 
     def new_bulletin(self) -> AlertLifecycle:
@@ -38,7 +38,7 @@ class Newsroom:
         culprit = Culprit(entity=Entity(kind=Kind.NODE, name=node), confidence=0.9)
         incident = an_incident(id=name, cause=cause, culprits=(culprit,), job=job, severity=severity, since=now, time=now)
         self.ledger.save_incident(incident, IncidentState.OPEN)
-        case = self.cases[name] = TrackedIncident(
+        case = self.incidents[name] = TrackedIncident(
             incident=incident, state=IncidentState.OPEN, phase=IncidentPhase.SETTLING, opened=now, settling=Debounce.of(incident, now), epoch=1
         )
         return case
@@ -62,10 +62,10 @@ class Newsroom:
 
     def look(self, seconds: float = 0.0) -> None:
         """Let the time pass, a look each second."""
-        self.bulletin.look(self.cases)
+        self.bulletin.look(self.incidents)
         for _ in range(round(seconds)):
             self.clock.advance(1.0)
-            self.bulletin.look(self.cases)
+            self.bulletin.look(self.incidents)
 
     def letters(self, name: str = "pager") -> list[Alert]:
         """All that were written and not sent."""

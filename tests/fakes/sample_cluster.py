@@ -106,7 +106,7 @@ class Night:
         """Let time pass."""
         for _ in range(round(seconds * 5)):
             for snapshot in self.job.advance(0.2):
-                self.engine.follow(snapshot)
+                self.engine.receive_snapshot(snapshot)
             self.engine.tick()
 
     # --- what happens --------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Night:
             findings=(finding.id,), evidence=proof, rivals=tuple(Rival(cause=other, apart=apart) for other, apart in rivals),
             since=now - before, time=now, bill_gpu_hours=before * len(NODES) * SLOTS / 3600.0, parts=(finding,),
         )  # fmt: skip
-        self.engine.consider([self.incident])
+        self.engine.receive_incidents([self.incident])
 
     def _engine(self, mode: Mode) -> Engine:
         services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}

@@ -51,12 +51,12 @@ class World:
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
             for snapshot in self.job.advance(0.1):
-                self.engine.follow(snapshot)
+                self.engine.receive_snapshot(snapshot)
             self.engine.tick()
 
     def find(self, cause: str, culprit: Entity | None = None, **more) -> Incident:
         found = incident(self.job, cause, culprit, **more)
-        self.engine.consider([found])
+        self.engine.receive_incidents([found])
         return found
 
     @property

@@ -46,7 +46,7 @@ class EventTableService:
             if plans is None:
                 return
             self._ledger.save_standing(plans)
-            self._ledger.save_throughputs(self._engine.reached())  # those that the table was computed with
+            self._ledger.save_throughputs(self._engine.measured_throughputs())  # those that the table was computed with
         except EagleEyeError as error:
             log.warning("the event table was not recomputed: %s", error)
             return

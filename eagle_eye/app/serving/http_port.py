@@ -66,7 +66,7 @@ class ProcessStatus:
             spool_age_s=spool.oldest_age_s if spool is not None else 0.0,
             dropped=spool.dropped if spool is not None else 0,
             waiting_plans=len(leading.engine.status()["waiting"]) if leading is not None else 0,
-            clocks=leading.engine.clocks() if leading is not None else {},
+            clocks=leading.engine.clock_skews() if leading is not None else {},
         )
 
     def _leader(self) -> tuple[Lease | None, str]:

@@ -34,7 +34,7 @@ class ThroughputRecorder:
 
     def _write(self) -> None:
         try:
-            reached = self._engine.reached()
+            reached = self._engine.measured_throughputs()
             if reached:
                 self._ledger.save_throughputs(reached)
             costs = self._engine.transition_costs()

@@ -180,7 +180,7 @@ def test_what_ended_while_nobody_led_is_resolved(room, state):
     case = room.open()
     room.look()
     room.move(case, state)  # the leader died before it wrote the letter
-    room.cases.clear()
+    room.incidents.clear()
     room.bulletin = room.new_bulletin()
     room.look(1)
     assert room.said() == [("trigger", "i1"), ("resolve", "i1")]
@@ -192,7 +192,7 @@ def test_a_case_that_left_the_desk_unseen_is_resolved(room):
     case = room.open()
     room.look()
     room.move(case, IncidentState.HEALED, **ENDED)
-    del room.cases["i1"]
+    del room.incidents["i1"]
     room.look(1)
     assert room.said() == [("trigger", "i1"), ("resolve", "i1")]
 
@@ -200,7 +200,7 @@ def test_a_case_that_left_the_desk_unseen_is_resolved(room):
 def test_a_failed_one_is_not_resolved_because_a_new_leader_has_no_case_of_it(room):
     room.move(room.open(), IncidentState.FAILED, IncidentPhase.PARKED)
     room.look()
-    room.cases.clear()
+    room.incidents.clear()
     room.bulletin = room.new_bulletin()
     room.look(60)
     assert [what for what, _ in room.said()] == ["trigger"]
@@ -239,11 +239,11 @@ def test_another_cause_in_the_storm_is_told_at_once(room):
 
 def test_a_plan_that_waits_leaves_the_storm(room):
     storm(room, 50)
-    room.ask(room.cases["s40"])
+    room.ask(room.incidents["s40"])
     room.look(1)
     assert room.letters()[-1].id == "s40"
     assert (room.letters()[-1].what, room.letters()[-1].waits.plan) == ("trigger", "plan-1")
-    room.move(room.cases["s40"], IncidentState.HEALED, **ENDED)
+    room.move(room.incidents["s40"], IncidentState.HEALED, **ENDED)
     room.look(1)
     assert room.said()[-1] == ("resolve", "s40")
 
@@ -251,7 +251,7 @@ def test_a_plan_that_waits_leaves_the_storm(room):
 def test_a_storm_is_over_with_its_last_incident(room):
     storm(room, 20)
     room.look(15)
-    for case in room.cases.values():
+    for case in room.incidents.values():
         assert not any(what == "resolve" and name.startswith("storm") for what, name in room.said())
         room.move(case, IncidentState.HEALED, **ENDED)
         room.look(1)
@@ -291,7 +291,7 @@ def test_storms_may_be_switched_off(ledger, clock):
 def test_the_engine_opens_asks_and_resolves(make_world):
     world = make_world(Mode.RECOMMEND)
     room = Newsroom(world.ledger, world.clock, approval_link=lambda plan: f"https://eye.example/approve/{plan.id}")
-    world.engine.show_cases_to(room.bulletin.look)
+    world.engine.on_tick(room.bulletin.look)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
     world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), since=world.clock.now() - 6)
@@ -301,7 +301,7 @@ def test_the_engine_opens_asks_and_resolves(make_world):
     assert asked.waits is not None
     assert asked.approval_link == f"https://eye.example/approve/{asked.waits.plan}"
     world.job.slow = lambda nodes: 1.0
-    [over] = [case.incident for case in world.engine._desk.cases.values()]
+    [over] = [case.incident for case in world.engine._desk.incidents.values()]
     world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), revision=over.revision + 1, active=False, since=over.since)
     world.run(3)
     assert room.said()[-1] == ("resolve", "i1")

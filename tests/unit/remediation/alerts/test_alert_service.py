@@ -95,12 +95,12 @@ def test_a_mistake_in_a_letter_stops_the_heartbeat_and_not_the_engine(alerts, le
     room = Newsroom(ledger, clock, [Receiver(kind="plain")])
     case = room.open()
     room.ask(case)  # whose link cannot be made
-    alerts.look(room.cases)
+    alerts.look(room.incidents)
     assert not alerts.well()
     clock.advance(1.0)
-    room.cases["i2"] = room.open("i2")
-    del room.cases["i1"]
-    alerts.look(room.cases)
+    room.incidents["i2"] = room.open("i2")
+    del room.incidents["i1"]
+    alerts.look(room.incidents)
     assert alerts.well()
     assert [alert.id for alert in room.letters("plain")] == ["i2"]
 

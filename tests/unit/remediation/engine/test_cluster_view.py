@@ -10,7 +10,7 @@ from remediation.engine.job_state import JobState
 
 def a_job(name: str, nodes: tuple[str, ...], seen: float = NOW, over: bool = False) -> JobState:
     job = JobState(name=name, layout=layout(name, nodes), epoch=3, over=over)
-    job.hearing.follow(JobSnapshot(job=name, generation=1, number=1, time=seen, tick=True))
+    job.telemetry.update(JobSnapshot(job=name, generation=1, number=1, time=seen, tick=True))
     return job
 
 

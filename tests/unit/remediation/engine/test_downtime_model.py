@@ -10,7 +10,7 @@ from fakes.sample_values import JOB, a_layout, an_incident
 from remediation.engine.job_state import JobState
 from remediation.engine.plan_builder import PlanRequest, alternatives, make
 from remediation.engine.verification import Verification
-from remediation.policy.downtime_model import standstill, unworked
+from remediation.policy.downtime_model import gpu_seconds_unworked, repair_downtime
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.prediction import predict
 
@@ -51,17 +51,17 @@ def test_leaving_a_node_out_costs_an_elastic_job_the_epoch_and_others_a_restart(
 
 def test_what_its_own_epochs_took_counts_more_than_the_policy() -> None:
     job = a_job()
-    job.regroupings.extend([0.1, 0.2, 0.9])
-    assert standstill("evict_node", (), job, POLICY) == 0.2
-    assert standstill("roll_back", (), job, POLICY) == 40.0, "another state is a restart of all"
+    job.regroup_times.extend([0.1, 0.2, 0.9])
+    assert repair_downtime("evict_node", (), job, POLICY) == 0.2
+    assert repair_downtime("roll_back", (), job, POLICY) == 40.0, "another state is a restart of all"
 
 
 def test_restarted_workers_are_missed_while_they_start_unless_they_are_all() -> None:
     job = a_job()
     assert planned(job, "restart_worker").cost == pytest.approx(2 * 0.5 * 3 + 6.0)
     everybody = job.layout.workers if job.layout is not None else ()
-    assert unworked("restart_worker", everybody, job, POLICY) == 40.0 * 3
-    assert unworked("dump", (), job, POLICY) == 0.0
+    assert gpu_seconds_unworked("restart_worker", everybody, job, POLICY) == 40.0 * 3
+    assert gpu_seconds_unworked("dump", (), job, POLICY) == 0.0
 
 
 def test_it_is_judged_sooner_as_nothing_is_done_again() -> None:
@@ -103,12 +103,12 @@ def test_it_is_said_what_helped_is_measured_by_where_that_is_not_what_was_predic
     steps(job, range(10), epoch=2, begin=100.0, every=1.0, workers=3)
     steps(job, range(10, 13), epoch=3, begin=110.0, every=5.0, workers=2)  # slow while it warms up
     steps(job, range(13, 30), epoch=3, begin=121.0, every=1.0, workers=2)
-    job.rates[2], job.seen, job.sizes = deque([(118.0, 1.0)]), 140.0, [(0.0, 3), (109.2, 2)]
+    job.rates[2], job.stream_time, job.sizes = deque([(118.0, 1.0)]), 140.0, [(0.0, 3), (109.2, 2)]
     policy = EngineSettings(verify_steps=5)
     judged = {}
-    for foretold in (1.0, 2.0):
-        trial = Verification(plan=planned(job), incident="i", began=109.2, since=90.0, opened=95.0, patience=0.0, predicted={"throughput_per_s": foretold, "verify_s": 60.0})
-        verdict, judged[foretold] = trial.judge(job, policy)
+    for forecast in (1.0, 2.0):
+        trial = Verification(plan=planned(job), incident="i", began=109.2, since=90.0, opened=95.0, patience=0.0, predicted={"throughput_per_s": forecast, "verify_s": 60.0})
+        verdict, judged[forecast] = trial.judge(job, policy)
         assert verdict == "healed"
         actual = trial.outcome(job, "done", 140.0, "", last=policy.verify_steps + 1).actual["throughput_per_s"]
         assert actual == pytest.approx(1.0), "of the steps by which it was judged"

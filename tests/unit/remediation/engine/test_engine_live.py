@@ -40,13 +40,13 @@ class Cluster:
             self.clock.advance(0.1)
             for job in self.jobs:
                 for snapshot in job.advance(0.0):
-                    self.engine.follow(snapshot)
-                self.engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
+                    self.engine.receive_snapshot(snapshot)
+                self.engine.declare_job(job.name, heal="in-place", budget_left=100, demand=job.demand)
             self.engine.tick()
 
     def kill(self, job: ElasticJob, name: str = "i1") -> None:
         event = job.lose_worker()
-        self.engine.consider([incident(job, "worker killed", Entity(kind=Kind.WORKER, name=event.entity.name), event=event, name=name)])
+        self.engine.receive_incidents([incident(job, "worker killed", Entity(kind=Kind.WORKER, name=event.entity.name), event=event, name=name)])
 
     @property
     def sent(self) -> list[tuple[str, str, dict[str, int]]]:
@@ -90,12 +90,12 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
         for _ in range(round(seconds * 10)):
             clock.advance(0.1)
             for snapshot in job.advance(0.0):
-                engine.follow(snapshot)
-            engine.declare(job.name, heal="in-place", budget_left=100, demand=job.demand)
+                engine.receive_snapshot(snapshot)
+            engine.declare_job(job.name, heal="in-place", budget_left=100, demand=job.demand)
             engine.tick()
 
     run(8)
-    engine.consider([incident(job, "gpu fault", Entity(kind=Kind.NODE, name="n2"))])
+    engine.receive_incidents([incident(job, "gpu fault", Entity(kind=Kind.NODE, name="n2"))])
     run(40)
     (sent,) = [each for each in commander.sent if each.action == "restart"]
     assert sent.arguments["exclude"] == ["n2"]
@@ -256,8 +256,8 @@ def test_what_transitions_took_and_jobs_reached_goes_back_into_the_model(make):
     world.run(20)
     costs = {(cost.job, cost.name): cost.seconds for cost in world.engine.transition_costs()}
     assert costs["t/heavy", "regroup_s"] == pytest.approx(0.04)
-    assert {(each.job, each.workers) for each in world.engine.reached()} >= {("t/heavy", 3), ("t/light", 3)}
-    assert all(each.steps_per_s for each in world.engine.reached())
+    assert {(each.job, each.workers) for each in world.engine.measured_throughputs()} >= {("t/heavy", 3), ("t/light", 3)}
+    assert all(each.steps_per_s for each in world.engine.measured_throughputs())
 
 
 def test_the_next_leader_plans_with_what_earlier_runs_reached(make, ledger_path):
@@ -280,13 +280,13 @@ def test_micro_batches_move_away_from_a_straggler_and_back_when_it_is_well(make)
     world.heavy.speeds = {slow.name: 0.5}
     world.run(4)
     found = incident(world.heavy, "slow worker", slow)
-    world.engine.consider([found])
+    world.engine.receive_incidents([found])
     world.run(20)
     sent = [each for each in world.commander.sent if each.action == "rebalance"]
     assert len(sent) == 1
     assert sent[0].arguments["shares"][slow.name] == pytest.approx(0.5, rel=0.1)
     assert world.state() is IncidentState.HEALED
     world.heavy.speeds = {}
-    world.engine.consider([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
+    world.engine.receive_incidents([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
     world.run(2)
     assert [each.arguments["shares"] for each in world.commander.sent if each.action == "rebalance"][1:] == [{}]

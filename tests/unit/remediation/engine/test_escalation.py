@@ -47,8 +47,8 @@ def test_a_stronger_repair_follows_only_when_the_weaker_failed_or_is_used_up(att
 
 def test_severities_are_those_of_the_actions_in_order():
     order = [Severity.SEV3, Severity.SEV2, Severity.SEV1]
-    for treatment in ESCALATIONS.values():
-        ranks = [order.index(SEVERITIES[rung]) for rung in treatment.rungs]
+    for escalation in ESCALATIONS.values():
+        ranks = [order.index(SEVERITIES[level]) for level in escalation.levels]
         assert ranks == sorted(ranks)
 
 
@@ -60,7 +60,7 @@ def test_nothing_that_isolates_is_a_jobs_own():
 def test_unknown_and_informing_causes_have_no_repair():
     assert escalation_of("unknown", Severity.SEV1) is INFORM
     assert escalation_of("host contended", Severity.INFO) is INFORM
-    assert INFORM.rungs == ()
+    assert INFORM.levels == ()
 
 
 def test_a_cause_in_no_table_is_treated_by_its_severity():

@@ -24,15 +24,15 @@ class Judge:
         self.heard: list[str] = []
         self._ledger = ledger
 
-    def consider(self, incidents: list[Incident]) -> None:
+    def receive_incidents(self, incidents: list[Incident]) -> None:
         for incident in incidents:
             self._ledger.save_incident(incident, IncidentState.OPEN)
             self.heard.append(f"{incident.id} {incident.revision}")
 
-    def follow(self, snapshot: JobSnapshot) -> None:
+    def receive_snapshot(self, snapshot: JobSnapshot) -> None:
         self.heard.append(f"snapshot {snapshot.generation} {snapshot.number}")
 
-    def recall(self, snapshot: JobSnapshot) -> None:
+    def replay_snapshot(self, snapshot: JobSnapshot) -> None:
         self.heard.append(f"recalled {snapshot.generation} {snapshot.number}")
 
 

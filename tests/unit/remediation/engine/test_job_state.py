@@ -13,7 +13,7 @@ from remediation.engine.job_state import JobState
 def follow(paper: SyntheticJob, job: JobState, seconds: float, *, calm=True) -> None:
     for _ in range(round(seconds * 10)):
         for snapshot in paper.advance(0.1):
-            job.follow(snapshot, calm=calm)
+            job.update(snapshot, calm=calm)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_nothing_is_learned_while_a_fault_is_open_nor_kept_from_after_it_began(p
     paper.slow = lambda nodes: 5.0
     began = paper.clock.now()
     follow(paper, job, 10)
-    job.disturbed(began)
+    job.discard_since(began)
     assert job.expected(4) == pytest.approx(2048 / 0.2, rel=0.01)
 
 
@@ -53,7 +53,7 @@ def test_nothing_is_learned_in_an_epoch_whose_action_did_not_help(paper, job):
     paper.lose("node-b")
     began = paper.clock.now()
     follow(paper, job, 20)
-    job.spoil(job.epoch, began)
+    job.discard_epoch(job.epoch, began)
     follow(paper, job, 20)
     assert job.expected(2) == pytest.approx(1024 / 0.2, rel=0.05)
     paper.slow = lambda nodes: 1.5
@@ -84,7 +84,7 @@ def test_a_loss_that_is_told_now_and_then_is_no_bad_number(paper, job):
         for step in frame.steps:
             if step.number % 3:
                 step.values["loss"][:] = math.nan
-        job.follow(snapshot_of(frame), calm=True)
+        job.update(snapshot_of(frame), calm=True)
     assert all(step.finite for step in job.steps)
 
 
@@ -93,8 +93,8 @@ def test_the_loss_of_fewer_workers_adds_up(paper, job):
     began = paper.clock.now()
     paper.lose("node-b")
     follow(paper, job, 10)
-    assert job.lost(began, began + 10) == pytest.approx(20, abs=0.5)
-    assert not job.whole
+    assert job.lost_gpu_seconds(began, began + 10) == pytest.approx(20, abs=0.5)
+    assert not job.at_full_size
 
 
 def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
@@ -103,6 +103,6 @@ def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
     event = paper.tell("epoch.begun", epoch="7", reason="death")
     cut = paper._frame(tick=False, events=(event,))
     paper._events.clear()
-    job.follow(snapshot_of(cut), calm=True)
+    job.update(snapshot_of(cut), calm=True)
     assert job.epoch == 7
     assert job.current is None

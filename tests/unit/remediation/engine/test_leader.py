@@ -28,7 +28,7 @@ class Engine:
         self.declared: list[tuple[str, str, int, int]] = []
         self.demands: list[Demand | None] = []
 
-    def declare(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
+    def declare_job(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
         self.declared.append((job, heal, budget_left, nodes_min))
         self.demands.append(demand)
 

@@ -169,7 +169,7 @@ def test_the_blast_radius_stops_the_third_node(make_world):
 @pytest.mark.parametrize(("heal", "sent"), [("none", []), ("restart:0", ["reattempt"])])
 def test_a_job_that_allows_nothing_is_not_even_continued(make_world, heal, sent):
     world = make_world(Mode.OBSERVE)
-    world.engine.declare(world.job.name, heal=heal, budget_left=0)
+    world.engine.declare_job(world.job.name, heal=heal, budget_left=0)
     world.job.standing = True
     world.find("worker stopped", WORKER)
     world.run(2)
@@ -336,7 +336,7 @@ def test_what_is_over_stays_over_though_diagnosis_tells_of_it_again(make_world):
     assert world.state() is IncidentState.HEALED
     world.engine = world.new_engine()
     world.engine.resume()
-    world.engine.consider([found])
+    world.engine.receive_incidents([found])
     world.run(5)
     assert world.sent == ["dump", "restart"]
     assert world.state() is IncidentState.HEALED

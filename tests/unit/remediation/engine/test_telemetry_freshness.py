@@ -10,11 +10,11 @@ T = 1_700_000_000.0
 
 def heard(ages: Iterable[float], node: str = "n") -> Telemetry:
     """What is known after a tick each second, at which the node's newest batch was so old."""
-    hearing = TelemetryFreshness()
+    telemetry = TelemetryFreshness()
     for second, age in enumerate(ages):
         late = {node: age} if abs(age) > 3.0 else {}
-        hearing.follow(JobSnapshot(job="j", generation=1, number=second, time=T + second, tick=True, late=late))
-    return hearing.of([node])[node]
+        telemetry.update(JobSnapshot(job="j", generation=1, number=second, time=T + second, tick=True, late=late))
+    return telemetry.of([node])[node]
 
 
 def test_a_node_whose_batches_come_is_heard_now():
@@ -43,6 +43,6 @@ def test_a_node_that_never_spoke_was_never_heard():
 
 
 def test_when_no_tick_comes_nobody_is_heard_any_more():
-    hearing = TelemetryFreshness()
-    hearing.follow(JobSnapshot(job="j", generation=1, number=1, time=T, tick=True))
-    assert hearing.of(["a", "b"])["b"].heard == T
+    telemetry = TelemetryFreshness()
+    telemetry.update(JobSnapshot(job="j", generation=1, number=1, time=T, tick=True))
+    assert telemetry.of(["a", "b"])["b"].heard == T

@@ -87,7 +87,7 @@ def test_a_trainer_refuses_a_part_of_a_model() -> None:
 def test_each_says_what_it_can(name: str) -> None:
     made = driver(name)(commander=FakeCommander(), clock=FakeClock())
     assert isinstance(made, Framework)
-    assert made.way is (TransitionMode.RESTART if name == "torchrun" else TransitionMode.IN_PLACE)
+    assert made.mode is (TransitionMode.RESTART if name == "torchrun" else TransitionMode.IN_PLACE)
 
 
 def test_an_unknown_framework_is_refused() -> None:
