@@ -129,11 +129,11 @@ class Broken(ElasticError):
 
 
 class StateTorn(Broken):
-    """State that rank `giver` gave arrived changed in `layers`: this worker holds nothing whole now, it is fresh again."""
+    """State that rank `sender` gave arrived changed in `layers`: this worker holds nothing whole now, it is fresh again."""
 
-    def __init__(self, message: str, *, giver: int, layers: tuple[int, ...]) -> None:
+    def __init__(self, message: str, *, sender: int, layers: tuple[int, ...]) -> None:
         super().__init__(message)
-        self.giver = giver
+        self.sender = sender
         self.layers = layers
 
 

@@ -81,7 +81,7 @@ def main() -> None:
     written = Written(os.environ.get("EAGLE_EYE_WORKER", "alone"))
     for step in worker.steps(until=options.steps):
         loss = step.run()
-        sha256 = worker.inventory.digest() if step.number == options.steps - 1 else ""
+        sha256 = worker.train_state.digest() if step.number == options.steps - 1 else ""
         result = step.result
         if result.micro_batches:  # else the others did it while we were left behind
             written.add(

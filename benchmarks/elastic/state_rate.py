@@ -66,13 +66,13 @@ def rows(mib: int, rounds: int, *, ready: bool) -> list[Row]:
     times = measure(mib * MIB, rounds, ready=ready)
     rate = {name: mib * MIB / statistics.median(seconds) / 1e9 for name, seconds in times.items()}
     limit = max(rate["copy 1"], rate["copy 2"])
-    share = rate["memory"] / limit
+    share = rate["remote_memory"] / limit
     beside = f"copy {rate['copy 1']:.1f} with 1 thread, {rate['copy 2']:.1f} with 2"
-    first = times["memory, first"][0]
+    first = times["remote_memory, first"][0]
     return [
-        Row(f"{mib} MiB, read from the replica's memory", f"{rate['memory']:.1f} GB/s", f"≥ {GOAL:.0%} of the copy limit", share >= GOAL, beside, f"{share:.0%}"),
+        Row(f"{mib} MiB, read from the replica's memory", f"{rate['remote_memory']:.1f} GB/s", f"≥ {GOAL:.0%} of the copy limit", share >= GOAL, beside, f"{share:.0%}"),
         Row(f"{mib} MiB, the first time{'' if ready else ': pages have to be made'}", f"{mib * MIB / first / 1e9:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f} (pages there)", f"{first * 1e3:.0f} ms"),
-        Row(f"{mib} MiB, through shared memory", f"{rate['segment']:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f}", f"{rate['segment'] / rate['gloo']:.1f} ×"),
+        Row(f"{mib} MiB, through shared memory", f"{rate['shared_memory']:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f}", f"{rate['shared_memory'] / rate['gloo']:.1f} ×"),
         Row(f"{mib} MiB, over the group", f"{rate['group']:.1f} GB/s", "", None, f"gloo {rate['gloo']:.1f}", f"{rate['group'] / rate['gloo']:.1f} ×"),
     ]
 
@@ -98,10 +98,10 @@ def work(rank: int, size: int, rounds: int, ready: bool, store: str, result: Con
     torch.set_num_threads(1)
     pair = Pair(rank, size, store)
     if ready:
-        room = pair.inventory.foresee() if rank == 1 else []
-        huge_pages.gather([*(entry.tensor for layer in pair.inventory.layers for entry in layer.entries), *room])
+        room = pair.train_state.preallocate() if rank == 1 else []
+        huge_pages.gather([*(entry.tensor for layer in pair.train_state.layers for entry in layer.entries), *room])
     acts = pair.acts()
-    times: dict[str, list[float]] = {"memory, first": [pair.timed(acts["memory"])]}
+    times: dict[str, list[float]] = {"remote_memory, first": [pair.timed(acts["remote_memory"])]}
     for name in acts:
         pair.timed(acts[name])  # every page is there from now on
     for _ in range(rounds):
@@ -127,7 +127,7 @@ class Pair:
 
         self.rank = rank
         self.group = Group(ProcessGroupGloo(FileStore(store, 2), rank, 2, _PATIENCE), epoch=1, rank=rank, world=2, device="cpu")
-        self.inventory = state(size, filled=rank == 0)
+        self.train_state = state(size, filled=rank == 0)
         self.flat = torch.ones(size, dtype=torch.uint8)
         self.other = torch.ones(size, dtype=torch.uint8)
 
@@ -135,10 +135,10 @@ class Pair:
         """What is measured, by name; both processes do all of it at the same time, a copy is made by the taker alone."""
         return {
             "copy 1": lambda: self.copy(1),
-            "memory": lambda: self.move("memory"),
+            "remote_memory": lambda: self.move("remote_memory"),
             "copy 2": lambda: self.copy(2),
             "gloo": self.message,
-            "segment": lambda: self.move("segment"),
+            "shared_memory": lambda: self.move("shared_memory"),
             "group": lambda: self.move("group"),
         }
 
@@ -165,7 +165,7 @@ class Pair:
 
     def move(self, way: str) -> None:
         moves = [[0, 1, layer] for layer in range(LAYERS)]
-        moved = transfer_state(self.group, Quiet(), self.inventory, moves, self.rank, allowed=[way])
+        moved = transfer_state(self.group, Quiet(), self.train_state, moves, self.rank, allowed=[way])
         if moved.bytes and moved.sources.keys() != {way}:
             raise SystemExit(f"{way} is not possible here, of {transports.NAMES} it was {[*moved.sources]}")
 

@@ -1,0 +1,1 @@
+"""What runs in a training process: the probe, checkpoints, profiling, and the elastic workers."""

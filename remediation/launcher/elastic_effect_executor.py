@@ -73,7 +73,7 @@ class ElasticEffectExecutor:
             holdings = msgspec.convert(body["holdings"], tuple[WorkerStateReport, ...])
             return state.held(epoch, holdings, tuple(body.get("silent", ())))
         if kind == "broken":
-            return state.broken(worker, epoch, str(body.get("giver", "")), tuple(int(layer) for layer in body.get("layers", ())))
+            return state.broken(worker, epoch, str(body.get("sender", "")), tuple(int(layer) for layer in body.get("layers", ())))
         if kind == "joined":
             return state.regrouped(worker, epoch, dict(body.get("timings", {})))
         if kind == "resumed":

@@ -83,7 +83,7 @@ class Job:
 
     def _plan(self, epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, EpochAssignment]:
         broken = self.launcher.all_heard("broken")
-        return plan(epoch, holdings, entries, {said["giver"]: said["layers"] for said in broken if said["giver"]})
+        return plan(epoch, holdings, entries, {said["sender"]: said["layers"] for said in broken if said["sender"]})
 
     def close(self) -> None:
         for worker in self.workers.values():

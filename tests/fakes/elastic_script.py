@@ -41,7 +41,7 @@ for step in worker.steps(until=int(sys.argv[1])):
         with (home / "steps").open("a") as out:
             out.write(json.dumps({"step": step.number, "loss": loss, "workers": len(step.result.micro_batches)}) + "\\n")
 with (home / "digests").open("a") as out:
-    out.write(worker.inventory.digest() + "\\n")
+    out.write(worker.train_state.digest() + "\\n")
 os._exit(0)
 """
 

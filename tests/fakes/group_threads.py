@@ -35,7 +35,7 @@ class Post:
                 raise Broken("a peer is gone")
             return self.sent[key].pop(0)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         with self.arrived:
             self.broken = True
             self.arrived.notify_all()
@@ -96,16 +96,16 @@ class Member:
         self._begin("receive")
         return Waiting(lambda: tensor.copy_(self.post.take(("send", tag, frm, self.rank))))
 
-    def cut(self) -> None:
-        self.post.cut()
+    def abort(self) -> None:
+        self.post.abort()
 
     def close(self) -> None:
-        self.cut()
+        self.abort()
 
     def _begin(self, kind: str) -> int:
         """The operation's number among those of its kind."""
         if len(self.log) == self.dies_at:
-            self.post.cut()
+            self.post.abort()
             raise Killed
         if self.post.broken:
             raise Broken("a peer is gone")

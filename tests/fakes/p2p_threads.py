@@ -19,7 +19,7 @@ class Mail:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.letters: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)
-        self.cut = False
+        self.aborted = False
         self.carried: dict[int, int] = defaultdict(int)
         """Bytes by tag."""
         self.spoil: Callable[[int, int, int, Tensor], None] = lambda frm, to, tag, letter: None
@@ -27,8 +27,8 @@ class Mail:
     def send(self, frm: int, to: int, tag: int, letter: Tensor) -> None:
         self.spoil(frm, to, tag, letter)
         with self.changed:
-            if self.cut:
-                raise Broken("cut")
+            if self.aborted:
+                raise Broken("aborted")
             self.carried[tag] += letter.numel() * letter.element_size()
             self.letters[frm, to, tag].append(letter)
             self.changed.notify_all()
@@ -36,14 +36,14 @@ class Mail:
     def fetch(self, frm: int, to: int, tag: int) -> Tensor:
         with self.changed:
             box = self.letters[frm, to, tag]
-            assert self.changed.wait_for(lambda: box or self.cut, PATIENCE_S), f"{to} waits for tag {tag} of {frm}"
-            if self.cut:
-                raise Broken("cut")
+            assert self.changed.wait_for(lambda: box or self.aborted, PATIENCE_S), f"{to} waits for tag {tag} of {frm}"
+            if self.aborted:
+                raise Broken("aborted")
             return box.popleft()
 
     def end(self) -> None:
         with self.changed:
-            self.cut = True
+            self.aborted = True
             self.changed.notify_all()
 
 

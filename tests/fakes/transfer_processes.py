@@ -31,7 +31,7 @@ class Session:
             self._line.recv()
 
 
-def inventory(seed: int, steps: int = 0, width: int = 12) -> TrainState:
+def train_state(seed: int, steps: int = 0, width: int = 12) -> TrainState:
     """Of a small model that has done some steps, each with gradients of its own."""
     torch.manual_seed(seed)
     layers = [nn.Linear(width, width) for _ in range(LAYERS)]
@@ -58,13 +58,13 @@ def worker(rank: int, world: int, store: str, moves: Sequence[Sequence[int]], al
 
     torch.set_num_threads(1)
     takes = any(taker == rank for _, taker, _ in moves)
-    state = inventory(rank if takes else 0, 0 if takes else 2, width)
+    state = train_state(rank if takes else 0, 0 if takes else 2, width)
     group = Group(ProcessGroupGloo(FileStore(store, world), rank, world, PATIENCE), epoch=1, rank=rank, world=world, device="cpu")
     try:
         moved = transfer_state(group, Session(line, ask_after), state, moves, rank, allowed=allowed, threads=2)
-        line.send(("moved", moved.bytes, dict(moved.sources), state.digest(), state.whole, segments_open()))
+        line.send(("moved", moved.bytes, dict(moved.sources), state.digest(), state.is_complete, segments_open()))
     except EagleEyeError as error:
-        line.send(("failed", type(error).__name__, str(error), state.whole, segments_open()))
+        line.send(("failed", type(error).__name__, str(error), state.is_complete, segments_open()))
     line.recv()  # a process that ends takes its connections with it
     os._exit(0)
 

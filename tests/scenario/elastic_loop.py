@@ -56,7 +56,7 @@ class Group:
         import base64
 
         encoded = [base64.b64encode(value.encode()).decode() for value in values]
-        answer = session.ask(self.epoch, 10.0, op=op, keys=[f"{self.epoch}/port"], values=encoded)
+        answer = session.ask_store(self.epoch, 10.0, op=op, keys=[f"{self.epoch}/port"], values=encoded)
         if not answer.get("ok"):
             raise Broken(str(answer.get("error")))
         return base64.b64decode(answer["values"][0]).decode() if answer.get("values") else ""
@@ -74,13 +74,13 @@ class Group:
             raise Broken(str(error)) from error
         return number
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         for peer in self.peers:
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self.cut()
+        self.abort()
 
 
 def _exactly(peer: socket.socket) -> bytes:
@@ -108,15 +108,15 @@ class Worker:
         while True:
             try:
                 if self.train(self.session.next_assignment(self.epoch)):
-                    self.session.tell("leave", epoch=self.epoch, step=self.step, reason="done")
+                    self.session.send("leave", epoch=self.epoch, step=self.step, reason="done")
                     return 0
             except Fenced:
                 continue
             except Broken as error:
-                if self.session.pending <= self.epoch:
-                    self.session.tell("broken", epoch=self.epoch, error=str(error))
+                if self.session.fenced_epoch <= self.epoch:
+                    self.session.send("broken", epoch=self.epoch, error=str(error))
             except FencedOut:
-                self.session.use(None)
+                self.session.use_group(None)
                 self.write(fenced=self.step)
                 self.enter()
             except Halted as halted:
@@ -128,7 +128,7 @@ class Worker:
     def enter(self) -> None:
         self.step, self.done, self.phase, self.fresh = 0, set(), "starting", True
         epoch = int(os.environ["EAGLE_EYE_EPOCH"])
-        self.session.enter(epoch=epoch, step=0, micro_batches=MICRO_BATCHES, layers=LAYERS, segments=1, fresh=True)
+        self.session.join(epoch=epoch, step=0, micro_batches=MICRO_BATCHES, layers=LAYERS, segments=1, fresh=True)
 
     def train(self, assignment: EpochAssignment) -> bool:
         """Steps of one epoch; True once all are done."""
@@ -137,23 +137,23 @@ class Worker:
         self.write(assignment=assignment.epoch)
         self.epoch = assignment.epoch
         group = Group(self.session, assignment)
-        self.session.use(group)
+        self.session.use_group(group)
         with self.session.lock:
             if self.step != assignment.step or self.fresh:
                 self.step, self.done, self.fresh = assignment.step, set(), False
-        self.session.tell("joined", epoch=self.epoch, timings={"group_s": time.monotonic() - began, "notice_s": 0.0, "state_s": 0.0})
+        self.session.send("joined", epoch=self.epoch, timings={"group_s": time.monotonic() - began, "notice_s": 0.0, "state_s": 0.0})
         mine, again = assignment.current[assignment.rank], sorted(set(assignment.current[assignment.rank]) - self.done)
         first = True
         while self.step < self.until:
             self.compute(mine)
             word = self.commit(group)
             if first:
-                self.session.tell("resumed", epoch=self.epoch, step=self.step, recompute_s=0.0, recomputed=again)
+                self.session.send("resumed", epoch=self.epoch, step=self.step, recompute_s=0.0, recomputed=again)
             first, mine = False, assignment.shares[assignment.rank]
             self.write(step=self.step - 1, epoch=self.epoch, world=assignment.world, rank=assignment.rank)
             if word > self.epoch:
                 self.phase = "idle"
-                self.session.at_boundary(self.session.held_state())
+                self.session.answer_soft_fence(self.session.held_state())
                 raise Fenced(word)
         return True
 
@@ -178,9 +178,9 @@ class Worker:
         self.stand_still("wedge")
         group.greatest(0)
         if not self.session.may_commit(self.epoch):
-            raise Fenced(self.session.pending)
+            raise Fenced(self.session.fenced_epoch)
         self.phase = "committing"
-        word = group.greatest(max(self.session.soft, 0))
+        word = group.greatest(max(self.session.soft_epoch, 0))
         with self.session.lock:
             self.step, self.done, self.phase = self.step + 1, set(), "idle"
         self.monitor.end()

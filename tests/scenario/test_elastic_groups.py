@@ -29,7 +29,7 @@ from eagle_eye.training.elastic.process_group.process_group import form
 
 path, name, act = sys.argv[1:]
 session = LauncherSession.connect(path, name, os.getpid())
-session.enter(epoch=0, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
+session.join(epoch=0, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
 
 if act == "child":  # as a loader of data does
     if os.fork() == 0:
@@ -51,7 +51,7 @@ def reduce_until_it_breaks(group, session):
         number += 1
         Path(path + name).write_text(str(number))
         if number == 5:
-            session.tell("resumed", epoch=group.epoch, world=group.world)
+            session.send("resumed", epoch=group.epoch, world=group.world)
 
 epoch = -1
 while True:
@@ -59,10 +59,10 @@ while True:
         assignment = session.next_assignment(epoch)
         epoch = assignment.epoch
         group = form(session, assignment)
-        session.use(group)
+        session.use_group(group)
         reduce_until_it_breaks(group, session)
     except (Broken, Fenced) as error:
-        session.tell("stopped", epoch=epoch, why=type(error).__name__)
+        session.send("stopped", epoch=epoch, why=type(error).__name__)
     except LauncherLost:
         session.close()
         break

@@ -13,7 +13,7 @@ import pytest
 
 from eagle_eye.training.elastic.transfer import transports
 from fakes.elastic_processes import Job, Worker
-from fakes.transfer_processes import LAYERS, inventory, worker
+from fakes.transfer_processes import LAYERS, train_state, worker
 
 PATIENCE_S = 60.0
 TO_RANK_2 = [[layer % 2, 2, layer] for layer in range(LAYERS)]
@@ -47,7 +47,7 @@ worker = eagle_eye.elastic(
 )
 for step in worker.steps(until=5):
     step.run()
-print(json.dumps({"digest": worker.inventory.digest()}), flush=True)
+print(json.dumps({"digest": worker.train_state.digest()}), flush=True)
 os._exit(0)
 """
 
@@ -95,7 +95,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers
 
 @pytest.mark.parametrize("way", transports.NAMES)
 def test_a_fresh_process_gets_the_state_of_two_others(workers: Workers, way: str) -> None:
-    expected = inventory(0, 2, 1200)
+    expected = train_state(0, 2, 1200)
     workers.start(3, TO_RANK_2, [way], width=1200)
     heard = [workers.hear(rank) for rank in range(3)]
     everything = sum(expected.bytes_per_layer)
@@ -140,10 +140,10 @@ def test_a_layer_that_arrived_torn_comes_from_another_giver_the_next_time(job: J
     job.launcher.lost(dead)
     first = job.launcher.form(2, *givers, joiner)[joiner]
     torn = job.launcher.hear("broken", joiner, epoch=2)
-    assert [(first.workers[giver], layer) for giver, _, layer in first.moves].count((torn["giver"], torn["layers"][0])) == 1
+    assert [(first.workers[giver], layer) for giver, _, layer in first.moves].count((torn["sender"], torn["layers"][0])) == 1
     second = job.launcher.form(3, *givers, joiner)[joiner]
     assert len(second.moves) == len(first.moves)
-    assert all(second.workers[giver] != torn["giver"] for giver, _, layer in second.moves if layer in torn["layers"])
+    assert all(second.workers[giver] != torn["sender"] for giver, _, layer in second.moves if layer in torn["layers"])
     alone = Worker(tmp_path, "alone", JOB)
     try:
         assert job.workers[joiner].end() == alone.end()

@@ -52,7 +52,7 @@ def train(environment: dict[str, str], out: str, reduction: str) -> None:
         loss = step.run()
         monitor.log(loss=loss, tokens=step.tokens)
         say({"step": step.number, "loss": loss, "shares": step.result.micro_batches})
-    say({"digest": worker.inventory.digest()})
+    say({"digest": worker.train_state.digest()})
     os._exit(0)
 
 

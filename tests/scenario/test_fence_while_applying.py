@@ -64,7 +64,7 @@ worker = eagle_eye.elastic(
 )
 for step in worker.steps(until=5):
     say(loss=step.run())
-say(digest=worker.inventory.digest())
+say(digest=worker.train_state.digest())
 os._exit(0)
 """
 

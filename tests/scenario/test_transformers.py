@@ -48,7 +48,7 @@ arguments = training_arguments(
 trainer = ElasticTrainer(model=model, args=arguments, train_dataset=Data(), callbacks=[Told()], reduction="exact", save_every=0)
 trainer.remove_callback(PrinterCallback)
 trainer.train()
-print(json.dumps({"digest": trainer.elastic.inventory.digest(), "layers": len(trainer.elastic.inventory.layers)}), flush=True)
+print(json.dumps({"digest": trainer.elastic.train_state.digest(), "layers": len(trainer.elastic.train_state.layers)}), flush=True)
 os._exit(0)
 """
 

@@ -53,7 +53,7 @@ with (home / f"steps-{{node}}").open("a", buffering=1) as out:
         done = {{name.split("/")[-2] if "/" in name else name: mine for name, mine in step.result.micro_batches.items()}}
         out.write(json.dumps({{"step": step.number, "loss": step.run(), "done": done, "pid": os.getpid()}}) + "\\n")
 with (home / "digests").open("a") as out:
-    out.write(worker.inventory.digest() + "\\n")
+    out.write(worker.train_state.digest() + "\\n")
 os._exit(0)
 """
 COMMAND = (sys.executable, "train.py")

@@ -12,10 +12,9 @@ from .checkpointing import Checkpointing
 from .fault_injection import InjectedFaults
 from .launcher_session import LauncherSession
 from .local_session import LocalSession
-from .model import Batch, Loss, TrainedModel
-from .reduce.reduction import arithmetic
+from .model import Batch, Loss, Trainable, TrainedModel
+from .reduce.reduction import make_reduction
 from .train_state.train_state import TrainState
-from .trainable import Trainable
 from .warmup import make_ready
 from .worker import ElasticWorker
 
@@ -82,15 +81,15 @@ def assemble(
     save_every: int, checkpoints: str | os.PathLike[str] | None,
 ) -> ElasticWorker:  # fmt: skip
     """The worker of whatever is trained; the arguments are those of `elastic`."""
-    gradients, reducing = arithmetic(reduction, trained.parameters, micro_batches)
-    inventory = TrainState(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
+    gradients, reducing = make_reduction(reduction, trained.parameters, micro_batches)
+    train_state = TrainState(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
 
     def ready() -> None:
         if os.environ.get(JOINING) == "1":
-            make_ready(trained, gradients, inventory)
+            make_ready(trained, gradients, train_state)
 
     return ElasticWorker(
-        trained, gradients, reducing, session, inventory=inventory, monitor=monitor,
+        trained, gradients, reducing, session, train_state=train_state, monitor=monitor,
         saving=Checkpointing(save_every, Path(checkpoints) if checkpoints is not None else None),
         faults=InjectedFaults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
         skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), make_ready=ready,

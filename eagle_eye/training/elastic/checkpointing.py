@@ -12,7 +12,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ import torch
 
 from eagle_eye.training import checkpoint
 
-from .checkpoint_loader import load_newest
 from .train_state.train_state import TrainState
+from .transfer.state_transfer import TransferResult
 
 _log = logging.getLogger("eagle_eye.elastic")
 
@@ -42,34 +43,34 @@ class Checkpointing:
         self._every, self._directory = every, directory
         self._writing: threading.Thread | None = None
 
-    def load(self, inventory: TrainState) -> None:
+    def load(self, train_state: TrainState) -> None:
         """The newest whole checkpoint, if there is one."""
-        load_newest(inventory, [checkpoint.directory_of(self._directory)], at_most=resume_step())
+        load_newest(train_state, [checkpoint.directory_of(self._directory)], at_most=resume_step())
 
-    def after(self, inventory: TrainState, rank: int) -> None:
+    def after(self, train_state: TrainState, rank: int) -> None:
         """A step was committed."""
-        if rank == 0 and self._every and inventory.step % self._every == 0:
+        if rank == 0 and self._every and train_state.step % self._every == 0:
             self._finish()
-            copied, step = _copied(inventory.state()), inventory.step
+            copied, step = _copied(train_state.state()), train_state.step
             self._writing = threading.Thread(target=self._write, args=(copied, step), name="eagle-eye-checkpoint")
             self._writing.start()
 
-    def last(self, inventory: TrainState, rank: int, say: Say) -> None:
+    def last(self, train_state: TrainState, rank: int, say: Say) -> None:
         """The training is done."""
         self._finish()
         if rank == 0 and self._every:
-            self.keep(inventory, say)
+            self.keep(train_state, say)
 
-    def keep(self, inventory: TrainState, say: Say) -> Path:
+    def keep(self, train_state: TrainState, say: Say) -> Path:
         """Save at once, however long it takes; the path of the manifest. `say` hears of it every second, from a thread, too."""
         self._finish()
         why = ""
         with _every(RETRY_S, lambda: say(why, "")):
             while True:
                 try:
-                    path = checkpoint.save(inventory.state(), inventory.step, self._directory)
+                    path = checkpoint.save(train_state.state(), train_state.step, self._directory)
                 except OSError as error:
-                    why = self._why_not(inventory, error)
+                    why = self._why_not(train_state, error)
                     say(why, "")
                     threading.Event().wait(RETRY_S)
                 else:
@@ -84,13 +85,13 @@ class Checkpointing:
             where = checkpoint.directory_of(self._directory)
             _log.error("no checkpoint of step %d in %s: %s; the older ones are untouched", step, where, error)
 
-    def _why_not(self, inventory: TrainState, error: OSError) -> str:
+    def _why_not(self, train_state: TrainState, error: OSError) -> str:
         home = checkpoint.directory_of(self._directory).absolute()
         older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
         newest = f"the newest checkpoint there is that of step {older[-1]}" if older else "there is no older checkpoint"
         return (
-            f"the state of step {inventory.step} cannot be saved to {home}: {error.strerror or error}; it needs "
-            f"{_size(sum(inventory.bytes_per_layer))}, {_free(home)}. Process {os.getpid()} keeps it and tries again every second: make room "
+            f"the state of step {train_state.step} cannot be saved to {home}: {error.strerror or error}; it needs "
+            f"{_size(sum(train_state.bytes_per_layer))}, {_free(home)}. Process {os.getpid()} keeps it and tries again every second: make room "
             f"there. If the job is ended before, the state is lost: {newest}"
         )
 
@@ -98,6 +99,28 @@ class Checkpointing:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.join()
+
+
+def load_newest(train_state: TrainState, folders: Sequence[Path], at_most: int = -1) -> TransferResult | None:
+    """Load the newest whole checkpoint of some folders, nearest first: memory of the node (tmpfs), then storage.
+
+    Workers have one folder today. Of two of the same step the nearer one is taken. `at_most` is the highest step to take (below 0: no limit). None if
+    there is none. Raises ConfigError if it is another model's.
+    """
+    began = time.monotonic()
+    best: tuple[dict[str, object], int, Path] | None = None
+    for folder in folders:
+        steps = [entry.step for entry in checkpoint.entries(folder) if entry.finite and (at_most < 0 or entry.step <= at_most)]
+        if not steps or (best is not None and max(steps) <= best[1]):
+            continue
+        found = checkpoint.load(folder, at_most)
+        if found is not None and (best is None or found[1] > best[1]):
+            best = (*found, folder)
+    if best is None:
+        return None
+    state, _, folder = best
+    loaded = train_state.load(state)
+    return TransferResult(loaded, time.monotonic() - began, {str(folder): loaded})
 
 
 def _copied(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an elastic worker and its launcher tell each other about an epoch."""
+"""The messages of an epoch between an elastic worker and its launcher: `HeldState` (worker → launcher) and `EpochAssignment` (launcher → worker)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,7 +12,7 @@ PHASES = ("starting", "computing", "reducing", "committing", "applying", "idle")
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """What a worker holds at a moment."""
+    """What a worker holds at one moment: its answer to a fence. The launcher plans the next epoch from these."""
 
     step: int
     """Number of the first step still to do that its state is for."""
@@ -23,12 +23,12 @@ class HeldState:
     phase: str = "starting"
     """One of PHASES."""
     fresh: bool = True
-    """The state is but the initial one: worth nothing if anybody holds more."""
+    """The state is the initial one, or incomplete: it is not used if any other worker holds more."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochAssignment:
-    """A new epoch as one worker is told it: who is in it, and how the step in flight goes on."""
+    """A new epoch for one worker: its rank, the other workers, and how the step in flight goes on."""
 
     epoch: int
     rank: int
@@ -42,48 +42,52 @@ class EpochAssignment:
     shares: tuple[tuple[int, ...], ...]
     """Micro-batches of each rank in the steps after it."""
     finish: tuple[int, ...] = ()
-    """If not empty: which rank has each segment of the sum; nothing is computed again."""
+    """If not empty: the rank that has each segment of the reduced gradient; nothing is computed again."""
     moves: tuple[tuple[int, int, int], ...] = ()
-    """(giver's rank, taker's rank, layer): state that goes from one to another before the step."""
+    """(sender's rank, receiver's rank, layer): state that is transferred before the step."""
     source: str = ""
-    """"checkpoint" if nobody holds state: everybody loads the newest one, or begins anew where there is none."""
+    """"checkpoint" if no worker holds state: all load the newest checkpoint, or start from the initial state if there is none."""
     resume_step: int = 0
-    """Step of the checkpoint that is to be loaded, where the launcher knows it."""
+    """Step of the checkpoint to load, where the launcher knows it."""
 
-    def onward(self) -> "EpochAssignment":
-        """The same epoch once its first step is done."""
+    def after_first_step(self) -> "EpochAssignment":
+        """The same epoch once its first step is committed."""
         return replace(self, step=self.step + 1, current=self.shares, finish=(), moves=(), source="")
 
 
 class AbortableGroup(Protocol):
-    """What the session needs of a group."""
+    """What the session needs of a process group."""
 
     @property
     def epoch(self) -> int: ...
 
-    def cut(self) -> None: ...
+    def abort(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-class EpochSession(Protocol):
-    """What forming a group needs of a session; each raises Fenced once an epoch above `epoch` is being formed."""
+class FenceCheck(Protocol):
+    """What the work of one epoch needs of a session: to stop as soon as a newer epoch is being formed."""
 
     def check(self, epoch: int) -> None:
-        """At once."""
+        """Raises Fenced at once if an epoch above `epoch` is being formed, and whatever ended this worker's part in the job."""
+
+
+class EpochSession(FenceCheck, Protocol):
+    """What forming a process group needs of a session; each call raises Fenced once an epoch above `epoch` is being formed."""
 
     def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Block until `ready()`; whoever makes it so calls `wake`. Raises TimeoutError, LauncherLost."""
+        """Block until `ready()`; the thread that makes it true calls `notify`. Raises TimeoutError, LauncherLost."""
 
-    def wake(self) -> None:
-        """Let those who wait look again."""
+    def notify(self) -> None:
+        """Let those that wait check `ready` again."""
 
-    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
-        """The launcher's answer to a question to its store. Raises TimeoutError, LauncherLost."""
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
+        """The answer of the launcher's key-value store to a question. Raises TimeoutError, LauncherLost."""
 
 
 def read_assignment(message: Mapping[str, Any]) -> EpochAssignment:
-    """A EpochAssignment as it came over the wire. Raises WireError for what is none."""
+    """The assignment in a message from the launcher. Raises WireError if a field is missing."""
     known = {field.name for field in fields(EpochAssignment)}
     try:
         return EpochAssignment(**{name: _frozen(value) for name, value in message.items() if name in known})

@@ -36,9 +36,9 @@ class LauncherSession:
         """Guards what the worker holds: change it under this lock, and never wait for others under it."""
         self.held_state: Callable[[], HeldState] = lambda: HeldState(step=0)
         """What the worker holds now; called under the lock."""
-        self.pending = -1
+        self.fenced_epoch = -1
         """The newest epoch that was answered for: nothing of an older one is begun any more."""
-        self.soft = -1
+        self.soft_epoch = -1
         """The newest epoch that waits for a step boundary."""
         self._news = threading.Condition(self.lock)
         self._writing = threading.Lock()
@@ -71,16 +71,16 @@ class LauncherSession:
 
     # --- what the worker says -------------------------------------------------------------------------------------
 
-    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:
+    def join(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:
         """Ask to be taken into the job; again after FencedOut. `segments` of a step's sum; `layers`: bytes of state of each."""
         with self.lock:
             self._outcome = self._assignment = None
-        self.tell(
+        self.send(
             "join", pid=self.pid, epoch=epoch, step=step, micro_batches=micro_batches, segments=segments,
             layers=layers, fresh=fresh,
         )
 
-    def tell(self, kind: str, **words: Any) -> None:
+    def send(self, kind: str, **words: Any) -> None:
         """Send a message. Says nothing when the launcher is gone: who waits for it next will be told."""
         line = messages.encode(kind, worker=self.worker, **words)
         try:
@@ -89,18 +89,18 @@ class LauncherSession:
         except OSError as error:
             self._lose(f"the launcher is gone: {error.strerror}")
 
-    def use(self, group: AbortableGroup | None) -> None:
+    def use_group(self, group: AbortableGroup | None) -> None:
         """From now on `group` is the one that a hard fence cuts; the one before is closed."""
         with self.lock:
             before, self._group, self._entered = self._group, group, None
-            if group is not None and (self.pending > group.epoch or self._outcome is not None):
-                group.cut()
+            if group is not None and (self.fenced_epoch > group.epoch or self._outcome is not None):
+                group.abort()
         if before is not None and before is not group:
             before.close()
 
     def close(self) -> None:
         """Leave: the group is cut, the connection closed."""
-        self.use(None)
+        self.use_group(None)
         self._lose(_CLOSED)
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # wakes our thread
@@ -117,8 +117,8 @@ class LauncherSession:
         """
         if self._outcome is not None:
             raise self._outcome()
-        if self.pending > epoch:
-            raise Fenced(self.pending)
+        if self.fenced_epoch > epoch:
+            raise Fenced(self.fenced_epoch)
 
     def may_commit(self, epoch: int) -> bool:
         """Whether the commit of this step may be entered. If so, a fence's answer says from now on that it was.
@@ -126,17 +126,17 @@ class LauncherSession:
         That ends with the step (the held state's step rises) or with the next group.
         """
         with self.lock:
-            if self._outcome is not None or self.pending > epoch:
+            if self._outcome is not None or self.fenced_epoch > epoch:
                 return False
             self._entered = self.held_state().step
             return True
 
-    def at_boundary(self, held_state: HeldState) -> None:
+    def answer_soft_fence(self, held_state: HeldState) -> None:
         """Answer a soft fence, if there is one: the step is applied, the next not begun. Then ask for the assignment."""
         with self._news:
-            if self.soft <= self.pending:
+            if self.soft_epoch <= self.fenced_epoch:
                 return
-            epoch = self.pending = self.soft
+            epoch = self.fenced_epoch = self.soft_epoch
         self._answer(epoch, held_state)
 
     def next_assignment(self, above: int) -> EpochAssignment:
@@ -165,7 +165,7 @@ class LauncherSession:
         """Block until `ready()`. Raises Fenced, TimeoutError, LauncherLost, and whatever ended the work in the job."""
         with self._news:
             over = self._news.wait_for(
-                lambda: ready() or self._lost or self._outcome or self.pending > epoch, timeout_s
+                lambda: ready() or self._lost or self._outcome or self.fenced_epoch > epoch, timeout_s
             )
             if ready():
                 return
@@ -175,19 +175,19 @@ class LauncherSession:
             if not over:
                 raise TimeoutError(f"nothing came in {timeout_s} s")
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Let those in `wait_until` look again."""
         with self._news:
             self._news.notify_all()
 
-    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:
         """The answer to a question to the launcher's store. Raises as wait_until does."""
         with self.lock:
             self._asked += 1
             number = self._asked
             self._answers[number] = None
         try:
-            self.tell("store", id=number, timeout_s=timeout_s, **question)
+            self.send("store", id=number, timeout_s=timeout_s, **question)
             self.wait_until(epoch, lambda: self._answers[number] is not None, timeout_s)
             return self._answers[number] or {}
         finally:
@@ -227,27 +227,27 @@ class LauncherSession:
             held = self.held_state()
             if held.step == self._entered and held.phase not in _ENTERED:
                 held = replace(held, phase="committing")
-            self.pending = max(self.pending, epoch)
+            self.fenced_epoch = max(self.fenced_epoch, epoch)
             self._hard = max(self._hard, epoch)
             if self._group is not None and self._group.epoch < epoch:
-                self._group.cut()
+                self._group.abort()
             self._news.notify_all()
         self._answer(epoch, held)
 
     def _note_soft(self, epoch: int) -> None:
         with self._news:
-            self.soft = max(self.soft, epoch)
+            self.soft_epoch = max(self.soft_epoch, epoch)
         self._answer_soft()
 
     def _answer_soft(self) -> None:
         with self._news:
-            if not self._at_boundary or self.soft <= self.pending:
+            if not self._at_boundary or self.soft_epoch <= self.fenced_epoch:
                 return
             held = self.held_state()
-        self.at_boundary(held)
+        self.answer_soft_fence(held)
 
     def _answer(self, epoch: int, held: HeldState) -> None:
-        self.tell("held_state", epoch=epoch, **asdict(held))
+        self.send("held_state", epoch=epoch, **asdict(held))
 
     def _note_assignment(self, assignment: EpochAssignment) -> None:
         with self._news:
@@ -257,7 +257,7 @@ class LauncherSession:
 
     def _newest(self, above: int) -> EpochAssignment | None:
         newest = self._assignment
-        return newest if newest is not None and newest.epoch > above and newest.epoch >= self.pending else None
+        return newest if newest is not None and newest.epoch > above and newest.epoch >= self.fenced_epoch else None
 
     def _stored(self, message: messages.Message) -> None:
         with self._news:
@@ -269,7 +269,7 @@ class LauncherSession:
         with self._news:
             self._outcome = outcome
             if self._group is not None:
-                self._group.cut()
+                self._group.abort()
             self._news.notify_all()
 
     def _lose(self, why: str) -> None:

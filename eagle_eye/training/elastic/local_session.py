@@ -19,26 +19,26 @@ class LocalSession:
         self.worker = worker
         self.lock = threading.RLock()
         self.held_state: Callable[[], HeldState] = lambda: HeldState(step=0)
-        self.pending = -1
-        self.soft = -1
+        self.fenced_epoch = -1
+        self.soft_epoch = -1
         self._step = 0
         self._micro_batches = 0
         self._fresh = True
         self._group: AbortableGroup | None = None
 
-    def enter(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a LauncherSession's words
+    def join(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a LauncherSession's words
         self._step, self._micro_batches, self._fresh = step, micro_batches, fresh
 
-    def tell(self, kind: str, **words: Any) -> None:
+    def send(self, kind: str, **words: Any) -> None:
         """Nobody listens."""
 
-    def use(self, group: AbortableGroup | None) -> None:
+    def use_group(self, group: AbortableGroup | None) -> None:
         before, self._group = self._group, group
         if before is not None and before is not group:
             before.close()
 
     def close(self) -> None:
-        self.use(None)
+        self.use_group(None)
 
     def check(self, epoch: int) -> None:
         """There is no newer epoch."""
@@ -46,7 +46,7 @@ class LocalSession:
     def may_commit(self, epoch: int) -> bool:  # noqa: ARG002 - a LauncherSession's words
         return True
 
-    def at_boundary(self, held_state: HeldState) -> None:
+    def answer_soft_fence(self, held_state: HeldState) -> None:
         """Nobody asked."""
 
     def next_assignment(self, above: int) -> EpochAssignment:
@@ -61,8 +61,8 @@ class LocalSession:
         if not ready():
             raise LauncherLost("this worker runs alone: nobody will answer")
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Nobody waits."""
 
-    def ask(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - a LauncherSession's words
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - a LauncherSession's words
         raise LauncherLost("this worker runs alone: there is no store")

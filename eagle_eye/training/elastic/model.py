@@ -15,8 +15,8 @@ must be the same everywhere, and where a plain reference is to be met bit by bit
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,41 @@ Loss = Callable[[Any, Any], Tensor]
 """loss(output, target) → mean over the micro-batch, a scalar."""
 Batch = Callable[[int, int], tuple[Any, Any]]
 """batch(step, micro_batch) → (input, target), the same whoever asks."""
+
+
+class Trainable(Protocol):
+    """What an elastic worker asks of the model that it trains: `TrainedModel`, or a framework's trainer in its place."""
+
+    @property
+    def layers(self) -> "list[nn.Module]":
+        """Own all parameters and buffers; state is handed over layer by layer."""
+
+    @property
+    def parameters(self) -> "list[nn.Parameter]":
+        """Those that are trained, each once, in the same order everywhere."""
+
+    @property
+    def masters(self) -> "Mapping[Tensor, Tensor]":
+        """Of a parameter of lower precision: the fp32 tensor that the optimizer updates in its place."""
+
+    @property
+    def optimizer(self) -> "Optimizer": ...
+
+    @property
+    def scheduler(self) -> Any:
+        """Something with state_dict and load_state_dict, or None."""
+
+    @property
+    def device(self) -> "torch.device": ...
+
+    def run(self, step: int, micro_batch: int) -> tuple[float, int]:
+        """Add the gradients of one micro-batch to the parameters' `.grad`; its mean loss and number of tokens."""
+
+    def apply(self, gradient: "Tensor", /) -> float:
+        """Make the update by the mean gradient: flat fp32, in the order of `parameters`. Returns the gradient's norm, or nan."""
+
+    def refresh(self) -> None:
+        """State came from elsewhere."""
 
 
 class TrainedModel:

@@ -7,10 +7,10 @@ with its share. So it makes room for the state before, and does a micro-batch fo
 import logging
 from typing import TYPE_CHECKING
 
+from .model import Trainable
 from .reduce.gradients import Gradients
 from .train_state import huge_pages
 from .train_state.train_state import TrainState
-from .trainable import Trainable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("eagle_eye.elastic")
 
 
-def make_ready(trained: Trainable, gradients: Gradients, inventory: TrainState) -> None:
+def make_ready(trained: Trainable, gradients: Gradients, train_state: TrainState) -> None:
     """All that can be done beforehand. The worker's state and what it holds of a step are as they were."""
     _rehearse(trained, gradients)
-    room = inventory.foresee()
-    huge_pages.gather([*(entry.tensor for layer in inventory.layers for entry in layer.entries), *room])
+    room = train_state.preallocate()
+    huge_pages.gather([*(entry.tensor for layer in train_state.layers for entry in layer.entries), *room])
 
 
 def _rehearse(trained: Trainable, gradients: Gradients) -> None:

@@ -17,17 +17,16 @@ from eagle_eye.errors import Broken, Ended, Fenced, FencedOut, Halted, StateTorn
 from eagle_eye.training.probe import Monitor
 
 from .checkpointing import Checkpointing
-from .commit import commit
 from .epoch_protocol import EpochAssignment, HeldState
 from .fault_injection import InjectedFaults
+from .model import Trainable
 from .process_group.process_group import ProcessGroup, form
 from .reduce.gradients import Gradients
 from .reduce.reduction import Reduction
-from .reduce.resume_reduction import complete
-from .step import StepResult, TrainStep
+from .reduce.resume_reduction import resume_reduction
+from .step import StepResult, TrainStep, commit
 from .train_state import huge_pages
 from .train_state.train_state import TrainState
-from .trainable import Trainable
 from .transfer.state_transfer import transfer_state
 from .worker_threads import worker_threads
 
@@ -45,13 +44,13 @@ class ElasticWorker:
 
     def __init__(
         self, trained: Trainable, gradients: Gradients, reduction: Reduction, session: "LauncherSession | LocalSession", *,
-        inventory: TrainState, saving: Checkpointing, monitor: Monitor, faults: InjectedFaults, backend: str = "gloo",
+        train_state: TrainState, saving: Checkpointing, monitor: Monitor, faults: InjectedFaults, backend: str = "gloo",
         skipped: frozenset[int] = frozenset(), clock: Callable[[], float] = time.monotonic,
         make_ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`make_ready` is called once, before the worker asks to be taken in."""
         self.trained = trained
-        self.inventory = inventory
+        self.train_state = train_state
         self._gradients, self._reduction, self._session = gradients, reduction, session
         self._saving, self._monitor, self._faults = saving, monitor, faults
         self._backend, self._skipped, self._clock, self._make_ready = backend, skipped, clock, make_ready
@@ -101,9 +100,9 @@ class ElasticWorker:
                 step.run()
                 self._monitor.end()
                 if self.step < until:
-                    self._saving.after(self.inventory, self.rank)
-            self._saving.last(self.inventory, self.rank, self._say_saving)
-            self._session.tell("leave", epoch=self._seen, step=self.step, reason="done")
+                    self._saving.after(self.train_state, self.rank)
+            self._saving.last(self.train_state, self.rank, self._say_saving)
+            self._session.send("leave", epoch=self._seen, step=self.step, reason="done")
         except Ended as end:
             _log.info("the job has ended: %s", end)
         except Halted as halt:
@@ -115,7 +114,7 @@ class ElasticWorker:
     @property
     def step(self) -> int:
         """The first step still to do."""
-        return self.inventory.step
+        return self.train_state.step
 
     @property
     def rank(self) -> int:
@@ -163,14 +162,14 @@ class ElasticWorker:
         self._monitor.mark("other")  # whoever hangs between two collectives is not one of those who wait for it
         self._faults.at("committing", number)
         if not self._session.may_commit(group.epoch):
-            raise Fenced(self._session.pending)
+            raise Fenced(self._session.fenced_epoch)
         self._monitor.mark("communication")
-        soft = commit(group, number, self._session.soft)
+        soft = commit(group, number, self._session.soft_epoch)
         self._faults.at("applying", number)
         self._apply(group.epoch)
         self._say_resumed(group.epoch, number)
         if soft > group.epoch:
-            self._session.at_boundary(self._holding())
+            self._session.answer_soft_fence(self._holding())
             self._take_part()
 
     def _compute(self, assignment: EpochAssignment, number: int) -> None:
@@ -203,23 +202,23 @@ class ElasticWorker:
         """Make the step's update; every worker that gets here holds the same sum."""
         self._enter_phase("applying")
         self._monitor.mark("optimizer")
-        gradient, notes = self._gradients.whole(self._reduced)
+        gradient, stats = self._gradients.mean_gradient(self._reduced)
         if self.step not in self._skipped:
             self.trained.apply(gradient)
-        self._result, self._applied = StepResult(notes.loss, notes.tokens, 0, epoch, self._brought), self.step
-        self._tokens = notes.counts
+        self._result, self._applied = StepResult(stats.loss, stats.tokens, 0, epoch, self._brought), self.step
+        self._tokens = stats.counts
         with self._session.lock:
-            self.inventory.step += 1
+            self.train_state.step += 1
             self._forget_step()
             if self._assignment is not None and self._assignment.step < self.step:  # else they are about the step after this one
-                self._assignment = self._assignment.onward()
+                self._assignment = self._assignment.after_first_step()
         self._gather()
 
     def _gather(self) -> None:
         """Once the optimizer has made its state. In the background: it takes as long as to copy it."""
         if not self._gathered:
             self._gathered = True
-            tensors = [entry.tensor for layer in self.inventory.layers for entry in layer.entries]
+            tensors = [entry.tensor for layer in self.train_state.layers for entry in layer.entries]
             worker_threads().run(lambda: huge_pages.gather(tensors))
 
     def _credited(self) -> list[int]:
@@ -241,9 +240,9 @@ class ElasticWorker:
 
     def _begin(self) -> None:
         """Ask to be taken in, with nothing in hand."""
-        self._session.enter(
+        self._session.join(
             epoch=self._seen, step=0, micro_batches=self._gradients.total,
-            segments=len(self._gradients.segments), layers=self.inventory.bytes_per_layer, fresh=True,
+            segments=len(self._gradients.segments), layers=self.train_state.bytes_per_layer, fresh=True,
         )  # fmt: skip
         self._take_part()
 
@@ -255,11 +254,11 @@ class ElasticWorker:
     def _enter_again(self, error: FencedOut) -> None:
         """We were left behind, and are alive: what we hold is worth nothing, our hands are."""
         _log.warning("this worker was left behind (%s); it asks to be taken in again", error)
-        self._session.use(None)
+        self._session.use_group(None)
         with self._session.lock:
             self._fresh = True
             self._forget_step()
-            self.inventory.step, self._phase = 0, "starting"
+            self.train_state.step, self._phase = 0, "starting"
         self._begin()
 
     def _take_part(self) -> None:
@@ -281,18 +280,18 @@ class ElasticWorker:
                 return
 
     def _tell_broken(self, error: Exception) -> None:
-        """Also of state that arrived torn, whatever has happened since: its giver is not to give it again."""
-        giver, layers = "", tuple[int, ...]()
+        """Also of state that arrived torn, whatever has happened since: its sender must not send it again."""
+        sender, layers = "", tuple[int, ...]()
         if isinstance(error, StateTorn) and self._assignment is not None:
-            giver, layers = self._assignment.workers[error.giver], error.layers
-        if giver or (isinstance(error, Broken) and self._session.pending <= self._seen):
-            self._session.tell("broken", epoch=self._seen, error=str(error)[:500], giver=giver, layers=layers)
+            sender, layers = self._assignment.workers[error.sender], error.layers
+        if sender or (isinstance(error, Broken) and self._session.fenced_epoch <= self._seen):
+            self._session.send("broken", epoch=self._seen, error=str(error)[:500], sender=sender, layers=layers)
 
     def _join(self, assignment: EpochAssignment, waited_s: float) -> None:
         """Take up an epoch's assignment. The group waits until somebody needs it: who has work left does that meanwhile."""
         before = self._to_do()
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
-        self._session.use(None)
+        self._session.use_group(None)
         self._group, self._assignment = None, assignment
         self._monitor.go_on(assignment.epoch)
         self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
@@ -307,13 +306,13 @@ class ElasticWorker:
         self._again = self._given_anew(assignment, before)
         self._recompute_s, self._resumed = 0.0, False
         if self._group is not None:
-            self._session.tell("joined", epoch=assignment.epoch, timings=self._timings)
+            self._session.send("joined", epoch=assignment.epoch, timings=self._timings)
 
     def _form(self, assignment: EpochAssignment) -> ProcessGroup:
         """Meet the others. Whoever comes last waits for nobody, so the shortest time of all is what forming costs."""
         began = self._clock()
         self._group = group = form(self._session, assignment, self._backend)
-        self._session.use(group)
+        self._session.use_group(group)
         self._timings["group_s"] = self._clock() - began
         return group
 
@@ -323,7 +322,7 @@ class ElasticWorker:
         if group is None:
             self._monitor.mark("communication")
             group = self._form(assignment)
-            self._session.tell("joined", epoch=assignment.epoch, timings=self._timings)
+            self._session.send("joined", epoch=assignment.epoch, timings=self._timings)
         return group
 
     def _catch_up(self, assignment: EpochAssignment) -> None:
@@ -333,9 +332,9 @@ class ElasticWorker:
         if not assignment.finish or self._group is None:
             return
         applied = self.step > assignment.step  # the commit that we were in when the epoch began had succeeded
-        complete(self._group, self._gradients, assignment.finish, self._reduced, needs_none=self._fresh or applied)
+        resume_reduction(self._group, self._gradients, assignment.finish, self._reduced, needs_none=self._fresh or applied)
         if self._fresh or applied:
-            self._assignment = assignment.onward()
+            self._assignment = assignment.after_first_step()
         else:
             self._apply(assignment.epoch)
 
@@ -346,14 +345,14 @@ class ElasticWorker:
     def _move(self, assignment: EpochAssignment) -> None:
         """State goes from those who have it to those who have not."""
         if assignment.source == "checkpoint" and (assignment.rank == 0 or not assignment.moves):
-            self._saving.load(self.inventory)
-            self._timings["loaded_step"] = self.inventory.step
+            self._saving.load(self.train_state)
+            self._timings["loaded_step"] = self.train_state.step
         if self._group is not None:
-            moved = transfer_state(self._group, self._session, self.inventory, assignment.moves, assignment.rank)
+            moved = transfer_state(self._group, self._session, self.train_state, assignment.moves, assignment.rank)
             self._timings["bytes"] = moved.bytes
         if self._fresh:
             self.trained.refresh()
-            self.inventory.forget()
+            self.train_state.drop_preallocated()
             with self._session.lock:
                 self._fresh = False
                 self._forget_step()
@@ -386,22 +385,22 @@ class ElasticWorker:
             done=tuple(sorted({*self._gradients.done, *running})),
             segments=tuple(index for index, segment in enumerate(self._reduced) if segment is not None),
             phase=self._phase,
-            fresh=self._fresh or not self.inventory.whole,
+            fresh=self._fresh or not self.train_state.is_complete,
         )
 
     def _say_resumed(self, epoch: int, number: int) -> None:
         if not self._resumed:
             self._resumed = True
-            self._session.tell(
+            self._session.send(
                 "resumed", epoch=epoch, step=number, recompute_s=self._recompute_s, recomputed=list(self._again)
             )
 
     def _halt(self, halt: Halted) -> NoReturn:
         _say(f"the job stops: {halt}")
-        if halt.saves and not self._fresh and self.inventory.whole:
-            saved = self._saving.keep(self.inventory, self._say_saving)
+        if halt.saves and not self._fresh and self.train_state.is_complete:
+            saved = self._saving.keep(self.train_state, self._say_saving)
             _say(f"the state before step {self.step} was saved to {saved}")
-        self._session.tell("leave", epoch=self._seen, step=self.step, reason=str(halt))
+        self._session.send("leave", epoch=self._seen, step=self.step, reason=str(halt))
         raise SystemExit(halt.code)
 
     def _say_saving(self, why: str, path: str) -> None:
@@ -409,7 +408,7 @@ class ElasticWorker:
         if why and not self._unsaved:
             _say(why)
         self._unsaved = bool(why)
-        self._session.tell("saving", epoch=self._seen, step=self.step, why=why, path=path)
+        self._session.send("saving", epoch=self._seen, step=self.step, why=why, path=path)
 
 
 def _say(words: str) -> None:

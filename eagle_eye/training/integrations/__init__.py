@@ -1,1 +1,1 @@
-"""The trainer's side of frameworks that have a training loop of their own; one file each, imported by whoever uses it."""
+"""Elastic training inside other frameworks' trainers."""

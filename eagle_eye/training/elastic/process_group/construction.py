@@ -51,7 +51,7 @@ class Construction:
             close = self._abandoned
         if close:
             self._bury()
-        self._session.wake()
+        self._session.notify()
 
     def _abandon(self) -> None:
         with self._lock:

@@ -37,7 +37,7 @@ class GlooGroup(TorchGroup):
         issued.wait(LONGEST)
 
     def _end(self) -> None:
-        cut(self._sockets)
+        shut_down(self._sockets)
 
 
 def form(session: EpochSession, assignment: EpochAssignment, timeout_s: float = TIMEOUT_S) -> GlooGroup:
@@ -52,7 +52,7 @@ def form(session: EpochSession, assignment: EpochAssignment, timeout_s: float = 
         return GlooGroup(backend, sockets_of(store.seen), assignment)
 
     made: GlooGroup = Construction(
-        session, assignment.epoch, build, lambda: cut(sockets_of(store.seen), socket.SHUT_RDWR)
+        session, assignment.epoch, build, lambda: shut_down(sockets_of(store.seen), socket.SHUT_RDWR)
     ).result(timeout_s)
     return made
 
@@ -67,7 +67,7 @@ def sockets_of(written: list[bytes]) -> list[socket.socket]:
     return [each for each in found if each is not None and _keep(each, known)]
 
 
-def cut(sockets: list[socket.socket], how: int = socket.SHUT_RD) -> None:
+def shut_down(sockets: list[socket.socket], how: int = socket.SHUT_RD) -> None:
     """Shut the connections down and forget them: what is stuck on either end fails within milliseconds.
 
     For reading only: gloo then closes them itself, whereas a write that fails in the thread that sends is what it

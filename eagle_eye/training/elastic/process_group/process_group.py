@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 from eagle_eye.errors import Broken, Fenced
 from eagle_eye.training.elastic.epoch_protocol import EpochAssignment, EpochSession
 
-from .single import SingleProcessGroup
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -57,11 +55,58 @@ class ProcessGroup(Protocol):
     def receive(self, tensor: "Tensor", frm: int, tag: int) -> Work:
         """Receive from a rank into `tensor`, which has the shape and type of what was sent."""
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End it: all that is pending raises Broken. From any thread, any number of times, in milliseconds."""
 
     def close(self) -> None:
         """Cut it and let go of what it holds, in the background."""
+
+
+class Done:
+    """An operation that is over already."""
+
+    def wait(self) -> None:
+        """At once."""
+
+
+class SingleProcessGroup:
+    """A ProcessGroup of world 1."""
+
+    rank = 0
+    world = 1
+    device = "cpu"
+    """Of what is agreed on; sums stay where they are."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._aborted = False
+
+    def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> Done:  # noqa: ARG002 - the sum of one is itself
+        self._check()
+        return Done()
+
+    def all_gather(self, outputs: "list[Tensor]", tensor: "Tensor") -> None:
+        self._check()
+        outputs[0].copy_(tensor)
+
+    def broadcast(self, tensor: "Tensor", root: int) -> None:  # noqa: ARG002 - it is the root's already
+        self._check()
+
+    def send(self, tensor: "Tensor", to: int, tag: int) -> Done:  # noqa: ARG002 - a ProcessGroup's words
+        raise ValueError(f"a group of one has no rank {to} to send to")
+
+    def receive(self, tensor: "Tensor", frm: int, tag: int) -> Done:  # noqa: ARG002 - a ProcessGroup's words
+        raise ValueError(f"a group of one has no rank {frm} to receive from")
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def close(self) -> None:
+        self.abort()
+
+    def _check(self) -> None:
+        if self._aborted:
+            raise Broken(f"the group of epoch {self.epoch} was aborted")
 
 
 Builder = Callable[[EpochSession, EpochAssignment], ProcessGroup]
@@ -86,7 +131,7 @@ def form(session: EpochSession, assignment: EpochAssignment, backend: str = "glo
     """Meet the other workers of the epoch. A group of one needs nobody, and no torch.distributed.
 
     Raises Fenced as soon as a newer epoch is being formed, even while the construction hangs, and Broken when a peer
-    cannot be reached. What was begun is taken apart in the background. Use the group at once: `session.use(group)`.
+    cannot be reached. What was begun is taken apart in the background. Use the group at once: `session.use_group(group)`.
     """
     if backend not in BACKENDS:
         raise ValueError(f"no backend {backend!r}: one of {', '.join(BACKENDS)}")

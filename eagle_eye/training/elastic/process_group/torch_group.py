@@ -62,7 +62,7 @@ class TorchGroup:
         self.device = device
         self._backend: list[Any] = [backend]
         self._news = threading.Condition()
-        self._was_cut = False
+        self._aborted = False
 
     def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> TorchWork:
         options = AllreduceOptions()
@@ -87,16 +87,16 @@ class TorchGroup:
     def receive(self, tensor: "Tensor", frm: int, tag: int) -> TorchWork:
         return self._issue([tensor], lambda backend: backend.recv([tensor], frm, tag))
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         with self._news:
-            if self._was_cut:
+            if self._aborted:
                 return
-            self._was_cut = True
+            self._aborted = True
             self._end()
             self._news.notify_all()
 
     def close(self) -> None:
-        self.cut()
+        self.abort()
         worker_threads().run(self._backend.clear)  # to destroy it lasts as long as an operation that hangs in it
 
     def finish(self, issued: Any) -> None:
@@ -108,7 +108,7 @@ class TorchGroup:
         wait = _Wait(lambda: self._complete(issued), self._news)
         worker_threads().run(wait.run)
         with self._news:
-            self._news.wait_for(lambda: wait.over or self._was_cut)
+            self._news.wait_for(lambda: wait.over or self._aborted)
             self._news.wait_for(lambda: wait.over, GRACE_S)
         self._check()
         if wait.error is not None:
@@ -128,8 +128,8 @@ class TorchGroup:
         return Broken(f"epoch {self.epoch}: {error}")
 
     def _check(self) -> None:
-        if self._was_cut:
-            raise Broken(f"the group of epoch {self.epoch} was cut")
+        if self._aborted:
+            raise Broken(f"the group of epoch {self.epoch} was aborted")
 
     def _complete(self, issued: Any) -> None:
         raise NotImplementedError

@@ -36,7 +36,7 @@ class Accumulator(Gradients):
 
     @property
     def copies(self) -> int:
-        return 1 + self._places
+        return 1 + self._outputs
 
     def require(self, micro_batches: Sequence[int]) -> None:
         super().require(micro_batches)

@@ -46,16 +46,16 @@ class ExactReduction:
         nodes = [nodes_of(each, gradients.total) for each in current]
         _check(nodes, gradients.total)
         reduced[:] = [None] * len(gradients.segments)
-        lent = gradients.lend()
+        lent = gradients.lend_spare()
         try:
-            exchange = _Exchange(group, gradients, nodes, gradients.open_place(), lent)
+            exchange = _Exchange(group, gradients, nodes, gradients.open_output(), lent)
             for index in exchange.run():
-                reduced[index] = exchange.place[gradients.segments[index]]
+                reduced[index] = exchange.output[gradients.segments[index]]
         except BaseException:
-            group.cut()
+            group.abort()
             raise
-        gradients.close_place()
-        gradients.take_back()
+        gradients.close_output()
+        gradients.return_spare()
 
 
 @dataclass(slots=True)
@@ -79,9 +79,9 @@ class _Exchange:
     """One reduction."""
 
     def __init__(
-        self, group: "ProcessGroup", gradients: TreeAccumulator, nodes: Sequence[Sequence[TreeNode]], place: Tensor, room: Tensor | None
+        self, group: "ProcessGroup", gradients: TreeAccumulator, nodes: Sequence[Sequence[TreeNode]], output: Tensor, room: Tensor | None
     ) -> None:
-        self.place = place
+        self.output = output
         self._group, self._vector, self._nodes, self._room = group, gradients.vector, nodes, room
         self._segments, self._sums = gradients.segments, gradients.sums
         self._others = [rank for rank in range(group.world) if rank != group.rank]
@@ -114,11 +114,11 @@ class _Exchange:
         ours = self._slice(segment.index, self._group.rank)
         if ours.start < ours.stop:
             total = combine(self._terms(segment, ours), self._vector.total, _add)
-            self._vector.mean(total.tensor, self.place[ours], ours.start)
+            self._vector.mean(total.tensor, self.output[ours], ours.start)
         segment.arriving.clear()
         for peer in self._others:
             theirs = self._slice(segment.index, peer)
-            self._swap(segment, peer, 2 * segment.index + 1, [self.place[ours]], [self.place[theirs]])
+            self._swap(segment, peer, 2 * segment.index + 1, [self.output[ours]], [self.output[theirs]])
         return segment
 
     def _complete(self, segment: _Segment) -> int:
@@ -151,7 +151,7 @@ class _Exchange:
         """In turns in one part of the vector that was lent, if that suffices."""
         part = 0 if self._room is None else self._room.numel() // _AHEAD
         if self._room is None or elements > part:
-            return torch.empty(elements, dtype=self.place.dtype, device=self.place.device)
+            return torch.empty(elements, dtype=self.output.dtype, device=self.output.device)
         first = index % _AHEAD * part
         return self._room[first : first + elements]
 

@@ -50,11 +50,11 @@ class FastReduction:
         reduced[:] = [None] * len(gradients.segments)
         try:
             for index in flight.land():
-                reduced[index] = flight.place[gradients.segments[index]]
+                reduced[index] = flight.output[gradients.segments[index]]
         except BaseException:
-            group.cut()
+            group.abort()
             raise
-        gradients.close_place()
+        gradients.close_output()
 
 
 class _Flight:
@@ -62,7 +62,7 @@ class _Flight:
 
     def __init__(self, group: "ProcessGroup", gradients: Accumulator) -> None:
         self.group, self._gradients = group, gradients
-        self.place = gradients.open_place()
+        self.output = gradients.open_output()
         self._works: list[tuple[int, Work]] = []
         self._next = len(gradients.segments) - 1
         self._missing = [_parameters_in(gradients, segment) for segment in gradients.segments]
@@ -108,8 +108,8 @@ class _Flight:
 
     def _send(self) -> None:
         span, vector = self._gradients.segments[self._next], self._gradients.vector
-        vector.mean(self._gradients.sum[span], self.place[span], span.start)
-        self._works.append((self._next, self.group.all_reduce(self.place[span], wait=False)))
+        vector.mean(self._gradients.sum[span], self.output[span], span.start)
+        self._works.append((self._next, self.group.all_reduce(self.output[span], wait=False)))
         self._next -= 1
 
 

@@ -91,7 +91,7 @@ class GradientVector:
         flat[micro_batch] = loss
         flat[self.total + micro_batch] = tokens
 
-    def account(self, flat: Tensor) -> MicroBatchStats:
+    def stats(self, flat: Tensor) -> MicroBatchStats:
         """What the slots of a whole sum say."""
         numbers: list[Any] = flat[: 2 * self.total].tolist()
         return MicroBatchStats(tuple(numbers[: self.total]), tuple(map(int, numbers[self.total :])))

@@ -29,8 +29,8 @@ class Gradients(abc.ABC):
         self.done: frozenset[int] = frozenset()
         """Micro-batches that are finished."""
         self._begun: int | None = None
-        self._place: Tensor | None = None
-        self._place_is_torn = False
+        self._output: Tensor | None = None
+        self._output_is_torn = False
 
     @property
     def total(self) -> int:
@@ -76,21 +76,21 @@ class Gradients(abc.ABC):
         if self.done != frozenset(micro_batches):
             raise ValueError(f"finished are the micro-batches {sorted(self.done)}, to be reduced are {sorted(micro_batches)}")
 
-    def open_place(self) -> Tensor:
+    def open_output(self) -> Tensor:
         """The vector that a reduction writes into; what the last one wrote is overwritten.
 
         After one that broke it is another one: a receive that was given up may still write into the old.
         """
-        if self._place is None or self._place_is_torn:
-            self._place = self.vector.new()
-        self._place_is_torn = True
-        return self._place
+        if self._output is None or self._output_is_torn:
+            self._output = self.vector.new()
+        self._output_is_torn = True
+        return self._output
 
-    def close_place(self) -> None:
+    def close_output(self) -> None:
         """Nothing writes into it any more."""
-        self._place_is_torn = False
+        self._output_is_torn = False
 
-    def whole(self, reduced: Sequence[Tensor | None]) -> tuple[Tensor, MicroBatchStats]:
+    def mean_gradient(self, reduced: Sequence[Tensor | None]) -> tuple[Tensor, MicroBatchStats]:
         """The mean gradient of the step, flat in the order of the parameters, and what its micro-batches say of themselves.
 
         `reduced` holds all segments. The gradient lies where it was reduced to: whoever scales it scales `reduced`.
@@ -98,11 +98,11 @@ class Gradients(abc.ABC):
         missing = [index for index, segment in enumerate(reduced) if segment is None]
         if missing or len(reduced) != len(self.segments):
             raise ValueError(f"segments {missing} of {len(self.segments)} are not reduced")
-        place = self._place if self._place is not None else self.open_place()
+        output = self._output if self._output is not None else self.open_output()
         for span, segment in zip(self.segments, reduced, strict=True):
-            if segment is not None and segment.data_ptr() != place[span].data_ptr():
-                place[span].copy_(segment)
-        return place[self.vector.head :], self.vector.account(place)
+            if segment is not None and segment.data_ptr() != output[span].data_ptr():
+                output[span].copy_(segment)
+        return output[self.vector.head :], self.vector.stats(output)
 
     @property
     @abc.abstractmethod
@@ -123,8 +123,8 @@ class Gradients(abc.ABC):
     def _release(self) -> None: ...
 
     @property
-    def _places(self) -> int:
-        return int(self._place is not None)
+    def _outputs(self) -> int:
+        return int(self._output is not None)
 
 
 def detach(parameters: Sequence[Tensor]) -> None:

@@ -34,7 +34,7 @@ class Reduction(Protocol):
         """
 
 
-def arithmetic(name: str, parameters: Sequence[Tensor], total: int) -> tuple[Gradients, Reduction]:
+def make_reduction(name: str, parameters: Sequence[Tensor], total: int) -> tuple[Gradients, Reduction]:
     """"exact": same bits for any number of workers. "fast": overlaps the backward, equal within float tolerance.
 
     `total`: micro-batches of a step over all workers. Raises ConfigError for another name.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
 
-def complete(
+def resume_reduction(
     group: "ProcessGroup", gradients: Gradients, givers: Sequence[int], reduced: list[Tensor | None], *, needs_none: bool = False
 ) -> int:
     """Fill the gaps in `reduced`; returns the bytes that this member received.
@@ -21,7 +21,7 @@ def complete(
     state from elsewhere. Every member of the group calls this. Raises Broken; what is there stays then.
     """
     wanted = _who_wants_what(group, [not needs_none and segment is None for segment in reduced])
-    place = gradients.open_place()
+    output = gradients.open_output()
     works: list[Work] = []
     arriving: list[int] = []
     for index, span in enumerate(gradients.segments):
@@ -29,15 +29,15 @@ def complete(
             if not wanted[taker][index]:
                 continue
             if taker == group.rank:
-                works.append(group.receive(place[span], givers[index], index))
+                works.append(group.receive(output[span], givers[index], index))
                 arriving.append(index)
             elif givers[index] == group.rank:
                 works.append(_give(group, reduced[index], taker, index))
     for work in works:
         work.wait()
-    gradients.close_place()
+    gradients.close_output()
     for index in arriving:
-        reduced[index] = place[gradients.segments[index]]
+        reduced[index] = output[gradients.segments[index]]
     return sum(4 * (gradients.segments[index].stop - gradients.segments[index].start) for index in arriving)
 
 

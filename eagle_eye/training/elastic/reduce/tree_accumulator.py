@@ -41,14 +41,14 @@ class TreeAccumulator(Gradients):
 
     @property
     def copies(self) -> int:
-        return len(self._sums) + len(self._spare) + self._places + int(self._begun is not None)
+        return len(self._sums) + len(self._spare) + self._outputs + int(self._begun is not None)
 
-    def lend(self) -> Tensor | None:
-        """A vector that is not in use, as room for a reduction; `take_back` it if nothing writes into it any more."""
+    def lend_spare(self) -> Tensor | None:
+        """A vector that is not in use, as room for a reduction; `return_spare` it if nothing writes into it any more."""
         self._lent = self._spare.pop() if self._spare else None
         return None if self._lent is None else self._lent.flat
 
-    def take_back(self) -> None:
+    def return_spare(self) -> None:
         """What was lent is free again."""
         if self._lent is not None:
             self._spare.append(self._lent)

@@ -85,7 +85,7 @@ class SessionStore(Store):  # type: ignore[misc]  # torch has no types here
     def _ask(
         self, op: str, keys: list[str], values: list[bytes] | None = None, timeout_s: float | None = None
     ) -> list[bytes]:
-        answer = self._session.ask(
+        answer = self._session.ask_store(
             self._epoch,
             self._timeout_s if timeout_s is None else timeout_s,
             op=op,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-def foreseen(optimizer: "Optimizer") -> "dict[Tensor, dict[str, Any]]":
+def state_shapes(optimizer: "Optimizer") -> "dict[Tensor, dict[str, Any]]":
     """Parameter → its state after a step, tensors of it without content. The optimizer stays as it is.
 
     Empty for an optimizer that is not one of torch's (its step may do anything), and for one that cannot do a step

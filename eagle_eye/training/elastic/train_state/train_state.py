@@ -18,7 +18,7 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.training import state_tree
 
 from . import tensor_bytes
-from .optimizer_state_shapes import foreseen
+from .optimizer_state_shapes import state_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -73,13 +73,13 @@ class TrainState:
     ) -> None:
         self.step = 0
         """First step still to do that the state is for; whoever applies a step counts it up."""
-        self.whole = True
+        self.is_complete = True
         """False from the first byte that is overwritten by another worker's state to the last that was verified."""
         self._layers, self._optimizer, self._scheduler = list(layers), optimizer, scheduler
         self._masters = masters or {}
         self._parameters = _parameters_of(self._layers)
         self._buffers = _buffers_of(self._layers)
-        self._foreseen: dict[tuple[Tensor, str], Tensor] = {}
+        self._preallocated: dict[tuple[Tensor, str], Tensor] = {}
         self._check()
 
     @property
@@ -96,7 +96,7 @@ class TrainState:
         """The state of one layer."""
         return LayerState(index, tuple(NamedTensor(name, tensor) for name, tensor in self._tensors(index)))
 
-    def skeleton(self, index: int) -> LayerSchema:
+    def schema(self, index: int) -> LayerSchema:
         """What another worker must know of a layer to make room for it."""
         return {
             "tensors": [
@@ -106,41 +106,41 @@ class TrainState:
             "optimizer": {name: rest for name, (_, rest) in self._optimizer_state(index).items()},
         }
 
-    def make_room(self, index: int, skeleton: LayerSchema) -> LayerState:
-        """The layer as `skeleton` says it is elsewhere, with optimizer state of any content where there was none.
+    def allocate(self, index: int, schema: LayerSchema) -> LayerState:
+        """The layer as `schema` says it is elsewhere, with optimizer state of any content where there was none.
 
         Raises ConfigError if the other worker's model or optimizer is another one.
         """
         held = {entry.name: entry.tensor for entry in self.layer(index).entries}
-        wanted = {name: (dtype, tuple(shape), on_host) for name, dtype, shape, on_host in skeleton["tensors"]}
+        wanted = {name: (dtype, tuple(shape), on_host) for name, dtype, shape, on_host in schema["tensors"]}
         for name, parameter in self._parameters[index]:
-            self._make_optimizer_state(name, parameter, held, wanted, skeleton["optimizer"].get(name))
+            self._make_optimizer_state(name, parameter, held, wanted, schema["optimizer"].get(name))
         layer = self.layer(index)
         ours = [[entry.name, _name_of(entry.tensor.dtype), list(entry.tensor.shape)] for entry in layer.entries]
-        theirs = [each[:3] for each in skeleton["tensors"]]
+        theirs = [each[:3] for each in schema["tensors"]]
         if ours != theirs:
             raise ConfigError(_difference(index, ours, theirs))
         return layer
 
-    def foresee(self) -> "list[Tensor]":
-        """Take memory for the optimizer state that `make_room` will be asked for, as far as that is known; returns it.
+    def preallocate(self) -> "list[Tensor]":
+        """Take memory for the optimizer state that `allocate` will be asked for, as far as that is known; returns it.
 
-        It is no state yet: the optimizer has none before and after. What is not needed goes with `forget`.
+        It is no state yet: the optimizer has none before and after. What is not needed goes with `drop_preallocated`.
         """
         import torch
 
-        for parameter, state in foreseen(self._optimizer).items():
+        for parameter, state in state_shapes(self._optimizer).items():
             tensors, _ = _taken_apart(state, "the optimizer's state")
             for place, tensor in tensors.items():
                 if tensor.device.type == "meta":
-                    self._foreseen[parameter, place.removeprefix(_AT)] = torch.empty_like(tensor, device=parameter.device)
-        return list(self._foreseen.values())
+                    self._preallocated[parameter, place.removeprefix(_AT)] = torch.empty_like(tensor, device=parameter.device)
+        return list(self._preallocated.values())
 
-    def forget(self) -> None:
-        """Give back what was taken by `foresee` and is not used."""
-        self._foreseen.clear()
+    def drop_preallocated(self) -> None:
+        """Give back what was taken by `preallocate` and is not used."""
+        self._preallocated.clear()
 
-    def rest(self) -> dict[str, Any]:
+    def global_state(self) -> dict[str, Any]:
         """What belongs to no layer, as a JSON value."""
         scheduler = self._scheduler.state_dict() if self._scheduler is not None else {}
         groups = [{key: value for key, value in group.items() if key != "params"} for group in self._optimizer.param_groups]
@@ -151,7 +151,7 @@ class TrainState:
             "scheduler": _plain({key: value for key, value in scheduler.items() if not callable(value)}, "the scheduler"),
         }
 
-    def adopt(self, rest: Mapping[str, Any]) -> None:
+    def load_global_state(self, rest: Mapping[str, Any]) -> None:
         """Take over another worker's rest."""
         ours, theirs = self._optimizer.param_groups, rest["groups"]
         if len(ours) != len(theirs):
@@ -168,20 +168,20 @@ class TrainState:
         layers = self.layers
         return {
             "tensors": [{entry.name: entry.tensor.detach() for entry in layer.entries} for layer in layers],
-            "skeletons": [self.skeleton(layer.index) for layer in layers],
-            "rest": self.rest(),
+            "schemas": [self.schema(layer.index) for layer in layers],
+            "global": self.global_state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> int:
         """Take over what `state` gave; returns the bytes. Raises ConfigError if it is another model's."""
         if len(state["tensors"]) != len(self._layers):
             raise ConfigError(f"the state has {len(state['tensors'])} layers, this worker's model {len(self._layers)}")
-        self.whole = False
-        for index, (tensors, skeleton) in enumerate(zip(state["tensors"], state["skeletons"], strict=True)):
-            for entry in self.make_room(index, skeleton).entries:
+        self.is_complete = False
+        for index, (tensors, schema) in enumerate(zip(state["tensors"], state["schemas"], strict=True)):
+            for entry in self.allocate(index, schema).entries:
                 entry.tensor.detach().copy_(tensors[entry.name])
-        self.adopt(state["rest"])
-        self.whole = True
+        self.load_global_state(state["global"])
+        self.is_complete = True
         return sum(self.bytes_per_layer)
 
     def digest(self) -> str:
@@ -230,7 +230,7 @@ class TrainState:
         prefix = f"{name}:"
         places = {each.removeprefix(prefix): sort for each, sort in wanted.items() if each.startswith(prefix)}
         key = self._key(parameter)
-        ready = {place: self._foreseen.pop((key, place), None) for place in places}
+        ready = {place: self._preallocated.pop((key, place), None) for place in places}
         made = {_AT + place: _room(held.get(prefix + place, ready[place]), key, *sort) for place, sort in places.items()}
         self._optimizer.state[key] = state_tree.put_together(made, rest)
 

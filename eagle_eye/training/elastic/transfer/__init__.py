@@ -1,0 +1,1 @@
+"""State transfer between workers: offers and choices, transports, verification."""

@@ -1,7 +1,7 @@
 """Small messages between two workers of a group: a JSON value, with its length and checksum.
 
-A note is one message of fixed size, so that the other end needs to know nothing before; a long one goes on in a
-second message.
+A message has a fixed size, so that the receiver need not know its length before; a long one is continued in a second
+message.
 """
 
 import json
@@ -24,12 +24,12 @@ _ROOM = FIRST_BYTES - _HEAD.size
 
 
 def device_of(group: "ProcessGroup") -> str:
-    """Where tensors must lie that go over the group: NCCL carries those of a GPU alone."""
+    """Device of tensors that go over the group: NCCL carries those of a GPU only."""
     return str(getattr(group, "device", "cpu"))
 
 
 def send(group: "ProcessGroup", value: Any, to: int, tag: int) -> "list[tuple[Work, Tensor]]":
-    """Begin to send; wait for the works before the group is left. Uses tag and tag + 1."""
+    """Start to send; wait for the returned works before the group is closed. Uses tag and tag + 1."""
     text = json.dumps(value, separators=(",", ":")).encode()
     first = (_HEAD.pack(len(text), zlib.crc32(text)) + text[:_ROOM]).ljust(FIRST_BYTES, b"\0")
     parts = [first, text[_ROOM:]] if len(text) > _ROOM else [first]
@@ -38,7 +38,7 @@ def send(group: "ProcessGroup", value: Any, to: int, tag: int) -> "list[tuple[Wo
 
 
 def receive(group: "ProcessGroup", frm: int, tag: int) -> Any:
-    """Wait for the note that `frm` sends under this tag. Raises Broken, also for a note that was changed on its way."""
+    """Wait for the message that rank `frm` sends under this tag. Raises Broken if the peer is gone or the message was changed on its way."""
     first = _receive(group, FIRST_BYTES, frm, tag)
     length, checksum = _HEAD.unpack(first[: _HEAD.size])
     text = first[_HEAD.size : _HEAD.size + length]

@@ -1,7 +1,7 @@
 """A few slots of memory that two processes of a node share, for where one may not read the other's.
 
 The memory has no name in any directory (memfd_create(2)); the other process finds it among the first one's open files
-in /proc. So there is nothing to sweep: it is gone when both have closed it or ended, however they ended.
+in /proc. So nothing has to be cleaned up: it is gone when both have closed it or ended, in whatever way.
 """
 
 import mmap

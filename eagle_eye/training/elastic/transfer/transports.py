@@ -1,11 +1,11 @@
-"""The ways from a worker's memory into another's, for one giver and one taker.
+"""Transports: how the chunks of a layer get from one worker's memory into another's, for one sender and one receiver.
 
-memory     the taker reads the giver's memory itself; nothing goes over the group
-segment    the giver fills slots of memory that both share, and says over the group when
-group      over the group, where the two have no memory in common
+remote_memory     the receiver reads the sender's memory itself; nothing goes over the group
+shared_memory     the sender fills slots of memory that both share, and sends one byte over the group for each
+group             over the process group, where the two processes have no memory in common
 
-A chunk's way has two halves: what `give` and `take` begin is ended by the function they return. So several chunks
-can be under way at once.
+`send` and `receive` start the transfer of a chunk and return a function that waits for its end, so that several chunks
+can be in flight at once.
 """
 
 import threading
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from eagle_eye.errors import Broken
-from eagle_eye.training.elastic.train_state.layer_chunks import LayerBytes
 
 from . import remote_memory
+from .layer_buffers import LayerBytes
 from .p2p_messages import device_of
 from .shared_memory import SLOTS, SharedMemory
 
@@ -26,27 +26,29 @@ if TYPE_CHECKING:
 
     from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work
 
-NAMES = ("memory", "segment", "group")
-"""Nearest first."""
+NAMES = ("remote_memory", "shared_memory", "group")
+"""Fastest first."""
 _DATA, _FREE = 1 << 24, 1 << 25
-"""First tags; a chunk's position among the pair's is added."""
+"""First tags; the position of a chunk among those of its pair is added."""
 
 End = Callable[[], None]
 
 
 class Transport(Protocol):
-    """For the chunks between this worker and one other, in the order of their positions 0, 1, ..."""
+    """Carries the chunks between this worker and one other, in the order of their positions 0, 1, ..."""
 
     def may_wait(self, position: int) -> bool:
-        """Whether to begin to give this chunk may have to wait for the taker."""
+        """Whether `send` of this chunk may block until the receiver has emptied a slot."""
 
-    def give(self, position: int, content: LayerBytes, number: int) -> End: ...
+    def send(self, position: int, content: LayerBytes, number: int) -> End:
+        """Start to send chunk `number` of a layer. The returned function raises Broken if the peer is gone."""
 
-    def take(self, position: int, content: LayerBytes, number: int) -> End: ...
+    def receive(self, position: int, content: LayerBytes, number: int) -> End:
+        """Start to receive chunk `number` of a layer; it is there once the returned function returns. That one raises Broken."""
 
 
 class GroupTransport:
-    """Each chunk is a message."""
+    """Each chunk is one message of the process group."""
 
     def __init__(self, group: "ProcessGroup", peer: int) -> None:
         self._group, self._peer, self._device = group, peer, device_of(group)
@@ -54,20 +56,20 @@ class GroupTransport:
     def may_wait(self, position: int) -> bool:  # noqa: ARG002 - the group takes any number of messages
         return False
 
-    def give(self, position: int, content: LayerBytes, number: int) -> End:
+    def send(self, position: int, content: LayerBytes, number: int) -> End:
         import torch
 
         parts = content.parts(number)
         data = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self._device)
         work = self._group.send(data, self._peer, _DATA + position)
-        content.check(number)
+        content.hash_chunk(number)
 
         def end(_kept: "Tensor" = data) -> None:
             work.wait()
 
         return end
 
-    def take(self, position: int, content: LayerBytes, number: int) -> End:
+    def receive(self, position: int, content: LayerBytes, number: int) -> End:
         import torch
 
         parts = content.parts(number)
@@ -79,56 +81,56 @@ class GroupTransport:
             work.wait()
             if not in_place:
                 _copy(data, parts)
-            content.check(number)
+            content.hash_chunk(number)
 
         return end
 
 
 class SharedMemoryTransport:
-    """Each chunk goes into the next slot; over the group goes one byte when it is filled and one when it is free."""
+    """Each chunk goes into the next slot; one byte goes over the group when the slot is filled and one when it is free."""
 
-    def __init__(self, group: "ProcessGroup", peer: int, segment: SharedMemory, chunks: int) -> None:
-        self._group, self._peer, self._segment, self._chunks = group, peer, segment, chunks
-        self._told: list[tuple[Work, Tensor]] = []
+    def __init__(self, group: "ProcessGroup", peer: int, shared_memory: SharedMemory, chunks: int) -> None:
+        self._group, self._peer, self._memory, self._chunks = group, peer, shared_memory, chunks
+        self._sent: list[tuple[Work, Tensor]] = []
 
     def may_wait(self, position: int) -> bool:
         return position >= SLOTS
 
-    def give(self, position: int, content: LayerBytes, number: int) -> End:
+    def send(self, position: int, content: LayerBytes, number: int) -> End:
         import torch
 
         if self.may_wait(position):
-            self._hear(_FREE + position - SLOTS).wait()
+            self._receive_byte(_FREE + position - SLOTS).wait()
         parts = content.parts(number)
-        torch.cat(parts, out=self._segment.slot(position, sum(part.numel() for part in parts)))
-        content.check(number)
-        work, byte = self._tell(_DATA + position)
+        torch.cat(parts, out=self._memory.slot(position, sum(part.numel() for part in parts)))
+        content.hash_chunk(number)
+        work, byte = self._send_byte(_DATA + position)
 
         def end(_kept: "Tensor" = byte) -> None:
             work.wait()
 
         return end
 
-    def take(self, position: int, content: LayerBytes, number: int) -> End:
-        heard = self._hear(_DATA + position)
+    def receive(self, position: int, content: LayerBytes, number: int) -> End:
+        filled = self._receive_byte(_DATA + position)
 
         def end() -> None:
-            heard.wait()
+            filled.wait()
             parts = content.parts(number)
-            _copy(self._segment.slot(position, sum(part.numel() for part in parts)), parts)
-            content.check(number)
+            _copy(self._memory.slot(position, sum(part.numel() for part in parts)), parts)
+            content.hash_chunk(number)
             if position + SLOTS < self._chunks:
-                self._told.append(self._tell(_FREE + position))
+                self._sent.append(self._send_byte(_FREE + position))
 
         return end
 
-    def _tell(self, tag: int) -> "tuple[Work, Tensor]":
+    def _send_byte(self, tag: int) -> "tuple[Work, Tensor]":
         import torch
 
         byte = torch.ones(1, dtype=torch.uint8, device=device_of(self._group))
         return self._group.send(byte, self._peer, tag), byte
 
-    def _hear(self, tag: int) -> "Work":
+    def _receive_byte(self, tag: int) -> "Work":
         import torch
 
         return self._group.receive(torch.empty(1, dtype=torch.uint8, device=device_of(self._group)), self._peer, tag)
@@ -136,30 +138,30 @@ class SharedMemoryTransport:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRead:
-    """A chunk to be read, and where its pieces lie in the giver's memory."""
+    """A chunk to be read, and the addresses of its pieces in the sender's memory."""
 
     content: LayerBytes
     number: int
     addresses: list[int]
 
 
-def read(pid: int, readings: Iterator[RemoteRead], threads: int, check: Callable[[], None]) -> None:
+def read_remote(pid: int, reads: Iterator[RemoteRead], threads: int, check: Callable[[], None]) -> None:
     """Read chunks out of another process with some threads; `check` may raise between any two of them.
 
     Raises Broken if the process has ended, OSError where its memory is no longer there.
     """
     lock, over = threading.Lock(), threading.Event()
 
-    def following() -> RemoteRead | None:
+    def next_read() -> RemoteRead | None:
         with lock:
-            return None if over.is_set() else next(readings, None)
+            return None if over.is_set() else next(reads, None)
 
     def work() -> None:
         try:
-            while (reading := following()) is not None:
+            while (read := next_read()) is not None:
                 check()
-                remote_memory.read(pid, reading.addresses, reading.content.parts(reading.number))
-                reading.content.check(reading.number)
+                remote_memory.read(pid, read.addresses, read.content.parts(read.number))
+                read.content.hash_chunk(read.number)
         except BaseException:
             over.set()  # the others stop after the chunk they are at
             raise

@@ -44,7 +44,7 @@ def test_workers_that_were_held_for_too_long_are_no_longer_counted_on(tmp_path: 
         )  # fmt: skip
         await node.sessions.start()
         session = await asyncio.to_thread(LauncherSession.connect, str(settings.elastic_socket), NAME, os.getpid())
-        session.enter(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
+        session.join(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
         async with asyncio.timeout(5):
             assert (await told.get())[0] == "entered"
             node.hold(give_up)

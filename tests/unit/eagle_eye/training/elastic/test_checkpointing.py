@@ -10,7 +10,7 @@ from eagle_eye.training import checkpoint
 from eagle_eye.training.elastic import checkpointing
 from eagle_eye.training.elastic.checkpointing import Checkpointing
 from fakes.full_disk import file_size_limit
-from fakes.transfer_processes import inventory
+from fakes.transfer_processes import train_state
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_waits_for_room_and_says_what_it_needs(tmp_path: Path) -> None:
     checkpoint.save({"weight": torch.ones(3)}, 1, tmp_path)
-    ours = inventory(0, steps=2, width=60)
+    ours = train_state(0, steps=2, width=60)
     said: list[tuple[str, str]] = []
 
     def say(why: str, path: str) -> None:
@@ -37,7 +37,7 @@ def test_it_waits_for_room_and_says_what_it_needs(tmp_path: Path) -> None:
     assert " are free. " in why
     assert "the newest checkpoint there is that of step 1" in why
     assert said[-1] == ("", str(path))
-    found = inventory(1, width=60)
+    found = train_state(1, width=60)
     Checkpointing(0, tmp_path).load(found)
     assert (found.step, found.digest()) == (2, ours.digest())
 
@@ -52,6 +52,6 @@ def test_a_folder_that_cannot_be_made_is_named_too(tmp_path: Path) -> None:
         if why and wall.is_file():
             wall.unlink()
 
-    assert Checkpointing(0, wall / "kept").keep(inventory(0, steps=1), say).exists()
+    assert Checkpointing(0, wall / "kept").keep(train_state(0, steps=1), say).exists()
     assert f"cannot be saved to {wall / 'kept'}: Not a directory" in next(filter(None, said))
     assert "there is no older checkpoint" in next(filter(None, said))

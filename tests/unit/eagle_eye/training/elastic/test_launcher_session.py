@@ -13,8 +13,7 @@ from eagle_eye.errors import Ended, Fenced, FencedOut, Halted, LauncherLost, Wir
 from eagle_eye.training.elastic.epoch_protocol import EpochAssignment, HeldState, read_assignment
 from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.training.elastic.local_session import LocalSession
-from eagle_eye.training.elastic.process_group.process_group import form
-from eagle_eye.training.elastic.process_group.single import SingleProcessGroup
+from eagle_eye.training.elastic.process_group.process_group import SingleProcessGroup, form
 from fakes.launcher_sessions import FakeLauncher, even_plan
 
 PATIENCE_S = 30.0
@@ -34,7 +33,7 @@ def connect(launcher: FakeLauncher) -> Iterator[Callable[..., LauncherSession]]:
         session = LauncherSession.connect(launcher.path, worker, os.getpid())
         sessions.append(session)
         session.held_state = lambda: held_state or HeldState(step=7, done=(1, 2), phase="computing", fresh=False)
-        session.enter(epoch=0, step=7, micro_batches=4, segments=1, layers=[10, 20], fresh=False)
+        session.join(epoch=0, step=7, micro_batches=4, segments=1, layers=[10, 20], fresh=False)
         launcher.entered(worker)
         return session
 
@@ -65,14 +64,14 @@ class Background:
 
 
 class Watched:
-    """A group that tells whether it was cut."""
+    """A group that tells whether it was aborted."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.cuts = 0
         self.closed = 0
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self.cuts += 1
 
     def close(self) -> None:
@@ -82,12 +81,12 @@ class Watched:
 def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()  # this thread is the main one, and never comes back to the session
     group = Watched(1)
-    session.use(group)
+    session.use_group(group)
     launcher.fence(2, "a")
     held = launcher.hear("held_state", "a", epoch=2)
     assert (held["step"], held["done"], held["phase"], held["fresh"]) == (7, [1, 2], "computing", False)
     assert group.cuts == 1
-    assert session.pending == 2
+    assert session.fenced_epoch == 2
     with pytest.raises(Fenced) as raised:
         session.check(1)
     assert raised.value.epoch == 2
@@ -96,7 +95,7 @@ def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: FakeLauncher,
 
 def test_a_group_of_the_new_epoch_is_not_cut_by_its_own_fence(launcher: FakeLauncher, connect: Any) -> None:
     session, group = connect(), Watched(2)
-    session.use(group)
+    session.use_group(group)
     launcher.fence(2, "a")
     launcher.hear("held_state", "a", epoch=2)
     assert group.cuts == 0
@@ -106,14 +105,14 @@ def test_a_group_that_comes_too_late_is_cut_when_it_is_taken_into_use(launcher: 
     session, late = connect(), Watched(1)
     launcher.fence(2, "a")
     launcher.hear("held_state", "a", epoch=2)
-    session.use(late)
+    session.use_group(late)
     assert late.cuts == 1
 
 
 def test_the_group_before_is_closed_when_another_is_used(connect: Any) -> None:
     session, first, second = connect(), Watched(1), Watched(2)
-    session.use(first)
-    session.use(second)
+    session.use_group(first)
+    session.use_group(second)
     assert (first.closed, second.closed) == (1, 0)
 
 
@@ -138,7 +137,7 @@ def test_a_commit_that_was_entered_is_told_until_the_step_is_over(launcher: Fake
 def test_a_commit_that_broke_is_forgotten_with_its_group(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     assert session.may_commit(1)
-    session.use(Watched(2))
+    session.use_group(Watched(2))
     launcher.fence(3, "a")
     assert launcher.hear("held_state", "a", epoch=3)["phase"] == "computing"
 
@@ -155,18 +154,18 @@ def test_the_holding_is_taken_under_the_lock(launcher: FakeLauncher, connect: An
 
 def test_a_soft_fence_waits_for_the_boundary_and_cuts_nothing(launcher: FakeLauncher, connect: Any) -> None:
     session, group = connect(), Watched(1)
-    session.use(group)
+    session.use_group(group)
     launcher.fence(2, "a", soft=True)
-    session.ask(1, PATIENCE_S, op="count", keys=["1/"], values=[])  # the fence was heard by now
-    assert session.soft == 2
-    assert session.pending == -1
+    session.ask_store(1, PATIENCE_S, op="count", keys=["1/"], values=[])  # the fence was heard by now
+    assert session.soft_epoch == 2
+    assert session.fenced_epoch == -1
     assert launcher.all_heard("held_state") == []
     assert session.may_commit(1)
-    session.at_boundary(HeldState(step=8, phase="idle", fresh=False))
+    session.answer_soft_fence(HeldState(step=8, phase="idle", fresh=False))
     assert launcher.hear("held_state", "a", epoch=2)["step"] == 8
     assert group.cuts == 0
-    session.at_boundary(HeldState(step=9, phase="idle", fresh=False))
-    session.ask(2, PATIENCE_S, op="count", keys=["1/"], values=[])
+    session.answer_soft_fence(HeldState(step=9, phase="idle", fresh=False))
+    session.ask_store(2, PATIENCE_S, op="count", keys=["1/"], values=[])
     assert len(launcher.all_heard("held_state")) == 1
 
 
@@ -186,7 +185,7 @@ def test_a_soft_fence_waits_for_the_boundary_of_the_epoch_that_the_worker_is_cal
     orders = even_plan(2, {"a": launcher.hear("held_state", "a", epoch=2)}, {"a": launcher.hear("join", "a")})
     launcher.regroup(orders)
     assert waiting.result() == orders["a"]
-    session.ask(2, PATIENCE_S, op="count", keys=["2/"], values=[])
+    session.ask_store(2, PATIENCE_S, op="count", keys=["2/"], values=[])
     assert launcher.all_heard("held_state", epoch=3) == []
 
 
@@ -212,10 +211,10 @@ def test_what_ends_the_work_ends_every_wait(
     launcher: FakeLauncher, connect: Any, kind: str, words: Any, raised: Any
 ) -> None:
     session, group = connect(), Watched(1)
-    session.use(group)
+    session.use_group(group)
     waits = [
         Background(lambda: session.next_assignment(0)),
-        Background(lambda: session.ask(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
+        Background(lambda: session.ask_store(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
         Background(lambda: session.wait_until(1, lambda: False)),
     ]
     launcher.say("a", kind, **words)
@@ -232,7 +231,7 @@ def test_who_was_fenced_out_may_enter_again(launcher: FakeLauncher, connect: Any
     session = connect()
     launcher.say("a", "fenced", reason="stalled")
     assert isinstance(Background(lambda: session.next_assignment(0)).result(), FencedOut)
-    session.enter(epoch=1, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
+    session.join(epoch=1, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
     launcher.hear("join", "a", fresh=True)
     launcher.form(2, "a")
     assert session.next_assignment(1).epoch == 2
@@ -242,14 +241,14 @@ def test_every_wait_ends_with_the_launcher(launcher: FakeLauncher, connect: Any)
     session = connect()
     waits = [
         Background(lambda: session.next_assignment(0)),
-        Background(lambda: session.ask(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
+        Background(lambda: session.ask_store(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
     ]
     launcher.close()
     for wait in waits:
         assert isinstance(wait.result(), LauncherLost)
         assert "launcher" in str(wait.result())
     session.check(1)  # an established group goes on
-    session.tell("resumed", epoch=1, step=1)
+    session.send("resumed", epoch=1, step=1)
 
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
@@ -277,12 +276,12 @@ def test_what_is_no_assignment_is_refused() -> None:
 
 def test_alone_is_an_epoch_of_one() -> None:
     session = LocalSession()
-    session.enter(epoch=0, step=3, micro_batches=2, segments=1, layers=[8], fresh=True)
+    session.join(epoch=0, step=3, micro_batches=2, segments=1, layers=[8], fresh=True)
     regroup = session.next_assignment(0)
     assert (regroup.world, regroup.step, regroup.current, regroup.source) == (1, 3, ((0, 1),), "checkpoint")
     group = form(session, regroup)
     assert isinstance(group, SingleProcessGroup)
-    session.use(group)
+    session.use_group(group)
     assert session.may_commit(regroup.epoch)
     with pytest.raises(Ended):
         session.next_assignment(regroup.epoch)

@@ -28,12 +28,12 @@ class Pair:
         self.sessions = {name: LauncherSession.connect(launcher.path, name, os.getpid()) for name in NAMES}
         self.threads = ThreadPoolExecutor(2)
         for session in self.sessions.values():
-            session.enter(epoch=0, step=0, micro_batches=2, segments=1, layers=[], fresh=True)
+            session.join(epoch=0, step=0, micro_batches=2, segments=1, layers=[], fresh=True)
 
     def meet(self, name: str, epoch: int) -> nccl.NcclGroup:
         session = self.sessions[name]
         group = nccl.form(session, session.next_assignment(epoch - 1), cuda_runtime=lambda: self.borders[name])
-        session.use(group)
+        session.use_group(group)
         return group
 
     def form(self, epoch: int) -> list[nccl.NcclGroup]:

@@ -22,8 +22,7 @@ from eagle_eye.training import messages
 from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
 from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.training.elastic.process_group import gloo
-from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, form
-from eagle_eye.training.elastic.process_group.single import SingleProcessGroup
+from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, SingleProcessGroup, form
 from eagle_eye.training.elastic.process_group.torch_group import TorchGroup
 from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
 from eagle_eye.training.elastic.rendezvous.session_store import SessionStore
@@ -40,7 +39,7 @@ class Party:
         self.sessions = {name: LauncherSession.connect(launcher.path, name, os.getpid()) for name in names}
         self.threads = ThreadPoolExecutor(len(names))
         for session in self.sessions.values():
-            session.enter(epoch=0, step=0, micro_batches=3, segments=1, layers=[], fresh=True)
+            session.join(epoch=0, step=0, micro_batches=3, segments=1, layers=[], fresh=True)
         launcher.entered(*names)
 
     def each(self, act: Callable[[LauncherSession], Any], *names: str) -> dict[str, "Future[Any]"]:
@@ -60,7 +59,7 @@ class Party:
 
 def meet(session: LauncherSession, epoch: int) -> ProcessGroup:
     group = form(session, session.next_assignment(epoch - 1))
-    session.use(group)
+    session.use_group(group)
     return group
 
 
@@ -145,10 +144,10 @@ def test_a_fence_frees_who_is_stuck_and_the_next_group_works(party: Party) -> No
 
 def test_a_group_that_was_cut_says_so_at_once_and_again(party: Party) -> None:
     group = party.form(1)["a"]
-    group.cut()
-    group.cut()
+    group.abort()
+    group.abort()
     for act in (lambda: group.all_reduce(torch.ones(2)), lambda: group.broadcast(torch.ones(2), 0)):
-        with pytest.raises(Broken, match="the group of epoch 1 was cut"):
+        with pytest.raises(Broken, match="the group of epoch 1 was aborted"):
             act()
 
 
@@ -156,7 +155,7 @@ def test_sending_without_end_is_freed_too(party: Party) -> None:
     groups = party.form(1)
     waiting = groups["a"].receive(torch.empty(2), 1, 3)
     stuck = party.threads.submit(waiting.wait)
-    groups["a"].cut()
+    groups["a"].abort()
     with pytest.raises(Broken):
         stuck.result(30)
 
@@ -167,7 +166,7 @@ def test_a_cut_leaves_every_other_socket_alone(party: Party) -> None:
         groups = party.form(1)
         after = (socket.create_connection(server.getsockname()), server.accept()[0])
         for group in groups.values():
-            group.cut()
+            group.abort()
         for each in (*before, *after):
             with pytest.raises(BlockingIOError):  # neither end, which would be told at once, nor data
                 each.recv(1, socket.MSG_DONTWAIT)
@@ -176,7 +175,7 @@ def test_a_cut_leaves_every_other_socket_alone(party: Party) -> None:
             assert other.recv(10) == b"still here"
         for each in (*before, *after):
             each.close()
-    assert party.sessions["a"].ask(1, 30.0, op="count", keys=["1/"], values=[])["ok"]
+    assert party.sessions["a"].ask_store(1, 30.0, op="count", keys=["1/"], values=[])["ok"]
 
 
 def test_after_a_cut_no_socket_of_the_group_is_kept(party: Party) -> None:
@@ -188,7 +187,7 @@ def test_after_a_cut_no_socket_of_the_group_is_kept(party: Party) -> None:
         gone += [weakref.ref(group._backend[0]) for group in formed]  # type: ignore[attr-defined]
     assert all(group._sockets for group in groups[-3:])  # type: ignore[attr-defined]
     for session in party.sessions.values():
-        session.use(None)
+        session.use_group(None)
     assert not any(group._sockets for group in groups)  # type: ignore[attr-defined]
     until(lambda: all(each() is None for each in gone), "the end of all backends")
 
@@ -256,7 +255,7 @@ def test_a_group_of_one_needs_nobody() -> None:
     assert (tensor.tolist(), outputs[0].tolist()) == ([1.0, 1.0], [1.0, 1.0])
     with pytest.raises(ValueError, match="rank 1"):
         group.send(tensor, 1, 0)
-    group.cut()
+    group.abort()
     with pytest.raises(Broken):
         group.all_reduce(tensor)
 
@@ -310,8 +309,8 @@ def test_an_operation_that_torch_never_ends_holds_nobody_up() -> None:
     group = Lossy(Silent(), epoch=3, rank=0, world=2, device="cpu")
     with ThreadPoolExecutor(1) as threads:
         stuck = threads.submit(group.all_reduce, torch.ones(1))
-        group.cut()
-        with pytest.raises(Broken, match="the group of epoch 3 was cut"):
+        group.abort()
+        with pytest.raises(Broken, match="the group of epoch 3 was aborted"):
             stuck.result(30)
     release.set()
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagle_eye.errors import Broken
-from eagle_eye.training.elastic.commit import commit
 from eagle_eye.training.elastic.model import TrainedModel
 from eagle_eye.training.elastic.reduce.exact import ExactReduction
-from eagle_eye.training.elastic.reduce.resume_reduction import complete
+from eagle_eye.training.elastic.reduce.resume_reduction import resume_reduction
 from eagle_eye.training.elastic.reduce.summation_tree import TreeNode, combine, nodes_of, slices
 from eagle_eye.training.elastic.reduce.tree_accumulator import TreeAccumulator
+from eagle_eye.training.elastic.step import commit
 from fakes.group_threads import Killed, group_of, together
 from fakes.reference_training import RECIPES, Recipe, digest, train
 
@@ -59,10 +59,10 @@ class Worker:
         ExactReduction().reduce(group, self.gradients, current, self.reduced)
 
     def apply(self) -> float:
-        mean, account = self.gradients.whole(self.reduced)
+        mean, stats = self.gradients.mean_gradient(self.reduced)
         self.trained.apply(mean)
         self.gradients.clear()
-        return account.loss
+        return stats.loss
 
     @property
     def digest(self) -> str:
@@ -289,11 +289,11 @@ def test_segments_that_only_some_hold_are_handed_over_and_nothing_is_computed_ag
     givers = [index % 2 for index in range(len(workers[0].reduced))]
     for rank, worker in enumerate(survivors):
         worker.reduced = [segment if giver == rank else None for segment, giver in zip(worker.reduced, givers, strict=True)]
-        worker.gradients.open_place()  # as a reduction does that breaks
+        worker.gradients.open_output()  # as a reduction does that breaks
     fresh = Worker(recipe)
     group = group_of(3)
-    calls = [partial(complete, group[rank], worker.gradients, givers, worker.reduced) for rank, worker in enumerate(survivors)]
-    calls.append(partial(complete, group[2], fresh.gradients, givers, fresh.reduced, needs_none=True))
+    calls = [partial(resume_reduction, group[rank], worker.gradients, givers, worker.reduced) for rank, worker in enumerate(survivors)]
+    calls.append(partial(resume_reduction, group[2], fresh.gradients, givers, fresh.reduced, needs_none=True))
     received = together(calls)
     assert received[2] == 0
     assert sum(received) == survivors[0].gradients.vector.bytes

@@ -13,7 +13,7 @@ from eagle_eye.errors import Broken, ConfigError
 from eagle_eye.training.elastic.model import TrainedModel
 from eagle_eye.training.elastic.reduce.accumulator import Accumulator
 from eagle_eye.training.elastic.reduce.fast import FastReduction
-from eagle_eye.training.elastic.reduce.reduction import arithmetic
+from eagle_eye.training.elastic.reduce.reduction import make_reduction
 from eagle_eye.training.elastic.reduce.summation_tree import slices
 from fakes.group_threads import Killed, Member, group_of, together
 from fakes.reference_training import RECIPES, Recipe, Sequential
@@ -55,10 +55,10 @@ class Worker:
         self.reduction.reduce(group, self.gradients, current, self.reduced)
 
     def apply(self) -> float:
-        mean, account = self.gradients.whole(self.reduced)
+        mean, stats = self.gradients.mean_gradient(self.reduced)
         self.trained.apply(mean)
         self.gradients.clear()
-        return account.loss
+        return stats.loss
 
     @property
     def weights(self) -> torch.Tensor:
@@ -171,7 +171,7 @@ def test_what_was_begun_for_a_group_that_is_gone_is_begun_again_for_the_next():
 def test_a_receive_that_was_given_up_cannot_write_into_what_the_next_reduction_makes():
     worker = Worker(RECIPES["plain"])
     worker.compute_and_overlap(0, range(TOTAL), Failing(group_of(1)[0].post, 0))
-    old = worker.gradients.open_place()
+    old = worker.gradients.open_output()
     with pytest.raises(Broken):
         worker.reduce(Failing(group_of(1)[0].post, 0), [range(TOTAL)])
     worker.reduce(group_of(1)[0], [range(TOTAL)])
@@ -218,7 +218,7 @@ def test_a_gradient_that_is_given_twice_in_one_backward_is_told_not_lost():
         layers, loss=lambda output, target: (output - target).pow(2).mean(), batch=lambda *_: (torch.ones(2, 4), torch.zeros(2, 4)),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    gradients, reduction = arithmetic("fast", trained.parameters, 1)
+    gradients, reduction = make_reduction("fast", trained.parameters, 1)
     group = group_of(1)[0]
     with reduction.overlap(group, gradients):
         gradients.begin(0)
@@ -260,4 +260,4 @@ def test_a_worker_without_a_micro_batch_brings_in_zeros():
 
 def test_there_are_two_reductions():
     with pytest.raises(ConfigError, match="'quick' is none of exact, fast"):
-        arithmetic("quick", [nn.Parameter(torch.ones(1))], 1)
+        make_reduction("quick", [nn.Parameter(torch.ones(1))], 1)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_eye.training.elastic.train_state import huge_pages, layer_chunks
-from eagle_eye.training.elastic.transfer import digest, remote_memory
+from eagle_eye.training.elastic.train_state import huge_pages
+from eagle_eye.training.elastic.transfer import digest, layer_buffers, remote_memory
 from eagle_eye.training.elastic.transfer.shared_memory import SLOTS, SharedMemory
 
 
@@ -55,14 +55,14 @@ def test_chunks_cover_every_byte_once_and_begin_at_words() -> None:
     chance = random.Random(1)
     for _ in range(20):
         sizes = [chance.choice([0, 4, 60, 4096, 3 << 19, 5 << 20]) for _ in range(chance.randrange(1400))]
-        chunks = layer_chunks.chunks_of(sizes)
+        chunks = layer_buffers.chunks_of(sizes)
         covered = [(piece.entry, piece.start, piece.size) for chunk in chunks for piece in chunk]
         ends = [0] * len(sizes)
         for entry, start, size in covered:
             assert (start, start % 8) == (ends[entry], 0)
             ends[entry] += size
         assert ends == sizes
-        assert all(sum(piece.size for piece in chunk) <= layer_chunks.CHUNK_BYTES and 0 < len(chunk) <= layer_chunks.MOST_PIECES for chunk in chunks)
+        assert all(sum(piece.size for piece in chunk) <= layer_buffers.CHUNK_BYTES and 0 < len(chunk) <= layer_buffers.MOST_PIECES for chunk in chunks)
 
 
 def test_more_ranges_than_the_kernel_takes_at_a_time_are_read() -> None:

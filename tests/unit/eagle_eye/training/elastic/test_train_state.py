@@ -36,13 +36,13 @@ class Worker:
         self.parameters = [each for layer in self.layers for each in layer.parameters()]
         self.optimizer = make(self.parameters)
         self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [2, 4])
-        self.inventory = TrainState(self.layers, self.optimizer, scheduler=self.scheduler)
+        self.train_state = TrainState(self.layers, self.optimizer, scheduler=self.scheduler)
 
     def train(self, steps: int = 1, seed: int = 0) -> "Worker":
         for step in range(steps):
             self.optimizer.step(lambda step=step: self.loss(step + seed))
             self.scheduler.step()
-            self.inventory.step += 1
+            self.train_state.step += 1
         return self
 
     def loss(self, seed: int) -> Tensor:
@@ -58,44 +58,44 @@ class Worker:
 def hand_over(giver: TrainState, taker: TrainState) -> None:
     """What a transfer does, without the way between them."""
     for layer in giver.layers:
-        skeleton = json.loads(json.dumps(giver.skeleton(layer.index)))
-        for ours, theirs in zip(taker.make_room(layer.index, skeleton).entries, layer.entries, strict=True):
+        schema = json.loads(json.dumps(giver.schema(layer.index)))
+        for ours, theirs in zip(taker.allocate(layer.index, schema).entries, layer.entries, strict=True):
             ours.tensor.detach().copy_(theirs.tensor)
-    taker.adopt(json.loads(json.dumps(giver.rest())))
+    taker.load_global_state(json.loads(json.dumps(giver.global_state())))
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_a_fresh_worker_that_took_over_the_state_trains_on_as_the_giver_does(make: Make) -> None:
     giver, taker = Worker(make).train(3), Worker(make, seed=1)
-    hand_over(giver.inventory, taker.inventory)
-    assert taker.inventory.digest() == giver.inventory.digest()
-    assert taker.inventory.bytes_per_layer == giver.inventory.bytes_per_layer
+    hand_over(giver.train_state, taker.train_state)
+    assert taker.train_state.digest() == giver.train_state.digest()
+    assert taker.train_state.bytes_per_layer == giver.train_state.bytes_per_layer
     giver.train(3, seed=100), taker.train(3, seed=100)
-    assert taker.inventory.digest() == giver.inventory.digest()
-    assert json.dumps(taker.inventory.rest()) == json.dumps(giver.inventory.rest())
-    assert taker.inventory.step == 6
+    assert taker.train_state.digest() == giver.train_state.digest()
+    assert json.dumps(taker.train_state.global_state()) == json.dumps(giver.train_state.global_state())
+    assert taker.train_state.step == 6
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_room_that_was_made_before_is_what_the_state_comes_into(make: Make) -> None:
     giver, taker = Worker(make).train(2), Worker(make, seed=1)
-    fresh = taker.inventory.digest()
-    room = {each.data_ptr() for each in taker.inventory.foresee()}
-    assert (taker.inventory.digest(), len(taker.optimizer.state)) == (fresh, 0)  # it is no state yet
-    hand_over(giver.inventory, taker.inventory)
+    fresh = taker.train_state.digest()
+    room = {each.data_ptr() for each in taker.train_state.preallocate()}
+    assert (taker.train_state.digest(), len(taker.optimizer.state)) == (fresh, 0)  # it is no state yet
+    hand_over(giver.train_state, taker.train_state)
     taken = {each.data_ptr() for state in taker.optimizer.state.values() for each in state.values() if isinstance(each, Tensor)}
     assert room <= taken
     giver.train(2, seed=50), taker.train(2, seed=50)
-    assert taker.inventory.digest() == giver.inventory.digest()
+    assert taker.train_state.digest() == giver.train_state.digest()
 
 
 def test_room_is_foreseen_for_all_moments_and_given_back_where_nobody_needs_it() -> None:
     worker = Worker()
-    room = worker.inventory.foresee()
+    room = worker.train_state.preallocate()
     assert sorted(each.numel() for each in room) == sorted(2 * [each.numel() for each in worker.parameters])
-    worker.inventory.forget()
+    worker.train_state.drop_preallocated()
     worker.train(2)
-    assert worker.inventory.digest() == Worker().train(2).inventory.digest()
+    assert worker.train_state.digest() == Worker().train(2).train_state.digest()
 
 
 def test_nothing_is_foreseen_of_a_strangers_optimizer() -> None:
@@ -104,21 +104,21 @@ def test_nothing_is_foreseen_of_a_strangers_optimizer() -> None:
             steps.append(self)  # it may do anything
 
     steps: list[Any] = []
-    assert (Worker(lambda these: Own(these, lr=0.1)).inventory.foresee(), steps) == ([], [])
+    assert (Worker(lambda these: Own(these, lr=0.1)).train_state.preallocate(), steps) == ([], [])
 
 
 def test_a_worker_that_is_behind_keeps_its_tensors_and_forgets_state_that_the_giver_has_not() -> None:
     giver, taker = Worker(), Worker(seed=1).train()
-    hand_over(giver.inventory, taker.inventory)
+    hand_over(giver.train_state, taker.train_state)
     assert not any(taker.optimizer.state.values())
     kept = Worker(seed=2).train()
-    before = [entry.tensor for layer in kept.inventory.layers for entry in layer.entries]
-    hand_over(giver.train().inventory, kept.inventory)
-    assert [entry.tensor.data_ptr() for layer in kept.inventory.layers for entry in layer.entries] == [each.data_ptr() for each in before]
+    before = [entry.tensor for layer in kept.train_state.layers for entry in layer.entries]
+    hand_over(giver.train().train_state, kept.train_state)
+    assert [entry.tensor.data_ptr() for layer in kept.train_state.layers for entry in layer.entries] == [each.data_ptr() for each in before]
 
 
 def test_a_layer_is_its_parameters_their_optimizer_state_by_name_and_its_buffers() -> None:
-    layer = Worker().train().inventory.layer(1)
+    layer = Worker().train().train_state.layer(1)
     assert [entry.name for entry in layer.entries] == [
         "0.weight", "0.bias", "1.weight", "1.bias",
         "0.weight:exp_avg", "0.weight:exp_avg_sq", "0.weight:step", "0.bias:exp_avg", "0.bias:exp_avg_sq", "0.bias:step",
@@ -131,8 +131,8 @@ def test_a_layer_is_its_parameters_their_optimizer_state_by_name_and_its_buffers
 def test_a_tied_parameter_counts_once_with_its_first_layer() -> None:
     byte, head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
     head.weight = byte.weight
-    inventory = TrainState([byte, head], torch.optim.SGD([byte.weight], lr=0.1))
-    assert inventory.bytes_per_layer == [8 * 4 * 4, 0]
+    train_state = TrainState([byte, head], torch.optim.SGD([byte.weight], lr=0.1))
+    assert train_state.bytes_per_layer == [8 * 4 * 4, 0]
 
 
 def test_a_buffer_that_the_module_does_not_keep_is_no_state() -> None:
@@ -168,11 +168,11 @@ def test_masters_of_a_lower_precision_and_their_optimizer_state_go_along() -> No
 def test_the_digest_is_that_of_the_plain_bytes_and_sees_a_single_bit() -> None:
     worker = Worker(OPTIMIZERS["sgd momentum"]).train()
     worker.layers[1][1] = nn.Identity()  # without buffers, whose place is our own affair
-    inventory = TrainState(worker.layers, torch.optim.SGD([each for layer in worker.layers for each in layer.parameters()], lr=0.1))
+    train_state = TrainState(worker.layers, torch.optim.SGD([each for layer in worker.layers for each in layer.parameters()], lr=0.1))
     plain = b"".join(bytes(each.detach().flatten().view(torch.uint8).tolist()) for layer in worker.layers for each in layer.parameters())
-    assert inventory.digest() == hashlib.sha256(plain).hexdigest()
+    assert train_state.digest() == hashlib.sha256(plain).hexdigest()
     worker.layers[2].weight.data.view(torch.int32)[0, 0] ^= 1
-    assert inventory.digest() != hashlib.sha256(plain).hexdigest()
+    assert train_state.digest() != hashlib.sha256(plain).hexdigest()
 
 
 def test_tensors_that_do_not_lie_in_order_are_read_in_order() -> None:
@@ -187,18 +187,18 @@ def test_a_checkpoint_holds_all_of_it(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH"):
         monkeypatch.delenv(name, raising=False)
     giver, taker = Worker().train(2), Worker(seed=1)
-    checkpoint.save(giver.inventory.state(), giver.inventory.step, tmp_path)
+    checkpoint.save(giver.train_state.state(), giver.train_state.step, tmp_path)
     found = checkpoint.load(tmp_path)
     assert found is not None
-    assert taker.inventory.load(found[0]) == sum(giver.inventory.bytes_per_layer)
-    assert (taker.inventory.digest(), taker.inventory.step) == (giver.inventory.digest(), 2)
+    assert taker.train_state.load(found[0]) == sum(giver.train_state.bytes_per_layer)
+    assert (taker.train_state.digest(), taker.train_state.step) == (giver.train_state.digest(), 2)
 
 
 def test_another_model_is_named() -> None:
     small, large = nn.Linear(2, 2), nn.Linear(2, 3)
     giver, taker = (TrainState([each], torch.optim.SGD(each.parameters(), lr=0.1)) for each in (small, large))
     with pytest.raises(ConfigError, match=r"layer 0 .*here weight float32\[3, 2\].*there weight float32\[2, 2\].*same script"):
-        taker.make_room(0, giver.skeleton(0))
+        taker.allocate(0, giver.schema(0))
 
 
 def test_a_parameter_that_no_layer_has_is_refused() -> None:
@@ -212,4 +212,4 @@ def test_a_state_that_json_cannot_hold_is_refused_by_name() -> None:
     odd: Any = object()
     worker.optimizer.state[worker.parameters[0]] = {"odd": odd}
     with pytest.raises(ConfigError, match=r"optimizer's state of weight cannot be handed over.*object"):
-        worker.inventory.skeleton(0)
+        worker.train_state.schema(0)

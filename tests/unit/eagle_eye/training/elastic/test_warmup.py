@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from eagle_eye.training.elastic.model import TrainedModel
-from eagle_eye.training.elastic.reduce.reduction import arithmetic
+from eagle_eye.training.elastic.reduce.reduction import make_reduction
 from eagle_eye.training.elastic.train_state.train_state import TrainState
 from eagle_eye.training.elastic.warmup import make_ready
 
@@ -31,7 +31,7 @@ def worker(reduction: str, batch: Any) -> tuple[Any, Any, TrainState]:
         [Counting(), nn.Dropout(0.5)], loss=nn.functional.mse_loss, batch=batch,
         optimizer=lambda these: torch.optim.AdamW(these, lr=0.1),
     )  # fmt: skip
-    gradients, _ = arithmetic(reduction, trained.parameters, 4)
+    gradients, _ = make_reduction(reduction, trained.parameters, 4)
     return trained, gradients, TrainState(trained.layers, trained.optimizer)
 
 
@@ -46,18 +46,18 @@ asked: list[tuple[int, int]] = []
 @pytest.mark.parametrize("reduction", ["exact", "fast"])
 def test_a_micro_batch_is_rehearsed_and_leaves_nothing(reduction: str) -> None:
     asked.clear()
-    trained, gradients, inventory = worker(reduction, batch)
-    before = inventory.digest()
-    make_ready(trained, gradients, inventory)
+    trained, gradients, train_state = worker(reduction, batch)
+    before = train_state.digest()
+    make_ready(trained, gradients, train_state)
     assert asked == [(0, 0)]
-    assert (inventory.digest(), gradients.done, len(trained.optimizer.state)) == (before, frozenset(), 0)
+    assert (train_state.digest(), gradients.done, len(trained.optimizer.state)) == (before, frozenset(), 0)
     untouched = worker(reduction, batch)
     for one, these in ((trained, gradients), untouched[:2]):
         these.begin(1)
         these.finish(1, *one.run(0, 1))
     sums = [each.sum if reduction == "fast" else each.sums[1, 2] for each in (gradients, untouched[1])]
     assert torch.equal(*sums)
-    assert inventory.digest() == untouched[2].digest()
+    assert train_state.digest() == untouched[2].digest()
 
 
 @pytest.mark.parametrize("reduction", ["exact", "fast"])
@@ -67,8 +67,8 @@ def test_what_the_users_code_raises_is_not_heard_of_before_it_counts(reduction: 
             raise LookupError("no data of step 0 any more")
         return batch(step, micro_batch)
 
-    trained, gradients, inventory = worker(reduction, failing)
-    make_ready(trained, gradients, inventory)
+    trained, gradients, train_state = worker(reduction, failing)
+    make_ready(trained, gradients, train_state)
     gradients.begin(0)
     gradients.finish(0, *trained.run(1, 0))
     assert gradients.done == {0}
