@@ -24,7 +24,7 @@ from benchmarks.planner import artifact_quirks as quirks
 from benchmarks.report import Row, report
 from remediation.simulator import recovery_policy
 from remediation.simulator.fault_trace import read_trace
-from remediation.simulator.job_mix import Job
+from remediation.simulator.job_mix import JobMixEntry
 from remediation.simulator.simulation import Scenario, simulate
 
 GOAL, CORNER_GOAL = 0.03, 0.05
@@ -179,7 +179,7 @@ def own(data: Data, case: Mapping[str, Any]) -> float:
     counts = np.arange(trace.nodes + 1)
     least = min(count for count, rate in table.items() if rate > 0)
     rates = np.array([0.0 if count < least else table[min(count, max(table))] for count in counts])
-    job = Job(
+    job = JobMixEntry(
         name=model, weight=1.0, minimum=least, maximum=trace.nodes, replica=1, iteration_s=data.constant(data.constants["samples_per_step"], model) / max(table.values()),
         rates=rates, template_rates=rates,
     )  # fmt: skip
@@ -190,7 +190,7 @@ def own(data: Data, case: Mapping[str, Any]) -> float:
         stall = data.constant(data.constants["varuna_blocking_checkpoint_s"], model)
         every = data.constants["varuna_checkpoint_every_iters"] * job.iteration_s
         constants |= {"checkpoint_stall_s": stall, "checkpoint_interval_s": every, "reconfigure_s": seconds - stall}
-    result = simulate(Scenario(jobs=[job], gpus_per_node=1, start=start), recovery_policy.load(system).but(**constants), trace)
+    result = simulate(Scenario(jobs=[job], gpus_per_node=1, start=start), recovery_policy.load_policy(system).but(**constants), trace)
     return result.mean_waf
 
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.report import Row, report
 from remediation.simulator import recovery_policy
-from remediation.simulator.fault_trace import Happening, Kind, Shows, Trace
-from remediation.simulator.job_mix import Job
-from remediation.simulator.recovery_policy import Policy
-from remediation.simulator.simulation import Result, Scenario, simulate
+from remediation.simulator.fault_trace import FaultKind, FaultSymptom, FaultTrace, TraceEvent
+from remediation.simulator.job_mix import JobMixEntry
+from remediation.simulator.recovery_policy import RecoveryPolicy
+from remediation.simulator.simulation import Scenario, SimulationResult, simulate
 from remediation.simulator.trace_generators import DAY_S, HOUR_S
 
 BASELINE_DAYS, TRANSOM_DAYS, GOAL_DAYS = 118.0, 85.0, 1.0
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
         Row("effective share of TRANSOM's time", f"{found.ideal_days / transom:.1%}", "", None, "paper: above 90 %"),
         *sweep(bench, found),
     ]
-    ours = bench.finished(found, recovery_policy.load("ours"))
+    ours = bench.finished(found, recovery_policy.load_policy("ours"))
     rows.append(Row("ours in the same setting: the job shrinks and grows instead of waiting", f"{ours:.1f} days", "", None, f"TRANSOM {transom:.1f} days"))
     return report(rows, json=options.json, title="Simulator: TRANSOM's 28 %")
 
@@ -114,11 +114,11 @@ class Bench:
         """The baseline's and TRANSOM's, mean over the seeds."""
         return self.finished(setting, megatron(setting)), self.finished(setting, transom(setting))
 
-    def finished(self, setting: Setting, chosen: Policy) -> float:
+    def finished(self, setting: Setting, chosen: RecoveryPolicy) -> float:
         """Days until the work is done, mean over the seeds."""
         return float(np.mean([_days_to_finish(self._run(setting, chosen, seed), setting.ideal_days) for seed in range(self._seeds)]))
 
-    def _run(self, setting: Setting, chosen: Policy, seed: int) -> Result:
+    def _run(self, setting: Setting, chosen: RecoveryPolicy, seed: int) -> SimulationResult:
         days = min(LIMIT_DAYS, 4 * setting.ideal_days)
         while True:
             result = simulate(_scenario(), chosen, _life(setting, days, seed), timeline=True)
@@ -127,43 +127,43 @@ class Bench:
             days = min(LIMIT_DAYS, 2 * days)
 
 
-def megatron(setting: Setting) -> Policy:
+def megatron(setting: Setting) -> RecoveryPolicy:
     """The classic restart on file storage; people find the node."""
     interval_s = setting.interval_h * HOUR_S
-    return recovery_policy.load("megatron").but(checkpoint_stall_s=setting.blocking_s, checkpoint_interval_s=interval_s, drain_s=setting.manual_h * HOUR_S)
+    return recovery_policy.load_policy("megatron").but(checkpoint_stall_s=setting.blocking_s, checkpoint_interval_s=interval_s, drain_s=setting.manual_h * HOUR_S)
 
 
-def transom(setting: Setting) -> Policy:
+def transom(setting: Setting) -> RecoveryPolicy:
     """TRANSOM at the same interval."""
-    return recovery_policy.load("transom").but(checkpoint_stall_s=setting.memory_s, checkpoint_interval_s=setting.interval_h * HOUR_S)
+    return recovery_policy.load_policy("transom").but(checkpoint_stall_s=setting.memory_s, checkpoint_interval_s=setting.interval_h * HOUR_S)
 
 
 def _scenario() -> Scenario:
     rates = np.arange(NODES + SPARES + 1.0)
-    job = Job(name="175b", weight=1.0, minimum=REPLICA, maximum=NODES, replica=REPLICA, iteration_s=30.0, rates=rates, template_rates=rates)
+    job = JobMixEntry(name="175b", weight=1.0, minimum=REPLICA, maximum=NODES, replica=REPLICA, iteration_s=30.0, rates=rates, template_rates=rates)
     return Scenario(jobs=[job], gpus_per_node=GPUS_PER_NODE, start=(NODES,))
 
 
-def _life(setting: Setting, days: float, seed: int) -> Trace:
+def _life(setting: Setting, days: float, seed: int) -> FaultTrace:
     """A node dies with an exception or a hang; it is back after two days."""
     random = np.random.default_rng([seed, 6])
     between_h = setting.mtbf_h * NODES / (NODES + SPARES)  # spares fail as well, and that the job does not notice
     times = np.cumsum(random.exponential(between_h * HOUR_S, int(2 * days * 24 / between_h) + 50))
-    happenings: list[Happening] = []
+    events: list[TraceEvent] = []
     back = np.zeros(NODES + SPARES)
     for time_s in times[times < days * DAY_S].tolist():
         there = np.flatnonzero(back <= time_s)
         node = int(there[random.integers(len(there))])
         back[node] = time_s + OUT_S
-        shows = Shows.HANG if random.random() < 0.5 else Shows.EXCEPTION
-        happenings += [Happening(time_s, Kind.LOST, (node,), shows), Happening(time_s + OUT_S, Kind.JOINED, (node,))]
-    ordered = tuple(sorted((each for each in happenings if each.time_s < days * DAY_S), key=lambda each: each.time_s))
-    return Trace("one job", NODES + SPARES, days * DAY_S, ordered, node_mtbf_s=setting.mtbf_h * HOUR_S * NODES)
+        symptom = FaultSymptom.HANG if random.random() < 0.5 else FaultSymptom.EXCEPTION
+        events += [TraceEvent(time_s, FaultKind.LOST, (node,), symptom), TraceEvent(time_s + OUT_S, FaultKind.JOINED, (node,))]
+    ordered = tuple(sorted((each for each in events if each.time_s < days * DAY_S), key=lambda each: each.time_s))
+    return FaultTrace("one job", NODES + SPARES, days * DAY_S, ordered, node_mtbf_s=setting.mtbf_h * HOUR_S * NODES)
 
 
-def _days_to_finish(result: Result, ideal_days: float) -> float:
+def _days_to_finish(result: SimulationResult, ideal_days: float) -> float:
     """When the running sum of work reaches it."""
-    begun, ended, earned = (np.array(column) for column in zip(*result.stretches, strict=True))
+    begun, ended, earned = (np.array(column) for column in zip(*result.intervals, strict=True))
     order = np.argsort(begun)
     total = np.cumsum(earned[order])
     at = int(np.searchsorted(total, ideal_days * DAY_S * NODES))

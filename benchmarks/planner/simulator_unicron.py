@@ -3,7 +3,7 @@
     python -m benchmarks.planner.simulator_unicron --data DIRECTORY [--seeds N] [--json]
 
 DIRECTORY holds throughput/T_a100_measured_mosaicml.csv, the T(t, x) of the tasks. The tasks and their weights are
-remediation/simulator/workloads/mix*.toml; the policies' constants, each with its source, remediation/simulator/policies.
+remediation/simulator/job_mixes/mix*.toml; the policies' constants, each with its source, remediation/simulator/policies.
 
 trace-a calibrates: the throughput of Bamboo, Oobleck and Varuna without faults is set so that the paper's ratios come out
 there, and of the five mixes the one is taken that comes nearest to Megatron's. trace-b is the test. Where it differs from
@@ -20,10 +20,10 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 from remediation.simulator import downtime_curve, job_mix, recovery_policy
-from remediation.simulator.fault_trace import Trace
-from remediation.simulator.recovery_policy import Policy
-from remediation.simulator.simulation import Result, Scenario, simulate, start_of
-from remediation.simulator.statistics import interval, ratio
+from remediation.simulator.fault_trace import FaultTrace
+from remediation.simulator.recovery_policy import RecoveryPolicy
+from remediation.simulator.simulation import Scenario, SimulationResult, initial_allocation, simulate
+from remediation.simulator.summary_statistics import confidence_interval, waf_ratio
 from remediation.simulator.trace_generators import generate
 
 PAPER = {
@@ -63,25 +63,25 @@ def main(arguments: list[str]) -> int:
     return report(rows, json=options.json, title="Simulator: Unicron's traces")
 
 
-def read_models(path: Path) -> dict[str, job_mix.Model]:
+def read_models(path: Path) -> dict[str, job_mix.ModelThroughput]:
     """T by model; counts at which it was not run are left out."""
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in csv.DictReader(path.open()):
         if float(row["tflops_per_gpu"]) > 0:
             points[row["model"]].append((int(row["num_gpus"]), float(row["tflops_per_gpu"])))
-    return {model: job_mix.Model(points=tuple(each), source=path.name) for model, each in points.items()}
+    return {model: job_mix.ModelThroughput(points=tuple(each), source=path.name) for model, each in points.items()}
 
 
 class Bench:
     """Unicron's cluster with its traces."""
 
-    def __init__(self, models: Mapping[str, job_mix.Model], seeds: int) -> None:
+    def __init__(self, models: Mapping[str, job_mix.ModelThroughput], seeds: int) -> None:
         self.models = models
-        self._scenario = Scenario(jobs=job_mix.read(TASKS, NODES, GPUS_PER_NODE, models), gpus_per_node=GPUS_PER_NODE)
+        self._scenario = Scenario(jobs=job_mix.read_job_mix(TASKS, NODES, GPUS_PER_NODE, models), gpus_per_node=GPUS_PER_NODE)
         self._lives = {name: [generate(name, seed) for seed in range(seeds)] for name in PAPER}
-        self._known: dict[tuple[str, str], list[Result]] = {}
+        self._known: dict[tuple[str, str], list[SimulationResult]] = {}
 
-    def results(self, trace: str, chosen: Policy) -> list[Result]:
+    def results(self, trace: str, chosen: RecoveryPolicy) -> list[SimulationResult]:
         """One a seed."""
         key = (trace, chosen.label)
         if key not in self._known:
@@ -90,10 +90,10 @@ class Bench:
 
     def against_paper(self, trace: str) -> list[Row]:
         """Unicron over each of the others."""
-        ours = self.results(trace, recovery_policy.load("unicron"))
+        ours = self.results(trace, recovery_policy.load_policy("unicron"))
         rows = []
         for name, paper in PAPER[trace].items():
-            found = ratio(ours, self.results(trace, recovery_policy.load(name)))
+            found = waf_ratio(ours, self.results(trace, recovery_policy.load_policy(name)))
             fitted = trace == "trace-a" and name != "megatron"
             role = "calibrates" if trace == "trace-a" else "test"
             rows.append(Row(
@@ -106,14 +106,14 @@ class Bench:
         """For each ratio of trace-b: which constant, changed alone, brings the paper's."""
         rows = []
         for name, paper in PAPER["trace-b"].items():
-            found = ratio(self.results("trace-b", recovery_policy.load("unicron")), self.results("trace-b", recovery_policy.load(name)))
+            found = waf_ratio(self.results("trace-b", recovery_policy.load_policy("unicron")), self.results("trace-b", recovery_policy.load_policy(name)))
             closing = [self._closing(name, constant, low, high, paper) for constant, low, high in CLOSING[name]]
             rows.append(Row(f"trace-b, {name}: {found.mean:.2f} here, {paper} in the paper; closed by one constant alone", "; ".join(closing)))
         return rows
 
     def _closing(self, name: str, constant: str, low: float, high: float, paper: float) -> str:
         """By bisection: the ratio rises or falls with each of these constants all the way."""
-        now = getattr(recovery_policy.load(name).costs, constant)
+        now = getattr(recovery_policy.load_policy(name).costs, constant)
         ends = self._with(name, constant, low), self._with(name, constant, high)
         if not min(ends) <= paper <= max(ends):
             return f"{constant} (now {now:g}) cannot: {low:g} to {high:g} give {ends[0]:.2f} to {ends[1]:.2f}"
@@ -124,28 +124,28 @@ class Bench:
         return f"{constant} {now:g} → {high:.4g}"
 
     def _with(self, name: str, constant: str, value: float) -> float:
-        changed = run(self._scenario, recovery_policy.load(name).but(**{constant: value}), self._lives["trace-b"])
-        return ratio(self.results("trace-b", recovery_policy.load("unicron")), changed).mean
+        changed = run(self._scenario, recovery_policy.load_policy(name).but(**{constant: value}), self._lives["trace-b"])
+        return waf_ratio(self.results("trace-b", recovery_policy.load_policy("unicron")), changed).mean
 
     def same_constants(self) -> Row:
         """Ours with Unicron's seconds, seed by seed."""
-        ours = recovery_policy.load("ours").without("own_seconds")
+        ours = recovery_policy.load_policy("ours").without("own_seconds")
         worst = min(
             one.waf_s / other.waf_s
             for trace in PAPER
-            for one, other in zip(self.results(trace, ours), self.results(trace, recovery_policy.load("unicron")), strict=True)
+            for one, other in zip(self.results(trace, ours), self.results(trace, recovery_policy.load_policy("unicron")), strict=True)
         )
         return Row("ours with Unicron's constants over Unicron, both traces, worst seed", f"{worst:.6f}", "≥ 1", worst >= 1 - 1e-9, "Unicron, simulated alike")
 
     def mixes(self) -> list[Row]:
         """The plan beside three ways to share out without one."""
         rows = []
-        for name in (mix for mix in job_mix.names() if mix.startswith("mix")):
-            jobs = job_mix.read(name, NODES, GPUS_PER_NODE, self.models)
-            planned = waf(jobs, start_of(Scenario(jobs=jobs), NODES, 1e7, recovery_policy.load("unicron")))
+        for name in (mix for mix in job_mix.mix_names() if mix.startswith("mix")):
+            jobs = job_mix.read_job_mix(name, NODES, GPUS_PER_NODE, self.models)
+            planned = waf(jobs, initial_allocation(Scenario(jobs=jobs), NODES, 1e7, recovery_policy.load_policy("unicron")))
             parameters = [next(size for model, size in PARAMETERS.items() if f"-{model}-" in job.name) for job in jobs]
             others = {
-                "equally": job_mix.equally(jobs, NODES), "weighted": job_mix.weighted(jobs, NODES), "sized": job_mix.sized(jobs, NODES, parameters),
+                "equally": job_mix.split_equally(jobs, NODES), "weighted": job_mix.split_by_weight(jobs, NODES), "sized": job_mix.split_by_size(jobs, NODES, parameters),
             }  # fmt: skip
             shares = {way: waf(jobs, counts) / planned for way, counts in others.items()}
             beside = ", ".join(f"{way} {share:.3f}" for way, share in shares.items())
@@ -153,30 +153,30 @@ class Bench:
         return rows
 
 
-def waf(jobs: Sequence[job_mix.Job], counts: Sequence[int]) -> float:
+def waf(jobs: Sequence[job_mix.JobMixEntry], counts: Sequence[int]) -> float:
     """Weighted FLOP/s of an allocation."""
     return sum(job.weight * float(job.rates[count]) for job, count in zip(jobs, counts, strict=True) if count >= job.minimum)
 
 
-def run(scenario: Scenario, chosen: Policy, lives: Sequence[Trace]) -> list[Result]:
+def run(scenario: Scenario, chosen: RecoveryPolicy, lives: Sequence[FaultTrace]) -> list[SimulationResult]:
     """One a life."""
     return [simulate(scenario, chosen, life) for life in lives]
 
 
-def ours_alone(models: Mapping[str, job_mix.Model]) -> list[Row]:
+def ours_alone(models: Mapping[str, job_mix.ModelThroughput]) -> list[Row]:
     """A cluster with replicas of several nodes, slow nodes and dying switches: ours over Unicron's, and without each part."""
-    jobs = job_mix.read("eight", CLUSTER_NODES, GPUS_PER_NODE, models)
+    jobs = job_mix.read_job_mix("eight", CLUSTER_NODES, GPUS_PER_NODE, models)
     lives = [generate("llama3+switches", seed, CLUSTER_NODES, CLUSTER_DAYS) for seed in range(CLUSTER_SEEDS)]
     scenario = Scenario(jobs=jobs, gpus_per_node=GPUS_PER_NODE)
-    whole = run(scenario, recovery_policy.load("ours"), lives)
-    over = ratio(whole, run(scenario, recovery_policy.load("unicron"), lives))
+    whole = run(scenario, recovery_policy.load_policy("ours"), lives)
+    over = waf_ratio(whole, run(scenario, recovery_policy.load_policy("unicron"), lives))
     title = f"{CLUSTER_NODES} nodes, {CLUSTER_DAYS} days, Llama 3's faults and switches, {CLUSTER_SEEDS} seeds"
     rows = [Row(f"{title}: WAF of ours over Unicron's", str(over), "≥ 1", over.mean >= 1 - 1e-9, "Unicron, simulated alike")]
-    for part, origin in recovery_policy.load("ours").parts.items():
-        without = run(scenario, recovery_policy.load("ours").without(part), lives)
-        lost = interval([1 - one.waf_s / other.waf_s for one, other in zip(without, whole, strict=True)])
+    for part, origin in recovery_policy.load_policy("ours").parts.items():
+        without = run(scenario, recovery_policy.load_policy("ours").without(part), lives)
+        lost = confidence_interval([1 - one.waf_s / other.waf_s for one, other in zip(without, whole, strict=True)])
         rows.append(Row(f"the same, ours without {part}: {origin.about}", f"{100 * lost.mean:.3f} % less [{100 * lost.low:.3f}, {100 * lost.high:.3f}]"))
-    measured = [f"{name} {each.value:g} s by {each.source}" for name, each in recovery_policy.load("ours").origins.items() if each.sure == "measured" and name.endswith("_s")]
+    measured = [f"{name} {each.value:g} s by {each.source}" for name, each in recovery_policy.load_policy("ours").origins.items() if each.sure == "measured" and name.endswith("_s")]
     return [*rows, Row("ours: the seconds that were measured, on small jobs", "; ".join(measured))]
 
 
@@ -184,7 +184,7 @@ def switches() -> list[Row]:
     """How long a lost node stops a job, by its size."""
     sizes = (16, 128, 1024, 12_500)
     rows = []
-    for label, seconds in downtime_curve.stops([recovery_policy.load(name) for name in recovery_policy.names()], sizes).items():
+    for label, seconds in downtime_curve.downtime_curve([recovery_policy.load_policy(name) for name in recovery_policy.policy_names()], sizes).items():
         rows.append(Row(f"{label}: a lost node stops a job of {', '.join(f'{size:,}' for size in sizes)} GPUs", ", ".join(f"{each:,.0f}" for each in seconds) + " s"))
     return rows
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from benchmarks.report import Row, report
 from remediation.simulator import job_mix, recovery_policy
-from remediation.simulator.simulation import Result, Scenario, simulate
+from remediation.simulator.simulation import Scenario, SimulationResult, simulate
 from remediation.simulator.trace_generators import generate
 
 NODES, GPUS_PER_NODE, UNIT, SPARES = 10_000, 8, 16, 208
@@ -30,46 +30,46 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the same rows as JSON")
     options = parser.parse_args(arguments)
     began, wall = time.process_time(), time.perf_counter()
-    results = [(run(name, options.days, UNIT)) for name in recovery_policy.names()]
+    results = [(run(name, options.days, UNIT)) for name in recovery_policy.policy_names()]
     core_s, wall_s = time.process_time() - began, time.perf_counter() - wall
     rows = [total(results, core_s, wall_s, options.days), *(row(result, seconds) for result, seconds in results)]
-    rows += [month(name) for name in recovery_policy.names() if recovery_policy.load(name).costs.capacity == "share"]
+    rows += [month(name) for name in recovery_policy.policy_names() if recovery_policy.load_policy(name).costs.capacity == "reallocate"]
     return report(rows, json=options.json, title="Simulator: a year of 10,000 nodes")
 
 
-def run(name: str, days: float, unit: int) -> tuple[Result, float]:
+def run(name: str, days: float, unit: int) -> tuple[SimulationResult, float]:
     """With the seconds of the core, the making of trace and jobs included."""
     began = time.process_time()
     trace = generate(TRACE, 1, NODES, days, GPUS_PER_NODE)
-    scenario = Scenario(jobs=job_mix.read(TASKS, NODES, GPUS_PER_NODE), gpus_per_node=GPUS_PER_NODE, unit=unit, spares=SPARES)
-    result = simulate(scenario, recovery_policy.load(name), trace)
+    scenario = Scenario(jobs=job_mix.read_job_mix(TASKS, NODES, GPUS_PER_NODE), gpus_per_node=GPUS_PER_NODE, unit=unit, spares=SPARES)
+    result = simulate(scenario, recovery_policy.load_policy(name), trace)
     return result, time.process_time() - began
 
 
-def total(results: Sequence[tuple[Result, float]], core_s: float, wall_s: float, days: float) -> Row:
+def total(results: Sequence[tuple[SimulationResult, float]], core_s: float, wall_s: float, days: float) -> Row:
     """The goal."""
     events = sum(result.events for result, _ in results)
-    asked, solved = (sum(getattr(result, name) for result, _ in results) for name in ("plans_asked", "plans_solved"))
+    asked, solved = (sum(getattr(result, name) for result, _ in results) for name in ("allocations_asked", "allocations_solved"))
     return Row(
         f"{days:g} days of {NODES:,} nodes, 8 jobs, unit {UNIT}, {len(results)} policies", f"{core_s:.1f} s of a core ({wall_s:.1f} s on the wall)",
         f"≤ {GOAL_S:g} s", core_s <= GOAL_S, f"{events / core_s:,.0f} events/s; {asked:,} plans asked, {asked - solved:,} remembered ({1 - solved / asked:.1%})",
     )  # fmt: skip
 
 
-def row(result: Result, seconds: float) -> Row:
+def row(result: SimulationResult, seconds: float) -> Row:
     """One policy's year."""
-    plans = f"; {result.plans_asked / seconds:,.0f} plans/s, {1 - result.plans_solved / result.plans_asked:.1%} remembered" if result.plans_asked else ""
-    lost = ", ".join(f"{word} {100 * share:.2f} %" for word, share in result.books.items() if share >= 0.0005)
+    plans = f"; {result.allocations_asked / seconds:,.0f} plans/s, {1 - result.allocations_solved / result.allocations_asked:.1%} remembered" if result.allocations_asked else ""
+    lost = ", ".join(f"{word} {100 * share:.2f} %" for word, share in result.time_shares.items() if share >= 0.0005)
     return Row(f"{result.policy}: {result.events:,} events", f"{seconds:.1f} s{plans}", "", None, f"mean WAF {result.mean_waf / 1e18:.2f} EFLOP/s; {lost}")
 
 
 def month(name: str) -> Row:
     """By single nodes."""
     result, seconds = run(name, MONTH_DAYS, 1)
-    each_ms = 1000 * result.plans_s / max(1, result.plans_solved)
+    each_ms = 1000 * result.allocations_s / max(1, result.allocations_solved)
     return Row(
         f"{name}, unit 1: {MONTH_DAYS:g} days, {result.events:,} events", f"{seconds:.1f} s of a core", "", None,
-        f"{result.plans_asked:,} plans asked, {result.plans_solved:,} solved, {each_ms:.0f} ms each; mean WAF {result.mean_waf / 1e18:.2f} EFLOP/s",
+        f"{result.allocations_asked:,} plans asked, {result.allocations_solved:,} solved, {each_ms:.0f} ms each; mean WAF {result.mean_waf / 1e18:.2f} EFLOP/s",
     )  # fmt: skip
 
 

@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from .plan_cache import Plans
-from .simulated_job import JobRun, Phase
+from .allocation_cache import AllocationCache
+from .simulated_job import SimulatedJob, SimulatedPhase
 
 
-class Pool:
+class NodePool:
     """Who holds which node. Last in, first out: a node that has just come back is known to be there."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._free = dict.fromkeys(reversed(nodes))
-        self._holder: dict[int, JobRun] = {}
+        self._holder: dict[int, SimulatedJob] = {}
 
     def __len__(self) -> int:
         return len(self._free)
 
-    def holder(self, node: int) -> JobRun | None:
+    def holder(self, node: int) -> SimulatedJob | None:
         """The job that has it; None: nobody, or it is out."""
         return self._holder.get(node)
 
@@ -25,7 +25,7 @@ class Pool:
         """A node that nobody holds is there."""
         self._free[node] = None
 
-    def lose(self, node: int) -> JobRun | None:
+    def lose(self, node: int) -> SimulatedJob | None:
         """A node is out; the job that held it, which still counts it, has to be told."""
         self._free.pop(node, None)
         return self._holder.pop(node, None)
@@ -35,97 +35,97 @@ class Pool:
         """Nodes that jobs have."""
         return len(self._holder)
 
-    def fill(self, run: JobRun, nodes: int) -> bool:
+    def fill(self, run: SimulatedJob, nodes: int) -> bool:
         """Bring a job to so many nodes as far as the pool goes, or take from its end; whether anything changed."""
         before = len(run.nodes)
         while len(run.nodes) < nodes and self._free:
             node = self._free.popitem()[0]
-            run.take(node)
+            run.add_node(node)
             self._holder[node] = run
         while len(run.nodes) > nodes:
-            node = run.leave()
+            node = run.give_up_node()
             del self._holder[node]
             self._free[node] = None
         return len(run.nodes) != before
 
 
-class Capacity(Protocol):
+class CapacityRule(Protocol):
     """Moves nodes between the pool and the jobs."""
 
-    def after_fault(self, hit: JobRun) -> list[JobRun]:
+    def after_fault(self, hit: SimulatedJob) -> list[SimulatedJob]:
         """A job lost nodes, or must start anew: other jobs whose nodes changed."""
         ...
 
-    def after_join(self) -> list[JobRun]:
+    def after_join(self) -> list[SimulatedJob]:
         """Nodes came into the pool: jobs whose nodes changed."""
         ...
 
-    def enough(self, run: JobRun) -> bool:
+    def enough(self, run: SimulatedJob) -> bool:
         """Whether a job can run with what it has."""
         ...
 
 
-class Wait:
+class WaitForNode:
     """A fixed size: a lost node is replaced from the pool, or waited for."""
 
-    def __init__(self, runs: Sequence[JobRun], pool: Pool) -> None:
+    def __init__(self, runs: Sequence[SimulatedJob], pool: NodePool) -> None:
         self._runs, self._pool = runs, pool
 
-    def after_fault(self, hit: JobRun) -> list[JobRun]:
-        self._pool.fill(hit, hit.wanted)
+    def after_fault(self, hit: SimulatedJob) -> list[SimulatedJob]:
+        self._pool.fill(hit, hit.target_nodes)
         return []
 
-    def after_join(self) -> list[JobRun]:
+    def after_join(self) -> list[SimulatedJob]:
         """The job that misses fewest comes first: it is the one that can start."""
-        waiting = sorted((run for run in self._runs if run.phase is Phase.WAITING), key=lambda run: run.wanted - len(run.nodes))
-        return [run for run in waiting if self._pool.fill(run, run.wanted)]
+        waiting = sorted((run for run in self._runs if run.phase is SimulatedPhase.WAITING), key=lambda run: run.target_nodes - len(run.nodes))
+        return [run for run in waiting if self._pool.fill(run, run.target_nodes)]
 
-    def enough(self, run: JobRun) -> bool:
-        return len(run.nodes) == run.wanted > 0
+    def enough(self, run: SimulatedJob) -> bool:
+        return len(run.nodes) == run.target_nodes > 0
 
 
-class Shrink(Wait):
+class ShrinkJob(WaitForNode):
     """Goes on with what is left, and grows again when a node comes back."""
 
-    def after_join(self) -> list[JobRun]:
+    def after_join(self) -> list[SimulatedJob]:
         """Waiting jobs first, then the one that misses the largest share; a node that brings nothing idles in its job."""
         short = sorted(
-            (run for run in self._runs if len(run.nodes) < run.wanted),
-            key=lambda run: (run.phase is not Phase.WAITING, len(run.nodes) / run.wanted),
+            (run for run in self._runs if len(run.nodes) < run.target_nodes),
+            key=lambda run: (run.phase is not SimulatedPhase.WAITING, len(run.nodes) / run.target_nodes),
         )
         changed = []
         for run in short:
             before = run.rate
-            if self._pool.fill(run, run.wanted) and (run.rate > before or run.phase is Phase.WAITING):
+            if self._pool.fill(run, run.target_nodes) and (run.rate > before or run.phase is SimulatedPhase.WAITING):
                 changed.append(run)
         return changed
 
-    def enough(self, run: JobRun) -> bool:
+    def enough(self, run: SimulatedJob) -> bool:
         return len(run.nodes) >= max(run.job.minimum, run.job.replica) and run.rate > 0
 
 
-class Share:
+class ReallocateCluster:
     """The planner shares the whole cluster out anew."""
 
-    def __init__(self, runs: Sequence[JobRun], pool: Pool, plans: Plans) -> None:
-        self._runs, self._pool, self._plans = runs, pool, plans
+    def __init__(self, runs: Sequence[SimulatedJob], pool: NodePool, plans: AllocationCache) -> None:
+        self._runs, self._pool, self._allocations = runs, pool, plans
 
-    def after_fault(self, hit: JobRun) -> list[JobRun]:
+    def after_fault(self, hit: SimulatedJob) -> list[SimulatedJob]:
         return [run for run in self._follow(frozenset([self._runs.index(hit)])) if run is not hit]
 
-    def after_join(self) -> list[JobRun]:
+    def after_join(self) -> list[SimulatedJob]:
         return self._follow(frozenset())
 
-    def enough(self, run: JobRun) -> bool:
-        return len(run.nodes) == run.wanted > 0
+    def enough(self, run: SimulatedJob) -> bool:
+        return len(run.nodes) == run.target_nodes > 0
 
-    def _follow(self, failed: frozenset[int]) -> list[JobRun]:
+    def _follow(self, failed: frozenset[int]) -> list[SimulatedJob]:
         usable = len(self._pool) + self._pool.held
-        plan = self._plans.share([run.wanted for run in self._runs], usable, failed)
+        plan = self._allocations.allocate([run.target_nodes for run in self._runs], usable, failed)
         before = [len(run.nodes) for run in self._runs]
         for step in (min, max):  # givers before takers
             for run, count in zip(self._runs, plan, strict=True):
                 self._pool.fill(run, step(count, len(run.nodes)))
         for run, count in zip(self._runs, plan, strict=True):
-            run.wanted = count
+            run.target_nodes = count
         return [run for run, count in zip(self._runs, before, strict=True) if len(run.nodes) != count]

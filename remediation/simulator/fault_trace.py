@@ -1,7 +1,7 @@
 """What happens to a cluster: nodes that are lost and come back, processes that die, nodes that get slow.
 
 As a file: CSV with the heading `timestamp_s,event,node_id` and, if wanted, `detail`. Events: add, remove, sev2, sev3,
-slow (detail: its speed, below 1) and healthy. `remove` may name in `detail` how it shows: lost, exception or hang.
+slow (detail: its speed, below 1) and healthy. `remove` may name in `detail` how it symptom: lost, exception or hang.
 """
 
 import csv
@@ -20,7 +20,7 @@ ASSUMED_NODE_MTBF_S = 50_700 / 8 * 3600.0
 """Where a trace tells none: a GPU fails each 50,700 hours (Llama 3 report: 419 in 54 days of 16,384), 8 GPUs a node."""
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What may happen; the values are the words of the file."""
 
     JOINED = "add"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
     HEALTHY = "healthy"
 
 
-class Shows(StrEnum):
+class FaultSymptom(StrEnum):
     """By which of Unicron's four methods a fault can be seen, which decides how long it goes unseen."""
 
     LOST = "lost"
@@ -40,45 +40,45 @@ class Shows(StrEnum):
     HANG = "hang"
 
 
-class Happening(NamedTuple):
+class TraceEvent(NamedTuple):
     """One event. Nodes are numbered from 0; several at once: a switch."""
 
     time_s: float
-    kind: Kind
+    kind: FaultKind
     nodes: tuple[int, ...]
-    shows: Shows = Shows.LOST
+    symptom: FaultSymptom = FaultSymptom.LOST
     speed: float = 1.0
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class FaultTrace:
     """A cluster's life, the same for every policy."""
 
     name: str
     nodes: int
     """All that are ever there at once; all of them at the start but for `missing`."""
     duration_s: float
-    happenings: tuple[Happening, ...]
+    events: tuple[TraceEvent, ...]
     """By time."""
     missing: tuple[int, ...] = ()
     """Nodes that are not there at the start."""
     node_mtbf_s: float = ASSUMED_NODE_MTBF_S
     """What the planner may know of the future: how long a node lasts on average."""
 
-    def count(self, *kinds: Kind) -> int:
-        """Happenings of these kinds."""
-        return sum(each.kind in kinds for each in self.happenings)
+    def count(self, *kinds: FaultKind) -> int:
+        """Events of these kinds."""
+        return sum(each.kind in kinds for each in self.events)
 
-    def joined_with(self, other: "Trace") -> "Trace":
+    def joined_with(self, other: "FaultTrace") -> "FaultTrace":
         """Both at once, e.g. the faults of nodes and those of processes. The cluster is this one's."""
-        happenings = sorted((*self.happenings, *other.happenings), key=lambda each: each.time_s)
-        return replace(self, happenings=tuple(happenings), duration_s=max(self.duration_s, other.duration_s))
+        events = sorted((*self.events, *other.events), key=lambda each: each.time_s)
+        return replace(self, events=tuple(events), duration_s=max(self.duration_s, other.duration_s))
 
 
-def observed_mtbf_s(nodes: int, duration_s: float, happenings: Iterable[Happening]) -> float:
+def observed_mtbf_s(nodes: int, duration_s: float, events: Iterable[TraceEvent]) -> float:
     """Mean time between losses of one node; the usual one where none was lost."""
-    lost = sum(len(each.nodes) for each in happenings if each.kind is Kind.LOST)
+    lost = sum(len(each.nodes) for each in events if each.kind is FaultKind.LOST)
     return nodes * duration_s / lost if lost and duration_s > 0 else ASSUMED_NODE_MTBF_S
 
 
@@ -87,13 +87,13 @@ class _Row(NamedTuple):
 
     line: int
     time_s: float
-    kind: Kind
+    kind: FaultKind
     node: str
-    shows: Shows
+    symptom: FaultSymptom
     speed: float
 
 
-def read_trace(paths: Sequence[Path]) -> Trace:
+def read_trace(paths: Sequence[Path]) -> FaultTrace:
     """The files as one trace. Nodes added at the first moment are the cluster at the start.
 
     Node names become numbers; a new node takes the lowest number that is free, so the cluster is as large as the most
@@ -135,25 +135,25 @@ def _row(place: str, line: int, fields: list[str], columns: int) -> _Row:
         time_s = math.nan
     if not (math.isfinite(time_s) and time_s >= 0):
         raise ConfigError(f"{place}: timestamp_s is {fields[0]!r}; it must be seconds, 0 or more")
-    if fields[1] not in set(Kind):
-        raise ConfigError(f"{place}: event is {fields[1]!r}; it must be one of {', '.join(Kind)}")
+    if fields[1] not in set(FaultKind):
+        raise ConfigError(f"{place}: event is {fields[1]!r}; it must be one of {', '.join(FaultKind)}")
     if not fields[2]:
         raise ConfigError(f"{place}: node_id is empty")
-    kind, detail = Kind(fields[1]), fields[3] if len(fields) > 3 else ""
-    return _Row(line, time_s, kind, fields[2], _shows(place, kind, detail), _speed(place, kind, detail))
+    kind, detail = FaultKind(fields[1]), fields[3] if len(fields) > 3 else ""
+    return _Row(line, time_s, kind, fields[2], _symptom(place, kind, detail), _speed(place, kind, detail))
 
 
-def _shows(place: str, kind: Kind, detail: str) -> Shows:
-    usual = {Kind.RESTART: Shows.EXIT, Kind.TRANSIENT: Shows.HANG}.get(kind, Shows.LOST)
-    if kind is Kind.SLOW or not detail:
+def _symptom(place: str, kind: FaultKind, detail: str) -> FaultSymptom:
+    usual = {FaultKind.RESTART: FaultSymptom.EXIT, FaultKind.TRANSIENT: FaultSymptom.HANG}.get(kind, FaultSymptom.LOST)
+    if kind is FaultKind.SLOW or not detail:
         return usual
-    if detail not in set(Shows):
-        raise ConfigError(f"{place}: detail is {detail!r}; of {kind} it must be one of {', '.join(Shows)}, or empty")
-    return Shows(detail)
+    if detail not in set(FaultSymptom):
+        raise ConfigError(f"{place}: detail is {detail!r}; of {kind} it must be one of {', '.join(FaultSymptom)}, or empty")
+    return FaultSymptom(detail)
 
 
-def _speed(place: str, kind: Kind, detail: str) -> float:
-    if kind is not Kind.SLOW:
+def _speed(place: str, kind: FaultKind, detail: str) -> float:
+    if kind is not FaultKind.SLOW:
         return 1.0
     try:
         speed = float(detail)
@@ -172,18 +172,18 @@ class _Numbering:
         self._seen: set[str] = set()
         self._free: list[int] = []
         self._most = 0
-        self._happenings: list[Happening] = []
+        self._happenings: list[TraceEvent] = []
 
-    def trace(self, rows: Sequence[tuple[Path, _Row]]) -> Trace:
+    def trace(self, rows: Sequence[tuple[Path, _Row]]) -> FaultTrace:
         start_s = rows[0][1].time_s
-        there = itertools.takewhile(lambda each: each[1].time_s == start_s and each[1].kind is Kind.JOINED, rows)
+        there = itertools.takewhile(lambda each: each[1].time_s == start_s and each[1].kind is FaultKind.JOINED, rows)
         first = sum(self._add(f"{path}, line {row.line}", row.node) >= 0 for path, row in there)
         for path, row in rows[first:]:
             self._take(f"{path}, line {row.line}", row, start_s)
         duration_s = rows[-1][1].time_s - start_s
         name = "+".join(dict.fromkeys(path.stem for path, _ in rows))
         mtbf_s = observed_mtbf_s(self._most, duration_s, self._happenings)
-        return Trace(name, self._most, duration_s, tuple(self._happenings), tuple(range(first, self._most)), mtbf_s)
+        return FaultTrace(name, self._most, duration_s, tuple(self._happenings), tuple(range(first, self._most)), mtbf_s)
 
     def _add(self, place: str, node: str) -> int:
         if node in self._number:
@@ -195,15 +195,15 @@ class _Numbering:
         return number
 
     def _take(self, place: str, row: _Row, start_s: float) -> None:
-        if row.kind is Kind.JOINED:
+        if row.kind is FaultKind.JOINED:
             number = self._add(place, row.node)
         elif row.node not in self._number:
-            if row.kind is not Kind.LOST and row.node in self._seen:
+            if row.kind is not FaultKind.LOST and row.node in self._seen:
                 return  # it is out: nothing happens to it
             raise ConfigError(f"{place}: event {row.kind} of node {row.node!r}, which is not there at that time")
-        elif row.kind is Kind.LOST:
+        elif row.kind is FaultKind.LOST:
             number = self._number.pop(row.node)
             self._free = sorted([*self._free, number])
         else:
             number = self._number[row.node]
-        self._happenings.append(Happening(row.time_s - start_s, row.kind, (number,), row.shows, row.speed))
+        self._happenings.append(TraceEvent(row.time_s - start_s, row.kind, (number,), row.symptom, row.speed))

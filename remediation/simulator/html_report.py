@@ -1,4 +1,4 @@
-"""One HTML file that needs no network: WAF over time, the books, and how long a lost node stops a job of any size."""
+"""One HTML file that needs no network: WAF over time, where GPU time went, and the downtime of a lost node by job size."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .downtime_curve import SIZES
-from .simulation import Result
-from .statistics import Summary
-from .time_accounting import Account
+from .simulation import SimulationResult
+from .summary_statistics import PolicySummary
+from .time_accounting import TimeCategory
 
 BINS = 400
 """Points of a line."""
@@ -22,19 +22,19 @@ td,th{{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #ddd}}td:fir
 <h1>Recovery policies, simulated</h1>
 {body}</html>
 """
-HEAD = "<tr><th>policy</th><th>seeds</th><th>mean WAF (PFLOP/s)</th><th>95 % interval</th>{accounts}</tr>"
+HEAD = "<tr><th>policy</th><th>seeds</th><th>mean WAF (PFLOP/s)</th><th>95 % interval</th>{categories}</tr>"
 
 
-def page(summaries: Sequence[Summary], first: Sequence[Result], stops: Mapping[str, Sequence[float]]) -> str:
-    """The file's text. first: one run of each policy and trace, with its stretches."""
+def page(summaries: Sequence[PolicySummary], first: Sequence[SimulationResult], downtimes: Mapping[str, Sequence[float]]) -> str:
+    """The file's text. first: one run of each policy and trace, with its intervals."""
     import plotly
 
     parts = [f"<script>{plotly.offline.get_plotlyjs()}</script>"]
     for trace, rows in groupby(summaries, key=lambda each: each.trace):
         listed = list(rows)
         runs = [result for result in first if result.trace == trace]
-        parts += [f"<h2>{escape(trace)}</h2>", _table(listed), _drawn(_over_time(runs)), _drawn(_books(listed))]
-    parts += ["<h2>Seconds that a lost node stops a job</h2>", _drawn(_stops(stops))]
+        parts += [f"<h2>{escape(trace)}</h2>", _table(listed), _drawn(_over_time(runs)), _drawn(_time_shares(listed))]
+    parts += ["<h2>Downtime of a lost node by job size</h2>", _drawn(_downtimes(downtimes))]
     return PAGE.format(body="\n".join(parts))
 
 
@@ -49,23 +49,23 @@ def _drawn(figure: Any) -> str:
     return str(figure.to_html(full_html=False, include_plotlyjs=False))
 
 
-def _table(summaries: Sequence[Summary]) -> str:
-    head = HEAD.format(accounts="".join(f"<th>{account.word} %</th>" for account in Account))
+def _table(summaries: Sequence[PolicySummary]) -> str:
+    head = HEAD.format(categories="".join(f"<th>{category.label} %</th>" for category in TimeCategory))
     rows = [
         f"<tr><td>{escape(each.policy)}</td><td>{each.seeds}</td><td>{each.waf.mean / 1e15:,.2f}</td><td>{each.waf.low / 1e15:,.2f} to {each.waf.high / 1e15:,.2f}</td>"
-        + "".join(f"<td>{100 * each.books[account.word]:.2f}</td>" for account in Account)
+        + "".join(f"<td>{100 * each.time_shares[category.label]:.2f}</td>" for category in TimeCategory)
         + "</tr>"
         for each in summaries
     ]
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def binned(result: Result, bins: int = BINS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(bins,) middles in hours, and (bins,) mean WAF in each: the stretches laid over a grid."""
+def binned(result: SimulationResult, bins: int = BINS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(bins,) middles in hours, and (bins,) mean WAF in each: the intervals laid over a grid."""
     edges = np.linspace(0.0, result.duration_s, bins + 1)
-    if not len(result.stretches):
+    if not len(result.intervals):
         return (edges[:-1] + edges[1:]) / 7200, np.zeros(bins)
-    begun, ended, waf_s = np.array(result.stretches).T
+    begun, ended, waf_s = np.array(result.intervals).T
     rate = waf_s / (ended - begun)
     # what was earned before an edge: each stretch is a ramp, so a sum over those begun less one over those ended
     before = _sum_before(edges, begun, rate) - _sum_before(edges, ended, rate)
@@ -81,7 +81,7 @@ def _sum_before(edges: NDArray[np.float64], at: NDArray[np.float64], rate: NDArr
     return np.asarray(edges * rates[count] - moments[count])
 
 
-def _over_time(results: Sequence[Result]) -> Any:
+def _over_time(results: Sequence[SimulationResult]) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -92,21 +92,21 @@ def _over_time(results: Sequence[Result]) -> Any:
     return figure
 
 
-def _books(summaries: Sequence[Summary]) -> Any:
+def _time_shares(summaries: Sequence[PolicySummary]) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
-    for account in Account:
-        figure.add_bar(y=[each.policy for each in summaries], x=[100 * each.books[account.word] for each in summaries], name=account.word, orientation="h")
+    for category in TimeCategory:
+        figure.add_bar(y=[each.policy for each in summaries], x=[100 * each.time_shares[category.label] for each in summaries], name=category.label, orientation="h")
     figure.update_layout(barmode="stack", title="Where the GPUs' seconds went", xaxis_title="%", yaxis_autorange="reversed")
     return figure
 
 
-def _stops(stops: Mapping[str, Sequence[float]]) -> Any:
+def _downtimes(downtimes: Mapping[str, Sequence[float]]) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
-    for label, seconds in stops.items():
+    for label, seconds in downtimes.items():
         figure.add_scatter(x=list(SIZES), y=list(seconds), name=label, mode="lines+markers")
     figure.update_layout(xaxis_type="log", yaxis_type="log", xaxis_title="GPUs of the job", yaxis_title="seconds: detection, switch, recomputation")
     return figure

@@ -28,12 +28,12 @@ from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.pipeline_template import four_per_stage
 
 T = TypeVar("T")
-FOLDER = Path(__file__).with_name("workloads")
+FOLDER = Path(__file__).with_name("job_mixes")
 BEYOND = 0.98
 """Beyond the last measured count, what each doubling of GPUs leaves of a GPU's throughput (assumed)."""
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelThroughput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured throughput of a model."""
 
     points: tuple[tuple[int, float], ...]
@@ -43,7 +43,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beyond: float = BEYOND
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobMixRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task in the file."""
 
     name: str
@@ -55,23 +55,23 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iteration_s: float = 20.0
 
 
-class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelThroughputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """models.toml."""
 
-    model: dict[str, Model]
+    model: dict[str, ModelThroughput]
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobMixFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of tasks."""
 
     name: str
-    task: tuple[Entry, ...]
+    task: tuple[JobMixRow, ...]
     about: str = ""
-    model: dict[str, Model] = {}
+    model: dict[str, ModelThroughput] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobMixEntry:
     """A task of the simulation. Its throughput is without any policy's own efficiency."""
 
     name: str
@@ -88,19 +88,19 @@ class Job:
     """FLOP/s when pipelines of unequal size use every node."""
 
 
-def names() -> list[str]:
+def mix_names() -> list[str]:
     """The mixes of the package."""
     return sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "models")
 
 
-def read(source: str | Path, nodes: int, gpus_per_node: int, models: Mapping[str, Model] | None = None) -> list[Job]:
+def read_job_mix(source: str | Path, nodes: int, gpus_per_node: int, models: Mapping[str, ModelThroughput] | None = None) -> list[JobMixEntry]:
     """The tasks of a file, or of a mix of the package by its name; `models` replace those of models.toml.
 
     Raises ConfigError with the file and the field.
     """
-    path = FOLDER / f"{source}.toml" if str(source) in names() else Path(source)
-    file = _decoded(path, File)
-    known = {**_decoded(FOLDER / "models.toml", Models).model, **file.model, **(models or {})}
+    path = FOLDER / f"{source}.toml" if str(source) in mix_names() else Path(source)
+    file = _decoded(path, JobMixFile)
+    known = {**_decoded(FOLDER / "models.toml", ModelThroughputs).model, **file.model, **(models or {})}
     if not file.task:
         raise ConfigError(f"{path}: there is no [[task]]")
     if len({each.name for each in file.task}) < len(file.task):
@@ -112,12 +112,12 @@ def _decoded(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=kind)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a TOML file, or one of {', '.join(names())}") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a TOML file, or one of {', '.join(mix_names())}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _job(path: Path, entry: Entry, models: Mapping[str, Model], nodes: int, gpus_per_node: int) -> Job:
+def _job(path: Path, entry: JobMixRow, models: Mapping[str, ModelThroughput], nodes: int, gpus_per_node: int) -> JobMixEntry:
     place = f"{path}: task {entry.name!r}"
     if entry.model not in models:
         raise ConfigError(f"{place}: model is {entry.model!r}; there are {', '.join(models)}, or add a [model.{entry.model}]")
@@ -130,14 +130,14 @@ def _job(path: Path, entry: Entry, models: Mapping[str, Model], nodes: int, gpus
     maximum = min(entry.maximum_nodes or nodes, nodes)
     if max(minimum, entry.replica_nodes) > maximum:
         raise ConfigError(f"{place}: it needs {max(minimum, entry.replica_nodes)} nodes and may have {maximum}; it can never run")
-    rates = flops(models[entry.model], nodes, gpus_per_node)
-    return Job(
+    rates = throughput_row(models[entry.model], nodes, gpus_per_node)
+    return JobMixEntry(
         name=entry.name, weight=entry.weight, minimum=minimum, maximum=maximum, replica=entry.replica_nodes, iteration_s=entry.iteration_s,
-        rates=rectangular(rates, entry.replica_nodes), template_rates=unequal(rates, entry.replica_nodes, models[entry.model].layers),
+        rates=whole_replicas(rates, entry.replica_nodes), template_rates=unequal_pipelines(rates, entry.replica_nodes, models[entry.model].layers),
     )  # fmt: skip
 
 
-def flops(model: Model, nodes: int, gpus_per_node: int) -> NDArray[np.float64]:
+def throughput_row(model: ModelThroughput, nodes: int, gpus_per_node: int) -> NDArray[np.float64]:
     """(nodes + 1,) FLOP/s of all GPUs: per GPU linear in the logarithm of their count between the points.
 
     Nothing below the first point: there it was not run, or does not fit.
@@ -154,18 +154,18 @@ def flops(model: Model, nodes: int, gpus_per_node: int) -> NDArray[np.float64]:
     return rates
 
 
-def rectangular(rates: NDArray[np.float64], replica: int) -> NDArray[np.float64]:
+def whole_replicas(rates: NDArray[np.float64], replica: int) -> NDArray[np.float64]:
     """(nodes + 1,) with whole replicas only."""
     return np.asarray(rates[np.arange(len(rates)) // replica * replica])
 
 
-def unequal(rates: NDArray[np.float64], replica: int, layers: int) -> NDArray[np.float64]:
+def unequal_pipelines(rates: NDArray[np.float64], replica: int, layers: int) -> NDArray[np.float64]:
     """(nodes + 1,) with the nodes left over given to pipelines where they bring most.
 
     What a pipeline of n nodes does is the pace of its slowest stage, by the planner's templates for equal layers;
     micro-batches are shared out by pace. Nodes left over are spread over pipelines as a knapsack says.
     """
-    whole = rectangular(rates, replica)
+    whole = whole_replicas(rates, replica)
     if replica == 1 or replica > layers:
         return whole
     extra = _worth_of_extra_nodes(replica, layers)
@@ -185,22 +185,22 @@ def _worth_of_extra_nodes(replica: int, layers: int) -> NDArray[np.float64]:
     return best
 
 
-def equally(jobs: Sequence[Job], nodes: int) -> list[int]:
+def split_equally(jobs: Sequence[JobMixEntry], nodes: int) -> list[int]:
     """The same for each task."""
     return _by_share(np.ones(len(jobs)), jobs, nodes)
 
 
-def weighted(jobs: Sequence[Job], nodes: int) -> list[int]:
+def split_by_weight(jobs: Sequence[JobMixEntry], nodes: int) -> list[int]:
     """In proportion to the weights."""
     return _by_share(np.array([job.weight for job in jobs]), jobs, nodes)
 
 
-def sized(jobs: Sequence[Job], nodes: int, parameters: Sequence[float]) -> list[int]:
+def split_by_size(jobs: Sequence[JobMixEntry], nodes: int, parameters: Sequence[float]) -> list[int]:
     """In proportion to the parameters of the models."""
     return _by_share(np.array(parameters), jobs, nodes)
 
 
-def _by_share(shares: NDArray[np.float64], jobs: Sequence[Job], nodes: int) -> list[int]:
+def _by_share(shares: NDArray[np.float64], jobs: Sequence[JobMixEntry], nodes: int) -> list[int]:
     """Whole nodes by the largest remainder, no task above its maximum."""
     wanted = shares / shares.sum() * nodes
     given = np.floor(wanted).astype(int)

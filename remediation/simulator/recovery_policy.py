@@ -17,15 +17,15 @@ import msgspec
 
 from eagle_eye.errors import ConfigError
 
-from .fault_trace import Kind, Shows
+from .fault_trace import FaultKind, FaultSymptom
 
 FOLDER = Path(__file__).with_name("policies")
 SMALLEST_JOB_GPUS = 16
 """From here on a switch takes longer with each doubling of GPUs."""
 
-Sure = Literal["source", "measured", "paper from memory", "derived", "calibrated", "assumed"]
+Confidence = Literal["source", "measured", "paper from memory", "derived", "calibrated", "assumed"]
 """source: read where it was published. measured: by the named benchmark. paper from memory: its text was not at hand."""
-Capacity = Literal["wait", "shrink", "share"]
+CapacityName = Literal["wait", "shrink", "reallocate"]
 """After a loss: wait for another node; go on with fewer; share the cluster out among all tasks anew."""
 Repair = Literal["reattempt", "restart", "reconfigure"]
 """Unicron's actions for severities 3, 2 and 1."""
@@ -33,36 +33,36 @@ REPAIRS: tuple[Repair, ...] = ("reattempt", "restart", "reconfigure")
 """The weakest first."""
 
 
-class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyConstant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One figure with its origin."""
 
     value: float | bool | str
     source: str
-    sure: Sure
+    sure: Confidence
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a paper brings, and what holds without it."""
 
     about: str
     without: dict[str, float | bool | str]
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A policy's file."""
 
     title: str
     about: str
-    constant: dict[str, Constant]
+    constant: dict[str, PolicyConstant]
     like: str = ""
-    part: dict[str, Part] = {}
+    part: dict[str, PolicyPart] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class RecoveryConstants:
     """The constants. Seconds end in _s; shares are between 0 and 1."""
 
-    capacity: Capacity
+    capacity: CapacityName
     weakest_repair: Repair
     """The weakest that it knows: a fault that a weaker one would cure takes this one."""
     efficiency: float
@@ -108,15 +108,15 @@ class Costs:
     decides: bool
     """About a slow node all alternatives are weighed; without, its micro-batches move away."""
 
-    def detection_s(self, shows: Shows, iteration_s: float) -> float:
+    def detection_s(self, symptom: FaultSymptom, iteration_s: float) -> float:
         """From the fault until it is known."""
-        if shows is Shows.HANG:
+        if symptom is FaultSymptom.HANG:
             return self.detection_hang_s + self.detection_hang_iterations * iteration_s
-        return {Shows.LOST: self.detection_lost_s, Shows.EXIT: self.detection_exit_s, Shows.EXCEPTION: self.detection_exception_s}[shows]
+        return {FaultSymptom.LOST: self.detection_lost_s, FaultSymptom.EXIT: self.detection_exit_s, FaultSymptom.EXCEPTION: self.detection_exception_s}[symptom]
 
-    def repair(self, kind: Kind) -> Repair:
+    def repair(self, kind: FaultKind) -> Repair:
         """The weakest repair that can help and that the policy knows."""
-        needed = {Kind.TRANSIENT: 0, Kind.RESTART: 1}.get(kind, 2)
+        needed = {FaultKind.TRANSIENT: 0, FaultKind.RESTART: 1}.get(kind, 2)
         return REPAIRS[max(needed, REPAIRS.index(self.weakest_repair))]
 
     def switch_s(self, repair: Repair, gpus: int) -> float:
@@ -127,15 +127,15 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RecoveryPolicy:
     """A policy as it is run."""
 
     name: str
     title: str
-    costs: Costs
-    origins: Mapping[str, Constant]
+    costs: RecoveryConstants
+    origins: Mapping[str, PolicyConstant]
     """Where each constant comes from."""
-    parts: Mapping[str, Part]
+    parts: Mapping[str, PolicyPart]
     off: tuple[str, ...] = ()
     """Parts that are switched off."""
 
@@ -144,7 +144,7 @@ class Policy:
         """Name, and what it goes without."""
         return self.name + "".join(f" − {part}" for part in self.off)
 
-    def without(self, *names: str) -> "Policy":
+    def without(self, *names: str) -> "RecoveryPolicy":
         """The same without these parts. Raises ConfigError for one that it does not have."""
         changed = self
         for name in names:
@@ -153,49 +153,49 @@ class Policy:
             changed = dataclasses.replace(changed.but(**self.parts[name].without), off=(*changed.off, name))
         return changed
 
-    def but(self, **constants: Any) -> "Policy":
+    def but(self, **constants: Any) -> "RecoveryPolicy":
         """The same with other constants."""
         return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **constants))
 
 
-def names() -> list[str]:
+def policy_names() -> list[str]:
     """The policies there are, the classic one first and ours last."""
     found = sorted(path.stem for path in FOLDER.glob("*.toml"))
     return sorted(found, key=lambda name: (name != "megatron", name == "ours"))
 
 
 @cache
-def load(name: str) -> Policy:
+def load_policy(name: str) -> RecoveryPolicy:
     """A policy of the package. Raises ConfigError for an unknown one."""
-    if name not in names():
-        raise ConfigError(f"no policy is called {name!r}; there are {', '.join(names())}")
+    if name not in policy_names():
+        raise ConfigError(f"no policy is called {name!r}; there are {', '.join(policy_names())}")
     file = _file(name)
-    known = {field.name for field in dataclasses.fields(Costs)}
+    known = {field.name for field in dataclasses.fields(RecoveryConstants)}
     for constant in [*file.constant, *(each for part in file.part.values() for each in part.without)]:
         if constant not in known:
             raise ConfigError(f"policies/{name}.toml: there is no constant {constant!r}")
-    origins = {**(load(file.like).origins if file.like else {}), **file.constant}
+    origins = {**(load_policy(file.like).origins if file.like else {}), **file.constant}
     missing = known - set(origins)
     if missing:
         raise ConfigError(f"policies/{name}.toml: constants without a value: {', '.join(sorted(missing))}")
-    return Policy(name, file.title, _costs(name, {each: origin.value for each, origin in origins.items()}), origins, file.part)
+    return RecoveryPolicy(name, file.title, _costs(name, {each: origin.value for each, origin in origins.items()}), origins, file.part)
 
 
-def _costs(name: str, values: Mapping[str, Any]) -> Costs:
+def _costs(name: str, values: Mapping[str, Any]) -> RecoveryConstants:
     try:
-        return msgspec.convert(values, Costs)
+        return msgspec.convert(values, RecoveryConstants)
     except msgspec.ValidationError as error:
         raise ConfigError(f"policies/{name}.toml: {error}") from error
 
 
-def chosen(wanted: Iterable[str]) -> list[Policy]:
+def load_policies(wanted: Iterable[str]) -> list[RecoveryPolicy]:
     """Policies by name; `all`: every one."""
     listed = list(wanted)
-    return [load(name) for name in (names() if "all" in listed else listed)]
+    return [load_policy(name) for name in (policy_names() if "all" in listed else listed)]
 
 
-def _file(name: str) -> File:
+def _file(name: str) -> PolicyFile:
     try:
-        return msgspec.toml.decode((FOLDER / f"{name}.toml").read_bytes(), type=File)
+        return msgspec.toml.decode((FOLDER / f"{name}.toml").read_bytes(), type=PolicyFile)
     except msgspec.DecodeError as error:
         raise ConfigError(f"policies/{name}.toml: {error}") from error

@@ -9,16 +9,16 @@ from enum import StrEnum
 
 from remediation.planner.pipelines.micro_batch_distribution import GroupPace, lower_bound
 
-from .in_place_cost import Price, price
-from .job_mix import Job
-from .recovery_policy import Costs, Repair
-from .time_accounting import Account, Books
+from .in_place_transition import TransitionShares, transition_shares
+from .job_mix import JobMixEntry
+from .recovery_policy import RecoveryConstants, Repair
+from .time_accounting import TimeAccounting, TimeCategory
 
 MICRO_BATCHES = 8
 """Of each replica; what the bubble of a pipeline and the balance of slow replicas depend on (assumed)."""
 
 
-class Phase(StrEnum):
+class SimulatedPhase(StrEnum):
     """What a job is doing."""
 
     RUNNING = "running"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
 
 
-class Source(StrEnum):
+class StateSource(StrEnum):
     """Where state comes from, nearest first."""
 
     KEPT = "kept"
@@ -37,31 +37,31 @@ class Source(StrEnum):
     STORAGE = "storage"
 
 
-SPENT = {Phase.DETECTION: Account.DETECTION, Phase.TRANSITION: Account.TRANSITION, Phase.WAITING: Account.IDLE}
+CATEGORIES = {SimulatedPhase.DETECTION: TimeCategory.DETECTION, SimulatedPhase.TRANSITION: TimeCategory.TRANSITION, SimulatedPhase.WAITING: TimeCategory.IDLE}
 
 
-class JobRun:
-    """Mutable; whatever changes it settles the books first."""
+class SimulatedJob:
+    """Mutable: whatever changes it first accounts the time until now."""
 
-    def __init__(self, job: Job, costs: Costs, gpus_per_node: int, now: Callable[[], float]) -> None:
+    def __init__(self, job: JobMixEntry, costs: RecoveryConstants, gpus_per_node: int, now: Callable[[], float]) -> None:
         self.job, self.costs, self.gpus_per_node, self._now = job, costs, gpus_per_node, now
         self.rates = job.template_rates if costs.templates else job.rates
         self.nodes: list[int] = []
         """By place: node i stands in stage i % replica of pipeline i // replica."""
-        self.wanted = 0
+        self.target_nodes = 0
         """Nodes that the plan gives it."""
-        self.phase = Phase.WAITING
+        self.phase = SimulatedPhase.WAITING
         self.version = 0
         """Rises whenever something supersedes what is under way."""
-        self.books = Books()
+        self.accounting = TimeAccounting()
         self.waf_s = 0.0
         """WAF·seconds: weighted FLOP that count."""
-        self.stretches: list[tuple[float, float, float]] = []
+        self.intervals: list[tuple[float, float, float]] = []
         """(from, to, WAF·seconds), of running alone."""
-        self.source = Source.KEPT
+        self.source = StateSource.KEPT
         self.repair: Repair = "reattempt"
         """What is under way, or was last."""
-        self.owed = self.owed_since_checkpoint = 0.0
+        self.redo = self.redo_since_checkpoint = 0.0
         """Weighted FLOP to do again: now, and if the state should be lost again."""
         self.speed = 1.0
         self.lost: dict[int, int] = {}
@@ -87,20 +87,20 @@ class JobRun:
     @property
     def runs(self) -> bool:
         """Whether it works now, be it for the second time."""
-        return self.phase in (Phase.RUNNING, Phase.RECOMPUTATION)
+        return self.phase in (SimulatedPhase.RUNNING, SimulatedPhase.RECOMPUTATION)
 
     def _flops(self) -> float:
-        held, missing = len(self.nodes), self.wanted - len(self.nodes)
+        held, missing = len(self.nodes), self.target_nodes - len(self.nodes)
         if held < max(self.job.minimum, 1):
             return 0.0
         if not self.costs.reroute or missing <= 0:
             return float(self.rates[min(held, self.job.maximum)])
-        pipelines = self.wanted // self.job.replica
+        pipelines = self.target_nodes // self.job.replica
         lost = -(-missing // self.job.replica)  # of the stage that lost most, when losses are spread
         if pipelines <= lost:
             return 0.0
         slots = MICRO_BATCHES + self.job.replica - 1
-        return float(self.rates[self.wanted]) * slots / max(slots, MICRO_BATCHES * pipelines / (pipelines - lost))
+        return float(self.rates[self.target_nodes]) * slots / max(slots, MICRO_BATCHES * pipelines / (pipelines - lost))
 
     @property
     def used(self) -> int:
@@ -109,73 +109,73 @@ class JobRun:
             return len(self.nodes)
         return len(self.nodes) // self.job.replica * self.job.replica
 
-    def take(self, node: int) -> None:
+    def add_node(self, node: int) -> None:
         """Another node."""
-        self.settle()
+        self.account_time()
         self.nodes.append(node)
 
-    def lose(self, node: int) -> None:
+    def remove_node(self, node: int) -> None:
         """One of its nodes is out."""
-        self.settle()
+        self.account_time()
         self.nodes.remove(node)
 
-    def leave(self) -> int:
+    def give_up_node(self) -> int:
         """Its last node goes elsewhere."""
-        self.settle()
+        self.account_time()
         return self.nodes.pop()
 
-    def bereave(self, nodes: Collection[int]) -> None:
+    def lose_nodes(self, nodes: Collection[int]) -> None:
         """Some of its nodes are lost, with what was on them."""
         for node in nodes:
             replica = self.nodes.index(node) // self.job.replica
             self.lost[replica] = min(self.job.replica, self.lost.get(replica, 0) + 1)
         self.survivors = len(self.nodes) - len(nodes)
         source = self.source_after(nodes)
-        planned = self._price(len(self.nodes) // self.job.replica, new_nodes=0) if source is Source.REPLICA else None
+        planned = self._planned_shares(len(self.nodes) // self.job.replica, new_nodes=0) if source is StateSource.REPLICA else None
         self.fail(source, planned.lost_share if planned else len(nodes) / len(self.nodes))
         for node in nodes:
-            self.lose(node)
+            self.remove_node(node)
 
     def load_share(self) -> float:
         """Of a node's state: what the busiest node has to move before the job goes on."""
         replicas = (self.survivors + sum(self.lost.values())) // self.job.replica
-        planned = self._price(replicas, new_nodes=max(0, len(self.nodes) - self.survivors))
+        planned = self._planned_shares(replicas, new_nodes=max(0, len(self.nodes) - self.survivors))
         return planned.load_share if planned else 1.0
 
-    def _price(self, replicas: int, new_nodes: int) -> Price | None:
+    def _planned_shares(self, replicas: int, new_nodes: int) -> TransitionShares | None:
         """Of a transition in place; None where there is nothing to plan or no whole replica is left to plan with."""
         if not self.costs.transitions or not self.lost or len(self.lost) >= replicas:
             return None
-        return price(replicas, self.job.replica, tuple(sorted(self.lost.values())), new_nodes, MICRO_BATCHES)
+        return transition_shares(replicas, self.job.replica, tuple(sorted(self.lost.values())), new_nodes, MICRO_BATCHES)
 
-    def settle(self) -> None:
+    def account_time(self) -> None:
         """Book everything until now."""
         now = self._now()
         passed = now - self._since
         if passed <= 0:
             return
-        account = SPENT.get(self.phase)
+        account = CATEGORIES.get(self.phase)
         if account is not None:
-            self.books.book(account, passed * self.gpus)
+            self.accounting.add_time(account, passed * self.gpus)
         else:
-            self._settle_work(passed, now)
+            self._account_work(passed, now)
         self._since = now
 
-    def _settle_work(self, passed: float, now: float) -> None:
+    def _account_work(self, passed: float, now: float) -> None:
         gpus = self.used * self.gpus_per_node
-        self.books.book(Account.IDLE, passed * (self.gpus - gpus))
-        if self.phase is Phase.RECOMPUTATION:
-            self.books.book(Account.RECOMPUTATION, passed * gpus)
-            self.owed = max(0.0, self.owed - passed * self.rate)
+        self.accounting.add_time(TimeCategory.IDLE, passed * (self.gpus - gpus))
+        if self.phase is SimulatedPhase.RECOMPUTATION:
+            self.accounting.add_time(TimeCategory.RECOMPUTATION, passed * gpus)
+            self.redo = max(0.0, self.redo - passed * self.rate)
             return
         work = self._work(passed)
-        self.books.book(Account.CHECKPOINT, (passed - work) * gpus)
-        self.books.book(Account.SUB_HEALTHY, work * gpus * (1 - self.speed))
-        self.books.book(Account.REDUNDANT, work * gpus * self.speed * self.costs.redundant_share)
-        self.books.book(Account.EFFECTIVE, work * gpus * self.speed * (1 - self.costs.redundant_share))
+        self.accounting.add_time(TimeCategory.CHECKPOINT, (passed - work) * gpus)
+        self.accounting.add_time(TimeCategory.SUB_HEALTHY, work * gpus * (1 - self.speed))
+        self.accounting.add_time(TimeCategory.REDUNDANT, work * gpus * self.speed * self.costs.redundant_share)
+        self.accounting.add_time(TimeCategory.EFFECTIVE, work * gpus * self.speed * (1 - self.costs.redundant_share))
         earned = work * self.rate
         self.waf_s += earned
-        self.stretches.append((self._since, now, earned))
+        self.intervals.append((self._since, now, earned))
 
     def _work(self, passed: float) -> float:
         """Seconds of work in a stretch; the rest are checkpoints. Moves the cycle on."""
@@ -189,41 +189,41 @@ class JobRun:
         self._cycle = end
         return max(0.0, min(work, passed))
 
-    def enter(self, phase: Phase) -> int:
+    def enter(self, phase: SimulatedPhase) -> int:
         """Start something else; returns the version that it has."""
-        self.settle()
+        self.account_time()
         self.phase = phase
         self._entered = self._since
         self.version += 1
-        if phase is Phase.RUNNING:
-            self.owed = self.owed_since_checkpoint = 0.0
-            self.source = Source.KEPT
+        if phase is SimulatedPhase.RUNNING:
+            self.redo = self.redo_since_checkpoint = 0.0
+            self.source = StateSource.KEPT
             self.lost = {}
         return self.version
 
-    def fail(self, source: Source, lost_share: float) -> None:
+    def fail(self, source: StateSource, lost_share: float) -> None:
         """What has to be done again, given where its state comes from.
 
         lost_share: of its nodes, how many lost what they had done of the iteration.
         """
-        self.settle()
-        lost = self._lost_s(source, lost_share) * self.rate if self.phase is Phase.RUNNING else 0.0
-        if source in (Source.MEMORY, Source.STORAGE):
-            self.owed = max(lost, self.owed_since_checkpoint)
-            self.owed_since_checkpoint = self.owed
+        self.account_time()
+        lost = self._lost_s(source, lost_share) * self.rate if self.phase is SimulatedPhase.RUNNING else 0.0
+        if source in (StateSource.MEMORY, StateSource.STORAGE):
+            self.redo = max(lost, self.redo_since_checkpoint)
+            self.redo_since_checkpoint = self.redo
         else:
-            self.owed = max(lost, self.owed)
-            self.owed_since_checkpoint = max(self.owed_since_checkpoint, self._since_checkpoint_s() * self.rate)
-        self.source = max(self.source, source, key=list(Source).index)
+            self.redo = max(lost, self.redo)
+            self.redo_since_checkpoint = max(self.redo_since_checkpoint, self._since_checkpoint_s() * self.rate)
+        self.source = max(self.source, source, key=list(StateSource).index)
 
-    def _lost_s(self, source: Source, lost_share: float) -> float:
-        if source is Source.STORAGE:
+    def _lost_s(self, source: StateSource, lost_share: float) -> float:
+        if source is StateSource.STORAGE:
             unfinished = self._checkpoints > 0 and self._cycle < self.costs.checkpoint_persist_s
             return self._since_checkpoint_s() + (self.costs.checkpoint_interval_s if unfinished else 0.0)
-        if source is Source.MEMORY:
+        if source is StateSource.MEMORY:
             return self._since_checkpoint_s()
         iteration = (self._since - self._entered) % self.job.iteration_s
-        if source is Source.KEPT:
+        if source is StateSource.KEPT:
             return 0.0 if self.costs.partial_results else iteration
         return iteration * (lost_share if self.costs.partial_results else 1.0)
 
@@ -232,16 +232,16 @@ class JobRun:
         return min(self._cycle, interval) if interval > 0 else self._cycle
 
     def recomputation_s(self) -> float:
-        """How long it takes to do again what is owed."""
-        return self.owed / self.rate if self.owed > 0 and self.rate > 0 else 0.0
+        """How long it takes to do again what is redo."""
+        return self.redo / self.rate if self.redo > 0 and self.rate > 0 else 0.0
 
-    def source_after(self, lost: Collection[int]) -> Source:
+    def source_after(self, lost: Collection[int]) -> StateSource:
         """The nearest holder of the state that these nodes of its had, each lost with all that is on it."""
         places = {self.nodes.index(node) for node in lost}
         if self.costs.replica and self._has_replica(places):
-            return Source.REPLICA
+            return StateSource.REPLICA
         neighbours = {(place + 1) % len(self.nodes) for place in places}
-        return Source.MEMORY if self.costs.memory and not neighbours & places else Source.STORAGE
+        return StateSource.MEMORY if self.costs.memory and not neighbours & places else StateSource.STORAGE
 
     def _has_replica(self, places: Collection[int]) -> bool:
         pipelines, stages = len(self.nodes) // self.job.replica, self.job.replica
@@ -254,7 +254,7 @@ class JobRun:
 
     def slow_down(self, speeds: Mapping[int, float], balanced: bool) -> None:
         """Set its speed by its slow nodes; balanced: micro-batches go where they are done first."""
-        self.settle()
+        self.account_time()
         slow = [(self.nodes.index(node) // self.job.replica, speed) for node, speed in speeds.items()]
         if not slow:
             self.speed = 1.0

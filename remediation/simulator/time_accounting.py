@@ -1,4 +1,4 @@
-"""Where each second of each GPU went. The books sum to all of them: GPUs × duration."""
+"""Time accounting: in which category each second of each GPU is counted. The categories sum to GPUs × duration."""
 
 import math
 from collections.abc import Mapping
@@ -6,63 +6,63 @@ from enum import IntEnum
 
 from eagle_eye.errors import EagleEyeError
 
-CLOSE = 1e-9
-"""Of the whole, what rounding may leave."""
+TOLERANCE = 1e-9
+"""Share of the whole that rounding may leave unaccounted."""
 
 
-class Account(IntEnum):
+class TimeCategory(IntEnum):
     """What a GPU's second was spent on."""
 
     EFFECTIVE = 0
-    """Work that counts."""
+    """Training work that counts."""
     CHECKPOINT = 1
-    """Training stands still while state is copied."""
+    """Training is paused while state is copied."""
     DETECTION = 2
-    """Something is wrong and nobody knows yet."""
+    """A fault has happened and is not detected yet."""
     TRANSITION = 3
     """Restarting, regrouping, moving and loading state."""
     RECOMPUTATION = 4
-    """Work that was done before and lost."""
+    """Work that was done before the fault and lost."""
     IDLE = 5
     """Healthy and unused: waiting for other nodes, spare, or left over beside whole replicas."""
     REDUNDANT = 6
-    """Work that others do too, in case they are lost."""
+    """Work that other GPUs do too, in case they are lost."""
     SUB_HEALTHY = 7
-    """Out for repair, or held back by a slow node."""
+    """Under repair, or held back by a slow node."""
 
     @property
-    def word(self) -> str:
-        """As it is printed."""
+    def label(self) -> str:
+        """As tables and JSON show it."""
         return self.name.lower().replace("_", "-")
 
 
-class Books:
-    """GPU-seconds by account."""
+class TimeAccounting:
+    """GPU-seconds by category."""
 
     __slots__ = ("seconds",)
 
     def __init__(self) -> None:
-        self.seconds = [0.0] * len(Account)
+        self.seconds = [0.0] * len(TimeCategory)
 
-    def book(self, account: Account, gpu_seconds: float) -> None:
-        """Add to one account."""
-        self.seconds[account] += gpu_seconds
+    def add_time(self, category: TimeCategory, gpu_seconds: float) -> None:
+        """Count GPU-seconds in a category."""
+        self.seconds[category] += gpu_seconds
 
-    def add(self, other: "Books") -> None:
-        """Add another one's."""
+    def add(self, other: "TimeAccounting") -> None:
+        """Add another accounting, category by category."""
         self.seconds = [mine + theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
 
     @property
     def total(self) -> float:
-        """GPU-seconds of all accounts."""
+        """GPU-seconds of all categories."""
         return math.fsum(self.seconds)
 
     def shares(self) -> Mapping[str, float]:
-        """Share of the whole by account's word; they sum to 1."""
+        """Share of the whole by the category's label; the shares sum to 1."""
         whole = self.total
-        return {account.word: self.seconds[account] / whole if whole else 0.0 for account in Account}
+        return {category.label: self.seconds[category] / whole if whole else 0.0 for category in TimeCategory}
 
-    def close(self, gpu_seconds: float) -> None:
-        """Raises EagleEyeError unless exactly so many were booked, none of them negative: the simulator would be wrong."""
-        if abs(self.total - gpu_seconds) > CLOSE * max(gpu_seconds, 1.0) or min(self.seconds) < -CLOSE * max(gpu_seconds, 1.0):
-            raise EagleEyeError(f"the books hold {self.total!r} GPU-seconds of {gpu_seconds!r} ({self.seconds}); this is a mistake of the simulator, report it")
+    def check_total(self, gpu_seconds: float) -> None:
+        """Raises EagleEyeError unless the categories sum to exactly so many GPU-seconds and none is negative: a bug of the simulator."""
+        if abs(self.total - gpu_seconds) > TOLERANCE * max(gpu_seconds, 1.0) or min(self.seconds) < -TOLERANCE * max(gpu_seconds, 1.0):
+            raise EagleEyeError(f"the time accounting holds {self.total!r} of {gpu_seconds!r} GPU-seconds ({self.seconds}); this is a bug of the simulator, report it")

@@ -6,7 +6,14 @@ import click
 
 from eagle_eye.app import options
 from eagle_eye.app.printing import print_json
-from eagle_eye.app.simulation_run import Wanted, check_page, lines, run, show, write_page
+from eagle_eye.app.simulation_run import (
+    SimulationRequest,
+    check_report_path,
+    json_lines_of,
+    print_summaries,
+    run,
+    write_report,
+)
 
 
 @click.command(short_help="years of cluster life in seconds, policy beside policy")
@@ -34,15 +41,15 @@ def command(html: Path | None, json_lines: bool, **wanted: object) -> None:
       eagle-eye simulate --policy ours --ablation --trace llama3 --nodes 1000 --unit 4
       eagle-eye simulate --trace faults.csv --tasks jobs.toml --json
     """
-    asked = Wanted(**wanted)  # type: ignore[arg-type]
+    asked = SimulationRequest(**wanted)  # type: ignore[arg-type]
     if html is not None:
-        check_page(html)
+        check_report_path(html)
     outcome = run(asked)
     if json_lines:
-        for line in lines(outcome):
+        for line in json_lines_of(outcome):
             print_json(line)
     else:
-        show(outcome)
+        print_summaries(outcome)
     if html is not None:
-        write_page(outcome, asked, html)
+        write_report(outcome, asked, html)
         click.echo(f"{html} written", err=True)

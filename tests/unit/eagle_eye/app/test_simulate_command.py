@@ -26,7 +26,7 @@ def test_json_is_one_object_a_run_and_its_books_sum():
     lines = [json.loads(line) for line in call(*QUICK, "--json").stdout.splitlines()]
     assert [(line["policy"], line["seed"]) for line in lines] == [("megatron", 0), ("megatron", 1), ("ours", 0), ("ours", 1)]
     for line in lines:
-        assert sum(line["books"].values()) == pytest.approx(1.0)
+        assert sum(line["time_shares"].values()) == pytest.approx(1.0)
         assert line["waf_s"] == pytest.approx(sum(line["jobs"].values()))
 
 

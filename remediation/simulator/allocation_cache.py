@@ -11,17 +11,17 @@ from dataclasses import replace
 from remediation.planner.allocation.allocation import solve
 from remediation.planner.allocation.tasks import AllocationProblem, Task
 
-from .job_mix import Job
-from .recovery_policy import Costs
+from .job_mix import JobMixEntry
+from .recovery_policy import RecoveryConstants
 
 Question = tuple[tuple[int, ...], int, frozenset[int]]
 
 
-class Plans:
+class AllocationCache:
     """For one cluster and one policy."""
 
     def __init__(
-        self, jobs: Sequence[Job], costs: Costs, unit: int, node_mtbf_s: float, gpus_per_node: int, timer: Callable[[], float] = time.process_time
+        self, jobs: Sequence[JobMixEntry], costs: RecoveryConstants, unit: int, node_mtbf_s: float, gpus_per_node: int, timer: Callable[[], float] = time.process_time
     ) -> None:
         """unit: nodes are handed out by so many. timer: what measures `seconds`."""
         self._costs, self._unit, self._mtbf_s, self._gpus = costs, unit, node_mtbf_s, gpus_per_node
@@ -43,7 +43,7 @@ class Plans:
         """Questions that were new."""
         return len(self._known)
 
-    def share(self, current: Sequence[int], usable: int, failed: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    def allocate(self, current: Sequence[int], usable: int, failed: frozenset[int] = frozenset()) -> tuple[int, ...]:
         """Nodes for each task, given what each has, how many nodes there are, and which tasks (by index) lost one."""
         self.asked += 1
         question = (tuple(current), usable // self._unit * self._unit, failed)

@@ -11,12 +11,12 @@ from functools import lru_cache
 from eagle_eye.types import Layout, RankPlacement, Transition, WorkerStateReport
 from remediation.transition import plan_transition
 
-LOOKED_AT = 16
+PLANNED_REPLICAS = 16
 """Replicas that are planned for; in a larger job the others are like them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class TransitionShares:
     """Of a transition."""
 
     lost_share: float
@@ -37,12 +37,12 @@ class _Member:
 
 
 @lru_cache(maxsize=4096)
-def price(replicas: int, stages: int, lost: tuple[int, ...], new_nodes: int, micro_batches: int) -> Price:
+def transition_shares(replicas: int, stages: int, lost: tuple[int, ...], new_nodes: int, micro_batches: int) -> TransitionShares:
     """Of `replicas` on `stages` nodes each. lost: nodes of each replica that lost some. micro_batches: of each replica.
 
     At least one replica is whole: else state comes from a checkpoint.
     """
-    seen = max(len(lost) + 1, min(replicas, LOOKED_AT))
+    seen = max(len(lost) + 1, min(replicas, PLANNED_REPLICAS))
     names = [f"replica {number:04}" for number in range(seen)]
     before = _plan([_Member(name, stages, 1) for name in names], names, stages, micro_batches * seen, None)
     members = [*_broken(names, lost, stages, new_nodes), *(_Member(name, stages, 1) for name in names[len(lost) :])]
@@ -50,7 +50,7 @@ def price(replicas: int, stages: int, lost: tuple[int, ...], new_nodes: int, mic
     after = _plan(members, names, stages, micro_batches * seen, before)
     owner = {number: rank for rank, share in enumerate(before.shares) for number in share}
     parts = sum(lost[owner[number]] / stages for number in after.lost_micro_batches)
-    return Price(parts / (micro_batches * replicas), _busiest(after, members, stages))
+    return TransitionShares(parts / (micro_batches * replicas), _busiest(after, members, stages))
 
 
 def _completing(lost: Sequence[int], new_nodes: int) -> int:
@@ -73,7 +73,7 @@ def _broken(names: Sequence[str], lost: Sequence[int], stages: int, new_nodes: i
 
 
 def _added(nodes: int, stages: int) -> list[_Member]:
-    return [_Member(f"replica new {number}", 0, stages) for number in range(min(nodes // stages, LOOKED_AT))]
+    return [_Member(f"replica new {number}", 0, stages) for number in range(min(nodes // stages, PLANNED_REPLICAS))]
 
 
 def _plan(members: Sequence[_Member], old: Sequence[str], stages: int, micro_batches: int, before: Transition | None) -> Transition:
