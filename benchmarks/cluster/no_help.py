@@ -5,7 +5,7 @@
 A real job (examples/train_gpt.py, two nodes with two workers each) becomes slow for a reason that clings to its last
 rank and not to a node, as a script's or a data set's does. The engine is in auto mode with the settings that it is
 shipped with: it restarts, leaves the accused node out as that does not help, sees that the throughput does not come back as it had
-predicted, lets the innocent node in again, opens the breaker and writes to a person, whose letter a receiver takes.
+predicted, lets the innocent node in again, opens the breaker and writes to a person, whose notification a receiver takes.
 """
 
 import argparse
@@ -42,7 +42,7 @@ mode = "auto"
 enabled = false
 
 [actions.notify]
-receivers = [{ name = "bench", kind = "plain", url = "http://127.0.0.1:LETTERS/" }]
+receivers = [{ name = "bench", kind = "plain", url = "http://127.0.0.1:NOTIFICATIONS/" }]
 """
 HEALTHY_STEPS = 60
 PATIENCE_S = 240.0
@@ -61,14 +61,14 @@ class Measured:
     undone_s: float
     """To the epoch in which the node takes part again."""
     told_s: float
-    """From the verdict to the receiver's having the letter that names the breaker."""
+    """From the verdict to the receiver's having the notification that names the breaker."""
     share: float
     """Throughput after the action, of what was predicted."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """One job, from its start to the person's letter."""
+    """One job, from its start to the person's notification."""
 
     stage: DemoJob
     receiver: Receiver
@@ -85,7 +85,7 @@ class Trial:
         self._wait("the breaker", self._breakers)
         noticed = clock.now()
         [breaker] = self._breakers()
-        self._wait("a letter", lambda: any(breaker.id in str(letter.get("news", "")) for letter in self.receiver.letters))
+        self._wait("a notification", lambda: any(breaker.id in str(notification.get("news", "")) for notification in self.receiver.notifications))
         told = clock.now()
         self._wait("the node to take part again", lambda: self._nodes() == 2)
         undone = clock.now()
@@ -133,7 +133,7 @@ def one() -> Measured:
     receiver = Receiver()
     with tempfile.TemporaryDirectory(prefix="nohelp") as folder:  # short: paths of unix sockets are limited
         command = (sys.executable, str(SCRIPT), "--steps", "1000000", *MODEL)
-        config = CONFIG.replace("LETTERS", str(receiver.port))
+        config = CONFIG.replace("NOTIFICATIONS", str(receiver.port))
         os.environ["SLOW_WHILE"] = str(Path(folder) / "slow")
         stage = DemoJob(folder=Path(folder), config=config, command=command, job="bench/gpt", clock=SystemClock())
         try:
@@ -151,7 +151,7 @@ def rows(runs: Sequence[Measured]) -> list[Row]:
 
     acted = f"left out {middle('acted_s'):.0f} s after the slow-down began"
     noticed = f"noticed {middle('noticed_s'):.1f} s later (it was predicted to have helped by {middle('predicted_s'):.1f} s)"
-    undone = f"undone {middle('undone_s'):.1f} s after that, breaker open, letter with the receiver after {middle('told_s'):.1f} s"
+    undone = f"undone {middle('undone_s'):.1f} s after that, breaker open, notification with the receiver after {middle('told_s'):.1f} s"
     return [
         Row(
             what="an action that does not help: noticed, undone, breaker open, person told",

@@ -177,28 +177,28 @@ def killed(job: str, rank: int, time: float, number: int) -> Event:
 
 
 class Receiver:
-    """A receiver of alerts on loopback; every letter is kept."""
+    """A receiver of alerts on loopback; every notification is kept."""
 
     def __init__(self) -> None:
-        letters: list[dict[str, Any]] = []
+        notifications: list[dict[str, Any]] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                letters.append(msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"]))))
+                notifications.append(msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"]))))
                 self.send_response(200)
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
                 """Nothing."""
 
-        self.letters = letters
+        self.notifications = notifications
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def opened(self) -> dict[str, int]:
         """Job → distinct incidents that were told of."""
-        told = {(letter.get("job", ""), letter.get("incident", "")) for letter in self.letters}
+        told = {(notification.get("job", ""), notification.get("incident", "")) for notification in self.notifications}
         return Counter(job for job, _ in told if job)
 
     def close(self) -> None:

@@ -56,6 +56,6 @@ __all__ = [
 class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, ThroughputTable, PlanningTable):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
-    Every method may raise LedgerError; one that writes also Stale, once `write_as` was called and another leader
+    Every method may raise LedgerError; one that writes also Stale, once `fence_writes` was called and another leader
     has taken over.
     """

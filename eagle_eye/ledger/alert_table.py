@@ -1,4 +1,4 @@
-"""Alerts: what was last said about each incident. Letters and what they say are written in one transaction."""
+"""Alerts: what was last said about each incident. Notifications and what they say are written in one transaction."""
 
 from collections.abc import Iterable
 
@@ -14,18 +14,18 @@ class AlertTable(Database):
     """One row an incident or storm."""
 
     @patient
-    def tell(self, incident: str, news: str) -> None:
-        """What somebody has to hear about an incident; the next letter about it says it."""
+    def set_alert_news(self, incident: str, news: str) -> None:
+        """What somebody has to hear about an incident; the next notification about it says it."""
         with self._writing() as connection:
             put(connection, alerts, {"id": incident}, {"news": news})
 
     @patient
-    def say(self, alert: AlertRecord, letters: Iterable[tuple[str, str]], now: float) -> None:
-        """Keep what is said, and put its letters, (receiver, body), into the outbox: all of it, or nothing. The news stays."""
+    def save_alert(self, alert: AlertRecord, notifications: Iterable[tuple[str, str]], now: float) -> None:
+        """Keep what is said, and put its notifications, (receiver, body), into the outbox: all of it, or nothing. The news stays."""
         values = {"storm": alert.storm, "number": alert.number, "opened": alert.opened, "changed": alert.changed, "over": alert.over}
         with self._writing() as connection:
             put(connection, alerts, {"id": alert.id}, {**values, "body": alert.body})
-            for receiver, body in letters:
+            for receiver, body in notifications:
                 put_notification(connection, receiver, body, now)
 
     def alert(self, name: str) -> AlertRecord | None:

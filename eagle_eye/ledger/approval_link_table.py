@@ -16,7 +16,7 @@ class ApprovalLinkTable(Database):
     """Made when a plan waits for a person, used once."""
 
     @patient
-    def invite(self, plan: Plan, now: float) -> str:
+    def create_approval_link(self, plan: Plan, now: float) -> str:
         """A new invitation to decide on a plan, for as long as it stands; returns the token, which is kept nowhere."""
         token = secrets.token_urlsafe(32)
         job = plan.targets[0].job if plan.targets else ""
@@ -27,7 +27,7 @@ class ApprovalLinkTable(Database):
             connection.execute(insert(invitations).values(hash=_hash(token), **values))
         return token
 
-    def invitation(self, token: str) -> ApprovalLink | None:
+    def approval_link(self, token: str) -> ApprovalLink | None:
         """What a token invites to; None if it is none of ours."""
         with self._reading() as connection:
             row = connection.execute(select(invitations).where(invitations.c.hash == _hash(token))).one_or_none()
@@ -39,7 +39,7 @@ class ApprovalLinkTable(Database):
             )  # fmt: skip
 
     @patient
-    def use_invitation(self, token: str, person: str, approved: bool, now: float) -> bool:
+    def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool:
         """Take the one answer; False if somebody was faster, it has expired, or it never was."""
         mine = (invitations.c.hash == _hash(token), invitations.c.used.is_(None), invitations.c.expires > now)
         with self._writing() as connection:

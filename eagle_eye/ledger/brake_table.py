@@ -16,7 +16,7 @@ Brake = TypeVar("Brake", Silence, Window, Breaker)
 class BrakeTable(Database):
     """All that were ever made are kept; one that is ended keeps its row, with the time at which it ended."""
 
-    def keep_brake(self, brake: Silence | Window | Breaker) -> None:
+    def save_brake(self, brake: Silence | Window | Breaker) -> None:
         """Write it down; the same id again replaces it."""
         values = {"kind": _kind(type(brake)), "since": brake.since, "until": brake.until, "body": to_json(brake)}
         with self._writing() as connection:

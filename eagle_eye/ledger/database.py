@@ -61,7 +61,7 @@ class Database:
         """Release the connections."""
         self._dialect.engine.dispose()
 
-    def write_as(self, lease: str, term: int) -> None:
+    def fence_writes(self, lease: str, term: int) -> None:
         """From now on write only while this term of the lease is the last one; Stale otherwise."""
         self._fence = (lease, term)
 

@@ -10,30 +10,30 @@ from .tables import outbox
 
 
 class Outbox(Database):
-    """Letters to webhooks. The sender owns the retries."""
+    """Notifications to webhooks. The sender owns the retries."""
 
     @patient
-    def post(self, name: str, body: str, now: float) -> int:
-        """Put a letter for the webhook of that name into the box; returns its id."""
+    def enqueue(self, name: str, body: str, now: float) -> int:
+        """Put a notification for the webhook of that name into the box; returns its id."""
         with self._writing() as connection:
             return put_notification(connection, name, body, now)
 
     @patient
-    def due(self, now: float, limit: int = 20) -> tuple[Notification, ...]:
-        """Letters whose next try has come, longest waiting first."""
+    def due_notifications(self, now: float, limit: int = 20) -> tuple[Notification, ...]:
+        """Notifications whose next try has come, longest waiting first."""
         mine = (outbox.c.done.is_(None), outbox.c.next_try <= now)
         query = select(outbox).where(*mine).order_by(outbox.c.next_try, outbox.c.id).limit(limit)
         with self._reading() as connection:
-            return tuple(_letter(row) for row in connection.execute(query))
+            return tuple(_notification(row) for row in connection.execute(query))
 
-    def unsent(self, name: str, limit: int = 500) -> tuple[Notification, ...]:
-        """The letters to one receiver that are still to arrive, in the order in which they were written."""
+    def undelivered(self, name: str, limit: int = 500) -> tuple[Notification, ...]:
+        """The notifications to one receiver that are still to arrive, in the order in which they were written."""
         query = select(outbox).where(outbox.c.done.is_(None), outbox.c.name == name).order_by(outbox.c.id).limit(limit)
         with self._reading() as connection:
-            return tuple(_letter(row) for row in connection.execute(query))
+            return tuple(_notification(row) for row in connection.execute(query))
 
-    def addressees(self) -> dict[str, tuple[int, float, str]]:
-        """Receiver → (letters that are still to arrive, when the oldest was written, why the last try failed)."""
+    def undelivered_by_receiver(self) -> dict[str, tuple[int, float, str]]:
+        """Receiver → (notifications that are still to arrive, when the oldest was written, why the last try failed)."""
         totals = select(outbox.c.name, func.count(), func.min(outbox.c.made)).where(outbox.c.done.is_(None)).group_by(outbox.c.name)
         failed = select(outbox.c.name, outbox.c.error).where(outbox.c.done.is_(None), outbox.c.error != "").order_by(outbox.c.id)
         with self._reading() as connection:
@@ -41,38 +41,38 @@ class Outbox(Database):
             return {name: (count, oldest, errors.get(name, "")) for name, count, oldest in connection.execute(totals)}
 
     @patient
-    def delivered(self, letter: int, now: float, *, merged: Iterable[int] = ()) -> None:
+    def delivered(self, notification: int, now: float, *, merged: Iterable[int] = ()) -> None:
         """It arrived, and with it what the `merged` ones had said before it."""
         older = list(merged)
         with self._writing() as connection:
-            _tried(connection, letter, done=now, error="")
+            _tried(connection, notification, done=now, error="")
             if older:
-                connection.execute(update(outbox).where(outbox.c.id.in_(older)).values(done=now, error=f"merged into letter {letter}"))
+                connection.execute(update(outbox).where(outbox.c.id.in_(older)).values(done=now, error=f"merged into notification {notification}"))
 
     @patient
-    def failed(self, letter: int, next_try: float, error: str) -> None:
+    def failed(self, notification: int, next_try: float, error: str) -> None:
         """It did not arrive; try again then."""
         with self._writing() as connection:
-            _tried(connection, letter, next_try=next_try, error=error)
+            _tried(connection, notification, next_try=next_try, error=error)
 
     @patient
-    def given_up(self, letter: int, now: float, error: str) -> None:
+    def given_up(self, notification: int, now: float, error: str) -> None:
         """It will never arrive; the error stays."""
         with self._writing() as connection:
-            _tried(connection, letter, done=now, error=error)
+            _tried(connection, notification, done=now, error=error)
 
 
 def put_notification(connection: Connection, name: str, body: str, now: float) -> int:
-    """Within a transaction: a letter into the box; returns its id."""
+    """Within a transaction: a notification into the box; returns its id."""
     values = {"name": name, "body": body, "made": now, "attempts": 0, "next_try": now, "error": ""}
     key = connection.execute(insert(outbox).values(**values)).inserted_primary_key
     assert key is not None
     return int(key[0])
 
 
-def _tried(connection: Connection, letter: int, **values: float | str) -> None:
-    connection.execute(update(outbox).where(outbox.c.id == letter).values(attempts=outbox.c.attempts + 1, **values))
+def _tried(connection: Connection, notification: int, **values: float | str) -> None:
+    connection.execute(update(outbox).where(outbox.c.id == notification).values(attempts=outbox.c.attempts + 1, **values))
 
 
-def _letter(row: Row[tuple[object, ...]]) -> Notification:
+def _notification(row: Row[tuple[object, ...]]) -> Notification:
     return Notification(id=row.id, name=row.name, body=row.body, made=row.made, attempts=row.attempts, next_try=row.next_try)

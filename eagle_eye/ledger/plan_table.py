@@ -36,7 +36,7 @@ class PlanTable(Database):
         return self._plans(query.where(plans.c.incident == incident) if incident else query)
 
     @patient
-    def intend(self, plan: Plan, step: Progress) -> None:
+    def record_intent(self, plan: Plan, step: Progress) -> None:
         """Write down that a step is about to be done; call before it runs."""
         if step.state != "intended":
             raise LedgerError(f"step {step.step!r} of plan {plan.id} is {step.state}: only an intended one is written before")
@@ -45,7 +45,7 @@ class PlanTable(Database):
             _write(connection, plan.id, step)
 
     @patient
-    def did(self, plan: Plan, step: Progress) -> None:
+    def record_result(self, plan: Plan, step: Progress) -> None:
         """Write down that a step is done or has failed. LedgerError if it was not written before it ran."""
         with self._writing() as connection:
             last = connection.execute(_last_state(plan.id, step.step)).scalar()

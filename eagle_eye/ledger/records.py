@@ -100,12 +100,12 @@ class AlertRecord(LedgerRecord, frozen=True, kw_only=True):
     id: str
     """Of the incident, or of the storm."""
     storm: str = ""
-    """The storm in whose letters it is counted; then it has none of its own."""
+    """The storm in whose notifications it is counted; then it has none of its own."""
     number: int = 0
-    """Letters so far."""
+    """Notifications so far."""
     opened: float = 0.0
     changed: float = 0.0
-    """When the last letter was written."""
+    """When the last notification was written."""
     over: float | None = None
     """When it was resolved."""
     news: str = ""

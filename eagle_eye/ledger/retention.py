@@ -1,4 +1,4 @@
-"""What is old goes: ended incidents with everything about them, findings that are over, notices, letters."""
+"""What is old goes: ended incidents with everything about them, findings that are over, notices, notifications."""
 
 from typing import Any
 

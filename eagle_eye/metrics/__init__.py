@@ -51,16 +51,16 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def follow(self, snapshot: JobSnapshot) -> None:
+    def observe_job(self, snapshot: JobSnapshot) -> None:
         """What a mark told of a job; cheap enough for every tick of every job."""
         with self._lock:
-            self._jobs.follow(snapshot)
+            self._jobs.observe_job(snapshot)
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def observe_events(self, events: Sequence[Event]) -> None:
         """Events of the stream, each once."""
         if events:
             with self._lock:
-                self._events.hear(events)
+                self._events.observe_events(events)
 
     def add(self, source: MetricSource) -> None:
         """Show the figures of one more service."""

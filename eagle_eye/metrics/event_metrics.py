@@ -23,7 +23,7 @@ class EventMetrics:
         """(node, collector) that fail now."""
         self._dropped = 0
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def observe_events(self, events: Sequence[Event]) -> None:
         """Take the events of one mark in."""
         for event in events:
             self._count(self._events, event.name, 1)

@@ -104,7 +104,7 @@ class JobMetrics:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._now = 0.0
 
-    def follow(self, snapshot: JobSnapshot) -> None:
+    def observe_job(self, snapshot: JobSnapshot) -> None:
         """Take one mark of one job in."""
         job = self._jobs.get(snapshot.job)
         if job is None:

@@ -57,10 +57,10 @@ class DecisionEngine(Protocol):
 
 
 class ApprovalLinkLedger(Protocol):
-    """The ledger's part that invitations need."""
+    """The ledger's part that approval links need."""
 
-    def invitation(self, token: str) -> ApprovalLink | None: ...
-    def use_invitation(self, token: str, person: str, approved: bool, now: float) -> bool: ...
+    def approval_link(self, token: str) -> ApprovalLink | None: ...
+    def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,33 +118,33 @@ class ApprovalPage:
 
     def show(self, token: str) -> Response:
         """The plan and the form; or why there is nothing to decide under this link."""
-        _, invitation, shown = self._plan(token)
-        return self._asked(invitation, shown)
+        _, link, shown = self._plan(token)
+        return self._asked(link, shown)
 
     def decide(self, token: str, form: ApprovalForm) -> Response:
         """The one answer."""
-        desk, invitation, shown = self._plan(token)
+        desk, link, shown = self._plan(token)
         try:
-            person = self._admit(form, invitation)
+            person = self._admit(form, link)
         except NotAuthenticated as error:
-            return self._asked(invitation, shown, str(error), 401)
+            return self._asked(link, shown, str(error), 401)
         except AccessDenied as error:
-            return self._asked(invitation, shown, str(error), 403)
-        if form.digest != invitation.digest:
-            return self._asked(invitation, shown, "The form was of another plan: look at this one and decide again.", 409)
-        if not desk.book.use_invitation(token, person.name, form.approved, self._clock.now()):
+            return self._asked(link, shown, str(error), 403)
+        if form.digest != link.digest:
+            return self._asked(link, shown, "The form was of another plan: look at this one and decide again.", 409)
+        if not desk.book.use_approval_link(token, person.name, form.approved, self._clock.now()):
             self._plan(token)  # mostly says why: somebody was faster
-            return page("Nothing was decided", paragraph("The link expired just now.", "bad") + _now(desk, invitation), 410)
-        word = Decision(plan=invitation.plan, person=person.name, digest=invitation.digest, tenant=person.tenant)
+            return page("Nothing was decided", paragraph("The link expired just now.", "bad") + _now(desk, link), 410)
+        word = Decision(plan=link.plan, person=person.name, digest=link.digest, tenant=person.tenant)
         try:
             answer = desk.engine.decide(word, form.approved)
         except ControlError as error:
-            return page("Nothing was decided", paragraph(str(error), "bad") + _now(desk, invitation), 410)
+            return page("Nothing was decided", paragraph(str(error), "bad") + _now(desk, link), 410)
         return page("Approved" if form.approved else "Refused", paragraph(f"{answer['message']}."))
 
-    def _admit(self, form: ApprovalForm, invitation: ApprovalLink) -> Person:
+    def _admit(self, form: ApprovalForm, link: ApprovalLink) -> Person:
         person = self._gate.admit(Role.OPERATOR, "approve" if form.approved else "refuse", token=form.token, claimed=form.name)
-        if not person.sees(invitation.job):
+        if not person.sees(link.job):
             raise AccessDenied(f"the token of {person.name} counts for the jobs of {person.tenant} alone")
         return person
 
@@ -153,60 +153,60 @@ class ApprovalPage:
         desk = self._desk()
         if desk is None:
             raise _EarlyResponse(page("Not here", paragraph("This server does not lead now; the next leader answers in a few seconds."), 503))
-        invitation = desk.book.invitation(token)
-        if invitation is None:
+        link = desk.book.approval_link(token)
+        if link is None:
             raise _EarlyResponse(page("Unknown link", paragraph("This link was never given out, or was given out too long ago."), 404))
-        over = self._over(invitation)
-        shown = None if over else _waiting(desk, invitation)
+        over = self._over(link)
+        shown = None if over else _waiting(desk, link)
         if shown is None:
             why = over or "The plan of this link is out of date: the incident was planned anew, decided elsewhere, or is over."
-            raise _EarlyResponse(page("Nothing to decide here", paragraph(why) + _now(desk, invitation), 410))
-        return desk, invitation, shown
+            raise _EarlyResponse(page("Nothing to decide here", paragraph(why) + _now(desk, link), 410))
+        return desk, link, shown
 
-    def _over(self, invitation: ApprovalLink) -> str:
-        if invitation.used is not None:
-            verb = "approved" if invitation.approved else "refused"
-            return f"This link has been used: {invitation.person} {verb} plan {invitation.plan} at {_local(invitation.used)}."
-        if invitation.expires <= self._clock.now():
-            return f"This link expired at {_local(invitation.expires)}; a newer alert has a newer one."
+    def _over(self, link: ApprovalLink) -> str:
+        if link.used is not None:
+            verb = "approved" if link.approved else "refused"
+            return f"This link has been used: {link.person} {verb} plan {link.plan} at {_local(link.used)}."
+        if link.expires <= self._clock.now():
+            return f"This link expired at {_local(link.expires)}; a newer alert has a newer one."
         return ""
 
-    def _asked(self, invitation: ApprovalLink, shown: dict[str, Any], problem: str = "", status: int = 200) -> Response:
+    def _asked(self, link: ApprovalLink, shown: dict[str, Any], problem: str = "", status: int = 200) -> Response:
         rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in plan_words(shown, self._clock.now()))
         if self._gate.asks_for_tokens:
             who = '<label for="who">Your token</label><input id="who" name="token" type="password" autocomplete="off" required>'
         else:
             who = '<label for="who">Your name</label><input id="who" name="name" autocomplete="username" required>'
         form = (
-            f'<form method="post"><input type="hidden" name="digest" value="{escape(invitation.digest)}">{who}'
+            f'<form method="post"><input type="hidden" name="digest" value="{escape(link.digest)}">{who}'
             '<button name="decision" value="approve">Approve</button><button name="decision" value="refuse">Refuse</button></form>'
         )
         told = paragraph(problem, "bad") if problem else ""
         return page("A plan waits for a person", f"{told}<dl>{rows}</dl>{form}", status)
 
 
-def _waiting(desk: LeaderAccess, invitation: ApprovalLink) -> dict[str, Any] | None:
-    """The very plan of the invitation, if it waits."""
-    shown = _of_incident(desk, invitation)
-    return shown if shown is not None and shown["digest"] == invitation.digest else None
+def _waiting(desk: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:
+    """The very plan of the link, if it waits."""
+    shown = _of_incident(desk, link)
+    return shown if shown is not None and shown["digest"] == link.digest else None
 
 
-def _of_incident(desk: LeaderAccess, invitation: ApprovalLink) -> dict[str, Any] | None:
+def _of_incident(desk: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:
     """Whatever waits for the same incident."""
     try:
-        plans: list[dict[str, Any]] = desk.engine.pending_plans(PendingPlansQuery(plan=invitation.incident))["plans"]
+        plans: list[dict[str, Any]] = desk.engine.pending_plans(PendingPlansQuery(plan=link.incident))["plans"]
     except ControlError:
         return None
     return plans[0] if plans else None
 
 
-def _now(desk: LeaderAccess, invitation: ApprovalLink) -> str:
-    shown = _of_incident(desk, invitation)
+def _now(desk: LeaderAccess, link: ApprovalLink) -> str:
+    shown = _of_incident(desk, link)
     if shown is None:
-        return paragraph(f"No plan of incident {invitation.incident} waits now.")
+        return paragraph(f"No plan of incident {link.incident} waits now.")
     plan = shown["plan"]
     return paragraph(
-        f"Now plan {plan['id']} waits for incident {invitation.incident} ({plan['action']}, digest {shown['digest']}): "
+        f"Now plan {plan['id']} waits for incident {link.incident} ({plan['action']}, digest {shown['digest']}): "
         f"use the link of its own alert, or `eagle-eye approve {plan['id']}`."
     )
 

@@ -14,13 +14,13 @@ from remediation.alerts.receiver import Receiver
 from remediation.job_commands.action_commands import done, intended
 
 LONGEST = 1000
-"""Characters: of news that no letter has said by then only the last is kept."""
+"""Characters: of news that no notification has said by then only the last is kept."""
 
 
 class NewsLedger(Protocol):
-    """The ledger's part that letters need."""
+    """The ledger's part that notifications need."""
 
-    def tell(self, incident: str, news: str) -> None: ...
+    def set_alert_news(self, incident: str, news: str) -> None: ...
 
     def alert(self, name: str) -> AlertRecord | None: ...
 
@@ -61,11 +61,11 @@ class Notify:
             return
         step = f"notify {plan.incident}"
         yield intended(step, plan.reason, self.clock)
-        self.ledger.tell(plan.incident, self._with_unsaid(plan.incident, plan.reason))
+        self.ledger.set_alert_news(plan.incident, self._with_unsaid(plan.incident, plan.reason))
         yield done(step, "written down", self.clock)
 
     def _with_unsaid(self, incident: str, news: str) -> str:
-        """With what no letter has said yet: two pieces of news within `update_s` go out in one letter, and none is lost."""
+        """With what no notification has said yet: two pieces of news within `update_s` go out in one notification, and none is lost."""
         kept = self.ledger.alert(incident)
         if kept is None or not kept.news or len(kept.news) > LONGEST or _said(kept):
             return news
@@ -73,7 +73,7 @@ class Notify:
 
 
 def _said(kept: AlertRecord) -> bool:
-    """Whether the last letter has its news; one that cannot be read is taken to have it."""
+    """Whether the last notification has its news; one that cannot be read is taken to have it."""
     try:
         return bool(kept.body) and sent_alert_of(kept.body).alert.news == kept.news
     except msgspec.MsgspecError:

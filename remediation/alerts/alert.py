@@ -1,4 +1,4 @@
-"""What is said about an incident, whatever the receiver. This is the body of a `plain` letter: docs/alerts.md."""
+"""What is said about an incident, whatever the receiver. This is the body of a `plain` notification: docs/alerts.md."""
 
 from typing import Literal
 
@@ -35,7 +35,7 @@ class Alert(Value, frozen=True, kw_only=True):
     """Times are seconds since 1970. Never logs, stacks or arguments: who wants them follows the link."""
 
     version: int = 1
-    letter: str = ""
+    notification: str = ""
     """`id/number`: the same at every try, so that a receiver drops what it has seen."""
     what: EventAction = "trigger"
     id: str
@@ -80,7 +80,7 @@ def encode(value: Value) -> str:
 
 
 def alert_of(body: str) -> Alert:
-    """A letter's body. Raises msgspec.MsgspecError."""
+    """A notification's body. Raises msgspec.MsgspecError."""
     return msgspec.json.decode(body, type=Alert)
 
 

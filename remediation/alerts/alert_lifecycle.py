@@ -1,6 +1,6 @@
 """When something is said: an alert is opened once, updated when something changed, and resolved in the end.
 
-The engine shows its cases (`look`); what was said is kept in the ledger together with the letters, so that a new leader
+The engine shows its cases (`look`); what was said is kept in the ledger together with the notifications, so that a new leader
 goes on where the last one ended.
 """
 
@@ -44,7 +44,7 @@ class AlertLedger(Protocol):
 
     def alert(self, name: str) -> AlertRecord | None: ...
     def alerts(self) -> tuple[AlertRecord, ...]: ...
-    def say(self, alert: AlertRecord, letters: Iterable[tuple[str, str]], now: float) -> None: ...
+    def save_alert(self, alert: AlertRecord, notifications: Iterable[tuple[str, str]], now: float) -> None: ...
     def incident_record(self, incident: str) -> IncidentRecord | None: ...
 
 
@@ -54,7 +54,7 @@ class AlertLifecycle:
     def __init__(
         self,
         *,
-        book: AlertLedger,
+        ledger: AlertLedger,
         receivers: Iterable[Receiver],
         clock: Clock,
         storms: AlertStorms,
@@ -64,8 +64,8 @@ class AlertLifecycle:
         delay_s: float = 0.0,
         written: Callable[[], None] = lambda: None,
     ) -> None:
-        """`link` has `{incident}` in it; `written` is called when there are new letters. Raises LedgerError."""
-        self._book = book
+        """`link` has `{incident}` in it; `written` is called when there are new notifications. Raises LedgerError."""
+        self._ledger = ledger
         self._receivers = tuple(receiver for receiver in receivers if receiver.hears)
         self._clock = clock
         self._storms = storms
@@ -81,11 +81,11 @@ class AlertLifecycle:
         """Case or storm → when (monotonic) it has to be looked at again."""
         self._open: dict[str, AlertRecord] = {}
         """Alerts that are not over, members of storms among them."""
-        for record in book.alerts():
+        for record in ledger.alerts():
             self._recall(record)
 
-    def look(self, cases: Mapping[str, TrackedIncident]) -> None:
-        """Turn what has changed into letters. Raises LedgerError."""
+    def update(self, cases: Mapping[str, TrackedIncident]) -> None:
+        """Turn what has changed into notifications. Raises LedgerError."""
         moment, now = self._clock.monotonic(), self._clock.now()
         if moment < self._next:
             return
@@ -155,7 +155,7 @@ class AlertLifecycle:
     def _resolve(self, record: AlertRecord, alert: Alert, now: float) -> None:
         over = replaced(record, over=now)
         if record.storm:
-            self._book.say(over, [], now)
+            self._ledger.save_alert(over, [], now)
             self._open.pop(record.id, None)
             self._calmed(record.storm, now)
         else:
@@ -167,7 +167,7 @@ class AlertLifecycle:
         if last.causes:
             self._say(record, last, now)
             return
-        kept = self._book.incident_record(record.id)
+        kept = self._ledger.incident_record(record.id)
         if kept is None:
             self._resolve(record, replaced(last, state=IncidentState.CLOSED.value, time=now), now)
         else:
@@ -176,9 +176,9 @@ class AlertLifecycle:
     # --- a storm -------------------------------------------------------------------------------------------------
 
     def _join(self, member: AlertRecord, alert: Alert, now: float) -> None:
-        """Counted in the storm's letters; it has none of its own."""
+        """Counted in the storm's notifications; it has none of its own."""
         member = replaced(member, body=encode(SentAlert(alert=alert, receivers=())))
-        self._book.say(member, [], now)
+        self._ledger.save_alert(member, [], now)
         self._open[member.id] = member
         self._storms.joined(alert.job, member.storm, now)
         storm = self._open.get(member.storm) or self._fresh(member.storm, now)
@@ -189,7 +189,7 @@ class AlertLifecycle:
             self._say(storm, new, now)
         else:
             kept = replaced(storm, body=encode(replaced(told, alert=new)))
-            self._book.say(kept, [], now)
+            self._ledger.save_alert(kept, [], now)
             self._open[storm.id] = kept
             self._again(storm.id, wait)
 
@@ -208,22 +208,22 @@ class AlertLifecycle:
     # --- saying --------------------------------------------------------------------------------------------------
 
     def _words(self, subject: AlertSubject, now: float) -> Alert:
-        kept, waits = self._book.alert(subject.id), subject.waits
+        kept, waits = self._ledger.alert(subject.id), subject.waits
         news = kept.news if kept is not None else ""
         approval_link = self._approval_link(waits) if waits is not None else ""
         return alert_about(subject, news=news, link=self._link, approval_link=approval_link, now=now)
 
     def _say(self, record: AlertRecord, alert: Alert, now: float, what: EventAction = "update") -> None:
-        """Write a letter to everybody who has heard of it, and to those whom it concerns by now."""
+        """Write a notification to everybody who has heard of it, and to those whom it concerns by now."""
         told = sent_alert_of(record.body) if record.body else SentAlert(alert=alert, receivers=())
         hears = [each for each in self._receivers if each.called in told.receivers or (what != "resolve" and each.wants(alert.severity))]
         number = record.number + 1
         former = tuple(sorted({*told.alert.former, told.alert.severity} - {alert.severity}))
-        alert = replaced(alert, letter=f"{alert.id}/{number}", former=former, time=now)
-        letters = [(each.called, encode(replaced(alert, what=what if each.called in told.receivers else "trigger"))) for each in hears]
+        alert = replaced(alert, notification=f"{alert.id}/{number}", former=former, time=now)
+        notifications = [(each.called, encode(replaced(alert, what=what if each.called in told.receivers else "trigger"))) for each in hears]
         names = tuple(each.called for each in hears)
         said = replaced(record, number=number, changed=now, body=encode(SentAlert(alert=alert, receivers=names)))
-        self._book.say(said, letters, now)
+        self._ledger.save_alert(said, notifications, now)
         self._due.pop(said.id, None)
         if said.over is None:
             self._open[said.id] = said
@@ -232,8 +232,8 @@ class AlertLifecycle:
         self._written()
 
     def _fresh(self, name: str, now: float) -> AlertRecord:
-        """Of an alert that is not open. Its letters are counted on if it was open before: no number comes twice."""
-        kept = self._book.alert(name)
+        """Of an alert that is not open. Its notifications are counted on if it was open before: no number comes twice."""
+        kept = self._ledger.alert(name)
         return AlertRecord(id=name, number=kept.number if kept is not None else 0, opened=now, changed=now)
 
     # --- time ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""All of it together, as the leader runs it: what the engine shows becomes letters, and each receiver has its courier."""
+"""All of it together, as the leader runs it: what the engine shows becomes notifications, and each receiver has its worker."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -44,9 +44,9 @@ class AlertService:
         self._ticking = ticking
         self._looked = clock.monotonic()
         self._broken = False
-        self._couriers = [DeliveryWorker(address=address, box=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
-        self._bulletin = AlertLifecycle(
-            book=ledger,
+        self._workers = [DeliveryWorker(address=address, outbox=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
+        self._lifecycle = AlertLifecycle(
+            ledger=ledger,
             receivers=[address.receiver for address in addresses],
             clock=clock,
             storms=AlertStorms(alone=notify.storm_alerts, within_s=notify.storm_s),
@@ -58,11 +58,11 @@ class AlertService:
         )
         self._names = {address.name for address in addresses}
 
-    def look(self, cases: Mapping[str, TrackedIncident]) -> None:
+    def update(self, cases: Mapping[str, TrackedIncident]) -> None:
         """What the engine has on its desk, at each of its ticks. Raises LedgerError."""
         self._looked = self._clock.monotonic()
         try:
-            self._bulletin.look(cases)
+            self._lifecycle.update(cases)
             self._broken = False
         except EagleEyeError:
             raise
@@ -76,30 +76,30 @@ class AlertService:
         return self._leads() and not self._broken and self._clock.monotonic() - self._looked < STALLED_S and self._ticking()
 
     def start(self) -> None:
-        """Begin to deliver. Letters to receivers that are configured no more are given up, and said to be."""
+        """Begin to deliver. Notifications to receivers that are configured no more are given up, and said to be."""
         self._give_up_strangers()
-        for courier in self._couriers:
-            courier.start()
+        for worker in self._workers:
+            worker.start()
 
     def stop(self) -> None:
-        """Finish the letters under way; the others stay in the ledger."""
-        for courier in self._couriers:
-            courier.tell_to_stop()
-        for courier in self._couriers:
-            courier.join()
+        """Finish the notifications under way; the others stay in the ledger."""
+        for worker in self._workers:
+            worker.request_stop()
+        for worker in self._workers:
+            worker.join()
 
     def _wake(self) -> None:
-        for courier in self._couriers:
-            courier.wake()
+        for worker in self._workers:
+            worker.wake()
 
     def _give_up_strangers(self) -> None:
         now = self._clock.now()
-        for name, (count, _, _) in self._ledger.addressees().items():
+        for name, (count, _, _) in self._ledger.undelivered_by_receiver().items():
             if name in self._names:
                 continue
-            while letters := self._ledger.unsent(name):
-                for letter in letters:
-                    self._ledger.given_up(letter.id, now, "its receiver is configured no more")
-            message = f"{count} letters to alert receiver {name!r} are given up: the configuration names it no more"
+            while notifications := self._ledger.undelivered(name):
+                for notification in notifications:
+                    self._ledger.given_up(notification.id, now, "its receiver is configured no more")
+            message = f"{count} notifications to alert receiver {name!r} are given up: the configuration names it no more"
             log.warning("%s", message)
             self._ledger.save_notice(Notice(name="alerts.given_up", time=now, message=message))

@@ -8,7 +8,7 @@ from eagle_eye.types import digest_of
 
 @dataclass(slots=True, kw_only=True)
 class AlertStorms:
-    """`alone` alerts of a job within `within_s` have letters of their own; more of them are one storm, until none came for so long."""
+    """`alone` alerts of a job within `within_s` have notifications of their own; more of them are one storm, until none came for so long."""
 
     alone: int
     within_s: float

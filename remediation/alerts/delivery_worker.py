@@ -1,7 +1,7 @@
-"""Carries letters to one receiver, in a thread of its own: whoever hangs or is dead delays nobody else.
+"""Carries notifications to one receiver, in a thread of its own: whoever hangs or is dead delays nobody else.
 
-Letters about one incident never overtake each other. A receiver that is away gets nothing until its first letter was
-taken; where it fails over one letter (status 500), the others go past it after a few tries.
+Notifications about one incident never overtake each other. A receiver that is away gets nothing until its first notification was
+taken; where it fails over one notification (status 500), the others go past it after a few tries.
 """
 
 import logging
@@ -32,20 +32,20 @@ LONGEST_WAIT_S = 300.0
 LONGEST_ASKED_S = 3600.0
 """Of what a receiver may ask for with Retry-After."""
 KEPT_S = 86_400.0
-"""A letter that could not be delivered for a day is given up."""
+"""A notification that could not be delivered for a day is given up."""
 PATIENCE = 5
-"""After so many tries a letter no longer keeps those about other incidents waiting, and the operator is told."""
+"""After so many tries a notification no longer keeps those about other incidents waiting, and the operator is told."""
 POLL_S = 1.0
 STOP_S = 2.0
 
 
 class NotificationOutbox(Protocol):
-    """The ledger's part that letters need."""
+    """The ledger's part that notifications need."""
 
-    def unsent(self, name: str, limit: int = 500) -> tuple[Notification, ...]: ...
-    def delivered(self, letter: int, now: float, *, merged: Iterable[int] = ()) -> None: ...
-    def failed(self, letter: int, next_try: float, error: str) -> None: ...
-    def given_up(self, letter: int, now: float, error: str) -> None: ...
+    def undelivered(self, name: str, limit: int = 500) -> tuple[Notification, ...]: ...
+    def delivered(self, notification: int, now: float, *, merged: Iterable[int] = ()) -> None: ...
+    def failed(self, notification: int, next_try: float, error: str) -> None: ...
+    def given_up(self, notification: int, now: float, error: str) -> None: ...
     def alerts(self) -> tuple[AlertRecord, ...]: ...
     def save_notice(self, notice: Notice) -> None: ...
 
@@ -85,7 +85,7 @@ class DeliveryWorker:
         self,
         *,
         address: Endpoint,
-        box: NotificationOutbox,
+        outbox: NotificationOutbox,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
         well: Callable[[], bool] = lambda: True,
@@ -93,14 +93,14 @@ class DeliveryWorker:
         client: Callable[[Endpoint], httpx.Client] = client_for,
     ) -> None:
         self._address = address
-        self._box = box
+        self._outbox = outbox
         self._clock = clock
         self._leads = leads
         self._chance = chance
         self._client = client
         self._template = TEMPLATES[address.receiver.kind]
-        self._repeating = RepeatedNotifications(shelf=box, address=address, clock=clock, well=well)
-        self._pace = RateLimit(address.receiver.per_minute, clock)
+        self._repeated = RepeatedNotifications(open_alerts=outbox, address=address, clock=clock, well=well)
+        self._rate_limit = RateLimit(address.receiver.per_minute, clock)
         self._away = False
         self._wake = threading.Event()
         self._over = threading.Event()
@@ -110,16 +110,16 @@ class DeliveryWorker:
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be a new letter."""
+        """There may be a new notification."""
         self._wake.set()
 
-    def tell_to_stop(self) -> None:
-        """Finish the letter under way; the others stay in the box."""
+    def request_stop(self) -> None:
+        """Finish the notification under way; the others stay in the outbox."""
         self._over.set()
         self._wake.set()
 
     def join(self) -> None:
-        """Wait a moment until it has ended; a receiver that hangs does not hold us: its letter is sent again later."""
+        """Wait a moment until it has ended; a receiver that hangs does not hold us: its notification is sent again later."""
         if self._thread.is_alive():
             self._thread.join(STOP_S)
 
@@ -131,16 +131,16 @@ class DeliveryWorker:
                     self.round(client)
                 except EagleEyeError as error:
                     log.warning("alerts to %s: %s", self._address.name, error)
-                except Exception:  # boundary: whatever is wrong with one letter, the thread must live for the next
+                except Exception:  # boundary: whatever is wrong with one notification, the thread must live for the next
                     log.exception("alerts to %s", self._address.name)
                 self._wake.wait(POLL_S)
 
     # --- one round -----------------------------------------------------------------------------------------------
 
     def round(self, client: httpx.Client) -> int:
-        """Send what is due; returns how many letters were taken. Raises LedgerError."""
+        """Send what is due; returns how many notifications were taken. Raises LedgerError."""
         taken = 0
-        if self._leads() and self._repeating.due:
+        if self._leads() and self._repeated.due:
             self._repeat(client)
         while self._leads() and not self._over.is_set():
             ready, waiting = self._ready()
@@ -153,20 +153,20 @@ class DeliveryWorker:
         return taken
 
     def _repeat(self, client: httpx.Client) -> None:
-        body = self._repeating.body()
+        body = self._repeated.body()
         if body is None:
             return
         answer = post(client, self._address, body, self._clock)
         if not answer.taken:
-            self._repeating.failed()
+            self._repeated.failed()
             log.info("%s did not take what is repeated: %s", self._address.name, answer)
 
     def _ready(self) -> tuple[list[PendingNotification], int]:
-        """(what may be sent now: one, or all of it to a receiver that takes several; how many incidents have letters)."""
+        """(what may be sent now: one, or all of it to a receiver that takes several; how many incidents have notifications)."""
         now = self._clock.now()
-        found, unreadable = merge(self._box.unsent(self._address.name))
-        for letter in unreadable:
-            self._give_up(letter.id, "it was written by another version of Eagle Eye, and cannot be read", letter.name)
+        found, unreadable = merge(self._outbox.undelivered(self._address.name))
+        for notification in unreadable:
+            self._give_up(notification.id, "it was written by another version of Eagle Eye, and cannot be read", notification.name)
         ready: list[PendingNotification] = []
         for head in found:
             if head.next_try <= now:
@@ -175,18 +175,18 @@ class DeliveryWorker:
                     break
             elif self._away or head.attempts < PATIENCE:
                 break
-        return (ready if self._pace.free else []), len(found)
+        return (ready if self._rate_limit.free else []), len(found)
 
     def _send(self, client: httpx.Client, ready: Sequence[PendingNotification], others: int) -> int:
-        """One message. Returns how many letters it took to the receiver."""
-        more = others if self._pace.last else 0
+        """One message. Returns how many notifications it took to the receiver."""
+        more = others if self._rate_limit.last else 0
         alerts = [msgspec.structs.replace(head.alert, more=more) for head in ready]
-        self._pace.take()
-        letter = alerts[0].letter if len(alerts) == 1 else ""
-        answer = post(client, self._address, self._template.body(alerts, self._address, self._clock.now()), self._clock, letter=letter)
+        self._rate_limit.take()
+        notification = alerts[0].notification if len(alerts) == 1 else ""
+        answer = post(client, self._address, self._template.body(alerts, self._address, self._clock.now()), self._clock, notification=notification)
         if answer.refused and len(ready) > 1:  # one of them spoils it: find out which
             return sum(self._send(client, [head], others) for head in ready)
-        self._away = not (answer.taken or answer.refused or answer.about_the_letter)
+        self._away = not (answer.taken or answer.refused or answer.about_the_notification)
         for head in ready:
             self._write(head, answer)
         return len(ready) if answer.taken else 0
@@ -196,7 +196,7 @@ class DeliveryWorker:
     def _write(self, head: PendingNotification, answer: DeliveryResult) -> None:
         now = self._clock.now()
         if answer.taken:
-            self._box.delivered(head.id, now, merged=head.merged)
+            self._outbox.delivered(head.id, now, merged=head.merged)
         elif answer.refused:
             self._give_up(head.id, str(answer), head.alert.id, head.merged)
         elif now - head.made >= KEPT_S:
@@ -204,16 +204,16 @@ class DeliveryWorker:
         else:
             attempts = head.attempts + 1
             asked = min(answer.retry_after_s, LONGEST_ASKED_S)
-            self._box.failed(head.id, now + max(asked, wait_before(attempts, self._chance())), str(answer))
+            self._outbox.failed(head.id, now + max(asked, wait_before(attempts, self._chance())), str(answer))
             if attempts == PATIENCE:
-                self._notice("alerts.away", f"alert receiver {self._address.name} ({self._address.shown}) does not take letters: {answer}")
+                self._notice("alerts.away", f"alert receiver {self._address.name} ({self._address.shown}) does not take notifications: {answer}")
 
-    def _give_up(self, letter: int, why: str, subject: str, merged: Iterable[int] = ()) -> None:
+    def _give_up(self, notification: int, why: str, subject: str, merged: Iterable[int] = ()) -> None:
         now = self._clock.now()
-        for each in (*merged, letter):
-            self._box.given_up(each, now, why)
-        self._notice("alerts.given_up", f"letter {letter} about {subject} never reached alert receiver {self._address.name}: {why}")
+        for each in (*merged, notification):
+            self._outbox.given_up(each, now, why)
+        self._notice("alerts.given_up", f"notification {notification} about {subject} never reached alert receiver {self._address.name}: {why}")
 
     def _notice(self, name: str, message: str) -> None:
         log.warning("%s", message)
-        self._box.save_notice(Notice(name=name, time=self._clock.now(), message=message))
+        self._outbox.save_notice(Notice(name=name, time=self._clock.now(), message=message))

@@ -14,7 +14,7 @@ from eagle_eye import __version__
 from eagle_eye.clock import Clock
 
 from .receiver import Endpoint
-from .signature import LETTER, SIGNATURE, signature
+from .signature import NOTIFICATION, SIGNATURE, signature
 
 CONNECT_S = 5.0
 LONGEST_ANSWER = 2048
@@ -22,7 +22,7 @@ LONGEST_ANSWER = 2048
 SHOWN = 300
 """Characters of it that are told."""
 REFUSED = frozenset({400, 413, 415, 422})
-"""The letter itself is wrong: it will never be taken. Every other failure is the receiver's, and may pass."""
+"""The notification itself is wrong: it will never be taken. Every other failure is the receiver's, and may pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class DeliveryResult:
         return self.status in REFUSED
 
     @property
-    def about_the_letter(self) -> bool:
-        """It failed over this letter, as far as one can tell; others may pass."""
+    def about_the_notification(self) -> bool:
+        """It failed over this notification, as far as one can tell; others may pass."""
         return self.status in (500, 501)
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ def client_for(address: Endpoint) -> httpx.Client:
     return httpx.Client(timeout=timeout, follow_redirects=False, verify=_trust(receiver.ca_file), headers={"User-Agent": f"eagle-eye/{__version__}"})
 
 
-def post(client: httpx.Client, address: Endpoint, body: object, clock: Clock, *, letter: str = "") -> DeliveryResult:
+def post(client: httpx.Client, address: Endpoint, body: object, clock: Clock, *, notification: str = "") -> DeliveryResult:
     """Send it once. Never raises for what a receiver or the network does."""
     content = msgspec.json.encode(body)
     now, deadline = clock.now(), clock.monotonic() + address.receiver.timeout_s
     try:
-        with client.stream("POST", address.url, content=content, headers=_headers(address, content, letter, now)) as response:
+        with client.stream("POST", address.url, content=content, headers=_headers(address, content, notification, now)) as response:
             text = _read(response, clock, deadline)
             return DeliveryResult(
                 status=response.status_code,
@@ -81,10 +81,10 @@ def post(client: httpx.Client, address: Endpoint, body: object, clock: Clock, *,
         return DeliveryResult(text=address.redact(f"{type(error).__name__}: {error}"))
 
 
-def _headers(address: Endpoint, content: bytes, letter: str, now: float) -> dict[str, str]:
+def _headers(address: Endpoint, content: bytes, notification: str, now: float) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
-    if letter:
-        headers[LETTER] = letter
+    if notification:
+        headers[NOTIFICATION] = notification
     if address.secret:
         headers[SIGNATURE] = signature(address.secret, int(now), content)
     if address.receiver.kind == "alertmanager" and address.key:

@@ -1,4 +1,4 @@
-"""Letters that are still to be sent, as few as possible: what was superseded on the way is not said any more.
+"""Notifications that are still to be sent, as few as possible: what was superseded on the way is not said any more.
 
 An update takes the place of the ones before it, also of a trigger that nobody has read (it is sent as the trigger); a
 resolve takes the place of updates. A trigger is never swallowed by its resolve: they arrive as a pair, in order.
@@ -16,9 +16,9 @@ from .alert import Alert, alert_of
 
 
 class DecodedNotification(NamedTuple):
-    """A letter of the box, opened."""
+    """A notification of the outbox, opened."""
 
-    letter: Notification
+    notification: Notification
     alert: Alert
 
 
@@ -27,8 +27,8 @@ class PendingNotification:
     """What is to be sent next about one incident."""
 
     alert: Alert
-    letters: tuple[int, ...]
-    """Of the box, oldest first: the last one is sent, the others went into it."""
+    notifications: tuple[int, ...]
+    """Of the outbox, oldest first: the last one is sent, the others went into it."""
     made: float
     """When the oldest was written."""
     attempts: int
@@ -36,24 +36,24 @@ class PendingNotification:
 
     @property
     def id(self) -> int:
-        return self.letters[-1]
+        return self.notifications[-1]
 
     @property
     def merged(self) -> tuple[int, ...]:
-        return self.letters[:-1]
+        return self.notifications[:-1]
 
 
-def merge(letters: Iterable[Notification]) -> tuple[list[PendingNotification], list[Notification]]:
-    """(what is next of each incident, in the order of their oldest letters; letters that cannot be read)."""
+def merge(notifications: Iterable[Notification]) -> tuple[list[PendingNotification], list[Notification]]:
+    """(what is next of each incident, in the order of their oldest notifications; notifications that cannot be read)."""
     by_incident: dict[str, list[DecodedNotification]] = {}
     unreadable = []
-    for letter in letters:
+    for notification in notifications:
         try:
-            alert = alert_of(letter.body)
+            alert = alert_of(notification.body)
         except msgspec.MsgspecError:
-            unreadable.append(letter)
+            unreadable.append(notification)
         else:
-            by_incident.setdefault(alert.id, []).append(DecodedNotification(letter, alert))
+            by_incident.setdefault(alert.id, []).append(DecodedNotification(notification, alert))
     return [_head(run) for run in by_incident.values()], unreadable
 
 
@@ -63,15 +63,15 @@ def _head(run: Sequence[DecodedNotification]) -> PendingNotification:
     what = first.alert.what if last.alert.what == "update" else last.alert.what
     return PendingNotification(
         alert=msgspec.structs.replace(last.alert, what=what),
-        letters=tuple(each.letter.id for each in taken),
-        made=first.letter.made,
-        attempts=max(each.letter.attempts for each in taken),
-        next_try=max(each.letter.next_try for each in taken),
+        notifications=tuple(each.notification.id for each in taken),
+        made=first.notification.made,
+        attempts=max(each.notification.attempts for each in taken),
+        next_try=max(each.notification.next_try for each in taken),
     )
 
 
 def _together(run: Sequence[DecodedNotification]) -> Sequence[DecodedNotification]:
-    """The longest beginning of an incident's letters that one letter can say."""
+    """The longest beginning of an incident's notifications that one notification can say."""
     first = run[0].alert.what
     if first not in ("trigger", "update"):
         return run[:1]

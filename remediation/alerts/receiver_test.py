@@ -40,7 +40,7 @@ def send_test_alerts(
                 began = clock.monotonic()
                 alert = test_alert(what, clock.now(), host)
                 body = TEMPLATES[address.receiver.kind].body([alert], address, clock.now())
-                answer = post(connection, address, body, clock, letter=alert.letter)
+                answer = post(connection, address, body, clock, notification=alert.notification)
                 yield ReceiverTestResult(
                     receiver=address.name, kind=address.receiver.kind, where=address.shown, sent=what, answer=answer,
                     seconds=clock.monotonic() - began,
@@ -53,6 +53,6 @@ def test_alert(what: EventAction, now: float, host: str) -> Alert:
     """Says that it is only a test. Known by its minute, so that what resolves it finds it."""
     name = f"test-{digest_of(host, int(now // 60))}"
     return Alert(
-        id=name, letter=f"{name}/{now:.3f}", what=what, job="test/eagle-eye/test", cause="test", severity=Severity.SEV3, state="open",
+        id=name, notification=f"{name}/{now:.3f}", what=what, job="test/eagle-eye/test", cause="test", severity=Severity.SEV3, state="open",
         summary=f"Test alert of Eagle Eye on {host}: nothing is wrong", opened=now, time=now,
     )  # fmt: skip

@@ -25,8 +25,8 @@ class OpenAlerts(Protocol):
 class RepeatedNotifications:
     """`well`: whether a leader leads and its runners tick."""
 
-    def __init__(self, *, shelf: OpenAlerts, address: Endpoint, clock: Clock, well: Callable[[], bool]) -> None:
-        self._shelf = shelf
+    def __init__(self, *, open_alerts: OpenAlerts, address: Endpoint, clock: Clock, well: Callable[[], bool]) -> None:
+        self._open_alerts = open_alerts
         self._address = address
         self._clock = clock
         self._well = well
@@ -53,7 +53,7 @@ class RepeatedNotifications:
         if not self._address.receiver.hears:
             return []
         found = []
-        for record in self._shelf.alerts():
+        for record in self._open_alerts.alerts():
             try:
                 told = sent_alert_of(record.body)
             except msgspec.MsgspecError:

@@ -1,16 +1,16 @@
-"""The signature of a letter, after Stripe's scheme: a time and an HMAC over the time and the body.
+"""The signature of a notification, after Stripe's scheme: a time and an HMAC over the time and the body.
 
     X-Eagle-Eye-Signature: t=1700000000,v1=<hex HMAC-SHA256 of "1700000000." + body>
 
-The time keeps a letter that somebody overheard from being sent again later; within the tolerance a receiver knows it by
-its number (`X-Eagle-Eye-Letter`, and `letter` in the body).
+The time keeps a notification that somebody overheard from being sent again later; within the tolerance a receiver knows it by
+its number (`X-Eagle-Eye-Notification`, and `notification` in the body).
 """
 
 import hashlib
 import hmac
 
 SIGNATURE = "X-Eagle-Eye-Signature"
-LETTER = "X-Eagle-Eye-Letter"
+NOTIFICATION = "X-Eagle-Eye-Notification"
 TOLERANCE_S = 300.0
 
 

@@ -32,8 +32,8 @@ class ActionReport:
 class ProgressLog(Protocol):
     """Where progress is written; it is on disk when the call returns."""
 
-    def intend(self, plan: Plan, step: Progress) -> None: ...
-    def did(self, plan: Plan, step: Progress) -> None: ...
+    def record_intent(self, plan: Plan, step: Progress) -> None: ...
+    def record_result(self, plan: Plan, step: Progress) -> None: ...
 
 
 Start = Callable[[str, Callable[[], None]], None]
@@ -132,9 +132,9 @@ class Execution:
 
     def _write(self, plan: Plan, step: Progress) -> None:
         if step.state == "intended":
-            self._book.intend(plan, step)
+            self._book.record_intent(plan, step)
         else:
-            self._book.did(plan, step)
+            self._book.record_result(plan, step)
 
     def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: Exception) -> ActionReport:
         detail = str(error) or type(error).__name__
@@ -145,8 +145,8 @@ class Execution:
         failed = Progress(step=progress[-1].step, state="failed", time=now, detail=detail)
         try:
             if unwritten:
-                self._book.intend(plan, progress[-1])
-            self._book.did(plan, failed)
+                self._book.record_intent(plan, progress[-1])
+            self._book.record_result(plan, failed)
         except EagleEyeError:
             log.exception("the failure of plan %s could not be written down", plan.id)
         delay = float(getattr(error, "delay", 1.0))

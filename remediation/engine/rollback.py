@@ -74,7 +74,7 @@ class Rollback:
             id=digest_of("breaker", plan.id), job=tracked.job, action=plan.action, plan=plan.id, incident=tracked.incident.id,
             reason=f"{times}{why}", since=now,
         )  # fmt: skip
-        self.desk.ledger.keep_brake(opened)
+        self.desk.ledger.save_brake(opened)
         return opened
 
     def tell(self, tracked: TrackedIncident, trial: Verification, breaker: Breaker, words: str) -> None:

@@ -113,8 +113,8 @@ class SelfHealing:
         told = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
         done = msgspec.structs.replace(told, state="done")
         desk.memory.plan(plan)
-        desk.ledger.intend(plan, told)
-        desk.ledger.did(plan, done)
+        desk.ledger.record_intent(plan, told)
+        desk.ledger.record_result(plan, done)
         desk.record_plan(plan, "intended")
         tracked.plan, tracked.level = None, plan.action
         self.judging.begin(tracked, plan, (told, done), began=begun.time)

@@ -15,13 +15,13 @@ KEPT = 1000
 
 
 class LinkLedger(Protocol):
-    """The ledger's part that invitations need."""
+    """The ledger's part that approval links need."""
 
-    def invite(self, plan: Plan, now: float) -> str: ...
+    def create_approval_link(self, plan: Plan, now: float) -> str: ...
 
 
 class ApprovalLinks:
-    """Thread-safe. The tokens are in this memory and in the letters; a next leader makes new ones."""
+    """Thread-safe. The tokens are in this memory and in the notifications; a next leader makes new ones."""
 
     def __init__(self, book: LinkLedger, clock: Clock, url: str) -> None:
         """`url`: how a browser reaches the HTTP port; '' where there is none."""
@@ -38,7 +38,7 @@ class ApprovalLinks:
         with self._lock:
             if plan.id not in self._links:
                 try:
-                    self._links[plan.id] = f"{self._url}/approve/{self._book.invite(plan, self._clock.now())}"
+                    self._links[plan.id] = f"{self._url}/approve/{self._book.create_approval_link(plan, self._clock.now())}"
                 except LedgerError as error:
                     log.warning("no link to approve plan %s could be made: %s", plan.id, error)
                     return ""

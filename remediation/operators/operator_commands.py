@@ -74,7 +74,7 @@ class OperatorCommands:
             id=digest_of("silence", order, now), person=order.person, reason=order.reason, since=now, until=now + order.seconds,
             job=order.job or "*", node=order.node or "*", cause=order.cause or "*",
         )  # fmt: skip
-        self.desk.ledger.keep_brake(silence)
+        self.desk.ledger.save_brake(silence)
         return {"id": silence.id, "message": f"silence {silence.id}: nothing is done by itself about job {silence.job}, node {silence.node}, cause {silence.cause}"}
 
     def _maintain(self, order: MaintenanceCommand) -> Body:
@@ -89,13 +89,13 @@ class OperatorCommands:
             id=digest_of("window", order, since), person=order.person, reason=order.reason, since=since, until=since + order.seconds,
             nodes=order.nodes, jobs=order.jobs,
         )  # fmt: skip
-        self.desk.ledger.keep_brake(window)
+        self.desk.ledger.save_brake(window)
         return {"id": window.id, "message": f"window {window.id}: nobody is isolated among {', '.join((*window.nodes, *window.jobs))}"}
 
     def _end(self, name: str, person: str, known: Sequence[Timed]) -> Body:
         brake = _named(name, known, "is in force")
         ended = msgspec.structs.replace(brake, until=self.desk.clock.now(), ended_by=person)
-        self.desk.ledger.keep_brake(ended)
+        self.desk.ledger.save_brake(ended)
         return {"id": brake.id, "message": f"{type(brake).__name__.lower()} {brake.id} is over"}
 
     def _silences(self) -> tuple[Silence, ...]:
@@ -110,7 +110,7 @@ class OperatorCommands:
         """The action may be tried again, also on the faults that it did not help against."""
         desk, now = self.desk, self.desk.clock.now()
         breaker = _named(order.id, desk.ledger.breakers(at=now), "is open")
-        desk.ledger.keep_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
+        desk.ledger.save_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
         desk.memory.forgive(breaker.job, breaker.action, now)
         for tracked in desk.incidents.values():
             stopped = tracked.phase is IncidentPhase.PARKED and tracked.refused_by == "breaker"

@@ -102,9 +102,9 @@ def test_notices_are_read_newest_first(ledger: Ledger) -> None:
 
 
 def test_a_step_is_written_before_and_after_it_runs(ledger: Ledger) -> None:
-    ledger.intend(a_plan(), a_step("intended"))
+    ledger.record_intent(a_plan(), a_step("intended"))
     assert ledger.unfinished() == (a_plan(),)
-    ledger.did(a_plan(), a_step("done", 105.0))
+    ledger.record_result(a_plan(), a_step("done", 105.0))
     assert ledger.unfinished() == ()
     assert [step.state for step in ledger.progress("plan-1")] == ["intended", "done"]
     assert ledger.plan("plan-1") == a_plan()
@@ -112,15 +112,15 @@ def test_a_step_is_written_before_and_after_it_runs(ledger: Ledger) -> None:
 
 def test_a_step_that_was_not_written_before_cannot_be_done(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="'restart' of plan plan-1 was not written down before"):
-        ledger.did(a_plan(), a_step("done"))
+        ledger.record_result(a_plan(), a_step("done"))
     with pytest.raises(LedgerError, match="only an intended one"):
-        ledger.intend(a_plan(), a_step("done"))
+        ledger.record_intent(a_plan(), a_step("done"))
 
 
 def test_a_plan_whose_second_try_began_is_unfinished_again(ledger: Ledger) -> None:
     for state in ("intended", "failed", "intended"):
-        (ledger.intend if state == "intended" else ledger.did)(a_plan(), a_step(state))
-    ledger.intend(a_plan("plan-2", made=99.0), a_step("intended", step="dump"))
+        (ledger.record_intent if state == "intended" else ledger.record_result)(a_plan(), a_step(state))
+    ledger.record_intent(a_plan("plan-2", made=99.0), a_step("intended", step="dump"))
     assert [plan.id for plan in ledger.unfinished()] == ["plan-2", "plan-1"]
 
 
@@ -159,8 +159,8 @@ def test_the_timeline_tells_everything_in_order(ledger: Ledger) -> None:
     ledger.save_incident(an_incident(), IncidentState.OPEN)
     ledger.save_verdict(plan, Refuse(guard="approval", reason="nobody has approved"), 103.2)
     ledger.save_approval(Approval(digest=plan.digest, person="ada", approved=True, time=103.5, expires=200.0))
-    ledger.intend(plan, a_step("intended", 104.0))
-    ledger.did(plan, a_step("done", 105.0))
+    ledger.record_intent(plan, a_step("intended", 104.0))
+    ledger.record_result(plan, a_step("done", 105.0))
     ledger.move_incident("incident-1", IncidentState.HEALING, 103.9)
     ledger.save_outcome(Outcome(plan=plan.id, incident="incident-1", action=plan.action, state="done", time=109.0))
     story = [(moment.what, moment.text) for moment in ledger.timeline("incident-1")]
@@ -231,38 +231,38 @@ def test_a_node_is_out_until_it_is_released(ledger: Ledger) -> None:
 
 
 def test_a_letter_waits_until_it_arrives_or_is_given_up(ledger: Ledger) -> None:
-    first, second = ledger.post("pager", "{}", 100.0), ledger.post("chat", "{}", 101.0)
-    assert [letter.id for letter in ledger.due(100.5)] == [first]
+    first, second = ledger.enqueue("pager", "{}", 100.0), ledger.enqueue("chat", "{}", 101.0)
+    assert [notification.id for notification in ledger.due_notifications(100.5)] == [first]
     ledger.failed(first, 110.0, "connection refused")
-    assert [letter.name for letter in ledger.due(109.0)] == ["chat"]
-    assert [(letter.name, letter.attempts) for letter in ledger.due(110.0)] == [("chat", 0), ("pager", 1)]
+    assert [notification.name for notification in ledger.due_notifications(109.0)] == ["chat"]
+    assert [(notification.name, notification.attempts) for notification in ledger.due_notifications(110.0)] == [("chat", 0), ("pager", 1)]
     ledger.delivered(first, 111.0)
     ledger.given_up(second, 111.0, "404")
-    assert ledger.due(1000.0) == ()
+    assert ledger.due_notifications(1000.0) == ()
 
 
 def test_letters_to_a_receiver_come_in_order_and_older_ones_may_go_with_a_newer(ledger: Ledger) -> None:
-    first, other, second = (ledger.post(name, text, 100.0) for name, text in (("pager", "1"), ("chat", "x"), ("pager", "2")))
+    first, other, second = (ledger.enqueue(name, text, 100.0) for name, text in (("pager", "1"), ("chat", "x"), ("pager", "2")))
     ledger.failed(first, 500.0, "status 503")
-    assert [(letter.id, letter.attempts) for letter in ledger.unsent("pager")] == [(first, 1), (second, 0)]
-    assert ledger.addressees() == {"pager": (2, 100.0, "status 503"), "chat": (1, 100.0, "")}
+    assert [(notification.id, notification.attempts) for notification in ledger.undelivered("pager")] == [(first, 1), (second, 0)]
+    assert ledger.undelivered_by_receiver() == {"pager": (2, 100.0, "status 503"), "chat": (1, 100.0, "")}
     ledger.delivered(second, 200.0, merged=[first])
-    assert ledger.unsent("pager") == ()
-    assert [letter.id for letter in ledger.unsent("chat")] == [other]
+    assert ledger.undelivered("pager") == ()
+    assert [notification.id for notification in ledger.undelivered("chat")] == [other]
 
 
 def test_what_is_said_and_its_letters_are_kept_together(ledger: Ledger) -> None:
-    ledger.tell("i1", "a plan waits")
+    ledger.set_alert_news("i1", "a plan waits")
     assert ledger.alerts() == ()  # nothing was said yet
-    ledger.say(AlertRecord(id="i1", number=1, opened=100.0, changed=100.0, body="{}"), [("pager", "a"), ("chat", "b")], 100.0)
-    ledger.say(AlertRecord(id="i2", storm="storm-1", opened=90.0, changed=90.0, body="{}"), [], 100.0)
+    ledger.save_alert(AlertRecord(id="i1", number=1, opened=100.0, changed=100.0, body="{}"), [("pager", "a"), ("chat", "b")], 100.0)
+    ledger.save_alert(AlertRecord(id="i2", storm="storm-1", opened=90.0, changed=90.0, body="{}"), [], 100.0)
     assert [record.id for record in ledger.alerts()] == ["i2", "i1"]
-    assert [letter.body for letter in ledger.unsent("pager")] == ["a"]
-    ledger.tell("i1", "it was refused")
+    assert [notification.body for notification in ledger.undelivered("pager")] == ["a"]
+    ledger.set_alert_news("i1", "it was refused")
     kept = ledger.alert("i1")
     assert kept is not None
     assert (kept.news, kept.number, kept.body) == ("it was refused", 1, "{}")
-    ledger.say(AlertRecord(id="i1", number=2, opened=100.0, changed=110.0, over=110.0, body="{}"), [], 110.0)
+    ledger.save_alert(AlertRecord(id="i1", number=2, opened=100.0, changed=110.0, over=110.0, body="{}"), [], 110.0)
     assert [record.id for record in ledger.alerts()] == ["i2"]
     assert ledger.alert("i1") == AlertRecord(id="i1", number=2, opened=100.0, changed=110.0, over=110.0, news="it was refused", body="{}")
     assert ledger.alert("i9") is None
@@ -275,16 +275,16 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     for name, time in (("old", 100.0), ("open", 100.0), ("new", 900.0)):
         ledger.save_incident(an_incident(id=name, time=time), IncidentState.OPEN)
         plan = msgspec.structs.replace(a_plan(), id=f"plan-{name}", incident=name)
-        ledger.intend(plan, a_step("intended"))
+        ledger.record_intent(plan, a_step("intended"))
         if name != "open":
             ledger.move_incident(name, IncidentState.CLOSED, time)
     ledger.save_findings([a_finding(id="over", time=100.0, active=False), a_finding(id="lasting", time=100.0)])
     ledger.save_notice(Notice(name="old", time=100.0, message=""))
-    sent, waiting = ledger.post("webhook", "sent", 100.0), ledger.post("webhook", "waits", 100.0)
+    sent, waiting = ledger.enqueue("webhook", "sent", 100.0), ledger.enqueue("webhook", "waits", 100.0)
     ledger.delivered(sent, 100.0)
     for name, over in (("old", 100.0), ("open", None), ("storm-1", 100.0)):
-        ledger.say(AlertRecord(id=name, number=1, opened=90.0, changed=100.0, over=over, body="{}"), [], 100.0)
-    ledger.tell("old", "nothing is done about it")
+        ledger.save_alert(AlertRecord(id=name, number=1, opened=90.0, changed=100.0, over=over, body="{}"), [], 100.0)
+    ledger.set_alert_news("old", "nothing is done about it")
     assert ledger.sweep(500.0) > 0
     assert [ledger.alert(name) is not None for name in ("old", "open", "storm-1")] == [False, True, False]
     assert {record.incident.id for record in ledger.incidents()} == {"open", "new"}
@@ -292,35 +292,35 @@ def test_what_ended_long_ago_goes_and_what_is_open_stays(ledger: Ledger) -> None
     assert ledger.progress("plan-old") == () != ledger.progress("plan-open")
     assert [finding.id for finding in ledger.findings()] == ["lasting"]
     assert ledger.notices() == ()
-    assert [letter.id for letter in ledger.due(1000.0)] == [waiting]
+    assert [notification.id for notification in ledger.due_notifications(1000.0)] == [waiting]
     assert ledger.sweep(500.0) == 0
 
 
-# --- invitations ---------------------------------------------------------------------------------------------------
+# --- approval links ------------------------------------------------------------------------------------------------
 
 
-def test_an_invitation_is_answered_once_by_whoever_is_first(ledger: Ledger) -> None:
+def test_an_approval_link_is_answered_once_by_whoever_is_first(ledger: Ledger) -> None:
     plan = a_plan()
-    token = ledger.invite(plan, 100.0)
-    kept = ledger.invitation(token)
+    token = ledger.create_approval_link(plan, 100.0)
+    kept = ledger.approval_link(token)
     assert kept is not None
     assert (kept.plan, kept.digest, kept.job, kept.used) == (plan.id, plan.digest, plan.targets[0].job, None)
-    assert ledger.invitation("another") is None
+    assert ledger.approval_link("another") is None
     with ThreadPoolExecutor(8) as people:
-        answers = list(people.map(lambda number: ledger.use_invitation(token, f"p{number}", True, plan.expires - 1), range(8)))
+        answers = list(people.map(lambda number: ledger.use_approval_link(token, f"p{number}", True, plan.expires - 1), range(8)))
     assert answers.count(True) == 1
-    used = ledger.invitation(token)
+    used = ledger.approval_link(token)
     assert used is not None
     assert (used.person, used.approved, used.used) == (f"p{answers.index(True)}", True, plan.expires - 1)
 
 
-def test_an_invitation_lasts_as_long_as_its_plan_and_is_swept_later(ledger: Ledger) -> None:
+def test_an_approval_link_lasts_as_long_as_its_plan_and_is_swept_later(ledger: Ledger) -> None:
     plan = a_plan()
-    token = ledger.invite(plan, 100.0)
-    assert not ledger.use_invitation(token, "ada", True, plan.expires)
-    assert not ledger.use_invitation("another", "ada", True, 100.0)
+    token = ledger.create_approval_link(plan, 100.0)
+    assert not ledger.use_approval_link(token, "ada", True, plan.expires)
+    assert not ledger.use_approval_link("another", "ada", True, 100.0)
     ledger.sweep(plan.expires + 1)
-    assert ledger.invitation(token) is None
+    assert ledger.approval_link(token) is None
 
 
 def test_what_a_job_reached_is_its_newest_figure_for_each_number_of_workers(ledger: Ledger) -> None:

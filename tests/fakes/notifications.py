@@ -1,4 +1,4 @@
-"""Cases as the engine shows them, and the letters that come of them."""
+"""Cases as the engine shows them, and the notifications that come of them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,19 +19,19 @@ from .sample_values import JOB, a_plan, an_incident
 
 
 class Newsroom:
-    """A bulletin over cases that a test moves by hand."""
+    """A lifecycle over cases that a test moves by hand."""
 
     def __init__(self, ledger: Ledger, clock: FakeClock, receivers: Iterable[Receiver] = (), **options: Any) -> None:
         self.ledger, self.clock = ledger, clock
         self.receivers = tuple(receivers) or (Receiver(kind="plain", name="pager"),)
         self.options = options
         self.incidents: dict[str, TrackedIncident] = {}
-        self.bulletin = self.new_bulletin()
+        self.lifecycle = self.new_lifecycle()
 
-    def new_bulletin(self) -> AlertLifecycle:
+    def new_lifecycle(self) -> AlertLifecycle:
         """As a new leader makes it."""
         options = {"storms": AlertStorms(alone=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
-        return AlertLifecycle(book=self.ledger, receivers=self.receivers, clock=self.clock, **options)
+        return AlertLifecycle(ledger=self.ledger, receivers=self.receivers, clock=self.clock, **options)
 
     def open(self, name: str = "i1", *, cause: str = "slow node", node: str = "node-b", job: str = JOB, severity: Severity = Severity.SEV1) -> TrackedIncident:
         now = self.clock.now()
@@ -53,7 +53,7 @@ class Newsroom:
         self.ledger.move_incident(case.incident.id, state, self.clock.now())
 
     def tell(self, case: TrackedIncident, news: str) -> None:
-        self.ledger.tell(case.incident.id, news)
+        self.ledger.set_alert_news(case.incident.id, news)
         case.told += 1
 
     def ask(self, case: TrackedIncident, name: str = "plan-1", **changes: Any) -> Plan:
@@ -62,14 +62,14 @@ class Newsroom:
 
     def look(self, seconds: float = 0.0) -> None:
         """Let the time pass, a look each second."""
-        self.bulletin.look(self.incidents)
+        self.lifecycle.update(self.incidents)
         for _ in range(round(seconds)):
             self.clock.advance(1.0)
-            self.bulletin.look(self.incidents)
+            self.lifecycle.update(self.incidents)
 
-    def letters(self, name: str = "pager") -> list[Alert]:
+    def notifications(self, name: str = "pager") -> list[Alert]:
         """All that were written and not sent."""
-        return [alert_of(letter.body) for letter in self.ledger.unsent(name, limit=10_000)]
+        return [alert_of(notification.body) for notification in self.ledger.undelivered(name, limit=10_000)]
 
     def said(self, name: str = "pager") -> list[tuple[str, str]]:
-        return [(alert.what, alert.id) for alert in self.letters(name)]
+        return [(alert.what, alert.id) for alert in self.notifications(name)]

@@ -115,7 +115,7 @@ def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_
     assert (breaker.job, breaker.action) == ("test/loop/run-1", "evict_node")
     wait(stage, "the innocent node to take part again", lambda: nodes(stage) == {"node-a", "node-b"} and outcomes(stage, "undo", "done"))
     assert call(stage.server_address, "status")["cordoned"] == []
-    wait(stage, "a letter to a person", lambda: any(f"eagle-eye breaker close {breaker.id}" in letter["news"] for letter in pager.bodies))
+    wait(stage, "a notification to a person", lambda: any(f"eagle-eye breaker close {breaker.id}" in notification["news"] for notification in pager.bodies))
 
     [failed] = outcomes(stage, "evict_node", "failed")
     assert failed.actual["throughput_per_s"] < 0.9 * failed.predicted["throughput_per_s"]

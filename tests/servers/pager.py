@@ -1,6 +1,6 @@
 """A receiver of alerts in a process of its own, which may be killed: `Pager`. Run as a script, it is that process.
 
-It refuses with 400 what PagerDuty, Slack or Alertmanager would refuse, and with 401 a plain letter that is not signed. What
+It refuses with 400 what PagerDuty, Slack or Alertmanager would refuse, and with 401 a plain notification that is not signed. What
 it accepts is on disk before it answers. Behaviours: answer; mute (accepts, but never answers); hang (does not even read).
 """
 
@@ -46,7 +46,7 @@ class Pager:
 
     @property
     def accepted(self) -> list[dict[str, Any]]:
-        """{"letter", "body"} of each, in order; the last line may still be under way."""
+        """{"notification", "body"} of each, in order; the last line may still be under way."""
         lines = self._log.read_text().splitlines(keepends=True) if self._log.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             threading.Event().wait()
         body = self.rfile.read(int(self.headers["Content-Length"]))
         status, refused = self._judge(body)
-        entry = {"letter": self.headers.get("X-Eagle-Eye-Letter", ""), "body": json.loads(body), "refused": refused}
+        entry = {"notification": self.headers.get("X-Eagle-Eye-Notification", ""), "body": json.loads(body), "refused": refused}
         os.write(self.log, json.dumps(entry).encode() + b"\n")
         if self.behaviour == "mute":
             threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Alerts to real receivers in processes of their own: refused when malformed, killed in mid letter, hanging, dead, back again."""
+"""Alerts to real receivers in processes of their own: refused when malformed, killed in mid notification, hanging, dead, back again."""
 
 import logging
 import re
@@ -75,7 +75,7 @@ def telling(ledger: Ledger, *receivers: Receiver, **more: Any) -> Iterator[tuple
     notify = Notify(ledger=ledger, clock=CLOCK, receivers=receivers, update_s=0.2)
     alerts = AlertService(notify, ledger, CLOCK, page="https://eye.example/incidents/{incident}", **more)
     room = Newsroom(ledger, CLOCK, receivers)  # type: ignore[arg-type]
-    room.bulletin = alerts  # type: ignore[assignment]
+    room.lifecycle = alerts  # type: ignore[assignment]
     alerts.start()
     try:
         yield alerts, room
@@ -84,9 +84,9 @@ def telling(ledger: Ledger, *receivers: Receiver, **more: Any) -> Iterator[tuple
 
 
 def looked(room: Newsroom) -> None:
-    """As the engine does it, twenty times a second; the bulletin looks five times."""
+    """As the engine does it, twenty times a second; the lifecycle looks five times."""
     for _ in range(6):
-        room.bulletin.look(room.cases)
+        room.lifecycle.update(room.cases)
         CLOCK.sleep(0.05)
 
 
@@ -100,7 +100,7 @@ def test_every_kind_of_receiver_takes_a_life_of_an_incident(ledger: Ledger, page
         looked(room)
         room.move(case, IncidentState.HEALED, IncidentPhase.ENDED)
         looked(room)
-        until("the last letters", lambda: ledger.addressees() == {})
+        until("the last notifications", lambda: ledger.undelivered_by_receiver() == {})
     assert {kind: each.refused for kind, each in pagers.items()} == {kind: [] for kind in kinds}
     assert [body["what"] for body in pagers["plain"].bodies][-1] == "resolve"
     assert [body["event_action"] for body in pagers["pagerduty"].bodies][-1] == "resolve"
@@ -115,13 +115,13 @@ def test_the_servers_log_does_not_tell_an_address_that_is_a_secret(
     with caplog.at_level(logging.INFO), telling(ledger, Receiver(kind="slack", url=f"{slack.url}/T0-secret")) as (_, room):
         room.open("i1")
         looked(room)
-        until("the letter", lambda: slack.bodies)
-        until("its end", lambda: ledger.addressees() == {})
+        until("the notification", lambda: slack.bodies)
+        until("its end", lambda: ledger.undelivered_by_receiver() == {})
     assert "T0-secret" not in caplog.text
 
 
 def test_a_receiver_that_refuses_says_why_and_the_operator_is_told(ledger: Ledger, pager: Callable[..., Pager], secrets: None) -> None:
-    """A PagerDuty's letter at Slack's door: a wrong address."""
+    """A PagerDuty's notification at Slack's door: a wrong address."""
     slack = pager("slack")
     with telling(ledger, Receiver(kind="pagerduty", url=slack.url)) as (_, room):
         room.open()
@@ -139,13 +139,13 @@ def test_a_receiver_killed_between_accept_and_answer_gets_the_same_letter_again(
     with telling(ledger, Receiver(kind=kind, url=receiver.url)) as (_, room):
         room.open()
         looked(room)
-        until("the letter", lambda: receiver.accepted)
+        until("the notification", lambda: receiver.accepted)
         receiver.stop(signal.SIGKILL)
         receiver.start()
-        until("the letter, again", lambda: ledger.addressees() == {})
+        until("the notification, again", lambda: ledger.undelivered_by_receiver() == {})
     first, second = receiver.accepted
     assert first == second
-    assert first["letter"].startswith("i1/")
+    assert first["notification"].startswith("i1/")
 
 
 def test_letters_survive_the_leader_and_a_receiver_that_was_dead(ledger: Ledger, pager: Callable[..., Pager], secrets: None) -> None:
@@ -156,13 +156,13 @@ def test_letters_survive_the_leader_and_a_receiver_that_was_dead(ledger: Ledger,
         looked(room)
         room.move(cases[0], IncidentState.HEALED, IncidentPhase.ENDED)
         looked(room)
-        until("a try", lambda: ledger.addressees()["plain"][2])
+        until("a try", lambda: ledger.undelivered_by_receiver()["plain"][2])
         kept = dict(room.cases)
     receiver.start()
     with telling(ledger, config) as (_, room):
         room.cases = kept
         looked(room)
-        until("the letters", lambda: ledger.addressees() == {})
+        until("the notifications", lambda: ledger.undelivered_by_receiver() == {})
     told = [(body["what"], body["id"]) for body in receiver.bodies]
     assert sorted(told) == [("resolve", "i0"), ("trigger", "i0"), ("trigger", "i1"), ("trigger", "i2")]
     assert told.index(("trigger", "i0")) < told.index(("resolve", "i0"))
@@ -175,11 +175,11 @@ def test_a_receiver_that_hangs_and_one_that_is_dead_delay_nobody_else(ledger: Le
     with telling(ledger, slow, dead, Receiver(kind="slack", url=good.url)) as (_, room):
         room.open("i1")
         looked(room)
-        until("the first letter", lambda: len(good.bodies) == 1)
+        until("the first notification", lambda: len(good.bodies) == 1)
         room.open("i2")
         looked(room)
-        until("the second letter", lambda: len(good.bodies) == 2)
-        assert set(ledger.addressees()) == {"hanging", "pagerduty"}
+        until("the second notification", lambda: len(good.bodies) == 2)
+        assert set(ledger.undelivered_by_receiver()) == {"hanging", "pagerduty"}
 
 
 def test_a_receiver_that_hangs_is_tried_again(ledger: Ledger, pager: Callable[..., Pager], secrets: None) -> None:
@@ -187,10 +187,10 @@ def test_a_receiver_that_hangs_is_tried_again(ledger: Ledger, pager: Callable[..
     with telling(ledger, Receiver(kind="plain", url=receiver.url, timeout_s=0.3)) as (_, room):
         room.open()
         looked(room)
-        until("a time-out", lambda: "no answer within 0.3 s" in ledger.addressees()["plain"][2])
+        until("a time-out", lambda: "no answer within 0.3 s" in ledger.undelivered_by_receiver()["plain"][2])
         receiver.stop(signal.SIGKILL)
         receiver.start()
-        until("the letter", lambda: ledger.addressees() == {})
+        until("the notification", lambda: ledger.undelivered_by_receiver() == {})
     assert len(receiver.accepted) == 1
 
 
@@ -220,11 +220,11 @@ def test_the_command_tries_each_receiver_and_shows_no_secret(tmp_path: Path, pag
 
 
 def test_the_command_shows_what_waits_and_why(tmp_path: Path, ledger: Ledger, secrets: None) -> None:
-    assert "every letter has arrived" in command(tmp_path, "", "waiting").output
+    assert "every notification has arrived" in command(tmp_path, "", "waiting").output
     with telling(ledger, Receiver(kind="plain", url=f"http://127.0.0.1:{free_port()}/")) as (_, room):
         room.open()
         looked(room)
-        until("a try", lambda: ledger.addressees()["plain"][2])
+        until("a try", lambda: ledger.undelivered_by_receiver()["plain"][2])
     assert re.search(r"plain +1 +ConnectError", command(tmp_path, "", "waiting").output)
 
 
@@ -263,7 +263,7 @@ def test_an_alertmanager_routes_groups_keeps_and_resolves(ledger: Ledger, alertm
         assert first["annotations"]["summary"].startswith("slow node: node-0")
 
         def kept() -> bool:  # sent again, long after the first would have been over
-            room.bulletin.look(room.cases)
+            room.lifecycle.update(room.cases)
             return "i0" in (now := server.firing()) and now["i0"]["endsAt"] > first["endsAt"] and now["i0"]["updatedAt"] > first["endsAt"]
 
         until("the alert to be sent again", kept)
@@ -275,7 +275,7 @@ def test_an_alertmanager_routes_groups_keeps_and_resolves(ledger: Ledger, alertm
         until("the new severity", lambda: server.firing()["i0"]["labels"]["severity"] == "error")
         assert len([alert for alert in server.amtool("alert", "query") if alert["labels"].get("eagle_eye_incident") == "i0"]) == 1
         well[0] = False
-        until("the watchdog to stop", lambda: room.bulletin.look(room.cases) or ("resolved", "EagleEyeWatchdog") in heard(hook))
+        until("the watchdog to stop", lambda: room.lifecycle.update(room.cases) or ("resolved", "EagleEyeWatchdog") in heard(hook))
         assert {"i0", "i2"} <= set(server.firing())
 
 

@@ -84,7 +84,7 @@ def test_leases_run_by_the_clock_of_the_database(ledger: Ledger, reopened: Ledge
     ledger.resign("leader", ADA, 0.0)
     assert reopened.acquire("leader", BOB, 5, 0.0) == 2
     assert not ledger.renew("leader", ADA, 1, 3600, 0.0)
-    ledger.write_as("leader", 1)
+    ledger.fence_writes("leader", 1)
     with pytest.raises(Stale, match="term 1 of 'leader' is over: term 2"):
         ledger.save_incident(an_incident(), IncidentState.OPEN)
 
@@ -102,7 +102,7 @@ def test_a_restart_in_the_middle_of_writing_loses_and_doubles_nothing(server: Po
 
     def write() -> None:
         while not stop.is_set():
-            posted.append(ledger.post("webhook", str(len(posted)), 1.0))
+            posted.append(ledger.enqueue("webhook", str(len(posted)), 1.0))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -116,7 +116,7 @@ def test_a_restart_in_the_middle_of_writing_loses_and_doubles_nothing(server: Po
     finally:
         stop.set()
         writer.join()
-    assert [letter.body for letter in ledger.due(2.0, limit=1_000_000)] == [str(index) for index in range(len(posted))]
+    assert [notification.body for notification in ledger.due_notifications(2.0, limit=1_000_000)] == [str(index) for index in range(len(posted))]
 
 
 def test_without_patience_a_server_that_is_down_is_told_at_once(server: Postgres, reopened: Ledger) -> None:

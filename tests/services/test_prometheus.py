@@ -65,13 +65,13 @@ def everything(tmp_path_factory) -> str:
     metrics = Metrics(lambda: figures, ledger, FakeClock(1000.0))
     metrics.add(HistoryMetrics(lambda: [PartitionHistoryMetrics(partition=0, files=1, rows=1, bytes=1, skipped=0, failures=0, behind_s=30.0)]))
     step = SnapshotStep(number=1, epoch=1, end=1.0, workers=2, tokens=8.0, step_s=0.5)
-    metrics.follow(JobSnapshot(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
+    metrics.observe_job(JobSnapshot(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
     failing = Event(name="collector.failing", job=JOB, entity=Entity(kind=Kind.NODE, name="n"), time=1.0, node="n", boot="b", number=1, attributes={"collector": "gpu"})
-    metrics.hear([failing])
+    metrics.observe_events([failing])
     ledger.save_incident(an_incident(), IncidentState.OPEN)
     ledger.save_outcome(Outcome(plan="p", incident="i", action="restart_worker", state="done", time=2.0, detection_s=0.5, transition_s=2.0))
     ledger.save_verdict(a_plan(), Refuse(guard="blast_radius", reason="too many"), 2.0)
-    ledger.keep_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="no help", since=1.0))
+    ledger.save_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="no help", since=1.0))
     shown = metrics.scrape()[0].decode() + '# HELP eagle_eye_site_alerts_total x.\n# TYPE eagle_eye_site_alerts_total counter\neagle_eye_site_alerts_total{result="events"} 1\n'
     ledger.close()
     return shown

@@ -59,11 +59,11 @@ def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
         raise SystemExit(1)
 
 
-@command.command(short_help="letters that did not arrive yet")
+@command.command(short_help="notifications that did not arrive yet")
 @options.as_json
 @options.deployment
 def waiting(config: Config, json_lines: bool) -> None:
-    """List the receivers for which letters wait, and why the last try failed.
+    """List the receivers for which notifications wait, and why the last try failed.
 
     \b
     Examples:
@@ -73,13 +73,13 @@ def waiting(config: Config, json_lines: bool) -> None:
     from eagle_eye.ledger.factory import open_ledger
 
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
-        found = ledger.addressees()
+        found = ledger.undelivered_by_receiver()
     if json_lines:
         for name, (count, oldest, error) in found.items():
             print_json({"receiver": name, "waiting": count, "oldest": oldest, "error": error})
         return
     if not found:
-        click.echo("nothing waits: every letter has arrived")
+        click.echo("nothing waits: every notification has arrived")
         return
     table = plain_table("receiver", "waiting", "last failure")
     for name, (count, _, error) in found.items():

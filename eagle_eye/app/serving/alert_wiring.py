@@ -56,7 +56,7 @@ def alerts_of(
     links = ApprovalLinks(ledger, clock, url_of(config) if config.server.http else "")
     ticking = PartitionHealth(stream, ledger, runners, clock)
     alerts = AlertService(notify, ledger, clock, page=page_of(config), leads=engine.leads, ticking=ticking, approval_link=links.link)
-    engine.on_tick(alerts.look)
+    engine.on_tick(alerts.update)
     return alerts
 
 

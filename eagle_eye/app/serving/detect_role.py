@@ -133,11 +133,11 @@ def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, te
         context.nudge.set()
         if context.metrics is not None:
             for snapshot in snapshots:
-                context.metrics.follow(snapshot)
+                context.metrics.observe_job(snapshot)
 
     def on_frame(frame: Frame) -> None:
         if context.metrics is not None:
-            context.metrics.hear(frame.events)
+            context.metrics.observe_events(frame.events)
 
     return Runner(
         context.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,

@@ -83,7 +83,7 @@ class LeadRole:
 
     async def _lead(self, lease: LeaderLease) -> None:
         ledger = open_ledger(self._context.config, patience_s=SERVER_PATIENCE_S)
-        ledger.write_as(LEASE, lease.term)
+        ledger.fence_writes(LEASE, lease.term)
         try:
             await LeaderTerm(self._context, self._listen, lease, ledger).run(self._stop)
         finally:

@@ -50,7 +50,7 @@ def _payload(alert: Alert) -> dict[str, object]:
 
 
 def _details(alert: Alert, names: list[str]) -> dict[str, object]:
-    details: dict[str, object] = {"state": alert.state, "job": alert.job, "culprits": names[:NAMES], "letter": alert.letter}
+    details: dict[str, object] = {"state": alert.state, "job": alert.job, "culprits": names[:NAMES], "notification": alert.notification}
     if alert.news:
         details["news"] = alert.news
     if alert.waits is not None:

@@ -9,6 +9,6 @@ from remediation.alerts.receiver import Endpoint
 
 
 def body(alerts: Sequence[Alert], _address: Endpoint, _now: float) -> object:
-    """One letter."""
+    """One notification."""
     [alert] = alerts
     return msgspec.to_builtins(alert)

@@ -118,7 +118,7 @@ def test_a_job_that_helped_itself_before_it_was_found_out_is_said_to_have(source
     opened(ledger, "one", IncidentState.HEALED, time=901.62, parts=(a_finding(since=900.0, time=901.62),))
     plan = a_plan("own", incident="one", made=901.7, expires=1500.0, own=True)
     ledger.save_plan(plan)
-    ledger.intend(plan, a_step("intended", 901.29))
+    ledger.record_intent(plan, a_step("intended", 901.29))
     signal, _, planned, *_ = stages(incident.story(sources, "one"))
     assert (signal.time, planned.time) == (901.62, 901.29)
     assert planned.text == "the job itself, before it was found: restart the workers"

@@ -63,8 +63,8 @@ def waits(ledger: Ledger) -> None:
 
 def done(ledger: Ledger) -> None:
     ledger.save_plan(PLAN)
-    ledger.intend(PLAN, a_step("intended"))
-    ledger.did(PLAN, a_step("done", 104.5))
+    ledger.record_intent(PLAN, a_step("intended"))
+    ledger.record_result(PLAN, a_step("done", 104.5))
     ledger.save_outcome(Outcome(plan=PLAN.id, incident=PLAN.incident, action=PLAN.action, state="done", time=110.0, predicted={"downtime_s": 5.0}, actual={"downtime_s": 4.5}, detail=DETAIL))
     ledger.move_incident("incident-1", IncidentState.HEALED, 110.0)
 

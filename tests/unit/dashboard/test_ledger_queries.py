@@ -95,7 +95,7 @@ def test_a_plan_that_needs_nobody_any_more_does_not_wait(sources: Sources, ledge
     if why == "approved":
         ledger.save_approval(Approval(digest=plan.digest, person="ada", approved=True, time=910.0, expires=2000.0))
     elif why == "begun":
-        ledger.intend(plan, a_step("intended"))
+        ledger.record_intent(plan, a_step("intended"))
     elif why == "stale":
         ledger.save_outcome(Outcome(plan=plan.id, incident=plan.incident, action=plan.action, state="stale", time=920.0))
     elif why == "incident over":
@@ -113,8 +113,8 @@ def test_a_story_holds_everything_about_an_incident(sources: Sources, ledger: Le
     opened(ledger, evidence=(Evidence(text="worker was ended by SIGKILL"),), parts=(finding,), rivals=(Rival(cause="out of memory", apart="the kernel's log"),))
     plan = planned(ledger, *HELD)
     ledger.save_note(Note(incident="incident-1", person="ada", time=910.0, text="I look"))
-    ledger.keep_brake(Silence(id="s", person="ada", reason="test", since=900.0, until=2000.0, node="node-a"))
-    ledger.keep_brake(Silence(id="t", person="ada", reason="elsewhere", since=900.0, until=2000.0, node="node-z"))
+    ledger.save_brake(Silence(id="s", person="ada", reason="test", since=900.0, until=2000.0, node="node-a"))
+    ledger.save_brake(Silence(id="t", person="ada", reason="elsewhere", since=900.0, until=2000.0, node="node-z"))
     told = incident.story(sources, "incident-1")
     assert (told.incident.cause, told.state, told.nodes) == ("worker killed", "open", ("node-a",))
     assert [(line.text, line.finding, line.supports) for line in told.evidence] == [("worker was ended by SIGKILL", "worker.exited", True)]
@@ -138,9 +138,9 @@ def test_what_several_findings_say_is_one_line_with_its_number(sources: Sources,
 def test_predicted_stands_beside_actual_and_stacks_are_merged(sources: Sources, ledger: Ledger) -> None:
     opened(ledger)
     dump = planned(ledger, plan="plan-0", action="dump")
-    ledger.intend(dump, a_step("intended", step="dump"))
+    ledger.record_intent(dump, a_step("intended", step="dump"))
     stacks = {"stacks": [{"workers": ["run1/node-a/1"], "stack": "loop.py:7"}, {"workers": ["run1/node-a/0", "run1/node-b/0"], "stack": "wait.py:1"}]}
-    ledger.did(dump, msgspec.structs.replace(a_step("done", step="dump"), detail=msgspec.json.encode(stacks).decode()))
+    ledger.record_result(dump, msgspec.structs.replace(a_step("done", step="dump"), detail=msgspec.json.encode(stacks).decode()))
     plan = planned(ledger)
     ledger.save_outcome(Outcome(plan=plan.id, incident=plan.incident, action=plan.action, state="done", time=920.0, predicted={"downtime_s": 3.0}, actual={"downtime_s": 2.5}))
     told = incident.story(sources, "incident-1")
@@ -152,8 +152,8 @@ def test_predicted_stands_beside_actual_and_stacks_are_merged(sources: Sources, 
 def test_what_is_left_of_broken_stacks_is_shown_as_it_is(sources: Sources, ledger: Ledger) -> None:
     opened(ledger)
     dump = planned(ledger, action="dump")
-    ledger.intend(dump, a_step("intended", step="dump"))
-    ledger.did(dump, msgspec.structs.replace(a_step("done", step="dump"), detail="no JSON"))
+    ledger.record_intent(dump, a_step("intended", step="dump"))
+    ledger.record_result(dump, msgspec.structs.replace(a_step("done", step="dump"), detail="no JSON"))
     assert [stack.text for stack in incident.story(sources, "incident-1").stacks] == ["no JSON"]
 
 
@@ -202,8 +202,8 @@ def test_guards_are_counted_with_the_last_reason_those_that_refused_first(source
 
 
 def test_open_breakers_and_silences_stand_in_the_way(sources: Sources, ledger: Ledger) -> None:
-    ledger.keep_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=900.0))
-    ledger.keep_brake(Breaker(id="c", job=JOB, action="isolate", plan="p", incident="i", reason="did not help", since=800.0, until=850.0, person="ada"))
+    ledger.save_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=900.0))
+    ledger.save_brake(Breaker(id="c", job=JOB, action="isolate", plan="p", incident="i", reason="did not help", since=800.0, until=850.0, person="ada"))
     assert [breaker.id for breaker in actions.breakers(sources)] == ["b", "c"]
     assert [breaker.id for breaker in actions.standing(sources).breakers] == [breaker.id for breaker in actions.breakers(sources, open_only=True)] == ["b"]
 

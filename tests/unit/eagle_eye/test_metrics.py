@@ -54,9 +54,9 @@ def metrics(ledger: Ledger) -> Metrics:
 
 def test_a_job_that_always_steps_has_a_goodput_of_one_and_one_that_stands_half_the_time_a_half(metrics: Metrics) -> None:
     for second in range(100):
-        metrics.follow(snapshot(T0 + second + 1, step(second, T0 + second + 1)))
+        metrics.observe_job(snapshot(T0 + second + 1, step(second, T0 + second + 1)))
         ends = [step(second, T0 + second + 1)] if second % 2 == 0 else []
-        metrics.follow(snapshot(T0 + second + 1, *ends, job="t/half/r"))
+        metrics.observe_job(snapshot(T0 + second + 1, *ends, job="t/half/r"))
     shown = Shown(metrics)
     assert shown("eagle_eye_job_goodput_ratio", job=JOB) == pytest.approx(1.0, abs=0.01)
     assert shown("eagle_eye_job_goodput_ratio", job="t/half/r") == pytest.approx(0.5, abs=0.02)
@@ -67,9 +67,9 @@ def test_a_job_that_always_steps_has_a_goodput_of_one_and_one_that_stands_half_t
 
 def test_what_is_done_again_after_a_roll_back_is_no_goodput(metrics: Metrics) -> None:
     for second in range(10):
-        metrics.follow(snapshot(T0 + second + 1, step(second, T0 + second + 1)))
+        metrics.observe_job(snapshot(T0 + second + 1, step(second, T0 + second + 1)))
     for second in range(10, 20):
-        metrics.follow(snapshot(T0 + second + 1, step(second - 10, T0 + second + 1, epoch=2)))
+        metrics.observe_job(snapshot(T0 + second + 1, step(second - 10, T0 + second + 1, epoch=2)))
     shown = Shown(metrics)
     assert shown("eagle_eye_job_steps_total", job=JOB) == 10
     assert shown("eagle_eye_job_repeated_steps_total", job=JOB) == 10
@@ -79,46 +79,46 @@ def test_what_is_done_again_after_a_roll_back_is_no_goodput(metrics: Metrics) ->
 
 
 def test_a_step_counts_no_more_time_than_has_passed(metrics: Metrics) -> None:
-    metrics.follow(snapshot(T0 + 1, step(1, T0 + 1)))
-    metrics.follow(snapshot(T0 + 2, step(2, T0 + 2, step_s=50.0)))
+    metrics.observe_job(snapshot(T0 + 1, step(1, T0 + 1)))
+    metrics.observe_job(snapshot(T0 + 2, step(2, T0 + 2, step_s=50.0)))
     assert Shown(metrics)("eagle_eye_job_productive_seconds_total", job=JOB) == 2.0
 
 
 def test_a_step_without_a_duration_of_its_own_counts_since_the_one_before(metrics: Metrics) -> None:
     for second in range(4):
-        metrics.follow(snapshot(T0 + second, step(second, T0 + second, step_s=None, tokens=None)))
+        metrics.observe_job(snapshot(T0 + second, step(second, T0 + second, step_s=None, tokens=None)))
     shown = Shown(metrics)
     assert shown("eagle_eye_job_productive_seconds_total", job=JOB) == 3.0
     assert shown("eagle_eye_job_tokens_total", job=JOB) == 0.0
 
 
 def test_time_after_the_end_of_a_job_is_not_lost_and_the_job_is_forgotten_later(metrics: Metrics) -> None:
-    metrics.follow(snapshot(T0 + 1, step(1, T0 + 1)))
-    metrics.follow(snapshot(T0 + 2, events=(event("job.finished", T0 + 1.5),)))
-    metrics.follow(snapshot(T0 + 60))
+    metrics.observe_job(snapshot(T0 + 1, step(1, T0 + 1)))
+    metrics.observe_job(snapshot(T0 + 2, events=(event("job.finished", T0 + 1.5),)))
+    metrics.observe_job(snapshot(T0 + 60))
     assert Shown(metrics)("eagle_eye_job_goodput_ratio", job=JOB) == pytest.approx(1.0)
     assert Shown(metrics)("eagle_eye_job_over", job=JOB) == 1.0
-    metrics.follow(snapshot(T0 + 1000))
+    metrics.observe_job(snapshot(T0 + 1000))
     assert math.isnan(Shown(metrics)("eagle_eye_job_over", job=JOB))
 
 
 def test_a_node_without_a_job_is_no_job(metrics: Metrics) -> None:
-    metrics.follow(snapshot(T0, job="idle/n1"))
+    metrics.observe_job(snapshot(T0, job="idle/n1"))
     assert "idle/n1" not in Shown(metrics).text
 
 
 def test_the_number_of_jobs_shown_is_bounded(metrics: Metrics) -> None:
     for number in range(600):
-        metrics.follow(snapshot(T0, step(1, T0), job=f"t/j{number}/r"))
+        metrics.observe_job(snapshot(T0, step(1, T0), job=f"t/j{number}/r"))
     shown = Shown(metrics).families["eagle_eye_job_steps"].samples
     assert len(shown) == 500
     assert {"job": "t/j599/r"} in [each.labels for each in shown]
 
 
 def test_events_collectors_and_drops_are_counted_with_bounded_labels(metrics: Metrics) -> None:
-    metrics.hear([event("collector.failing", collector="gpu"), event("collector.failing", collector="gpu", node="n2")])
-    metrics.hear([event("collector.failing", collector="gpu"), event("collector.recovered", collector="gpu"), event("spool.dropped", count="7")])
-    metrics.hear([event(f"strange.{number}") for number in range(200)])
+    metrics.observe_events([event("collector.failing", collector="gpu"), event("collector.failing", collector="gpu", node="n2")])
+    metrics.observe_events([event("collector.failing", collector="gpu"), event("collector.recovered", collector="gpu"), event("spool.dropped", count="7")])
+    metrics.observe_events([event(f"strange.{number}") for number in range(200)])
     shown = Shown(metrics)
     assert shown("eagle_eye_collector_failures_total", collector="gpu") == 2
     assert shown("eagle_eye_collectors_failing", collector="gpu") == 1
@@ -153,9 +153,9 @@ def test_the_ledger_is_counted_once_and_only_what_came_since_this_process_leads(
 
 def test_an_open_breaker_is_shown_until_a_person_closes_it(metrics: Metrics, ledger: Ledger) -> None:
     breaker = Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=T0 - 5)
-    ledger.keep_brake(breaker)
+    ledger.save_brake(breaker)
     assert Shown(metrics)("eagle_eye_breakers_open", action="restart_worker") == 1
-    ledger.keep_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=T0 - 5, until=T0 - 1, person="ada"))
+    ledger.save_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=T0 - 5, until=T0 - 1, person="ada"))
     assert math.isnan(Shown(metrics)("eagle_eye_breakers_open", action="restart_worker"))
 
 
@@ -205,5 +205,5 @@ def test_a_scrape_of_a_full_house_is_small(ledger: Ledger) -> None:
     """Aggregates only: what 500 jobs and 64 partitions show does not depend on how many GPUs they have."""
     metrics = with_a_partition(ledger)
     for number in range(500):
-        metrics.follow(snapshot(T0, step(1, T0), job=f"t/j{number}/r"))
+        metrics.observe_job(snapshot(T0, step(1, T0), job=f"t/j{number}/r"))
     assert len(Shown(metrics).text.splitlines()) < 7000

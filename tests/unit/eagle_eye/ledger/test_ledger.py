@@ -1,4 +1,4 @@
-"""What the ledger keeps: leases, incidents, plans, approvals, epochs, cordons, letters."""
+"""What the ledger keeps: leases, incidents, plans, approvals, epochs, cordons, notifications."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_leader_that_was_replaced_cannot_write(ledger_path: Path, ledger: Ledg
     other = Ledger.open(ledger_path)
     term = ledger.acquire("leader", ADA, 5, 100.0)
     assert term == 1
-    ledger.write_as("leader", term)
+    ledger.fence_writes("leader", term)
     ledger.save_incident(an_incident(), IncidentState.OPEN)
     other.acquire("leader", BOB, 5, 200.0)
     with pytest.raises(Stale, match="term 1 of 'leader' is over: term 2"):

@@ -26,10 +26,10 @@ def test_an_incident_is_opened_once_and_resolved_once(room):
     room.move(case, IncidentState.HEALED, **ENDED)
     room.look(30)
     assert room.said() == [("trigger", "i1"), ("update", "i1"), ("resolve", "i1")]
-    opened, updated, resolved = room.letters()
+    opened, updated, resolved = room.notifications()
     assert (opened.cause, opened.severity, opened.link) == ("slow node", "sev1", "https://eye.example/incidents/i1")
-    assert [alert.state for alert in room.letters()] == ["open", "contained", "healed"]
-    assert len({alert.letter for alert in room.letters()}) == 3
+    assert [alert.state for alert in room.notifications()] == ["open", "contained", "healed"]
+    assert len({alert.notification for alert in room.notifications()}) == 3
     assert opened.opened == updated.opened == resolved.opened
 
 
@@ -51,9 +51,9 @@ def test_changes_are_told_together(room):
     room.look(2)
     room.move(case, IncidentState.HEALING)
     room.look(20)
-    [_, update] = room.letters()
+    [_, update] = room.notifications()
     assert (update.cause, [culprit.name for culprit in update.culprits], update.state) == ("worker hang", ["node-c"], "healing")
-    assert update.time - room.letters()[0].time >= 10.0
+    assert update.time - room.notifications()[0].time >= 10.0
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_a_plan_that_waits_is_in_the_letter_with_its_link(ledger, clock):
     room.look()
     plan = room.ask(case, reason="it costs less")
     room.look(1)
-    letter = room.letters()[-1]
-    assert (letter.waits.plan, letter.waits.digest, letter.waits.reason) == ("plan-1", plan.digest, "it costs less")
-    assert letter.approval_link == f"https://eye.example/approve/{plan.digest}"
+    notification = room.notifications()[-1]
+    assert (notification.waits.plan, notification.waits.digest, notification.waits.reason) == ("plan-1", plan.digest, "it costs less")
+    assert notification.approval_link == f"https://eye.example/approve/{plan.digest}"
     room.move(case, IncidentState.HEALING, IncidentPhase.RUNNING)
     room.look(20)
-    assert (room.letters()[-1].waits, room.letters()[-1].approval_link) == (None, "")
+    assert (room.notifications()[-1].waits, room.notifications()[-1].approval_link) == (None, "")
 
 
-def test_news_reach_the_letter(room):
+def test_news_reach_the_notification(room):
     case = room.open()
     room.look()
     room.tell(case, "every repair was tried, none helped")
     room.look(20)
-    assert [letter.news for letter in room.letters()] == ["", "every repair was tried, none helped"]
+    assert [notification.news for notification in room.notifications()] == ["", "every repair was tried, none helped"]
 
 
 @pytest.mark.parametrize(("severity", "told"), [(Severity.INFO, 0), (Severity.SEV3, 1)])
@@ -112,7 +112,7 @@ def test_each_receiver_hears_from_its_severity_on(ledger, clock):
     room.look(1)
     assert [what for what, _ in room.said("chat")] == ["trigger", "update", "resolve"]
     assert [what for what, _ in room.said("night")] == ["trigger", "resolve"]
-    assert room.letters("chat")[-1].former == (Severity.SEV3,)
+    assert room.notifications("chat")[-1].former == (Severity.SEV3,)
 
 
 def test_nobody_hears_for_the_first_time_that_it_is_over(ledger, clock):
@@ -144,7 +144,7 @@ def test_an_incident_that_comes_back_is_opened_again_and_no_letter_has_a_known_n
     room.move(case, IncidentState.OPEN, IncidentPhase.SETTLING)
     room.look(1)
     assert [what for what, _ in room.said()] == ["trigger", "resolve", "trigger"]
-    assert [letter.letter for letter in room.letters()] == ["i1/1", "i1/2", "i1/3"]
+    assert [notification.notification for notification in room.notifications()] == ["i1/1", "i1/2", "i1/3"]
 
 
 def test_a_failed_incident_stays_until_it_can_matter_to_nobody(room):
@@ -167,7 +167,7 @@ def test_a_new_leader_does_not_say_it_again(room):
     room.tell(case, "a plan waits")
     room.look(20)
     before = room.said()
-    room.bulletin = room.new_bulletin()
+    room.lifecycle = room.new_lifecycle()
     room.look(30)
     assert room.said() == before
     room.move(case, IncidentState.HEALED, **ENDED)
@@ -179,9 +179,9 @@ def test_a_new_leader_does_not_say_it_again(room):
 def test_what_ended_while_nobody_led_is_resolved(room, state):
     case = room.open()
     room.look()
-    room.move(case, state)  # the leader died before it wrote the letter
+    room.move(case, state)  # the leader died before it wrote the notification
     room.incidents.clear()
-    room.bulletin = room.new_bulletin()
+    room.lifecycle = room.new_lifecycle()
     room.look(1)
     assert room.said() == [("trigger", "i1"), ("resolve", "i1")]
     room.look(30)
@@ -201,7 +201,7 @@ def test_a_failed_one_is_not_resolved_because_a_new_leader_has_no_case_of_it(roo
     room.move(room.open(), IncidentState.FAILED, IncidentPhase.PARKED)
     room.look()
     room.incidents.clear()
-    room.bulletin = room.new_bulletin()
+    room.lifecycle = room.new_lifecycle()
     room.look(60)
     assert [what for what, _ in room.said()] == ["trigger"]
 
@@ -216,13 +216,13 @@ def storm(room, count, **more):
         room.clock.advance(0.25)
 
 
-def test_hundreds_of_incidents_of_a_job_are_a_handful_of_letters(room):
+def test_hundreds_of_incidents_of_a_job_are_a_handful_of_notifications(room):
     storm(room, 300)
     room.look(90)
     assert len(room.said()) <= 5 + 4
     assert len({name for _, name in room.said()}) == 6
     assert len(room.ledger.incidents(limit=1000)) == 300  # nothing is lost
-    last = room.letters()[-1]
+    last = room.notifications()[-1]
     assert last.summary == "and 295 more incidents: 295× slow node (tenant/gpt/run1)"
     assert last.causes == {"slow node": 295}
 
@@ -233,16 +233,16 @@ def test_another_cause_in_the_storm_is_told_at_once(room):
     room.open("death", cause="worker killed", node="node-x")
     room.look(1)
     assert len(room.said()) == before + 1
-    assert "1× worker killed" in room.letters()[-1].summary
-    assert "node-x" in room.letters()[-1].news
+    assert "1× worker killed" in room.notifications()[-1].summary
+    assert "node-x" in room.notifications()[-1].news
 
 
 def test_a_plan_that_waits_leaves_the_storm(room):
     storm(room, 50)
     room.ask(room.incidents["s40"])
     room.look(1)
-    assert room.letters()[-1].id == "s40"
-    assert (room.letters()[-1].what, room.letters()[-1].waits.plan) == ("trigger", "plan-1")
+    assert room.notifications()[-1].id == "s40"
+    assert (room.notifications()[-1].what, room.notifications()[-1].waits.plan) == ("trigger", "plan-1")
     room.move(room.incidents["s40"], IncidentState.HEALED, **ENDED)
     room.look(1)
     assert room.said()[-1] == ("resolve", "s40")
@@ -256,7 +256,7 @@ def test_a_storm_is_over_with_its_last_incident(room):
         room.move(case, IncidentState.HEALED, **ENDED)
         room.look(1)
     assert room.said()[-1][0] == "resolve"
-    assert room.letters()[-1].news == "all of them are over"
+    assert room.notifications()[-1].news == "all of them are over"
     assert room.ledger.alerts() == ()
     opened = [name for what, name in room.said() if what == "trigger"]
     assert sorted(opened) == sorted(name for what, name in room.said() if what == "resolve")
@@ -271,12 +271,12 @@ def test_jobs_do_not_share_a_storm(room):
 
 def test_a_storm_survives_its_leader(room):
     storm(room, 30)
-    name = room.letters()[-1].id
-    room.bulletin = room.new_bulletin()
+    name = room.notifications()[-1].id
+    room.lifecycle = room.new_lifecycle()
     room.open("later", node="node-later")
     room.look(90)
-    assert room.letters()[-1].id == name
-    assert room.letters()[-1].causes == {"slow node": 26}
+    assert room.notifications()[-1].id == name
+    assert room.notifications()[-1].causes == {"slow node": 26}
 
 
 def test_storms_may_be_switched_off(ledger, clock):
@@ -291,13 +291,13 @@ def test_storms_may_be_switched_off(ledger, clock):
 def test_the_engine_opens_asks_and_resolves(make_world):
     world = make_world(Mode.RECOMMEND)
     room = Newsroom(world.ledger, world.clock, approval_link=lambda plan: f"https://eye.example/approve/{plan.id}")
-    world.engine.on_tick(room.bulletin.look)
+    world.engine.on_tick(room.lifecycle.update)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
     world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), since=world.clock.now() - 6)
     world.run(10)
     assert room.said()[0] == ("trigger", "i1")
-    asked = room.letters()[-1]
+    asked = room.notifications()[-1]
     assert asked.waits is not None
     assert asked.approval_link == f"https://eye.example/approve/{asked.waits.plan}"
     world.job.slow = lambda nodes: 1.0

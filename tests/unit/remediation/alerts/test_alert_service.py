@@ -87,7 +87,7 @@ def test_an_engine_that_does_not_go_round_is_not_well(alerts, clock):
     assert alerts.well()
     clock.advance(ENGINE_STALLED_S + 1)
     assert not alerts.well()
-    alerts.look({})
+    alerts.update({})
     assert alerts.well()
 
 
@@ -95,14 +95,14 @@ def test_a_mistake_in_a_letter_stops_the_heartbeat_and_not_the_engine(alerts, le
     room = Newsroom(ledger, clock, [Receiver(kind="plain")])
     case = room.open()
     room.ask(case)  # whose link cannot be made
-    alerts.look(room.incidents)
+    alerts.update(room.incidents)
     assert not alerts.well()
     clock.advance(1.0)
     room.incidents["i2"] = room.open("i2")
     del room.incidents["i1"]
-    alerts.look(room.incidents)
+    alerts.update(room.incidents)
     assert alerts.well()
-    assert [alert.id for alert in room.letters("plain")] == ["i2"]
+    assert [alert.id for alert in room.notifications("plain")] == ["i2"]
 
 
 def test_what_could_not_be_said_is_said_later(ledger, clock):
@@ -118,14 +118,14 @@ def test_what_could_not_be_said_is_said_later(ledger, clock):
     with pytest.raises(ValueError, match="no link yet"):
         room.look()
     room.look(10)
-    assert [alert.approval_link for alert in room.letters()] == ["https://eye.example/approve/abc"]
+    assert [alert.approval_link for alert in room.notifications()] == ["https://eye.example/approve/abc"]
 
 
 def test_letters_to_a_receiver_that_is_configured_no_more_are_given_up_and_told(alerts, ledger, clock):
-    ledger.post("old", "{}", 1.0)
-    ledger.post("old", "{}", 1.0)
+    ledger.enqueue("old", "{}", 1.0)
+    ledger.enqueue("old", "{}", 1.0)
     alerts.start()
     alerts.stop()
-    assert ledger.unsent("old") == ()
+    assert ledger.undelivered("old") == ()
     [notice] = ledger.notices()
-    assert "2 letters to alert receiver 'old' are given up" in notice.message
+    assert "2 notifications to alert receiver 'old' are given up" in notice.message

@@ -1,4 +1,4 @@
-"""Letters arrive: again after failures, in order, at a bounded pace; given up only when it is of no use, and never in silence."""
+"""Notifications arrive: again after failures, in order, at a bounded pace; given up only when it is of no use, and never in silence."""
 
 import httpx
 import msgspec
@@ -18,7 +18,7 @@ WORDS = {"t": "trigger", "u": "update", "r": "resolve"}
 
 
 class Office:
-    """One courier, and a receiver that answers as a test says."""
+    """One worker, and a receiver that answers as a test says."""
 
     def __init__(self, ledger, clock, kind="plain", **options):
         self.ledger, self.clock = ledger, clock
@@ -28,8 +28,8 @@ class Office:
         receiver = Receiver(kind=kind, name="pager", url="http://h/T0/token", **options)
         address = Endpoint(receiver=receiver, url="http://h/T0/token", key=KEY, secret=SECRET)
         self.leads = self.well = True
-        self.courier = DeliveryWorker(
-            address=address, box=ledger, clock=clock, leads=lambda: self.leads, well=lambda: self.well, chance=lambda: 0.0
+        self.worker = DeliveryWorker(
+            address=address, outbox=ledger, clock=clock, leads=lambda: self.leads, well=lambda: self.well, chance=lambda: 0.0
         )
         self.client = httpx.Client(transport=httpx.MockTransport(self._answer))
 
@@ -41,26 +41,26 @@ class Office:
         return answer if isinstance(answer, httpx.Response) else httpx.Response(answer)
 
     def post(self, *names):
-        """Letters like "i1t": the trigger of i1."""
+        """Notifications like "i1t": the trigger of i1."""
         for name in names:
             alert = Alert(
-                id=name[:-1], letter=name, what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s",
+                id=name[:-1], notification=name, what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s",
                 opened=self.clock.now(), time=self.clock.now(),
             )
-            self.ledger.post("pager", encode(alert), self.clock.now())
+            self.ledger.enqueue("pager", encode(alert), self.clock.now())
 
     def round(self, seconds=0.0):
         self.clock.advance(seconds)
-        return self.courier.round(self.client)
+        return self.worker.round(self.client)
 
     @property
     def heard(self):
-        """The letters that were asked for, in order."""
-        return [request.headers.get("X-Eagle-Eye-Letter", "") for request in self.asked]
+        """The notifications that were asked for, in order."""
+        return [request.headers.get("X-Eagle-Eye-Notification", "") for request in self.asked]
 
     @property
     def waiting(self):
-        return len(self.ledger.unsent("pager"))
+        return len(self.ledger.undelivered("pager"))
 
     @property
     def notices(self):
@@ -77,7 +77,7 @@ def test_a_letter_is_signed_numbered_and_taken_once(office):
     assert office.round() == 1
     assert office.round(1000) == 0
     [request] = office.asked
-    assert request.headers["X-Eagle-Eye-Letter"] == "i1t"
+    assert request.headers["X-Eagle-Eye-Notification"] == "i1t"
     assert is_signed(SECRET, request.headers["X-Eagle-Eye-Signature"], request.content, office.clock.now() - 1000)
     assert request.headers["Content-Type"] == "application/json"
 
@@ -88,7 +88,7 @@ def test_what_may_pass_is_tried_again_with_the_same_number(office, failure):
     office.answers = [failure, failure]
     assert [office.round(), office.round(0.9), office.round(0.2), office.round(1.8), office.round(0.3)] == [0, 0, 0, 0, 1]
     assert office.heard == ["i1t"] * 3
-    assert len({request.headers["X-Eagle-Eye-Letter"] for request in office.asked}) == 1
+    assert len({request.headers["X-Eagle-Eye-Notification"] for request in office.asked}) == 1
     assert office.notices == []
 
 
@@ -184,7 +184,7 @@ def test_who_leads_no_more_sends_nothing(office):
 
 
 def test_a_letter_of_another_version_is_set_aside_and_told(office):
-    office.ledger.post("pager", '{"version": 9}', office.clock.now())
+    office.ledger.enqueue("pager", '{"version": 9}', office.clock.now())
     office.post("i1t")
     assert office.round() == 1
     assert office.notices == ["alerts.given_up"]
@@ -223,7 +223,7 @@ def labels(request):
 
 def told(office, name):
     alert = Alert(id=name, job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=office.clock.now(), time=office.clock.now())
-    office.ledger.say(AlertRecord(id=name, number=1, opened=1.0, changed=1.0, body=encode(SentAlert(alert=alert, receivers=("pager",)))), [], 1.0)
+    office.ledger.save_alert(AlertRecord(id=name, number=1, opened=1.0, changed=1.0, body=encode(SentAlert(alert=alert, receivers=("pager",)))), [], 1.0)
 
 
 def test_an_alertmanager_takes_all_that_is_due_at_once_and_hears_it_again(ledger, clock):

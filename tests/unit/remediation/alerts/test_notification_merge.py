@@ -1,4 +1,4 @@
-"""Letters that wait are merged to the newest, but a trigger and its resolve arrive as a pair."""
+"""Notifications that wait are merged to the newest, but a trigger and its resolve arrive as a pair."""
 
 import msgspec
 import pytest
@@ -13,25 +13,25 @@ from remediation.alerts.notification_merge import merge
 WORDS = {"t": "trigger", "u": "update", "r": "resolve", "x": "test"}
 
 
-def box(*names):
-    """Letters "i1t": the trigger of incident i1."""
-    letters = []
+def outbox(*names):
+    """Notifications "i1t": the trigger of incident i1."""
+    notifications = []
     for number, name in enumerate(names, 1):
         alert = Alert(
             id=name[:-1], what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=0.0, time=float(number)
         )
-        letters.append(Notification(id=number, name="pager", body=encode(alert), made=float(number), attempts=0, next_try=0.0))
-    return letters
+        notifications.append(Notification(id=number, name="pager", body=encode(alert), made=float(number), attempts=0, next_try=0.0))
+    return notifications
 
 
-def sent(letters):
-    """What is sent, letter by letter, when every one is taken: (what, incident, the time it was written)."""
+def sent(notifications):
+    """What is sent, notification by notification, when every one is taken: (what, incident, the time it was written)."""
     order = []
-    while letters:
-        found, _ = merge(letters)
+    while notifications:
+        found, _ = merge(notifications)
         head = found[0]
         order.append((head.alert.what, head.alert.id, head.alert.time))
-        letters = [letter for letter in letters if letter.id not in head.letters]
+        notifications = [notification for notification in notifications if notification.id not in head.notifications]
     return order
 
 
@@ -50,13 +50,13 @@ def sent(letters):
     ],
 )
 def test_the_newest_is_said_and_pairs_stay_in_order(waiting, order):
-    assert sent(box(*waiting)) == order
+    assert sent(outbox(*waiting)) == order
 
 
 @given(st.lists(st.sampled_from(["a", "b"]).flatmap(lambda name: st.sampled_from("tur").map(lambda what: name + what)), max_size=20))
 def test_every_trigger_and_every_resolve_arrives_and_in_order(waiting):
-    letters = box(*waiting)
-    order = sent(letters)
+    notifications = outbox(*waiting)
+    order = sent(notifications)
     for name in ("a", "b"):
         mine = [WORDS[each[-1]] for each in waiting if each[0] == name]
         told = [what for what, incident, _ in order if incident == name]
@@ -67,14 +67,14 @@ def test_every_trigger_and_every_resolve_arrives_and_in_order(waiting):
 
 
 def test_a_merged_letter_keeps_the_patience_of_those_in_it():
-    letters = box("at", "au")
-    letters[0] = msgspec.structs.replace(letters[0], attempts=3, next_try=50.0)
-    [head], _ = merge(letters)
+    notifications = outbox("at", "au")
+    notifications[0] = msgspec.structs.replace(notifications[0], attempts=3, next_try=50.0)
+    [head], _ = merge(notifications)
     assert (head.id, head.merged, head.attempts, head.next_try, head.made) == (2, (1,), 3, 50.0, 1.0)
 
 
 def test_what_cannot_be_read_is_set_aside():
-    letters = box("at")
-    strange = msgspec.structs.replace(letters[0], id=9, body='{"version": 9}')
-    found, unreadable = merge([strange, *letters])
+    notifications = outbox("at")
+    strange = msgspec.structs.replace(notifications[0], id=9, body='{"version": 9}')
+    found, unreadable = merge([strange, *notifications])
     assert ([head.id for head in found], unreadable) == ([1], [strange])

@@ -39,7 +39,7 @@ def test_news_that_a_letter_has_said_is_not_said_again(ledger, clock):
     action = notify(ledger, clock, url="http://127.0.0.1:9/")
     list(action.run(a_plan(incident="i1", reason="its breaker is open")))
     alert = alert_about(AlertSubject(incident=an_incident(id="i1"), state=IncidentState.OPEN, opened=clock.now()), news="its breaker is open", link="", approval_link="", now=clock.now())
-    ledger.say(AlertRecord(id="i1", number=1, body=encode(SentAlert(alert=alert, receivers=()))), [], clock.now())
+    ledger.save_alert(AlertRecord(id="i1", number=1, body=encode(SentAlert(alert=alert, receivers=()))), [], clock.now())
     list(action.run(a_plan(incident="i1", reason="undone")))
     assert ledger.alert("i1").news == "undone"
 

@@ -1,4 +1,4 @@
-"""Every kind of letter keeps to the rules of who reads it, whatever is said; and says what a person needs."""
+"""Every kind of notification keeps to the rules of who reads it, whatever is said; and says what a person needs."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ KEY = "0123456789abcdef0123456789abcdef"
 
 def an_alert(**changes) -> Alert:
     alert = Alert(
-        id="i1", letter="i1/2", job="tenant/gpt/run1", cause="slow node", severity=Severity.SEV1, state="open",
+        id="i1", notification="i1/2", job="tenant/gpt/run1", cause="slow node", severity=Severity.SEV1, state="open",
         summary="slow node: node-b (tenant/gpt/run1)", culprits=(AlertCulprit(name="node-b", confidence=0.9),),
         news="plan p1 (evict_node) waits", link="https://eye.example/incidents/i1",
         waits=PendingPlan(plan="p1", action="evict_node", digest="d1", expires=NOW + 600, reason="it costs less"),
@@ -135,7 +135,7 @@ def test_the_watchdog_fires_only_while_all_is_well():
 
 def test_our_own_letter_holds_no_evidence():
     said = body("plain", an_alert())
-    assert said["letter"] == "i1/2"
+    assert said["notification"] == "i1/2"
     assert said["approval_link"] == "https://eye.example/approve/abc"
     assert "evidence" not in said
     assert msgspec.convert(said, Alert) == an_alert()

@@ -106,10 +106,10 @@ class Book:
     def __init__(self):
         self.written = []
 
-    def intend(self, plan, step):
+    def record_intent(self, plan, step):
         self.written.append((step.step, step.state))
 
-    def did(self, plan, step):
+    def record_result(self, plan, step):
         self.written.append((step.step, step.state))
 
 

@@ -157,7 +157,7 @@ def test_a_broken_part_stays_out_whatever_else_is_wrong(make_world):
 def test_what_a_job_does_to_itself_is_neither_undone_nor_counted_nor_stopped_by_a_breaker(make_world):
     world = make_world(verify_s=5.0)
     name = world.job.name
-    world.ledger.keep_brake(Breaker(id="b", job=name, action="restart_worker", plan="p", incident="i0", reason="50%", since=0.0))
+    world.ledger.save_brake(Breaker(id="b", job=name, action="restart_worker", plan="p", incident="i0", reason="50%", since=0.0))
     world.job.standing = True
     world.find("python hang", WORKER)
     world.run(10)
