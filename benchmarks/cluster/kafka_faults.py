@@ -248,7 +248,7 @@ def _judged(nodes: list[Node], seen: Seen, back_s: float) -> Result:
         incidents_lost=ids.count(0),
         incidents_doubled=sum(max(0, count - 1) for count in ids),
         back_s=back_s,
-        sent_again=sum(notice.name == "stream.anew" for notice in seen.notices),
+        sent_again=sum(notice.name == "stream.reset" for notice in seen.notices),
     )
 
 

@@ -159,7 +159,7 @@ class Agent:
 
     def _noticed(self, notice: Notice) -> None:
         """The writer has logged it; what was dropped is told to whoever reads the stream, too."""
-        if notice.name in ("stream.back", "stream.anew"):
+        if notice.name in ("stream.recovered", "stream.reset"):
             self._schemas_sent.clear()  # the stream may have begun anew
         elif notice.name == "spool.dropped":
             self._send_event(unsigned_event(notice.name, Kind.NODE, self.node, notice.time, notice.message))

@@ -221,7 +221,7 @@ class Runner:
         if self._keeper is not None:
             self._keeper.begin_anew(self.offset)
         self._unsent.judged(self.watch.incidents.values(), self.watch.open_findings())
-        self._tell("stream.anew", f"partition {self._partition} has begun anew: what was in it before is gone")
+        self._tell("stream.reset", f"partition {self._partition} has begun anew: what was in it before is gone")
 
     def _take(self, message: Message) -> None:
         self.offset = message.offset + 1
@@ -302,7 +302,7 @@ class Runner:
         if self._away:
             marking.came_back(self.watch.number)
             self._away = False
-            self._tell("stream.back", f"partition {self._partition} answers again")
+            self._tell("stream.recovered", f"partition {self._partition} answers again")
         bootstrap = marking.append_due(self.watch.number, self._bootstrap_records)
         self.counts.marks = marking.marks
         if bootstrap is not None:

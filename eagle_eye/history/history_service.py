@@ -158,7 +158,7 @@ class HistoryService:
     def _well(self) -> None:
         if self._failing:
             self._failing = False
-            self._tell("history.back", f"partition {self._partition} is written again")
+            self._tell("history.recovered", f"partition {self._partition} is written again")
 
     def _tell(self, name: str, message: str) -> None:
         log.warning("%s: %s", name, message)

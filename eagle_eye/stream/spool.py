@@ -70,7 +70,7 @@ class SpooledWriter:
         """Begin to write; what an earlier writer left in `directory/name.spool` goes first.
 
         confirmed_by: topic → consumer group whose commits confirm its records, for a stream that may forget.
-        on_notice: called in the background thread, once per change: stream.away, stream.back, stream.anew,
+        on_notice: called in the background thread, once per change: stream.away, stream.recovered, stream.reset,
         spool.dropped, spool.failing, spool.torn.
         """
         self._stream = stream
@@ -300,7 +300,7 @@ class SpooledWriter:
         forgotten = self._unconfirmed.look()
         if forgotten:
             self._again.extendleft(reversed(forgotten))
-            self._tell("stream.anew", f"the stream has begun anew: {len(forgotten)} records that it had acknowledged go again")
+            self._tell("stream.reset", f"the stream has begun anew: {len(forgotten)} records that it had acknowledged go again")
 
     def _save_unconfirmed(self) -> None:
         """For the next start: it sends them again, and readers drop what they know."""
@@ -323,7 +323,7 @@ class SpooledWriter:
         if self._away:
             self._away = False
             self._told_dropped = False
-            self._tell("stream.back", f"the stream takes records again; {self._file.count} wait to go first")
+            self._tell("stream.recovered", f"the stream takes records again; {self._file.count} wait to go first")
 
     def _tell_failing(self, error: OSError) -> None:
         self._retry_disk_at = self._clock.monotonic() + self._retry_s

@@ -117,6 +117,6 @@ class Notice(Noun, frozen=True, kw_only=True):
     """Something that the operator should know about Eagle Eye itself; never a finding, evicts nobody."""
 
     name: str
-    """stream.away, stream.back, leader.elected, clock.skewed, ..."""
+    """stream.away, stream.recovered, leader.elected, clock.skewed, ..."""
     time: float
     message: str

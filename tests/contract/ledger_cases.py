@@ -91,7 +91,7 @@ def test_a_storm_of_findings_is_kept_whole(ledger: Ledger) -> None:
 
 
 def test_notices_are_read_newest_first(ledger: Ledger) -> None:
-    first, second = (Notice(name=name, time=time, message="m") for name, time in [("stream.away", 1.0), ("stream.back", 2.0)])
+    first, second = (Notice(name=name, time=time, message="m") for name, time in [("stream.away", 1.0), ("stream.recovered", 2.0)])
     ledger.save_notice(first)
     ledger.save_notice(second)
     assert ledger.notices() == (second, first)

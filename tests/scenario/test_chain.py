@@ -197,7 +197,7 @@ def test_a_held_stream_is_told_and_nobody_is_accused(stage: DemoJob) -> None:
         wait(stage, "training to go on meanwhile", lambda: step_of(stage, worker) > step + 60)
     finally:
         struck.end()
-    wait(stage, "the stream's return", lambda: "stream.back" in {notice.name for notice in notices(stage, since)})
+    wait(stage, "the stream's return", lambda: "stream.recovered" in {notice.name for notice in notices(stage, since)})
     wait(stage, "what was done meanwhile", lambda: stage.record.trace.highest() > step + 60)
     go_on(stage, 60)
     assert not accused_since(stage, since)

@@ -417,7 +417,7 @@ def test_schemas_are_sent_again_when_the_stream_is_back(start: Start) -> None:
     node = start(scripted("host", lambda: [reading()]))
     node.list_job()
     node.seconds(3)
-    node.inbox.put(Notice(name="stream.back", time=NOW, message=""))
+    node.inbox.put(Notice(name="stream.recovered", time=NOW, message=""))
     node.seconds(2)
     assert sum(isinstance(record, SchemaRecord) for _, record in node.records.written) == 2
 

@@ -243,7 +243,7 @@ def test_while_the_stream_is_away_nothing_is_judged_and_no_tick_is_made_up(
     assert len(world.frames) == frames
     world.stream.away = False
     settle(runner)
-    assert [notice for notice in world.notices if notice.startswith("stream")] == ["stream.away", "stream.back"]
+    assert [notice for notice in world.notices if notice.startswith("stream")] == ["stream.away", "stream.recovered"]
     for _ in range(20):
         world.batch(20.0)  # what was spooled
     settle(runner)

@@ -89,7 +89,7 @@ def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_record
     log.topics.clear()
     log.committed.clear()
     settle(runner)
-    assert "stream.anew" in world.notices
+    assert "stream.reset" in world.notices
     assert len(world.stream.read(FINDINGS, 0, 0)) == len(world.stream.read(INCIDENTS, 0, 0)) == 1
     world.second(runner)
     assert {ConfigChange, SchemaRecord} <= {type(record) for record in world.records()}

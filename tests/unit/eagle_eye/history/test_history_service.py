@@ -94,7 +94,7 @@ def test_a_place_that_cannot_be_written_is_told_and_nothing_is_lost(site: Site, 
         assert site.stream.committed(HISTORY_GROUP, OBSERVATIONS, 0) is None
         (tmp_path / "history").unlink()
         wait(site.committed(61))
-        wait(lambda: [notice.name for notice in site.notices] == ["history.failing", "history.back"])
+        wait(lambda: [notice.name for notice in site.notices] == ["history.failing", "history.recovered"])
     assert site.seconds() == list(range(60))
 
 

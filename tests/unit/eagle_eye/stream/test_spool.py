@@ -95,7 +95,7 @@ def test_an_outage_loses_nothing_and_is_told_once(
     assert writer.flush(DEADLINE_S)
     assert values(stream) == [b"before", *[b"%d" % i for i in range(500)], b"after"]
     wait_for(lambda: len(notices) == 2)
-    assert [notice.name for notice in notices] == ["stream.away", "stream.back"]
+    assert [notice.name for notice in notices] == ["stream.away", "stream.recovered"]
     assert str(error) in notices[0].message
 
 

@@ -74,7 +74,7 @@ def test_what_the_stream_has_forgotten_goes_again_and_nothing_else(world: World)
     world.until(lambda: world.values() == ["b", "c"])
     world.write("d")
     assert world.values() == ["b", "c", "d"]
-    assert [notice.name for notice in world.notices] == ["stream.anew"]
+    assert [notice.name for notice in world.notices] == ["stream.reset"]
 
 
 def test_it_goes_again_also_when_others_have_filled_the_new_stream(world: World) -> None:

@@ -49,4 +49,4 @@ def test_the_spool_carries_on_over_a_full_stream(tmp_path: Path) -> None:
         assert writer.flush(20.0)
         writer.close()
         assert numbers(stream) == [*range(acknowledged), 77777]
-    assert [notice.name for notice in notices] == ["stream.away", "stream.back"]
+    assert [notice.name for notice in notices] == ["stream.away", "stream.recovered"]
