@@ -198,7 +198,7 @@ class IsolationForestLearner:
     """Share of the samples, the newest, that the trees do not see: they give the cutoff."""
     seed: int = 0
 
-    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+    def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
         """What it wants to remember of a healthy tick: (names, nodes that reported × names)."""
         _, names, matrix = features(frame)
         return names, matrix[np.isfinite(matrix).any(axis=1)] if names else matrix

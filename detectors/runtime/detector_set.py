@@ -1,4 +1,4 @@
-"""The detectors of one job: each judges every frame; one that fails hurts nobody but itself."""
+"""The detectors of one job: each evaluates every frame; one that fails does not affect the others."""
 
 import copy
 import logging
@@ -12,14 +12,14 @@ from eagle_eye.types import Claim, Finding, Mark
 from .open_findings import OpenFindings, detector_digest
 
 FAILURES = 3
-"""A detector that raises so often in a row is muted."""
+"""A detector that raises so many times in a row is muted."""
 Notify = Callable[[str, str], None]
 """(name of a notice, message)"""
 _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Seat:
+class _Slot:
     """One detector of one job."""
 
     name: str
@@ -33,57 +33,57 @@ class _Seat:
 
 
 class DetectorSet:
-    """Fresh copies of all detectors for one job, and the book of what they found."""
+    """Fresh copies of all detectors for one job, and their open findings."""
 
-    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], tell: Notify) -> None:
-        self.book = OpenFindings(job)
+    def __init__(self, job: str, prototypes: Sequence[tuple[str, Detector]], notify: Notify) -> None:
+        self.findings = OpenFindings(job)
         self._job = job
-        self._tell = tell
-        self._seats = [_seat(name, detector) for name, detector in prototypes]
+        self._notify = notify
+        self._detectors = [_slot(name, detector) for name, detector in prototypes]
         self._ticks = 0
 
-    def judge(self, frame: Frame, mark: Mark) -> list[Finding]:
-        """What is new after this frame: opened, revised and withdrawn findings, in the order of the detectors."""
+    def evaluate(self, frame: Frame, mark: Mark) -> list[Finding]:
+        """Run the detectors on a frame: opened, revised and withdrawn findings, in the order of the detectors."""
         if frame.tick:
             self._ticks += 1
         found = []
-        for seat in self._seats:
-            due = not frame.tick or self._ticks % getattr(seat.detector, "every", 1) == 0
-            if seat.muted or not due:
+        for slot in self._detectors:
+            due = not frame.tick or self._ticks % getattr(slot.detector, "every", 1) == 0
+            if slot.muted or not due:
                 continue
-            for claim in self._claims(seat, frame):
-                finding = self.book.take(seat.name, seat.digest, claim, mark)
+            for claim in self._claims(slot, frame):
+                finding = self.findings.take(slot.name, slot.digest, claim, mark)
                 if finding is not None:
                     found.append(finding)
         return found
 
-    def reseat(self, prototypes: Sequence[tuple[str, Detector]]) -> None:
-        """Other detectors from now on; those whose configuration is the same keep what they know."""
-        before = {(seat.name, seat.digest): seat for seat in self._seats}
-        seats = [_seat(name, detector) for name, detector in prototypes]
-        self._seats = [before.get((seat.name, seat.digest), seat) for seat in seats]
+    def reconfigure(self, prototypes: Sequence[tuple[str, Detector]]) -> None:
+        """Replace the detectors; those whose configuration is unchanged keep their state."""
+        before = {(slot.name, slot.digest): slot for slot in self._detectors}
+        slots = [_slot(name, detector) for name, detector in prototypes]
+        self._detectors = [before.get((slot.name, slot.digest), slot) for slot in slots]
 
-    def _claims(self, seat: _Seat, frame: Frame) -> Iterable[Claim]:
+    def _claims(self, slot: _Slot, frame: Frame) -> Iterable[Claim]:
         try:
-            claims = list(seat.detector.update(frame))
+            claims = list(slot.detector.update(frame))
             _check(claims)
         except Exception as error:  # noqa: BLE001 -- a detector is foreign code: the others must go on
-            seat.failures += 1
-            _log.exception("detector %s failed on frame %d of %s", seat.name, frame.number, self._job)
-            self._tell("detector.failing", f"{seat.name} on {self._job}: {type(error).__name__}: {error}")
-            if seat.muted:
-                self._tell(
+            slot.failures += 1
+            _log.exception("detector %s failed on frame %d of %s", slot.name, frame.number, self._job)
+            self._notify("detector.failing", f"{slot.name} on {self._job}: {type(error).__name__}: {error}")
+            if slot.muted:
+                self._notify(
                     "detector.muted",
-                    f"{seat.name} on {self._job} failed {FAILURES} times in a row and is asked no more until the"
+                    f"{slot.name} on {self._job} failed {FAILURES} times in a row and is muted until the"
                     " configuration changes or the server restarts",
                 )
             return ()
-        seat.failures = 0
+        slot.failures = 0
         return claims
 
 
-def _seat(name: str, detector: Detector) -> _Seat:
-    return _Seat(name, copy.deepcopy(detector), detector_digest(name, detector))
+def _slot(name: str, detector: Detector) -> _Slot:
+    return _Slot(name, copy.deepcopy(detector), detector_digest(name, detector))
 
 
 def _check(claims: Iterable[Claim]) -> None:

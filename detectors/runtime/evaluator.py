@@ -1,6 +1,6 @@
-"""One partition's records in, judgements out: the pure part of the runner, the same live and in a replay.
+"""The pure part of the runner: one partition's records in, findings and incidents out; the same live and in a replay.
 
-No I/O and no clock: whatever a `Evaluator` says follows from the records it was given, in their order.
+No I/O and no clock: the result depends only on the records and their order.
 """
 
 import copy
@@ -30,7 +30,7 @@ from .detector_set import DetectorSet, Notify
 from .hot_window import HotWindow
 
 RETIRE_TICKS = 900
-"""A job without a record for so many ticks is forgotten, and its findings are withdrawn."""
+"""A job without a record for so many ticks is dropped and its findings are withdrawn."""
 Prototypes = Sequence[tuple[str, Detector]]
 Configure = Callable[[ConfigChange], Prototypes]
 """Detectors of a configuration; raises an EagleEyeError to refuse it as a whole."""
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Evaluation:
-    """What a mark led to."""
+    """The result of one mark."""
 
     mark: Mark
     frames: list[Frame] = field(default_factory=list)
@@ -50,21 +50,24 @@ class Evaluation:
 
 
 class JobEvaluation:
-    """Everything that is known about one job."""
+    """State of the evaluation of one job: its frames, its detectors and their findings."""
 
-    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, tell: Notify) -> None:
+    def __init__(self, name: str, schemas: wire.Schemas, topology: Topology, detectors: Prototypes, notify: Notify) -> None:
         self.name = name
         self.builder = FrameBuilder(name, schemas, topology)
         self.window = HotWindow()
-        self.panel = DetectorSet(name, detectors, tell)
+        self.detectors = DetectorSet(name, detectors, notify)
         self.events = False
-        """Events wait for the next mark."""
-        self.silent = 0
+        """Events wait for the next mark to be evaluated."""
+        self.idle_ticks = 0
         """Ticks since the last record."""
 
 
 class Evaluator:
-    """Follows one partition."""
+    """Evaluates one partition: builds frames, runs the detectors, folds findings into incidents.
+
+    notify: called with (name, message) of each notice. configure: builds the detectors of a new configuration.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Evaluator:
         *,
         topology: Topology | None = None,
         configure: Configure | None = None,
-        tell: Notify | None = None,
+        notify: Notify | None = None,
     ) -> None:
         self.jobs: dict[str, JobEvaluation] = {}
         self.incidents: dict[str, Incident] = {}
@@ -85,42 +88,42 @@ class Evaluator:
         self.number = 0
         """Of the newest mark."""
         self.muted = False
-        """While the past is seen again: detectors learn from it, but nothing is diagnosed or told."""
+        """During catch-up: detectors see the frames, but nothing is diagnosed or reported."""
         self._detectors = detectors
         self._diagnoser = copy.deepcopy(diagnoser)
         self._switches = topology or Topology()
         self._configure = configure
-        self._listener = tell or _log_only
-        self._coming: ConfigChange | None = None
+        self._notify_callback = notify or _log_only
+        self._pending_config: ConfigChange | None = None
         self._topology: Topology | None = None
 
     def take(self, record: wire.Sealed) -> Evaluation | None:
-        """Take the next record of the partition; a mark that counts is answered with a judgement."""
+        """Take the next record of the partition; returns an Evaluation for each valid mark, else None."""
         if isinstance(record, Mark):
             return self._take_mark(record)
         if isinstance(record, SchemaRecord):
             self.schemas.add(record)
         elif isinstance(record, ConfigChange):
-            self._coming = record
+            self._pending_config = record
         else:
             self._feed(record)
         return None
 
     def open_findings(self) -> tuple[Finding, ...]:
         """Of all jobs."""
-        return tuple(finding for job in self.jobs.values() for finding in job.panel.book.open)
+        return tuple(finding for job in self.jobs.values() for finding in job.detectors.findings.open)
 
-    def reopen(self, findings: Sequence[Finding], incidents: Sequence[Incident]) -> None:
-        """Stand where an earlier owner stood."""
+    def restore(self, findings: Sequence[Finding], incidents: Sequence[Incident]) -> None:
+        """Restore the open findings and incidents of an earlier owner."""
         by_job: dict[str, list[Finding]] = {name: [] for name in self.jobs}
         for finding in findings:
             by_job.setdefault(finding.job, []).append(finding)
         for name, open_ in by_job.items():
-            self._job(name).panel.book.reopen(open_)
+            self._job(name).detectors.findings.restore(open_)
         self.incidents = {incident.id: incident for incident in incidents}
 
     def bootstrap_records(self) -> list[tuple[str, Record]]:
-        """(job, record) of everything that a reader needs who begins here; '' = for all jobs."""
+        """(job, record) of every record that a reader needs who begins here; job '' = of all jobs."""
         records: list[tuple[str, Record]] = [("", schema) for schema in self.schemas]
         if self.config is not None:
             records.append(("", self.config))
@@ -138,19 +141,19 @@ class Evaluator:
         if isinstance(record, Layout):
             known = job.builder.layout
             if known is None or known.epoch != record.epoch:
-                job.silent = 0
+                job.idle_ticks = 0
             self._topology = None
         elif isinstance(record, Event):
             job.events = True
-            job.silent = 0
+            job.idle_ticks = 0
         elif isinstance(record, wire.SealedBatch):
-            job.silent = 0
+            job.idle_ticks = 0
         job.builder.feed(record)
 
     def _job(self, name: str) -> JobEvaluation:
         job = self.jobs.get(name)
         if job is None:
-            job = self.jobs[name] = JobEvaluation(name, self.schemas, self._switches, self._detectors, self._tell)
+            job = self.jobs[name] = JobEvaluation(name, self.schemas, self._switches, self._detectors, self._notify)
         return job
 
     # --- marks ---------------------------------------------------------------------------------------------------
@@ -160,51 +163,51 @@ class Evaluator:
         if mark.generation < self.generation or mark.number <= self.number:
             return None
         self.generation, self.number = mark.generation, mark.number
-        judgement = Evaluation(mark)
+        evaluation = Evaluation(mark)
         if mark.mark == "tick":
             self._change_config()
             for job in list(self.jobs.values()):
-                self._tick(job, judgement)
+                self._tick(job, evaluation)
         else:
             for job in self.jobs.values():
                 if job.events:
-                    self._judge(job, job.builder.cut(mark), judgement)
-        if judgement.findings and not self.muted:
-            judgement.incidents = self._diagnose(judgement.findings)
-        return judgement
+                    self._evaluate(job, job.builder.cut(mark), evaluation)
+        if evaluation.findings and not self.muted:
+            evaluation.incidents = self._diagnose(evaluation.findings)
+        return evaluation
 
-    def _tick(self, job: JobEvaluation, judgement: Evaluation) -> None:
-        job.silent += 1
-        if job.silent > RETIRE_TICKS:
+    def _tick(self, job: JobEvaluation, evaluation: Evaluation) -> None:
+        job.idle_ticks += 1
+        if job.idle_ticks > RETIRE_TICKS:
             del self.jobs[job.name]
             self._topology = None
-            judgement.findings += job.panel.book.withdraw_all("nothing has come from this job for long", judgement.mark)
+            evaluation.findings += job.detectors.findings.withdraw_all("nothing has come from this job for long", evaluation.mark)
             return
-        self._judge(job, job.window.remember(job.builder.tick(judgement.mark)), judgement)
+        self._evaluate(job, job.window.add(job.builder.tick(evaluation.mark)), evaluation)
 
-    def _judge(self, job: JobEvaluation, frame: Frame, judgement: Evaluation) -> None:
+    def _evaluate(self, job: JobEvaluation, frame: Frame, evaluation: Evaluation) -> None:
         job.events = False
-        judgement.frames.append(frame)
-        judgement.findings += job.panel.judge(frame, judgement.mark)
+        evaluation.frames.append(frame)
+        evaluation.findings += job.detectors.evaluate(frame, evaluation.mark)
 
     def _change_config(self) -> None:
         """A configuration takes effect at a tick; one that is not valid changes nothing."""
-        change, self._coming = self._coming, None
+        change, self._pending_config = self._pending_config, None
         if change is None or (self.config is not None and change.digest == self.config.digest):
             return
         if self._configure is not None:
             try:
                 self._detectors = self._configure(change)
             except EagleEyeError as error:
-                self._tell("config.refused", f"configuration {change.digest} is not used: {error}")
+                self._notify("config.refused", f"configuration {change.digest} is not used: {error}")
                 return
             for job in self.jobs.values():
-                job.panel.reseat(self._detectors)
+                job.detectors.reconfigure(self._detectors)
         self.config = change
 
-    def _tell(self, name: str, message: str) -> None:
+    def _notify(self, name: str, message: str) -> None:
         if not self.muted:
-            self._listener(name, message)
+            self._notify_callback(name, message)
 
     def _diagnose(self, findings: list[Finding]) -> list[Incident]:
         if self._topology is None:
@@ -214,18 +217,18 @@ class Evaluator:
             incidents = list(self._diagnoser.diagnose(tuple(self.incidents.values()), findings, self._topology))
         except Exception as error:  # noqa: BLE001 -- detection goes on: the findings are written down anyway
             _log.exception("diagnosis failed on %d findings", len(findings))
-            self._tell("diagnosis.failing", f"{type(error).__name__}: {error}")
+            self._notify("diagnosis.failing", f"{type(error).__name__}: {error}")
             return []
-        news = []
+        changed = []
         for incident in incidents:
             known = self.incidents.get(incident.id)
             if known is None or incident.revision > known.revision:
-                news.append(incident)
+                changed.append(incident)
             if incident.active:
                 self.incidents[incident.id] = incident
             else:
                 self.incidents.pop(incident.id, None)
-        return news
+        return changed
 
 
 def _log_only(name: str, message: str) -> None:

@@ -1,8 +1,7 @@
-"""The one hot window of the runner: the last minutes of a job's tick frames, looked at by `frame.past`.
+"""The hot window: the last minutes of a job's tick frames, read by detectors through `frame.past`.
 
-It holds the frames' own arrays (they never change after they were made), so a number is in memory once however
-many detectors look at it. Columns follow `moved`: whatever joined or left, `past` answers in the columns of the
-newest frame.
+It holds the frames' own arrays (which are never changed), so each value is in memory once for all detectors. Columns
+follow `moved`: when entities join or leave, `past` returns the columns of the newest frame.
 """
 
 from collections import deque
@@ -23,7 +22,7 @@ LIMIT_BYTES = 2 << 30
 
 
 class _Row(NamedTuple):
-    """What one tick frame said about the entities of one kind."""
+    """Metrics of the entities of one kind at one tick."""
 
     time: float
     era: int
@@ -43,15 +42,15 @@ class _Rows:
         """Era → for each present column its column then, −1 = was not there."""
 
     def add(self, time: float, metrics: Mapping[str, Floats], moved: Integers) -> int:
-        """Take the next tick's arrays; returns how many bytes they hold."""
+        """Append the next tick's arrays; returns their size in bytes."""
         if len(moved) != self.columns or not np.array_equal(moved, np.arange(len(moved))):
-            self._turn(moved)
+            self._remap(moved)
         size = sum(values.nbytes for values in metrics.values())
         self.rows.append(_Row(time, self._era, metrics, size))
         return size
 
     def drop_oldest(self) -> int:
-        """Forget one tick; returns how many bytes it held."""
+        """Drop the oldest tick; returns its size in bytes."""
         row = self.rows.popleft()
         if not self.rows or self.rows[0].era != row.era:
             self._origins.pop(row.era, None)
@@ -68,15 +67,15 @@ class _Rows:
             begin += len(rows)
         return result
 
-    def _turn(self, moved: Integers) -> None:
-        """The columns changed: a new era begins, and the older ones learn where their columns went."""
+    def _remap(self, moved: Integers) -> None:
+        """The columns changed: start a new era and map the columns of the older ones to the new columns."""
         if self.rows and self.rows[-1].era == self._era:
             self._origins[self._era] = np.arange(self.columns, dtype=np.int64)
         known = moved >= 0
         for era, origin in self._origins.items():
-            turned = np.full(len(moved), -1, dtype=np.int64)
-            turned[known] = origin[moved[known]]
-            self._origins[era] = turned
+            remapped = np.full(len(moved), -1, dtype=np.int64)
+            remapped[known] = origin[moved[known]]
+            self._origins[era] = remapped
         self._era += 1
         self.columns = len(moved)
 
@@ -103,8 +102,8 @@ class HotWindow:
         self._newest: tuple[int, int] | None = None
         self._time = float("-inf")
 
-    def remember(self, frame: Frame) -> Frame:
-        """Take a tick frame in; returns the same frame with a working `past`. A cut frame passes unchanged."""
+    def add(self, frame: Frame) -> Frame:
+        """Append a tick frame; returns it with a working `past`. A cut frame is returned unchanged."""
         if not frame.tick:
             return frame
         for kind, entities in frame.entities.items():
@@ -115,12 +114,12 @@ class HotWindow:
             self._bytes += rows.add(frame.time, frame.metrics.get(kind, {}), moved)
         self._newest = (frame.generation, frame.number)
         self._time = frame.time
-        self._forget()
+        self._drop_old()
         mine = self._newest
 
         def past(kind: Kind, name: str, seconds: float) -> Floats:
             if self._newest != mine:
-                raise LookupError("this frame is no longer the newest: ask for its past while it is judged")
+                raise LookupError("this frame is no longer the newest: read its past while it is evaluated")
             return self.past(kind, name, seconds)
 
         return replace(frame, past=past)
@@ -137,7 +136,7 @@ class HotWindow:
         """Bytes of telemetry held."""
         return self._bytes
 
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         for rows in self._kinds.values():
             while rows.rows and rows.rows[0].time <= self._time - self._seconds:
                 self._bytes -= rows.drop_oldest()

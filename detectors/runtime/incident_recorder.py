@@ -20,11 +20,11 @@ from eagle_eye.types import Finding, Incident, digest_of
 
 BEFORE_S = 600.0
 COPIED_AT_ONCE = 4096
-"""Records copied per incident and tick, so that judging never waits long for the disk."""
+"""Records copied per incident and tick, so that evaluation never waits long for the disk."""
 LIMIT_BYTES = 1 << 30
-"""A file that has grown so large ends there."""
+"""A file grows to at most so many bytes."""
 FILES_OPEN = 32
-"""Incidents kept at the same time; further ones are not."""
+"""Incidents recorded at the same time; further ones are not recorded."""
 MAGIC = b"eagle-eye records 1\n"
 _LENGTH = struct.Struct("<I")
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Kept:
+class _Recording:
     """One incident's file."""
 
     job: str
@@ -51,10 +51,10 @@ class IncidentRecorder:
         self._stream = stream
         self._partition = partition
         self._directory = directory
-        self._kept: dict[str, _Kept] = {}
+        self._recordings: dict[str, _Recording] = {}
 
     def resume(self, incidents: Sequence[Incident], offset: int) -> None:
-        """Go on with the files of incidents that an earlier owner left open."""
+        """Continue the files of incidents that an earlier owner left open."""
         try:
             for incident in incidents:
                 path = record_path(self._directory, incident.id)
@@ -65,53 +65,53 @@ class IncidentRecorder:
         except (OSError, WireError) as error:
             self._give_up(error)
 
-    def judged(self, incidents: Sequence[Incident], findings: Sequence[Finding], offset: int) -> None:
-        """Incidents begin and end; what was judged about a kept job is kept beside its records.
+    def record(self, incidents: Sequence[Incident], findings: Sequence[Finding], offset: int) -> None:
+        """Start and end recordings, and write the findings and incidents of a recorded job into its file.
 
-        A file that cannot be written is given up and told in the log: judging goes on.
+        A file that cannot be written is closed and logged: evaluation goes on.
         """
         try:
             for incident in incidents:
-                if incident.active and incident.id not in self._kept and len(self._kept) < FILES_OPEN:
+                if incident.active and incident.id not in self._recordings and len(self._recordings) < FILES_OPEN:
                     self._open(incident, offset)
-            for kept in self._kept.values():
+            for recording in self._recordings.values():
                 judged: list[tuple[str, Incident | Finding]] = [(INCIDENTS, each) for each in incidents]
                 judged += [(FINDINGS, each) for each in findings]
                 for topic, each in judged:
-                    if each.job == kept.job:
-                        _write(kept.file, Message(topic, 0, offset, kept.job, msgspec.json.encode(each), each.time))
+                    if each.job == recording.job:
+                        _write(recording.file, Message(topic, 0, offset, recording.job, msgspec.json.encode(each), each.time))
         except OSError as error:
             self._give_up(error)
         for incident in incidents:
-            if not incident.active and incident.id in self._kept:
-                self._kept[incident.id].end = offset
+            if not incident.active and incident.id in self._recordings:
+                self._recordings[incident.id].end = offset
 
-    def follow(self, offset: int) -> None:
-        """Copy what has been read up to `offset`, a part of it at a time."""
+    def copy(self, offset: int) -> None:
+        """Copy the records before `offset`, at most COPIED_AT_ONCE per incident and call."""
         try:
-            for incident, kept in list(self._kept.items()):
-                self._copy(kept, offset if kept.end is None else kept.end)
-                if kept.end is not None and kept.offset >= kept.end:
-                    del self._kept[incident]
-                    kept.file.close()
+            for incident, recording in list(self._recordings.items()):
+                self._copy(recording, offset if recording.end is None else recording.end)
+                if recording.end is not None and recording.offset >= recording.end:
+                    del self._recordings[incident]
+                    recording.file.close()
         except StreamError as error:
             _log.warning("the records around incidents are copied later: %s", error)
         except OSError as error:
             self._give_up(error)
 
-    def begin_anew(self, offset: int) -> None:
-        """The stream has lost what it held: copying goes on where it begins now; incidents that had ended stay as they are."""
-        for incident, kept in list(self._kept.items()):
-            kept.offset = offset
-            if kept.end is not None:
-                del self._kept[incident]
-                kept.file.close()
+    def reset(self, offset: int) -> None:
+        """The stream was reset: continue at `offset`; files of ended incidents are closed as they are."""
+        for incident, recording in list(self._recordings.items()):
+            recording.offset = offset
+            if recording.end is not None:
+                del self._recordings[incident]
+                recording.file.close()
 
     def close(self) -> None:
-        """Release the files; what is missing in them stays missing."""
-        for kept in self._kept.values():
-            kept.file.close()
-        self._kept.clear()
+        """Close the files; records not yet copied stay missing."""
+        for recording in self._recordings.values():
+            recording.file.close()
+        self._recordings.clear()
 
     def _open(self, incident: Incident, offset: int) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class IncidentRecorder:
         file = path.open("wb")
         file.write(MAGIC)
         begin = offset_before(self._stream, OBSERVATIONS, self._partition, offset, BEFORE_S)
-        self._kept[incident.id] = _Kept(incident.job, path, file, begin)
+        self._recordings[incident.id] = _Recording(incident.job, path, file, begin)
 
     def _reopen(self, incident: Incident, path: Path, end: int) -> None:
         """After the last whole record; a torn one is cut off."""
@@ -133,32 +133,32 @@ class IncidentRecorder:
         file = path.open("r+b")
         file.truncate(length)
         file.seek(length)
-        self._kept[incident.id] = _Kept(incident.job, path, file, offset)
+        self._recordings[incident.id] = _Recording(incident.job, path, file, offset)
 
-    def _copy(self, kept: _Kept, end: int) -> None:
-        messages = self._stream.read(OBSERVATIONS, self._partition, kept.offset, COPIED_AT_ONCE)
+    def _copy(self, recording: _Recording, end: int) -> None:
+        messages = self._stream.read(OBSERVATIONS, self._partition, recording.offset, COPIED_AT_ONCE)
         for message in messages:
             if message.offset >= end:
                 break
-            kept.offset = message.offset + 1
-            if self._belongs(message, kept.job) and kept.file.tell() < LIMIT_BYTES:
-                _write(kept.file, message)
+            recording.offset = message.offset + 1
+            if self._belongs(message, recording.job) and recording.file.tell() < LIMIT_BYTES:
+                _write(recording.file, message)
         else:
             if not messages:
-                kept.offset = end
-        kept.file.flush()
+                recording.offset = end
+        recording.file.flush()
 
     def _belongs(self, message: Message, job: str) -> bool:
         """The job's own records, and those for all jobs (marks, schemas, configuration), whose key is no job's."""
         return message.key == job or "/" not in message.key
 
     def _give_up(self, error: Exception) -> None:
-        _log.warning("the records around %s cannot be kept: %s", ", ".join(self._kept) or "an incident", error)
+        _log.warning("the records around %s cannot be recorded: %s", ", ".join(self._recordings) or "an incident", error)
         self.close()
 
 
 def record_path(directory: Path, incident: str) -> Path:
-    """Where the records around an incident are; an id that is no plain file name is replaced by its digest."""
+    """Path of the records around an incident; an id that is no plain file name is replaced by its digest."""
     return directory / f"{incident if _SAFE.fullmatch(incident) else digest_of(incident)}.records"
 
 
@@ -180,7 +180,7 @@ def read_records(path: Path) -> Iterator[Message]:
 
 
 def write_records(path: Path, messages: Iterable[Message]) -> None:
-    """A file of records, as the keeper writes them."""
+    """Write a file of records in the recorder's format."""
     with path.open("wb") as file:
         file.write(MAGIC)
         for message in messages:

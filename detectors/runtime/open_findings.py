@@ -1,4 +1,4 @@
-"""Claims → findings: ids, revisions and withdrawals. The same claims at the same marks give the same findings."""
+"""Claims → findings: ids, revisions, withdrawals. The same claims at the same marks give the same findings."""
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
@@ -13,7 +13,7 @@ _Key = tuple[str, Kind, str, str]
 
 
 class OpenFindings:
-    """The findings of one job: which are open, and what they last said."""
+    """The open findings of one job, each with its newest revision."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -25,7 +25,7 @@ class OpenFindings:
         return tuple(self._open.values())
 
     def take(self, detector: str, digest: str, claim: Claim, mark: Mark) -> Finding | None:
-        """The finding that a claim opens, revises or withdraws; None if it says nothing new.
+        """The finding that a claim opens, revises or withdraws; None if it changes nothing.
 
         Raises ValueError for a claim without evidence.
         """
@@ -46,7 +46,7 @@ class OpenFindings:
         return finding
 
     def withdraw_all(self, why: str, mark: Mark) -> tuple[Finding, ...]:
-        """Close everything that is open, e.g. because the job is gone."""
+        """Withdraw all open findings, for example because the job is gone; `why` becomes their last line of evidence."""
         over = tuple(
             msgspec.structs.replace(
                 finding,
@@ -60,8 +60,8 @@ class OpenFindings:
         self._open.clear()
         return over
 
-    def reopen(self, findings: Iterable[Finding]) -> None:
-        """Stand where an earlier owner stood: these are open."""
+    def restore(self, findings: Iterable[Finding]) -> None:
+        """Restore the open findings of an earlier owner."""
         self._open = {
             (finding.detector, finding.entity.kind, finding.entity.name, finding.kind): finding for finding in findings
         }
@@ -88,7 +88,7 @@ class OpenFindings:
 
 
 def finding_id(job: str, detector: str, entity: Entity, kind: str, mark: int) -> str:
-    """The same for everybody who reads the same stream; `mark` is the number of the one that opened it."""
+    """Id of a finding, the same for every reader of the same stream; `mark`: number of the mark that opened it."""
     return digest_of(job, detector, entity.kind, entity.name, kind, mark)
 
 

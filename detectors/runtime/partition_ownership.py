@@ -1,23 +1,21 @@
-"""Which partitions of the observations this process owns: its share, taken and given back by leases in the ledger.
+"""Ownership of partitions: which partitions of the observations this process detects on, by leases in the ledger.
 
-    detect/<boot>     who lives: each process renews its own
-    partition/<n>     who owns; the term is the generation of the owner's marks
+    detect/<boot>     a process with the detect role that is alive; each renews its own
+    partition/<n>     the owner of a partition; the lease's term is the generation of the owner's marks
 
-Each process looks at the same leases, comes to the same shares, and acts on its own alone: it gives back what is above
-its share, and takes of its share what is free. A ledger that does not answer changes nothing: nobody else can take a
-partition then either; should one have done so unseen, its marks in the stream end the former owner's work.
+Each process reads the same leases, computes the same assignment, and acts on its own part: it releases partitions beyond
+its share and takes free ones of its share. While the ledger is unavailable nothing changes, as no other process can take
+a partition either; if one did so before, its marks in the stream end the work of the former owner.
 """
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Lease, LeaseHolder
-
-from .partition_assignment import assign_partitions
 
 MEMBER = "detect/"
 PARTITION = "partition/"
@@ -26,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionLeases(Protocol):
-    """The ledger's part that ownership needs."""
+    """The methods of the ledger's leases that ownership needs. They may raise an EagleEyeError."""
 
     def acquire(self, name: str, holder: LeaseHolder, seconds: float, now: float, *, above: int = 0) -> int | None: ...
     def renew_all(self, names: Collection[str], holder: LeaseHolder, seconds: float, now: float) -> frozenset[str]: ...
@@ -36,20 +34,20 @@ class PartitionLeases(Protocol):
 
 
 class PartitionWork(Protocol):
-    """The work on one partition, under way."""
+    """Detection on one partition, as started by `Begin`."""
 
     @property
-    def outranked_by(self) -> int:
-        """Generation of an owner that was seen above ours; 0 = none."""
+    def superseded_by(self) -> int:
+        """Generation of a newer owner that was seen in the stream; 0 = none."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Nothing of it goes on."""
+        """Its thread has ended."""
         ...
 
     def stop(self) -> None:
-        """Finish what is in hand, commit it, and end; returns at once."""
+        """Ask it to finish the current frame, commit and end; returns at once."""
         ...
 
     def join(self) -> None:
@@ -58,11 +56,11 @@ class PartitionWork(Protocol):
 
 
 Begin = Callable[[int, int], PartitionWork]
-"""(partition, term) → the work, begun. Returns at once."""
+"""(partition, term) → its detection, started. Returns at once."""
 
 
 class PartitionOwnership:
-    """One process's part in sharing the partitions out. `round` is called several times within a lease and never waits for work."""
+    """The partitions of one process. `round` is called several times within a lease time and never waits for a partition's work."""
 
     def __init__(self, leases: PartitionLeases, holder: LeaseHolder, begin: Begin, *, partitions: int, lease_s: float, clock: Clock) -> None:
         self.owned: dict[int, PartitionWork] = {}
@@ -74,37 +72,37 @@ class PartitionOwnership:
         self._clock = clock
         self._member = MEMBER + holder.boot
         self._leaving: dict[int, PartitionWork] = {}
-        """Told to stop; given back once they have ended, or after one lease."""
-        self._patience: dict[int, float] = {}
+        """Asked to stop; released once they have ended, or after one lease time."""
+        self._deadline: dict[int, float] = {}
         self._lost: dict[int, PartitionWork] = {}
-        """Told to stop; another's already."""
-        self._away = False
-        self._patient_until = -math.inf
-        """PartitionLeases that ran out while the ledger was away: everybody may renew before anybody takes."""
+        """Asked to stop; another process owns them already."""
+        self._unavailable = False
+        self._wait_until = -math.inf
+        """Take nothing before this time: leases that ran out while the ledger was unavailable may be renewed first."""
 
     def round(self) -> None:
-        """Look once: renew what is ours, give back, take. The work on a partition that is lost or outranked is told to stop."""
+        """Renew our leases, release, take. Work on a partition that was lost or superseded is asked to stop."""
         try:
             self._renew()
             self._release()
-            target = self._share()
+            target = self._assignment()
             for partition in [partition for partition in self.owned if target.get(partition) != self._holder.boot]:
                 self._leaving[partition] = self._stopped(partition)
-                self._patience[partition] = self._clock.monotonic() + self._lease_s
+                self._deadline[partition] = self._clock.monotonic() + self._lease_s
             self._release()
-            self._renew_outranked()
-            if self._clock.monotonic() >= self._patient_until:
+            self._renew_superseded()
+            if self._clock.monotonic() >= self._wait_until:
                 self._take([partition for partition, member in target.items() if member == self._holder.boot])
         except EagleEyeError as error:
-            if not self._away:
-                _log.warning("the ledger does not answer: partitions %s stay as they are: %s", sorted(self.owned), error)
-            self._away = True
-            self._patient_until = self._clock.monotonic() + self._lease_s
+            if not self._unavailable:
+                _log.warning("the ledger is unavailable: partitions %s stay as they are: %s", sorted(self.owned), error)
+            self._unavailable = True
+            self._wait_until = self._clock.monotonic() + self._lease_s
         else:
-            self._away = False
+            self._unavailable = False
 
     def close(self) -> None:
-        """Give everything back, in order, and leave."""
+        """Stop all work, release all leases; waits for the work to end."""
         self._leaving |= {partition: self._stopped(partition) for partition in list(self.owned)}
         for work in [*self._leaving.values(), *self._lost.values()]:
             work.join()
@@ -112,7 +110,7 @@ class PartitionOwnership:
             try:
                 self._leases.resign(name, self._holder, self._clock.now())
             except EagleEyeError as error:
-                _log.warning("%s could not be given back and runs out by itself: %s", name, error)
+                _log.warning("lease %s could not be released and will expire: %s", name, error)
 
     def _renew(self) -> None:
         names = [self._member, *map(_name, [*self.owned, *self._leaving])]
@@ -122,21 +120,21 @@ class PartitionOwnership:
             self._leases.acquire(self._member, self._holder, self._lease_s, self._clock.now())
         lost = [partition for partition in self.owned if _name(partition) not in ours]
         if lost:
-            _log.warning("partitions %s have been taken over by others", lost)
+            _log.warning("partitions %s have been taken over by other processes", lost)
             self._lost |= {partition: self._stopped(partition) for partition in lost}
 
     def _release(self) -> None:
-        """What has ended is given back."""
+        """Release the leases of work that has ended."""
         self._lost = {partition: work for partition, work in self._lost.items() if not work.ended}
         now = self._clock.monotonic()
-        for partition in [partition for partition, work in self._leaving.items() if work.ended or now >= self._patience[partition]]:
+        for partition in [partition for partition, work in self._leaving.items() if work.ended or now >= self._deadline[partition]]:
             self._leases.resign(_name(partition), self._holder, self._clock.now())
             work = self._leaving.pop(partition)
             if not work.ended:
-                self._lost[partition] = work  # it hangs, and whoever comes next outranks it
-            _log.info("partition %d is given back%s", partition, "" if work.ended else " although the work on it has not ended")
+                self._lost[partition] = work  # it hangs; the next owner has a higher generation
+            _log.info("partition %d is released%s", partition, "" if work.ended else " although the work on it has not ended")
 
-    def _share(self) -> dict[int, str]:
+    def _assignment(self) -> dict[int, str]:
         now = self._clock.now()
         members = {lease.holder.boot for lease in self._leases.living(MEMBER, now)}
         holders = {lease.name: lease.holder.boot for lease in self._leases.living(PARTITION, now)}
@@ -144,11 +142,11 @@ class PartitionOwnership:
             holders.pop(_name(partition), None)
         return assign_partitions({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members)
 
-    def _renew_outranked(self) -> None:
-        """The stream knows of a higher generation than this ledger, where the lease is ours: begin again above it."""
-        for partition in [partition for partition, work in self.owned.items() if work.outranked_by and work.ended]:
+    def _renew_superseded(self) -> None:
+        """The stream has a higher generation than this ledger although the lease is ours: start again above it."""
+        for partition in [partition for partition, work in self.owned.items() if work.superseded_by and work.ended]:
             work = self.owned.pop(partition)
-            self._own(partition, above=work.outranked_by)
+            self._own(partition, above=work.superseded_by)
 
     def _take(self, partitions: list[int]) -> None:
         for partition in partitions:
@@ -158,7 +156,7 @@ class PartitionOwnership:
     def _own(self, partition: int, *, above: int = 0) -> None:
         term = self._leases.acquire(_name(partition), self._holder, self._lease_s, self._clock.now(), above=above)
         if term is not None:
-            _log.info("partition %d is ours in term %d", partition, term)
+            _log.info("partition %d is owned by this process in term %d", partition, term)
             self.owned[partition] = self._begin(partition, term)
 
     def _stopped(self, partition: int) -> PartitionWork:
@@ -169,3 +167,28 @@ class PartitionOwnership:
 
 def _name(partition: int) -> str:
     return f"{PARTITION}{partition}"
+
+
+def assign_partitions(holders: Mapping[int, str | None], members: Collection[str]) -> dict[int, str]:
+    """Partition → the member that should own it: evenly spread, with as few moves as possible. Pure.
+
+    Every member that sees the same holders computes the same assignment. holders: current owner of each partition; None
+    or a name that is not among the members counts as free. The shares of two members differ by one partition at most.
+    """
+    if not members:
+        return {}
+    held: dict[str, list[int]] = {member: [] for member in sorted(members)}
+    for partition in sorted(holders):
+        holder = holders[partition]
+        if holder in held:
+            held[holder].append(partition)
+    least, more = divmod(len(holders), len(held))
+    ranked = sorted(held, key=lambda member: (-len(held[member]), member))
+    quota = {member: least + (place < more) for place, member in enumerate(ranked)}
+    kept = {partition: member for member in ranked for partition in held[member][: quota[member]]}
+    free = [partition for partition in sorted(holders) if partition not in kept]
+    for member in sorted(held, key=lambda member: (len(held[member]), member)):
+        missing = quota[member] - min(len(held[member]), quota[member])
+        kept |= dict.fromkeys(free[:missing], member)
+        del free[:missing]
+    return kept

@@ -1,10 +1,9 @@
-"""A recorded stream again: which findings and incidents follow from it, and what differs from the record.
+"""Replay of a recorded stream: which findings and incidents follow from it, and how they differ from the recorded ones.
 
-The very runner of the live system reads the record, with a stream of its own in memory and the marks that stand in the
-record; it commands nobody and writes nowhere. With the same detectors the findings and incidents are the same, byte for
-byte. (Where the record begins in the middle of things, or its owner was restarted, detectors may know less or more than
-those that wrote it; so what is judged before the first recorded judgement is not compared, unless the record begins
-where its stream began.)
+The same runner as in the live system reads the recording from a stream in memory, with the recorded marks; it sends no
+command and writes nothing. With the same detectors the findings and incidents are the same, byte for byte. (If the
+recording begins in the middle of a stream, or its owner was restarted, detectors may have other state than the original
+ones; so nothing before the first recorded finding is compared, unless the recording begins where its stream began.)
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,15 +24,15 @@ from .runner import Runner
 
 _READ = 2048
 _NOUNS = {FINDINGS: Finding, INCIDENTS: Incident}
-_WORDS = {FINDINGS: "finding", INCIDENTS: "incident"}
+_SINGULAR = {FINDINGS: "finding", INCIDENTS: "incident"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One revision of a finding or an incident that the record and the replay do not share."""
+    """One revision of a finding or an incident that differs between recording and replay."""
 
     what: str
-    """missing: only in the record; new: only in the replay; different: in both, with other bytes; order."""
+    """missing: only in the recording; new: only in the replay; different: other bytes; order: other sequence."""
     noun: str
     id: str
     revision: int
@@ -53,7 +52,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """What a replay found."""
+    """The result of a replay."""
 
     findings: tuple[Finding, ...]
     incidents: tuple[Incident, ...]
@@ -93,12 +92,12 @@ def replay(
     configure: Configure | None = None,
     from_start: bool = False,
 ) -> ReplayResult:
-    """Judge a record again: `recorded_messages(stream)`, or `keeping.read_records(path)`.
+    """Evaluate recorded messages again: `recorded_messages(stream)` or `incident_recorder.read_records(path)`.
 
-    from_start: the record lacks nothing of its stream's beginning, so that all of it can be compared.
+    from_start: the recording begins where its stream began, so that all of it can be compared.
     """
     streams: dict[int, MemoryStream] = {}
-    judged: list[tuple[str, bytes]] = []
+    recorded: list[tuple[str, bytes]] = []
     clock = FakeClock()
     until = float("-inf")
     records = 0
@@ -109,7 +108,7 @@ def replay(
             until = max(until, _time_of_mark(message.value))
             records += 1
         elif message.topic in _NOUNS:
-            judged.append((message.topic, message.value))
+            recorded.append((message.topic, message.value))
     again: list[tuple[str, bytes]] = []
     for _, stream in sorted(streams.items()):
         runner = Runner(
@@ -119,7 +118,7 @@ def replay(
             runner.step()
         runner.step()
         again += [(topic, message.value) for topic in _NOUNS for message in _all(stream, topic)]
-    return _compared(judged, again, (float("-inf") if from_start else None, until), records)
+    return _compared(recorded, again, (float("-inf") if from_start else None, until), records)
 
 
 def _all(stream: Stream, topic: str) -> list[Message]:
@@ -138,10 +137,10 @@ _Key = tuple[str, str, int]
 
 
 def _compared(
-    judged: list[tuple[str, bytes]], again: list[tuple[str, bytes]], span: tuple[float | None, float], records: int
+    recorded: list[tuple[str, bytes]], again: list[tuple[str, bytes]], span: tuple[float | None, float], records: int
 ) -> ReplayResult:
-    """`span`: from when (None: the first recorded judgement) until when is compared."""
-    before, after = _keyed(judged), _keyed(again)
+    """`span`: times from (None: the first recorded finding) and until which is compared."""
+    before, after = _keyed(recorded), _keyed(again)
     begin, until = span
     if begin is None:
         begin = min((noun.time for noun, _ in before.values()), default=float("-inf"))
@@ -158,10 +157,10 @@ def _compared(
     )
 
 
-def _keyed(judged: list[tuple[str, bytes]]) -> dict[_Key, tuple[Finding | Incident, bytes]]:
+def _keyed(recorded: list[tuple[str, bytes]]) -> dict[_Key, tuple[Finding | Incident, bytes]]:
     """By topic, id and revision; written twice with the same bytes (at least once) counts once."""
     result: dict[_Key, tuple[Finding | Incident, bytes]] = {}
-    for topic, value in judged:
+    for topic, value in recorded:
         noun: Finding | Incident = msgspec.json.decode(value, type=_NOUNS[topic])
         result.setdefault((topic, noun.id, noun.revision), (noun, value))
     return result
@@ -175,7 +174,7 @@ def _difference(
     what = "missing" if after is None else "new" if before is None else "different"
     return Difference(
         what=what,
-        noun=_WORDS[key[0]],
+        noun=_SINGULAR[key[0]],
         id=key[1],
         revision=key[2],
         recorded=before[1].decode() if before else "",
@@ -184,11 +183,11 @@ def _difference(
 
 
 def _order(before: list[_Key], after: list[_Key]) -> list[Difference]:
-    """The first place in each topic where the same things came in another order."""
+    """The first difference in order within each topic."""
     found = []
-    for topic, word in _WORDS.items():
+    for topic, noun in _SINGULAR.items():
         pairs = zip([key for key in before if key[0] == topic], [key for key in after if key[0] == topic], strict=True)
         other = next(((one, two) for one, two in pairs if one != two), None)
         if other is not None:
-            found.append(Difference(what="order", noun=word, id=other[0][1], revision=other[0][2], replayed=other[1][1]))
+            found.append(Difference(what="order", noun=noun, id=other[0][1], revision=other[0][2], replayed=other[1][1]))
     return found

@@ -1,4 +1,4 @@
-"""Who is told what a runner finds, on the runner's own thread."""
+"""Callbacks for the results of a runner, called on the runner's own thread."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,11 +8,11 @@ from eagle_eye.frames import Frame
 from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
 
 _log = logging.getLogger(__name__)
-_Told = TypeVar("_Told")
+_Payload = TypeVar("_Payload")
 
 
 class Subscribers(NamedTuple):
-    """One that fails must not end the watch."""
+    """An exception in one of them is logged; detection goes on."""
 
     incidents: Callable[[list[Incident]], None] | None
     findings: Callable[[list[Finding]], None] | None
@@ -20,8 +20,8 @@ class Subscribers(NamedTuple):
     frame: Callable[[Frame], None] | None
     notice: Callable[[Notice], None] | None
 
-    def judged(self, incidents: list[Incident], findings: list[Finding], snapshots: list[JobSnapshot], frames: Sequence[Frame]) -> None:
-        """What a mark led to; nobody is told of nothing."""
+    def publish(self, incidents: list[Incident], findings: list[Finding], snapshots: list[JobSnapshot], frames: Sequence[Frame]) -> None:
+        """Results of one mark; empty ones are not passed on."""
         if incidents:
             _call(self.incidents, incidents)
         if findings:
@@ -31,16 +31,16 @@ class Subscribers(NamedTuple):
         for frame in frames:
             _call(self.frame, frame)
 
-    def notices(self, notice: Notice) -> None:
-        """Something that a person should know of the watch itself."""
+    def notify(self, notice: Notice) -> None:
+        """A notice about detection itself, for the operator."""
         _log.warning("%s: %s", notice.name, notice.message)
         _call(self.notice, notice)
 
 
-def _call(listener: Callable[[_Told], None] | None, told: _Told) -> None:
-    if listener is None:
+def _call(subscriber: Callable[[_Payload], None] | None, payload: _Payload) -> None:
+    if subscriber is None:
         return
     try:
-        listener(told)
-    except Exception:  # noqa: BLE001 -- whoever listens is not the runner's business
-        _log.exception("a listener of the runner failed")
+        subscriber(payload)
+    except Exception:  # noqa: BLE001 -- a subscriber is foreign code: detection goes on
+        _log.exception("a subscriber of the runner failed")

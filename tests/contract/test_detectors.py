@@ -54,7 +54,7 @@ def baselines() -> dict[str, Baseline]:
     """What the learners beside the detectors make of a steady run."""
     fitted = {}
     for name, learner in learners((name, plugins.load("detectors", name)) for name in NAMES).items():
-        looked = [learner.remember(frame) for frame in steady(60)]
+        looked = [learner.sample(frame) for frame in steady(60)]
         matrix = np.concatenate([rows for _, rows in looked])
         history = {"job": JOB, "time": 0.0, "names": looked[0][0], "matrix": matrix}
         fitted[name] = learner.fit(history)
@@ -87,7 +87,7 @@ def fixed(frames: Iterator[Frame]) -> tuple[Frame, ...]:
 def seen_anew(frames: Iterable[Frame]) -> Iterator[Frame]:
     """With a `past` of their own."""
     window = HotWindow()
-    return (window.remember(frame) for frame in frames)
+    return (window.add(frame) for frame in frames)
 
 
 # --- a run in which everything goes wrong ------------------------------------------------------------------------

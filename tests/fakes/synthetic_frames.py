@@ -227,7 +227,7 @@ def job_frames(
         draft = _draft(tick, layout, entities, step_s, rng)
         for fault in faults:
             fault(draft)
-        frame = window.remember(_frame(draft, seen))
+        frame = window.add(_frame(draft, seen))
         seen = dict(draft.entities)
         yield frame
 
@@ -240,9 +240,9 @@ def shuffled(frames: Iterator[Frame], at: int, rng: np.random.Generator) -> Iter
         if index == at:
             orders = {kind: rng.permutation(len(names)) for kind, names in frame.entities.items()}
         if not orders or not frame.tick:
-            yield window.remember(frame)
+            yield window.add(frame)
             continue
-        yield window.remember(_reordered(frame, orders, fresh=index == at))
+        yield window.add(_reordered(frame, orders, fresh=index == at))
 
 
 def _reordered(frame: Frame, orders: dict[Kind, Integers], *, fresh: bool) -> Frame:

@@ -90,9 +90,9 @@ class PartitionWorker:
         self._thread = threads.start(f"runner-{partition}", self._work)
 
     @property
-    def outranked_by(self) -> int:
-        """Generation of an owner that was seen above ours; 0 = none."""
-        return self._runner.outranked_by if self._runner is not None else 0
+    def superseded_by(self) -> int:
+        """Generation of a newer owner that was seen in the stream; 0 = none."""
+        return self._runner.superseded_by if self._runner is not None else 0
 
     @property
     def ended(self) -> bool:
@@ -143,5 +143,5 @@ def runner_of(context: ProcessContext, detectors: Prototypes, partition: int, te
         context.stream, partition, detectors, Diagnosis(), clock=clock, generation=term,
         on_incidents=on_incidents, on_snapshots=on_snapshots, on_frame=on_frame, on_notice=on_notice,
         records=config.state / "records", config=ConfigChange(digest=config.digest, text=""),
-        learning=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=on_notice),
+        learner=BaselineLearner(lessons, directory=config.state / "baselines", clock=clock, on_notice=on_notice),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from fakes.synthetic_frames import JOB, job_frames
 class Samples:
     """Remembers the nodes' cpu_percent."""
 
-    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+    def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
         return ("cpu_percent",), frame.metrics[Kind.NODE]["cpu_percent"][:, None]
 
 
@@ -66,7 +66,7 @@ class Endless(Samples):
 class Deaf:
     """Cannot even take samples."""
 
-    def remember(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
+    def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]:
         raise KeyError("cpu_percent")
 
     def fit(self, history: Mapping[str, Any], /) -> Baseline:
@@ -79,7 +79,7 @@ class Class:
     def __init__(self, learner: Any, **options: Any) -> None:
         self.clock = FakeClock()
         self.told: list[str] = []
-        self.learning = BaselineLearner(
+        self.learner = BaselineLearner(
             {"mean": learner}, clock=self.clock, first_ticks=5, every_ticks=8, on_notice=self._told, **options
         )
         self.frames = list(job_frames(2, 1, 30, np.random.default_rng(1)))
@@ -89,20 +89,20 @@ class Class:
         self.told.append(notice.message)
 
     def look(self, ticks: range, healthy: bool = True) -> list[Baseline]:
-        return [each for tick in ticks for each in self.learning.tick([(self.frames[tick], healthy)])]
+        return [each for tick in ticks for each in self.learner.tick([(self.frames[tick], healthy)])]
 
     def finish(self) -> list[Baseline]:
         """Wait for the child under way; the tick that collects it is not healthy, so that it begins nothing new."""
-        child = self.learning._child
+        child = self.learner._child
         assert child is not None
-        assert child.answer.poll(30)
-        return self.learning.tick([(self.frames[0], False)])
+        assert child.connection.poll(30)
+        return self.learner.tick([(self.frames[0], False)])
 
 
 def test_a_baseline_is_fitted_in_a_child_on_healthy_ticks_only_and_stored_by_digest(tmp_path: Path) -> None:
     lesson = Class(Mean(), directory=tmp_path)
     assert lesson.look(range(10, 20), healthy=False) == []
-    assert lesson.learning._child is None
+    assert lesson.learner._child is None
     lesson.look(range(5))
     [baseline] = lesson.finish()
     mean, count, pid = msgspec.msgpack.decode(baseline.data)
@@ -114,14 +114,14 @@ def test_a_baseline_is_fitted_in_a_child_on_healthy_ticks_only_and_stored_by_dig
     assert path.name == f"{baseline.digest}.msgpack"
     assert msgspec.msgpack.decode(path.read_bytes(), type=Baseline) == baseline
     assert lesson.look(range(5, 12)) == []
-    assert lesson.learning._child is None  # not before the schedule says so
+    assert lesson.learner._child is None  # not before the schedule says so
     lesson.look(range(12, 13))
-    assert lesson.learning._child is not None
-    lesson.learning.close()
+    assert lesson.learner._child is not None
+    lesson.learner.close()
 
 
 @pytest.mark.parametrize(
-    ("learner", "message"), [(Failing(), "ValueError: too few"), (Dying(), "ended without an answer")]
+    ("learner", "message"), [(Failing(), "ValueError: too few"), (Dying(), "ended without a result")]
 )
 def test_the_failure_of_a_child_is_told_and_not_fatal(learner: Any, message: str) -> None:
     lesson = Class(learner)
@@ -134,10 +134,10 @@ def test_the_failure_of_a_child_is_told_and_not_fatal(learner: Any, message: str
 def test_a_child_that_takes_too_long_is_ended() -> None:
     lesson = Class(Endless(), limit_s=10.0)
     lesson.look(range(5))
-    child = lesson.learning._child
+    child = lesson.learner._child
     assert child is not None
     lesson.clock.advance(11.0)
-    assert lesson.learning.tick([(lesson.frames[0], False)]) == []
+    assert lesson.learner.tick([(lesson.frames[0], False)]) == []
     assert "took longer than 10 s" in lesson.told[0]
     assert not child.process.is_alive()
 
@@ -151,19 +151,19 @@ def test_a_learner_that_cannot_take_samples_is_told() -> None:
 def test_a_job_that_is_gone_is_forgotten_and_other_names_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     lesson = Class(Mean())
     lesson.look(range(3))
-    assert list(lesson.learning._lessons) == [(JOB, "mean")]
-    monkeypatch.setattr(Mean, "remember", lambda self, frame: (("other",), np.ones((1, 1), dtype=np.float32)))
+    assert list(lesson.learner._samples) == [(JOB, "mean")]
+    monkeypatch.setattr(Mean, "sample", lambda self, frame: (("other",), np.ones((1, 1), dtype=np.float32)))
     lesson.look(range(3, 4))
-    assert lesson.learning._lessons[JOB, "mean"].count == 1
-    lesson.learning.tick([])
-    assert lesson.learning._lessons == {}
+    assert lesson.learner._samples[JOB, "mean"].count == 1
+    lesson.learner.tick([])
+    assert lesson.learner._samples == {}
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detectors.runtime.baseline_learner.SAMPLES_KEPT", 7)
     lesson = Class(Mean())
     lesson.look(range(4))
-    assert lesson.learning._lessons[JOB, "mean"].count <= 7 + 1
+    assert lesson.learner._samples[JOB, "mean"].count <= 7 + 1
 
 
 def test_the_learners_beside_detectors_are_found() -> None:

@@ -52,7 +52,7 @@ class Chain:
         for frame in frames:
             self.number += 1
             mark = Mark(mark="tick" if frame.tick else "cut", generation=1, number=self.number, time=frame.time)
-            findings = self.panel.judge(frame, mark)
+            findings = self.panel.evaluate(frame, mark)
             self.take(Diagnosis().diagnose(tuple(self.opened.values()), findings, TOPOLOGY))
         return self
 
@@ -223,7 +223,7 @@ def test_an_xid_of_the_gpu_outranks_the_exceptions_on_its_node() -> None:
     fell = event("gpu.xid", Entity(kind=Kind.GPU, name="GPU-1"), NOW + 0.5, code=79)
     chain = Chain().feed(*healthy(), cut(NOW, raised(C, NOW, ILLEGAL)))
     mark = Mark(mark="cut", generation=1, number=99, time=NOW + 0.6)
-    chain.take(Diagnosis().diagnose(tuple(chain.opened.values()), chain.panel.judge(cut(NOW + 0.6, fell), mark), topology))
+    chain.take(Diagnosis().diagnose(tuple(chain.opened.values()), chain.panel.evaluate(cut(NOW + 0.6, fell), mark), topology))
     assert verdicts(chain.latest) == [("gpu fault", ["GPU-1"], Severity.SEV1, True)]
 
 

@@ -29,7 +29,7 @@ def frame(number: int, rows: dict[str, float], before: tuple[str, ...] = (), nam
 def fill(window: HotWindow, *ticks: dict[str, float], first: int = 1) -> Frame:
     before: tuple[str, ...] = ()
     for number, rows in enumerate(ticks, first):
-        last = window.remember(frame(number, rows, before))
+        last = window.add(frame(number, rows, before))
         before = tuple(rows)
     return last
 
@@ -57,7 +57,7 @@ def test_reach_is_bounded_by_seconds_whatever_the_number_of_ticks() -> None:
     window = HotWindow(seconds=5.0)
     last = fill(window, *({"a": float(number)} for number in range(1, 50)))
     assert past(last) == [[45], [46], [47], [48], [49]]
-    later = window.remember(replace(frame(50, {"a": 50.0}, ("a",)), time=1000.0))
+    later = window.add(replace(frame(50, {"a": 50.0}, ("a",)), time=1000.0))
     assert past(later) == [[50]]  # after an outage the ticks before it are too old
 
 
@@ -70,15 +70,15 @@ def test_reach_is_bounded_by_bytes() -> None:
 def test_it_holds_the_arrays_of_the_frames_and_no_copies() -> None:
     window = HotWindow()
     tick = frame(1, {"a": 1.0})
-    window.remember(tick)
+    window.add(tick)
     rows = window._kinds[Kind.GPU].rows
     assert rows[0].metrics["power_watts"] is tick.metrics[Kind.GPU]["power_watts"]
 
 
 def test_a_name_that_was_not_there_is_not_a_number() -> None:
     window = HotWindow()
-    window.remember(frame(1, {"a": 1.0}, name="old"))
-    last = window.remember(frame(2, {"a": 2.0}, ("a",), name="new"))
+    window.add(frame(1, {"a": 1.0}, name="old"))
+    last = window.add(frame(2, {"a": 2.0}, ("a",), name="new"))
     np.testing.assert_equal(past(last, name="new"), [[NAN], [2]])
     np.testing.assert_equal(past(last, name="old"), [[1], [NAN]])
     np.testing.assert_equal(past(last, name="never"), [[NAN], [NAN]])
@@ -87,12 +87,12 @@ def test_a_name_that_was_not_there_is_not_a_number() -> None:
 
 def test_only_the_newest_frame_has_a_past_and_a_cut_has_none() -> None:
     window = HotWindow()
-    first = window.remember(frame(1, {"a": 1.0}))
-    cut = window.remember(replace(frame(2, {}), tick=False))
+    first = window.add(frame(1, {"a": 1.0}))
+    cut = window.add(replace(frame(2, {}), tick=False))
     assert past(first) == [[1]]
     with pytest.raises(LookupError, match="only tick frames"):
         cut.past(Kind.GPU, "power_watts", 1.0)
-    window.remember(frame(3, {"a": 2.0}, ("a",)))
+    window.add(frame(3, {"a": 2.0}, ("a",)))
     with pytest.raises(LookupError, match="no longer the newest"):
         past(first)
 
@@ -105,7 +105,7 @@ def test_random_movements_agree_with_a_plain_dictionary() -> None:
         names = [name for name in "abcdef" if rng.random() < 0.8]
         rng.shuffle(names)
         rows = {name: float(rng.integers(0, 1000)) for name in names}
-        last = window.remember(frame(number, rows, before))
+        last = window.add(frame(number, rows, before))
         for name in set(before) - set(rows):  # who leaves takes its past along
             for tick in told:
                 tick.pop(name, None)

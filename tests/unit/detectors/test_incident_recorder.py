@@ -55,12 +55,12 @@ def observed(path: Path) -> list[Message]:
 
 
 def test_the_jobs_records_from_ten_minutes_before_to_the_end(log: Log, tmp_path: Path) -> None:
-    keeper = IncidentRecorder(log.stream, 0, tmp_path / "records")
+    recorder = IncidentRecorder(log.stream, 0, tmp_path / "records")
     began = log.pass_(1000)
-    keeper.judged([incident()], [], began)
+    recorder.record([incident()], [], began)
     ended = log.pass_(20)
-    keeper.judged([incident(active=False)], [], ended)
-    keeper.follow(log.pass_(50))
+    recorder.record([incident(active=False)], [], ended)
+    recorder.copy(log.pass_(50))
     path = record_path(tmp_path / "records", "i1")
     messages = observed(path)
     assert {message.key for message in messages} == {JOB, "partition-0-0"}
@@ -73,14 +73,14 @@ def test_a_part_at_a_time_so_that_judging_never_waits_long(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incident_recorder, "COPIED_AT_ONCE", 10)
-    keeper = IncidentRecorder(log.stream, 0, tmp_path)
+    recorder = IncidentRecorder(log.stream, 0, tmp_path)
     end = log.pass_(30)
-    keeper.judged([incident()], [], end)
+    recorder.record([incident()], [], end)
     sizes = []
     for _ in range(10):
-        keeper.follow(end)
+        recorder.copy(end)
         sizes.append(len(observed(record_path(tmp_path, "i1"))))
-    keeper.close()
+    recorder.close()
     assert sizes[0] < 10
     assert sizes[-1] == 60
 
@@ -88,14 +88,14 @@ def test_a_part_at_a_time_so_that_judging_never_waits_long(
 def test_a_restart_goes_on_after_the_last_whole_record(log: Log, tmp_path: Path) -> None:
     first = IncidentRecorder(log.stream, 0, tmp_path)
     end = log.pass_(10)
-    first.judged([incident()], [], end)
-    first.follow(end)
+    first.record([incident()], [], end)
+    first.copy(end)
     first.close()
     path = record_path(tmp_path, "i1")
     path.write_bytes(path.read_bytes()[:-7])  # killed in the middle of a record
     again = IncidentRecorder(log.stream, 0, tmp_path)
     again.resume([incident()], end)
-    again.follow(log.pass_(10))
+    again.copy(log.pass_(10))
     again.close()
     expected = [message for message in log.stream.read(OBSERVATIONS, 0, 0) if message.key != "t/other/r"]
     assert observed(path) == expected
@@ -104,20 +104,20 @@ def test_a_restart_goes_on_after_the_last_whole_record(log: Log, tmp_path: Path)
 def test_a_file_that_cannot_be_written_is_given_up(log: Log, tmp_path: Path) -> None:
     blocked = tmp_path / "records"
     blocked.write_text("a file where the directory should be")
-    keeper = IncidentRecorder(log.stream, 0, blocked)
-    keeper.judged([incident()], [], log.pass_(3))
-    keeper.follow(log.pass_(3))
+    recorder = IncidentRecorder(log.stream, 0, blocked)
+    recorder.record([incident()], [], log.pass_(3))
+    recorder.copy(log.pass_(3))
     assert blocked.read_text().startswith("a file")
 
 
 def test_files_are_bounded_in_size_and_number(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incident_recorder, "LIMIT_BYTES", 2000)
     monkeypatch.setattr(incident_recorder, "FILES_OPEN", 2)
-    keeper = IncidentRecorder(log.stream, 0, tmp_path)
+    recorder = IncidentRecorder(log.stream, 0, tmp_path)
     end = log.pass_(100)
-    keeper.judged([incident(name) for name in ("i1", "i2", "i3")], [], end)
-    keeper.follow(end)
-    keeper.close()
+    recorder.record([incident(name) for name in ("i1", "i2", "i3")], [], end)
+    recorder.copy(end)
+    recorder.close()
     assert len(list(tmp_path.iterdir())) == 2
     assert record_path(tmp_path, "i1").stat().st_size < 2200
 

@@ -19,7 +19,7 @@ from fakes.synthetic_frames import Draft, Fault, job_frames
 @cache
 def fitted() -> tuple[Baseline, tuple[str, ...], np.ndarray]:
     learner = IsolationForestLearner(trees=32)
-    seen = [learner.remember(frame) for frame in job_frames(2, 2, 80, np.random.default_rng(1), gpus=True)]
+    seen = [learner.sample(frame) for frame in job_frames(2, 2, 80, np.random.default_rng(1), gpus=True)]
     matrix = np.concatenate([matrix for _, matrix in seen])
     names = seen[0][0]
     return learner.fit({"job": "j", "time": 7.0, "names": names, "matrix": matrix}), names, matrix

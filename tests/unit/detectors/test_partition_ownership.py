@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.runtime.partition_assignment import assign_partitions
-from detectors.runtime.partition_ownership import PartitionOwnership
+from detectors.runtime.partition_ownership import PartitionOwnership, assign_partitions
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Lease, LeaseHolder, Ledger
@@ -64,7 +63,7 @@ class Work:
 
     partition: int
     term: int
-    outranked_by: int = 0
+    superseded_by: int = 0
     states: list[str] = field(default_factory=list)
 
     slow: bool = False
@@ -78,7 +77,7 @@ class Work:
 
     @property
     def ended(self) -> bool:
-        return bool(self.states or self.outranked_by) and not self.slow
+        return bool(self.states or self.superseded_by) and not self.slow
 
     @property
     def under_way(self) -> bool:
@@ -226,7 +225,7 @@ def test_an_owner_that_the_stream_outranks_begins_again_above_that_if_the_lease_
     deployment.rounds()
     work = alone.ownership.owned[2]
     assert isinstance(work, Work)
-    work.outranked_by = 41  # the stream is older than this ledger
+    work.superseded_by = 41  # the stream is older than this ledger
     deployment.rounds()
     assert alone.owned[2] == 42
     assert not work.under_way

@@ -208,7 +208,7 @@ def test_a_job_that_has_fallen_silent_is_forgotten_and_its_findings_withdrawn(
     world.exit()
     for _ in range(8):
         world.second(runner, None)
-    assert runner.watch.jobs == {}
+    assert runner.evaluator.jobs == {}
     assert [finding.active for finding in world.findings] == [True, False]
 
 

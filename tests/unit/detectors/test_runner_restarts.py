@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from detectors.runtime import open_record_offsets, recovery
+from detectors.runtime import catch_up, open_record_offsets
 from detectors.runtime.runner import Runner
 from detectors.runtime.watermark_writer import BOOTSTRAP_TICKS
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, RUNNER_GROUP
@@ -28,14 +28,14 @@ def test_a_restarted_runner_goes_on_with_warm_detectors_and_the_open_findings(wo
     told = len(world.incidents)
     again = world.runner(Hot(), generation=2)
     assert world.incidents[told:] == world.incidents[:told]  # those that are open are told once more
-    assert again.watch.open_findings() == (opened,)
+    assert again.evaluator.open_findings() == (opened,)
     assert len(world.stream.read(FINDINGS, 0, 0)) == 1
     world.second(again, 90.0)
     assert len(world.findings) == 1
     world.second(again, 20.0)
     assert [(finding.id, finding.revision, finding.active) for finding in world.findings[1:]] == [(opened.id, 2, False)]
-    assert world.runner(Hot(), generation=3).watch.open_findings() == ()
-    assert again.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0).shape == (7, 1)
+    assert world.runner(Hot(), generation=3).evaluator.open_findings() == ()
+    assert again.evaluator.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0).shape == (7, 1)
 
 
 def test_what_was_read_but_not_judged_before_a_crash_is_judged_after_it(world: World) -> None:
@@ -65,7 +65,7 @@ def test_an_owner_below_what_the_stream_has_seen_is_over_before_it_says_anything
     world.second(runner)
     late = world.runner(Exited(), generation=3)
     world.second(late)
-    assert (late.outranked_by, len(world.marks())) == (7, 1)
+    assert (late.superseded_by, len(world.marks())) == (7, 1)
 
 
 def test_an_older_revision_that_a_former_owner_writes_late_opens_nothing(world: World) -> None:
@@ -76,7 +76,7 @@ def test_an_older_revision_that_a_former_owner_writes_late_opens_nothing(world: 
     over = msgspec.structs.replace(incident, revision=2, active=False)
     for revision in (over, incident):
         world.stream.append(INCIDENTS, [(JOB, msgspec.json.encode(revision))])
-    assert world.runner(Exited(), generation=2).watch.incidents == {}
+    assert world.runner(Exited(), generation=2).evaluator.incidents == {}
 
 
 def test_a_stream_that_begins_anew_gets_what_stands_open_and_the_standing_records() -> None:
@@ -113,22 +113,22 @@ def test_what_is_open_is_written_again_by_a_new_owner(world: World) -> None:
 
 @pytest.fixture
 def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "AT_ONCE", 40)
-    monkeypatch.setattr(recovery, "NEAR", 4)
+    monkeypatch.setattr(catch_up, "AT_ONCE", 40)
+    monkeypatch.setattr(catch_up, "HANDOVER_RECORDS", 4)
 
 
 def until_deep(runner: Runner) -> None:
     """The second watch works in a thread of its own."""
-    deepening = runner._deepening
-    assert deepening is not None
-    deepening._thread.join(30)
+    background = runner._background
+    assert background is not None
+    background._thread.join(30)
     settle(runner)
-    assert runner._deepening is None
+    assert runner._background is None
 
 
 def past_of(runner: Runner) -> int:
     """Ticks in the window of the job."""
-    return len(runner.watch.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0))
+    return len(runner.evaluator.jobs[JOB].window.past(Kind.NODE, "temperature_celsius", 600.0))
 
 
 def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_follows(world: World, little_at_once: None) -> None:
@@ -140,10 +140,10 @@ def test_judging_begins_with_the_newest_part_of_the_past_and_the_whole_of_it_fol
     world.exit()
     settle(again)
     assert [incident.cause for incident in world.incidents[-1:]] == ["worker.exited"], "before the past was seen whole"
-    opened = again.watch.incidents, set(again.watch.open_findings())
+    opened = again.evaluator.incidents, set(again.evaluator.open_findings())
     until_deep(again)
     assert past_of(again) == 100
-    assert (again.watch.incidents, set(again.watch.open_findings())) == opened
+    assert (again.evaluator.incidents, set(again.evaluator.open_findings())) == opened
     told = len(world.findings)
     world.second(again, 90.0)
     assert len(world.findings) == told, "what is open stays what it is"
@@ -169,7 +169,7 @@ def test_one_that_ends_before_it_has_seen_everything_leaves_nothing_behind(world
         world.second(runner)
     again = world.runner(Hot(), generation=2)
     again.close()
-    assert not any(thread.name.startswith("deepening") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("catch-up") for thread in threading.enumerate())
 
 
 # --- what is open, and where it lies -------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_an_owner_looks_for_what_is_open_no_further_back_than_the_last_snapshot(
     for _ in range(BOOTSTRAP_TICKS):
         world.second(runner)
     assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == end, "where the open one lies"
-    [opened] = world.runner(Exited(), Hot(), generation=2).watch.open_findings()
+    [opened] = world.runner(Exited(), Hot(), generation=2).evaluator.open_findings()
     assert opened.kind == "worker.exited"
 
 
@@ -206,4 +206,4 @@ def test_what_lies_far_back_is_written_again_so_that_nobody_goes_there(world: Wo
     copies = [message.offset for message in world.stream.read(FINDINGS, 0, 0) if message.value == first]
     assert len(copies) == 2
     assert world.stream.committed("eagle-eye.open.0", FINDINGS, 0) == copies[1]
-    assert [finding.kind for finding in world.runner(Exited(), Hot(), generation=2).watch.open_findings()] == ["worker.exited"]
+    assert [finding.kind for finding in world.runner(Exited(), Hot(), generation=2).evaluator.open_findings()] == ["worker.exited"]

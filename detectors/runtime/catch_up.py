@@ -1,0 +1,124 @@
+"""Catch-up of a new owner of a partition: its evaluator reads the last ten minutes again, without reporting anything.
+
+Where ten minutes are too many records to read at once, evaluation starts after the newest part of them; a second evaluator
+reads all of them in the background and replaces the first one when it has caught up.
+"""
+
+import threading
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from eagle_eye import wire
+from eagle_eye.errors import StreamUnavailable, WireError
+from eagle_eye.stream import OBSERVATIONS, Stream
+from eagle_eye.stream.start_offset import offset_before
+from eagle_eye.types import Baseline, ConfigChange, Layout, SchemaRecord
+
+from .evaluator import Evaluator
+from .hot_window import KEPT_SECONDS
+
+BOOTSTRAP = "eagle-eye.bootstrap"
+"""Consumer group whose committed offset is that of the newest bootstrap records."""
+AT_ONCE = 8_000
+"""Records that are read again before evaluation starts: a fraction of a second of work, also for several partitions at once."""
+HANDOVER_RECORDS = 2048
+"""The second evaluator takes over when it is at most so many records behind."""
+_READ = 2048
+_PAUSE_S = 0.001
+"""Pause after each read of the second evaluator, so that live evaluation goes first."""
+_RETRY_S = 0.5
+_BOOTSTRAP_KINDS: tuple[type[msgspec.Struct], ...] = (SchemaRecord, Layout, Baseline, ConfigChange)
+
+
+class CatchUp:
+    """Feeds past records to a muted evaluator; their findings were written by an earlier owner."""
+
+    def __init__(self, stream: Stream, partition: int, evaluator: Evaluator, offset: int) -> None:
+        self.evaluator = evaluator
+        self.reader = wire.Reader()
+        self.offset = offset
+        """Of the next message to read."""
+        self._stream = stream
+        self._partition = partition
+        evaluator.muted = True
+
+    def advance(self, end: int, *, only: Collection[type[msgspec.Struct]] = ()) -> bool:
+        """Read one batch of messages before `end`; False when none is left. `only`: take records of these types alone.
+
+        Raises StreamUnavailable.
+        """
+        if self.offset >= end:
+            return False
+        messages = self._stream.read(OBSERVATIONS, self._partition, self.offset, min(_READ, end - self.offset))
+        messages = [message for message in messages if message.offset < end]
+        for message in messages:
+            self.offset = message.offset + 1
+            if only and wire.OTHERS.get(message.value[3]) not in only:
+                continue
+            try:
+                self.evaluator.take(self.reader.read(message.value))
+            except WireError:
+                continue  # it is in the dead-letter topic already
+        return bool(messages)
+
+    def finish(self) -> None:
+        """Unmute the evaluator."""
+        self.evaluator.muted = False
+
+
+def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, stopped: Callable[[], bool]) -> tuple[wire.Reader, int | None]:
+    """Feed an evaluator the records before `end`: the last ten minutes, or the newest AT_ONCE records of them.
+
+    Returns the reader to continue with, and the offset at which the ten minutes begin if not all of them were read.
+    Raises StreamUnavailable.
+    """
+    begin = offset_before(stream, OBSERVATIONS, partition, end, KEPT_SECONDS)
+    bootstrap = stream.committed(BOOTSTRAP, OBSERVATIONS, partition)
+    whole = end - begin <= AT_ONCE or bootstrap is None or not begin <= bootstrap <= end
+    past = CatchUp(stream, partition, evaluator, begin if whole or bootstrap is None else bootstrap)
+    newest = past.offset if whole else max(past.offset, end - AT_ONCE)
+    while not stopped() and past.advance(newest, only=_BOOTSTRAP_KINDS):
+        pass
+    while not stopped() and past.advance(end):
+        pass
+    past.finish()
+    return past.reader, None if whole else begin
+
+
+class BackgroundCatchUp:
+    """A second evaluator that reads all of the ten minutes in its own thread and then replaces the first one."""
+
+    def __init__(self, stream: Stream, partition: int, evaluator: Evaluator, begin: int, goal: Callable[[], int]) -> None:
+        """`evaluator`: a new one. `goal`: returns the offset that the first evaluator has reached."""
+        self._catch_up = CatchUp(stream, partition, evaluator, begin)
+        self._goal = goal
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"catch-up-{partition}", daemon=True)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """At most HANDOVER_RECORDS are left: `take_over` is short."""
+        return not self._thread.is_alive() and not self._stop.is_set()
+
+    def take_over(self, first: Evaluator) -> tuple[Evaluator, wire.Reader]:
+        """Read the rest and take over the open findings: the evaluator and reader to continue with. Raises StreamUnavailable."""
+        while self._catch_up.advance(self._goal()):
+            pass
+        self._catch_up.evaluator.restore(first.open_findings(), tuple(first.incidents.values()))
+        self._catch_up.finish()
+        return self._catch_up.evaluator, self._catch_up.reader
+
+    def stop(self) -> None:
+        """Abandon the catch-up and wait for its thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and self._goal() - self._catch_up.offset > HANDOVER_RECORDS:
+            try:
+                self._catch_up.advance(self._goal())
+                self._stop.wait(_PAUSE_S)
+            except StreamUnavailable:
+                self._stop.wait(_RETRY_S)
