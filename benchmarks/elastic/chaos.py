@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.elastic.ours import Order, OurJob
@@ -20,6 +20,8 @@ from eagle_eye.types import Event
 STEPS = 32
 FIRST, LAST = 3, 12
 """Between which steps faults strike: early enough that replacements still have something to join."""
+LATER = 14
+"""By how many steps the second of two schedules in one run is later: the job has recovered from the first."""
 PATIENCE_S = 30.0
 """Without a single commit."""
 START_S = 120.0
@@ -52,9 +54,9 @@ class Schedule:
 class Played:
     """How a run ended."""
 
-    schedule: Schedule
-    not_landed: str
-    """Why the record does not prove that the fault struck where it was meant to; empty if it does."""
+    schedules: tuple[Schedule, ...]
+    not_landed: tuple[str, ...]
+    """For each schedule, why the record does not prove that the fault struck where it was meant to; empty if it does."""
     job: OurJob
     codes: Mapping[str, int | None]
     """Exit code of each launcher that was not killed on purpose; None: it had to be ended."""
@@ -125,6 +127,18 @@ def draw(kind: str, seed: int) -> Schedule:
     return Schedule(kind=kind, seed=seed, faults=faults, nodes=nodes)
 
 
+def one_at_a_time(kind: str) -> bool:
+    """Whether a schedule of this kind strikes one worker of a job on one node, so that another one may follow in the same run."""
+    return kind in {"before the all-reduce", "during the all-reduce", "after the all-reduce", "SIGSTOP", "hang"}
+
+
+def after(first: Schedule, second: Schedule) -> Schedule:
+    """The second one, later in the same run, and on another worker: one that joined has no faults of its own."""
+    [struck], [strikes] = first.faults, second.faults
+    worker, step = int(str(strikes["worker"])), int(str(strikes["step"]))
+    return replace(second, faults=({**strikes, "worker": (worker + (worker == struck["worker"])) % 4, "step": step + LATER},))
+
+
 def victim_of(struck: Fault) -> str:
     """node/slot"""
     return f"{struck['node']}/{struck['worker']}"
@@ -133,10 +147,11 @@ def victim_of(struck: Fault) -> str:
 # --- playing ----------------------------------------------------------------------------------------------------------
 
 
-def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played:
-    """Run the job to its end. The caller looks at what it left."""
+def play(schedules: Sequence[Schedule], folder: Path, script: Sequence[str] = ()) -> Played:
+    """Run the job to its end; several schedules (see `after`) strike the same run. The caller looks at what it left."""
+    schedule, faults = schedules[0], tuple(fault for each in schedules for fault in each.faults)
     words = ("--steps", str(STEPS), "--size", "small", *script)
-    job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=schedule.faults, lease_s=1.0))
+    job = OurJob(folder, Order(script=words, nodes=schedule.nodes, faults=faults, lease_s=1.0))
     killed = set[str]()
     known, deadline = 0, time.monotonic() + START_S
     try:
@@ -157,7 +172,8 @@ def play(schedule: Schedule, folder: Path, script: Sequence[str] = ()) -> Played
         codes = {node: process.poll() for node, process in job.launchers.items()}
         job.end()
     kept = {node: code for node, code in codes.items() if node not in killed}
-    return Played(schedule, why_not_landed(schedule, job.events()), job, kept, frozenset(killed))
+    events = job.events()
+    return Played(tuple(schedules), tuple(why_not_landed(each, events) for each in schedules), job, kept, frozenset(killed))
 
 
 def committed(job: OurJob, step: int) -> bool:

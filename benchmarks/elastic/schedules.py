@@ -6,7 +6,7 @@
 
 Kinds in turn: a worker dies before, during and after the all-reduce; two at once; another one during the recovery; a
 replacement joins, or dies as it joins; a worker is stopped or hangs; the coordinator's launcher is killed. A schedule
-counts if the record of the job proves that the fault landed there; else the next one is drawn. What must hold
+counts if the record of the job proves that the fault landed there; else the next one is drawn. Two schedules that strike one worker each share a run. What must hold
 (benchmarks/elastic/invariants.py) must hold of those that do not count as well.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.elastic.chaos import ALONE, KINDS, STEPS, Played, Schedule, draw, play
+from benchmarks.elastic.chaos import ALONE, KINDS, STEPS, Played, Schedule, after, draw, one_at_a_time, play
 from benchmarks.elastic.invariants import Expected, reference, violations, wrong_bits
 from benchmarks.elastic.trials import GaveUp
 from benchmarks.report import Row, report
@@ -47,39 +47,51 @@ class Verdict:
         return f"{self.schedule}: {'; '.join(self.wrong) or self.not_landed or 'the same bits'}"
 
 
-def judged(schedule: Schedule, expected: Expected, keep: bool = False, script: Sequence[str] = ()) -> Verdict:
-    """Play it and look."""
+def judged(schedules: Sequence[Schedule], expected: Expected, keep: bool = False, script: Sequence[str] = ()) -> list[Verdict]:
+    """Play them in one run and look. What is wrong with the run is wrong with each of them."""
     folder = Path(tempfile.mkdtemp(prefix="ee-"))  # short: paths of unix sockets are limited
     try:
-        played = play(schedule, folder, script)
-        verdict = Verdict(schedule, played.not_landed, tuple(violations(played, expected)))
+        played = play(schedules, folder, script)
+        wrong = tuple(violations(played, expected))
+        found = [Verdict(schedule, why, wrong) for schedule, why in zip(schedules, played.not_landed, strict=True)]
         played.job.clear_up()
     except GaveUp as error:
-        verdict = Verdict(schedule, "", (str(error),))
-    if keep or verdict.wrong:
+        found = [Verdict(schedule, "", (str(error),)) for schedule in schedules]
+    if keep or any(verdict.wrong for verdict in found):
         say(f"kept: {folder}")
     else:
         shutil.rmtree(folder)
-    return verdict
+    return found
 
 
 def verdicts(kinds: Sequence[str], first_seed: int, expected: Expected, keep: bool = False) -> Iterator[Verdict]:
-    """One schedule of each kind given that landed, and those that did not on the way."""
+    """One schedule of each kind given that landed, and those that did not on the way. Two that strike one worker each share a run."""
     seeds = Counter[str]()
-    for kind in kinds:
-        for _ in range(ATTEMPTS):
-            found = judged(draw(kind, first_seed + seeds[kind]), expected, keep)
-            seeds[kind] += 1
-            yield found
-            if found.counts:
-                break
+    most = Counter({kind: ATTEMPTS * count for kind, count in Counter(kinds).items()})
+    ahead = list(kinds)
+    while ahead:
+        drawn = [drawn_next(ahead.pop(0), seeds, first_seed)]
+        second = next((kind for kind in ahead if one_at_a_time(kind)), "")
+        if second and one_at_a_time(drawn[0].kind):
+            ahead.remove(second)
+            drawn.append(after(drawn[0], drawn_next(second, seeds, first_seed)))
+        for verdict in judged(drawn, expected, keep):
+            kind = verdict.schedule.kind
+            ahead += [kind] if not verdict.counts and seeds[kind] < most[kind] else []
+            yield verdict
+
+
+def drawn_next(kind: str, seeds: Counter[str], first_seed: int) -> Schedule:
+    """The schedule of the kind's next seed."""
+    seeds[kind] += 1
+    return draw(kind, first_seed + seeds[kind] - 1)
 
 
 def flipped(expected: Expected) -> bool:
     """Whether one flipped bit of one gradient makes the check fail, with no other fault."""
     folder = Path(tempfile.mkdtemp(prefix="ee-"))
     try:
-        played: Played = play(Schedule(kind="before the all-reduce", seed=0, nodes=ALONE), folder, ("--flip", "7:3"))
+        played: Played = play([Schedule(kind="before the all-reduce", seed=0, nodes=ALONE)], folder, ("--flip", "7:3"))
         return len(wrong_bits(played.job.commits.look(), expected)) == sum(ALONE.values())
     finally:
         shutil.rmtree(folder)
