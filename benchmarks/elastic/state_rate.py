@@ -99,7 +99,7 @@ def work(rank: int, size: int, rounds: int, ready: bool, store: str, result: Con
     pair = Pair(rank, size, store)
     if ready:
         room = pair.train_state.preallocate() if rank == 1 else []
-        huge_pages.gather([*(entry.tensor for layer in pair.train_state.layers for entry in layer.entries), *room])
+        huge_pages.collapse([*(entry.tensor for layer in pair.train_state.layers for entry in layer.entries), *room])
     acts = pair.acts()
     times: dict[str, list[float]] = {"remote_memory, first": [pair.timed(acts["remote_memory"])]}
     for name in acts:

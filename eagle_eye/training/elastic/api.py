@@ -1,4 +1,4 @@
-"""Puts an elastic worker together; `eagle_eye.elastic` is the function below."""
+"""The public API: `eagle_eye.elastic` builds an elastic worker from a model, a loss and data."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from .local_session import LocalSession
 from .model import Batch, Loss, Trainable, TrainedModel
 from .reduce.reduction import make_reduction
 from .train_state.train_state import TrainState
-from .warmup import make_ready
+from .warmup import warm_up
 from .worker import ElasticWorker
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 SOCKET = "EAGLE_EYE_ELASTIC_SOCKET"
-"""Where the launcher listens for elastic workers."""
+"""Environment variable: the unix socket on which the launcher listens for elastic workers."""
 JOINING = "EAGLE_EYE_JOINING"
-"""1: the others of the job train already."""
+"""Environment variable, 1: the other workers of the job train already."""
 
 
 def elastic(
@@ -44,20 +44,20 @@ def elastic(
     save_every: int = 100,
     checkpoints: str | os.PathLike[str] | None = None,
 ) -> ElasticWorker:
-    """A worker that finishes its steps whatever happens to its peers. Training begins with its `steps`.
+    """An elastic worker, which finishes its steps whatever happens to its peers. Training starts with its `steps`.
 
     layers: modules that are applied one after another, or one module.
     loss(output, target): mean over a micro-batch, a scalar tensor.
-    batch(step, micro_batch) → (input, target): the same whoever asks, so that any worker can do any micro-batch.
+    batch(step, micro_batch) → (input, target): the same on every worker, so that any worker can compute any micro-batch.
     optimizer(parameters), scheduler(optimizer): e.g. AdamW, or a function that makes one.
     micro_batches: of a step, over all workers together; their number does not depend on how many workers there are.
-    clip: greatest norm of the mean gradient. precision: "fp32" or "bf16" (with fp32 masters).
+    clip: the norm to which the mean gradient is clipped. precision: "fp32" or "bf16" (with fp32 masters).
     reduction: "exact", a fixed order of additions, so that the result has the same bits for any number of workers and
     after any fault; or "fast", all-reduce while the last backward runs, equal within float tolerance.
     save_every: steps between two checkpoints, 0 for none; checkpoints: their folder (default: the launcher's).
 
-    Under `eagle-eye run` or `launch` the launcher says who the peers are; without it the worker is alone. Raises
-    ConfigError for what cannot be trained this way, LauncherLost if the launcher is gone.
+    Under `eagle-eye run` or `launch` the launcher assigns the peers; without a launcher the worker trains alone. Raises
+    ConfigError for a model or an option that cannot be trained this way, LauncherLost if the launcher is gone.
     """
     session, monitor = connect()
     trained = TrainedModel(
@@ -71,7 +71,7 @@ def elastic(
 
 
 def connect() -> tuple[LauncherSession | LocalSession, probe.Monitor]:
-    """The line to the launcher, if there is one, and the monitor of this worker."""
+    """The session with the launcher, or a local one without it, and the monitor of this worker."""
     monitor = probe.monitor()
     return _session(os.environ), monitor
 
@@ -80,19 +80,19 @@ def assemble(
     trained: Trainable, session: LauncherSession | LocalSession, monitor: probe.Monitor, *, micro_batches: int, reduction: str,
     save_every: int, checkpoints: str | os.PathLike[str] | None,
 ) -> ElasticWorker:  # fmt: skip
-    """The worker of whatever is trained; the arguments are those of `elastic`."""
-    gradients, reducing = make_reduction(reduction, trained.parameters, micro_batches)
+    """The worker that trains `trained`; the other arguments are those of `elastic`. Integrations call it with their own model."""
+    gradients, reduction_of_step = make_reduction(reduction, trained.parameters, micro_batches)
     train_state = TrainState(trained.layers, trained.optimizer, masters=trained.masters, scheduler=trained.scheduler)
 
-    def ready() -> None:
+    def warm_up_if_joining() -> None:
         if os.environ.get(JOINING) == "1":
-            make_ready(trained, gradients, train_state)
+            warm_up(trained, gradients, train_state)
 
     return ElasticWorker(
-        trained, gradients, reducing, session, train_state=train_state, monitor=monitor,
-        saving=Checkpointing(save_every, Path(checkpoints) if checkpoints is not None else None),
+        trained, gradients, reduction_of_step, session, train_state=train_state, monitor=monitor,
+        checkpointing=Checkpointing(save_every, Path(checkpoints) if checkpoints is not None else None),
         faults=InjectedFaults.from_environment(os.environ), backend="nccl" if trained.device.type == "cuda" else "gloo",
-        skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), make_ready=ready,
+        skipped=probe.steps_of(os.environ.get("EAGLE_EYE_SKIP_STEPS", "")), warm_up=warm_up_if_joining,
     )  # fmt: skip
 
 
@@ -101,5 +101,5 @@ def _session(environment: Mapping[str, str]) -> LauncherSession | LocalSession:
     if path:
         return LauncherSession.connect(path, environment.get("EAGLE_EYE_WORKER", ""), os.getpid())
     if int(environment.get("WORLD_SIZE") or 1) > 1:
-        raise ConfigError("an elastic worker gets its peers from Eagle Eye's launcher: start it with `eagle-eye run`, not torchrun")
+        raise ConfigError("WORLD_SIZE is above 1 without Eagle Eye's launcher: start an elastic worker with `eagle-eye run`, not torchrun")
     return LocalSession(environment.get("EAGLE_EYE_WORKER") or "alone")

@@ -1,11 +1,11 @@
-"""When an elastic worker writes a checkpoint, and where it begins.
+"""Checkpointing of an elastic worker: when it writes a checkpoint, and which one it starts from.
 
-All members hold the same state, so one of them saves for all; and it copies before it writes, so that training waits
-for one copy alone. A checkpoint's number is that of a committed step: whoever wrote it, its content is the only one
-possible, so a worker that was left behind and writes late does no harm.
+All workers hold the same state, so rank 0 saves for all; it copies before it writes, so that training waits for one
+copy only. A checkpoint's number is that of a committed step: its content is the same from every worker, so one that was
+fenced out and writes late does no harm.
 
-The last checkpoint of a job is all that is left of it. Where it cannot be written its worker lives on with the state,
-and tries again until somebody has made room.
+The last checkpoint of a job is all that is left of it. While it cannot be written its worker lives on with the state,
+and tries again until there is room.
 """
 
 import logging
@@ -28,10 +28,10 @@ from .transfer.state_transfer import TransferResult
 _log = logging.getLogger("eagle_eye.elastic")
 
 RETRY_S = 1.0
-"""Between two tries to write the last checkpoint, and between two words that it is still being written."""
+"""Seconds between two attempts to write the last checkpoint, and between two reports that it is still being written."""
 
-Say = Callable[[str, str], None]
-"""Hears what keeps the last checkpoint from being written ('' if nothing does), and where it lies ('' until it does)."""
+Report = Callable[[str, str], None]
+"""report(why, path): what keeps the last checkpoint from being written ('' if nothing does), and its path ('' until it is written)."""
 
 
 class Checkpointing:
@@ -47,35 +47,35 @@ class Checkpointing:
         """The newest whole checkpoint, if there is one."""
         load_newest(train_state, [checkpoint.directory_of(self._directory)], at_most=resume_step())
 
-    def after(self, train_state: TrainState, rank: int) -> None:
-        """A step was committed."""
+    def after_step(self, train_state: TrainState, rank: int) -> None:
+        """Called after each committed step: rank 0 saves, in a thread, if it is time."""
         if rank == 0 and self._every and train_state.step % self._every == 0:
-            self._finish()
+            self._join_writer()
             copied, step = _copied(train_state.state()), train_state.step
             self._writing = threading.Thread(target=self._write, args=(copied, step), name="eagle-eye-checkpoint")
             self._writing.start()
 
-    def last(self, train_state: TrainState, rank: int, say: Say) -> None:
-        """The training is done."""
-        self._finish()
+    def save_last(self, train_state: TrainState, rank: int, report: Report) -> None:
+        """Called after the last step: rank 0 saves, and waits for it."""
+        self._join_writer()
         if rank == 0 and self._every:
-            self.keep(train_state, say)
+            self.save_now(train_state, report)
 
-    def keep(self, train_state: TrainState, say: Say) -> Path:
-        """Save at once, however long it takes; the path of the manifest. `say` hears of it every second, from a thread, too."""
-        self._finish()
+    def save_now(self, train_state: TrainState, report: Report) -> Path:
+        """Save and return the path of the manifest; blocks until it is written. Calls `report` every RETRY_S, also from a thread."""
+        self._join_writer()
         why = ""
-        with _every(RETRY_S, lambda: say(why, "")):
+        with _every(RETRY_S, lambda: report(why, "")):
             while True:
                 try:
                     path = checkpoint.save(train_state.state(), train_state.step, self._directory)
                 except OSError as error:
                     why = self._why_not(train_state, error)
-                    say(why, "")
+                    report(why, "")
                     threading.Event().wait(RETRY_S)
                 else:
                     break
-        say("", str(path))
+        report("", str(path))
         return path
 
     def _write(self, state: Any, step: int) -> None:
@@ -88,14 +88,14 @@ class Checkpointing:
     def _why_not(self, train_state: TrainState, error: OSError) -> str:
         home = checkpoint.directory_of(self._directory).absolute()
         older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
-        newest = f"the newest checkpoint there is that of step {older[-1]}" if older else "there is no older checkpoint"
+        newest = f"the newest checkpoint is that of step {older[-1]}" if older else "there is no older checkpoint"
         return (
             f"the state of step {train_state.step} cannot be saved to {home}: {error.strerror or error}; it needs "
             f"{_size(sum(train_state.bytes_per_layer))}, {_free(home)}. Process {os.getpid()} keeps it and tries again every second: make room "
             f"there. If the job is ended before, the state is lost: {newest}"
         )
 
-    def _finish(self) -> None:
+    def _join_writer(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.join()
@@ -104,8 +104,8 @@ class Checkpointing:
 def load_newest(train_state: TrainState, folders: Sequence[Path], at_most: int = -1) -> TransferResult | None:
     """Load the newest whole checkpoint of some folders, nearest first: memory of the node (tmpfs), then storage.
 
-    Workers have one folder today. Of two of the same step the nearer one is taken. `at_most` is the highest step to take (below 0: no limit). None if
-    there is none. Raises ConfigError if it is another model's.
+    Of two of the same step the nearer one is loaded. `at_most`: the highest step to load (below 0: no limit). Returns None
+    if there is none. Raises ConfigError if it is another model's.
     """
     began = time.monotonic()
     best: tuple[dict[str, object], int, Path] | None = None
@@ -124,7 +124,7 @@ def load_newest(train_state: TrainState, folders: Sequence[Path], at_most: int =
 
 
 def _copied(value: Any) -> Any:
-    """The same nest with copies of its tensors on the host."""
+    """The same nested value with copies of its tensors in host memory."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -134,7 +134,7 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Do it again and again in a thread, as long as the block lasts."""
+    """Call `act` every `seconds` in a thread, as long as the block lasts."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -151,7 +151,7 @@ def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 
 
 def _size(count: int) -> str:
-    """In the largest unit that leaves a digit before the point."""
+    """In bytes, kB, MB or GB."""
     size = float(count)
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
@@ -161,14 +161,14 @@ def _size(count: int) -> str:
 
 
 def _free(folder: Path) -> str:
-    """What is free in a folder, or where it would be made."""
+    """The free space of a folder, or of the one in which it would be made."""
     there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
         return f"{_size(shutil.disk_usage(there).free)} are free"
     except OSError as error:
-        return f"what is free cannot be told ({error.strerror})"
+        return f"the free space is unknown ({error.strerror})"
 
 
 def resume_step() -> int:
-    """The highest step to begin at, as the launcher has it; below 0: no limit."""
+    """The highest step to start from (EAGLE_EYE_RESUME_STEP); below 0: no limit."""
     return int(os.environ.get("EAGLE_EYE_RESUME_STEP") or -1)

@@ -1,4 +1,4 @@
-"""The session of a worker that was started without `eagle-eye run`: an epoch of one, and nobody to say more."""
+"""The session of a worker that was started without `eagle-eye run`: one epoch with one worker, and no launcher."""
 
 import threading
 from collections.abc import Callable
@@ -26,11 +26,11 @@ class LocalSession:
         self._fresh = True
         self._group: AbortableGroup | None = None
 
-    def join(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - a LauncherSession's words
+    def join(self, *, epoch: int, step: int, micro_batches: int, segments: int, layers: list[int], fresh: bool) -> None:  # noqa: ARG002 - the signature of LauncherSession
         self._step, self._micro_batches, self._fresh = step, micro_batches, fresh
 
-    def send(self, kind: str, **words: Any) -> None:
-        """Nobody listens."""
+    def send(self, kind: str, **fields: Any) -> None:
+        """There is no launcher to send to."""
 
     def use_group(self, group: AbortableGroup | None) -> None:
         before, self._group = self._group, group
@@ -43,26 +43,26 @@ class LocalSession:
     def check(self, epoch: int) -> None:
         """There is no newer epoch."""
 
-    def may_commit(self, epoch: int) -> bool:  # noqa: ARG002 - a LauncherSession's words
+    def may_commit(self, epoch: int) -> bool:  # noqa: ARG002 - the signature of LauncherSession
         return True
 
     def answer_soft_fence(self, held_state: HeldState) -> None:
-        """Nobody asked."""
+        """There are no fences."""
 
     def next_assignment(self, above: int) -> EpochAssignment:
-        """The one epoch, at once. Raises Ended when another is waited for: it would never come."""
+        """The one epoch, at once. Raises Ended when a further one is asked for: it would never come."""
         if above >= EPOCH:
-            raise Ended("this worker runs alone: no further epoch will come")
+            raise Ended("this worker runs without a launcher: no further epoch will come")
         everything = (tuple(range(self._micro_batches)),)
         source = "checkpoint" if self._fresh else ""
         return EpochAssignment(EPOCH, 0, 1, (self.worker,), self._step, everything, everything, source=source)
 
-    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:  # noqa: ARG002 - a LauncherSession's words
+    def wait_until(self, epoch: int, ready: Callable[[], bool], timeout_s: float | None = None) -> None:  # noqa: ARG002 - the signature of LauncherSession
         if not ready():
-            raise LauncherLost("this worker runs alone: nobody will answer")
+            raise LauncherLost("this worker runs without a launcher: nothing will answer")
 
     def notify(self) -> None:
-        """Nobody waits."""
+        """No thread waits."""
 
-    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - a LauncherSession's words
-        raise LauncherLost("this worker runs alone: there is no store")
+    def ask_store(self, epoch: int, timeout_s: float, **question: Any) -> messages.Message:  # noqa: ARG002 - the signature of LauncherSession
+        raise LauncherLost("this worker runs without a launcher: there is no key-value store")

@@ -1,4 +1,4 @@
-"""What is trained, and the two things that are done with it: one micro-batch, and one update.
+"""The model that is trained, and the two operations on it: run one micro-batch, apply one update.
 
     trained = TrainedModel(layers, loss=loss_of, batch=batch_of, optimizer=lambda parameters: AdamW(parameters, lr=1e-3))
     loss, tokens = trained.run(step, micro_batch)
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from eagle_eye.errors import ConfigError
 
-from .precision import fitting, refresh, trained_in
+from .precision import prepare_precision, refresh, to_device
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Any], Tensor]
 """loss(output, target) → mean over the micro-batch, a scalar."""
 Batch = Callable[[int, int], tuple[Any, Any]]
-"""batch(step, micro_batch) → (input, target), the same whoever asks."""
+"""batch(step, micro_batch) → (input, target), the same on every worker."""
 
 
 class Trainable(Protocol):
@@ -39,7 +39,7 @@ class Trainable(Protocol):
 
     @property
     def layers(self) -> "list[nn.Module]":
-        """Own all parameters and buffers; state is handed over layer by layer."""
+        """They own all parameters and buffers; state is transferred layer by layer."""
 
     @property
     def parameters(self) -> "list[nn.Parameter]":
@@ -66,7 +66,7 @@ class Trainable(Protocol):
         """Make the update by the mean gradient: flat fp32, in the order of `parameters`. Returns the gradient's norm, or nan."""
 
     def refresh(self) -> None:
-        """State came from elsewhere."""
+        """Called when the state came from another worker or a checkpoint."""
 
 
 class TrainedModel:
@@ -74,7 +74,7 @@ class TrainedModel:
 
     `layers`: modules that are applied one after another, or one module; an `nn.Sequential` counts as its parts.
     `optimizer(parameters)`, `scheduler(optimizer)`: how to make them; a scheduler's step() is called without an
-    argument after each update. `clip`: greatest norm of the mean gradient. `precision`: "fp32", or "bf16" (the model
+    argument after each update. `clip`: the norm to which the mean gradient is clipped. `precision`: "fp32", or "bf16" (the model
     in bfloat16, the optimizer on fp32 masters of its parameters, gradients added up in fp32). `tokens(input, target)`:
     how many a micro-batch has; by default the number of elements of the target.
 
@@ -97,31 +97,31 @@ class TrainedModel:
     ) -> None:
         self.layers = _layers_of(layers)
         if clip is not None and not clip > 0:
-            raise ConfigError(f"clip={clip}: give the greatest norm of the gradient, above 0, or None")
+            raise ConfigError(f"clip={clip}: give the norm to clip the gradient to, above 0, or None")
         _refuse_running_statistics(self.layers)
-        self.parameters, self.masters = trained_in(self.layers, precision)
-        """Those that are trained, each once; and, in bf16, the fp32 tensor that the optimizer updates in their place."""
+        self.parameters, self.masters = prepare_precision(self.layers, precision)
+        """The trained parameters, each once; and, in bf16, the fp32 tensor that the optimizer updates in place of each."""
         self.device = self.parameters[0].device
         self.clip, self.seed = clip, seed
-        self.optimizer = optimizer(self.updated)
+        self.optimizer = optimizer(self.updated_parameters)
         self.scheduler = scheduler(self.optimizer) if scheduler is not None else None
         self._dtype = self.parameters[0].dtype
         self._loss, self._batch, self._tokens = loss, batch, tokens or _elements_of_target
 
     @property
-    def updated(self) -> list[nn.Parameter]:
+    def updated_parameters(self) -> list[nn.Parameter]:
         """The fp32 tensors that the optimizer updates: masters, or the parameters themselves."""
         return [self.masters.get(parameter, parameter) for parameter in self.parameters]
 
     def run(self, step: int, micro_batch: int) -> tuple[float, int]:
         """Forward and backward of one micro-batch: its mean loss and the number of its tokens.
 
-        Gradients are added to the parameters' `.grad`. What the user's functions raise goes through.
+        Gradients are added to the parameters' `.grad`. What the user's functions raise passes through.
         """
         _seed(self.device, seed_of(self.seed, step, micro_batch))
         given, target = self._batch(step, micro_batch)
-        output = fitting(given, self.device, self._dtype)
-        target = fitting(target, self.device)
+        output = to_device(given, self.device, self._dtype)
+        target = to_device(target, self.device)
         with torch.enable_grad():
             for layer in self.layers:
                 output = layer(output)
@@ -137,7 +137,7 @@ class TrainedModel:
         `gradient`: flat fp32, in the order of `parameters`; it is scaled in place where it is clipped. Returns its
         norm before that, nan without clipping.
         """
-        updated = self.updated
+        updated = self.updated_parameters
         parts = gradient.split([parameter.numel() for parameter in updated])
         for parameter, part in zip(updated, parts, strict=True):
             parameter.grad = part.view_as(parameter)
@@ -151,7 +151,7 @@ class TrainedModel:
         return norm
 
     def refresh(self) -> None:
-        """Make the parameters what their masters say; after an update, or when masters came from elsewhere."""
+        """Set the parameters to the rounded values of their masters, after an update or a state transfer."""
         refresh(self.masters)
 
 
@@ -171,9 +171,9 @@ def _seed(device: torch.device, seed: int) -> None:
 def _layers_of(layers: nn.Module | Iterable[nn.Module]) -> list[nn.Module]:
     single = isinstance(layers, nn.Module) and not isinstance(layers, nn.Sequential | nn.ModuleList)
     found: list[Any] = [layers] if single else list(layers)
-    strangers = [type(layer).__name__ for layer in found if not isinstance(layer, nn.Module)]
-    if strangers or not found:
-        raise ConfigError(f"layers hold {', '.join(strangers) or 'nothing'}: give a torch module or a list of them")
+    others = [type(layer).__name__ for layer in found if not isinstance(layer, nn.Module)]
+    if others or not found:
+        raise ConfigError(f"`layers` holds {', '.join(others) or 'nothing'}: give a torch module or a list of them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""fp32, or a model in bfloat16 whose optimizer works on fp32 masters.
+"""Precision of training: fp32, or a model in bfloat16 whose optimizer works on fp32 masters.
 
 bfloat16 keeps 8 bits of a number's fraction: an update of less than 1/256 of a weight would be lost in it. So the
 optimizer updates fp32 copies, of which the model's parameters are the rounded values (Micikevicius et al., Mixed
@@ -16,7 +16,7 @@ from eagle_eye.errors import ConfigError
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def trained_in(layers: Sequence[nn.Module], precision: str) -> tuple[list[nn.Parameter], dict[Tensor, Tensor]]:
+def prepare_precision(layers: Sequence[nn.Module], precision: str) -> tuple[list[nn.Parameter], dict[Tensor, Tensor]]:
     """The parameters that are trained, each once in the order of the layers, and their masters.
 
     A model for "bf16" is cast here, buffers included; its masters keep what the cast rounds away. For "fp32" there
@@ -35,20 +35,20 @@ def trained_in(layers: Sequence[nn.Module], precision: str) -> tuple[list[nn.Par
 
 
 def refresh(masters: Mapping[Tensor, Tensor]) -> None:
-    """Make each parameter its master, rounded."""
+    """Set each parameter to its master, rounded."""
     if masters:
         with torch.no_grad():
             torch._foreach_copy_(list(masters), list(masters.values()))
 
 
-def fitting(value: Any, device: torch.device, precision: torch.dtype | None = None) -> Any:
+def to_device(value: Any, device: torch.device, precision: torch.dtype | None = None) -> Any:
     """Tensors in tuples, lists and dicts, on the model's device; floating ones in its precision if that is given."""
     if isinstance(value, Tensor):
         return value.to(device, precision if value.is_floating_point() else None)
     if isinstance(value, dict):
-        return {key: fitting(each, device, precision) for key, each in value.items()}
+        return {key: to_device(each, device, precision) for key, each in value.items()}
     if type(value) in (tuple, list):
-        return type(value)(fitting(each, device, precision) for each in value)
+        return type(value)(to_device(each, device, precision) for each in value)
     return value
 
 

@@ -1,7 +1,7 @@
-"""What a worker does before it asks to be taken into a job that trains, so that the others need not wait for it then.
+"""Warm-up of a worker before it joins a job that trains, so that the other workers need not wait for it then.
 
-They stand still from the boundary at which it enters until it has its state, and in its first step until it is done
-with its share. So it makes room for the state before, and does a micro-batch for which nobody waits.
+They wait from the step boundary at which it joins until it has its state, and in its first step until it has computed its
+micro-batches. So it allocates memory for the state before, and computes one micro-batch for which no other worker waits.
 """
 
 import logging
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("eagle_eye.elastic")
 
 
-def make_ready(trained: Trainable, gradients: Gradients, train_state: TrainState) -> None:
-    """All that can be done beforehand. The worker's state and what it holds of a step are as they were."""
-    _rehearse(trained, gradients)
-    room = train_state.preallocate()
-    huge_pages.gather([*(entry.tensor for layer in train_state.layers for entry in layer.entries), *room])
+def warm_up(trained: Trainable, gradients: Gradients, train_state: TrainState) -> None:
+    """Do what can be done before joining. The training state and the accumulated gradients are unchanged afterwards."""
+    _run_first_micro_batch(trained, gradients)
+    preallocated = train_state.preallocate()
+    huge_pages.collapse([*(entry.tensor for layer in train_state.layers for entry in layer.entries), *preallocated])
 
 
-def _rehearse(trained: Trainable, gradients: Gradients) -> None:
-    """Forward and backward of a micro-batch that is thrown away: the first one of a process takes longer than any other."""
+def _run_first_micro_batch(trained: Trainable, gradients: Gradients) -> None:
+    """Forward and backward of a micro-batch whose result is discarded: the first one of a process takes longer than any other."""
     before = {(layer, name): buffer.clone() for layer in trained.layers for name, buffer in layer.named_buffers()}
     gradients.begin(0)
     try:
         gradients.finish(0, *trained.run(0, 0))
-    except Exception:  # noqa: BLE001 - the user's code: it will be heard of where it counts
-        _log.debug("a micro-batch could not be rehearsed", exc_info=True)
+    except Exception:  # noqa: BLE001 - the user's code: the same error is raised in the first step
+        _log.debug("the warm-up micro-batch failed", exc_info=True)
     finally:
         gradients.clear()
     for layer in trained.layers:

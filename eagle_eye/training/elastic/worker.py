@@ -1,9 +1,9 @@
-"""The self-healing worker: peers may die, hang, join or slow down; the step ends as if they had not.
+"""The elastic worker: peers may die, hang, join or slow down; the step ends as if they had not.
 
-A step is: compute the own micro-batches, reduce copies of their gradients, commit by agreement, apply. Whatever
-breaks in it leads to the same place: the next epoch's assignment (`EpochAssignment`) say who is left, what was lost and who does
-it again. What was finished stays (Unicron, section 6.2): gradients are a sum over micro-batches, and parameters change
-only where the step is applied.
+A step is: compute the own micro-batches, reduce copies of their gradients, commit by agreement, apply. After any failure
+in it the worker waits for the next epoch's assignment (`EpochAssignment`), which says who is left, what was lost and who
+computes it again. What was finished is kept (Unicron, section 6.2): gradients are a sum over micro-batches, and parameters
+change only where the step is applied.
 """
 
 import logging
@@ -44,54 +44,56 @@ class ElasticWorker:
 
     def __init__(
         self, trained: Trainable, gradients: Gradients, reduction: Reduction, session: "LauncherSession | LocalSession", *,
-        train_state: TrainState, saving: Checkpointing, monitor: Monitor, faults: InjectedFaults, backend: str = "gloo",
+        train_state: TrainState, checkpointing: Checkpointing, monitor: Monitor, faults: InjectedFaults, backend: str = "gloo",
         skipped: frozenset[int] = frozenset(), clock: Callable[[], float] = time.monotonic,
-        make_ready: Callable[[], None] = lambda: None,
+        warm_up: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`make_ready` is called once, before the worker asks to be taken in."""
+        """`warm_up` is called once, before the worker asks to join."""
         self.trained = trained
         self.train_state = train_state
         self._gradients, self._reduction, self._session = gradients, reduction, session
-        self._saving, self._monitor, self._faults = saving, monitor, faults
-        self._backend, self._skipped, self._clock, self._make_ready = backend, skipped, clock, make_ready
+        self._checkpointing, self._monitor, self._faults = checkpointing, monitor, faults
+        self._backend, self._skipped, self._clock, self._warm_up = backend, skipped, clock, warm_up
         self._group: ProcessGroup | None = None
         self._assignment: EpochAssignment | None = None
-        self._seen = 0
-        """The newest epoch whose assignment was taken up."""
+        self._epoch = 0
+        """The newest epoch whose assignment was received."""
         self._phase = "starting"
         self._fresh = True
         self._running: int | None = None
         self._reduced: list[Tensor | None] = [None] * len(gradients.segments)
-        self._brought: dict[str, tuple[int, ...]] = {}
-        """Worker → micro-batches whose gradients are in the sum that is reduced, or was."""
+        self._contributed: dict[str, tuple[int, ...]] = {}
+        """Worker → micro-batches whose gradients are in the sum that is reduced now, or was reduced last."""
         self._result: StepResult | None = None
-        """Of the step that was applied last, whose number is below."""
+        """Of the step that was applied last."""
         self._tokens: tuple[int, ...] = ()
-        """Of its micro-batches."""
+        """Of the micro-batches of that step."""
         self._applied = -1
-        self._again: tuple[int, ...] = ()
-        """Micro-batches of the present step that the epoch's beginning has given us to compute."""
+        """Number of that step."""
+        self._reassigned: tuple[int, ...] = ()
+        """Micro-batches of the step in flight that this epoch's assignment gave us in place of another worker."""
         self._recompute_s = 0.0
         self._timings: dict[str, float] = {}
-        """Of the newest epoch's beginning, for the launcher's record."""
+        """Seconds and bytes of the start of the newest epoch, for the launcher's record."""
         self._resumed = True
-        self._unsaved = False
+        self._save_failed = False
         """The last checkpoint could not be written so far."""
-        self._gathered = False
-        """The state was put where another worker reads it fastest."""
-        session.held_state = self._holding
+        self._on_huge_pages = False
+        """The state was put on huge pages, where another worker reads it fastest."""
+        session.held_state = self._held_state
 
     # --- what the user's loop calls ---------------------------------------------------------------------------------
 
     def steps(self, until: int) -> Iterator[TrainStep]:
-        """Yield the steps still to do, below `until`: from the newest checkpoint, or from where the others are.
+        """Yield the steps still to do, below `until`: from the newest checkpoint, or from the step of the other workers.
 
-        A step that the loop does not run is run when the next one is asked for. Ends also when the job ends. A job
-        that cannot go on saves what it has, says why on stderr and exits (SystemExit).
+        Called by the user's loop. A step that the loop does not run is run when the next one is asked for. Ends also when
+        the job ends. If the launcher stops the job, the worker saves a checkpoint, prints the reason on stderr and raises
+        SystemExit with the launcher's exit code. Raises LauncherLost if the launcher is gone and a new epoch is needed.
         """
         try:
-            self._make_ready()
-            self._begin()
+            self._warm_up()
+            self._join_job()
             while self.step < until:
                 number = self.step
                 self._monitor.begin(number)
@@ -100,9 +102,9 @@ class ElasticWorker:
                 step.run()
                 self._monitor.end()
                 if self.step < until:
-                    self._saving.after(self.train_state, self.rank)
-            self._saving.last(self.train_state, self.rank, self._say_saving)
-            self._session.send("leave", epoch=self._seen, step=self.step, reason="done")
+                    self._checkpointing.after_step(self.train_state, self.rank)
+            self._checkpointing.save_last(self.train_state, self.rank, self._report_saving)
+            self._session.send("leave", epoch=self._epoch, step=self.step, reason="done")
         except Ended as end:
             _log.info("the job has ended: %s", end)
         except Halted as halt:
@@ -118,13 +120,13 @@ class ElasticWorker:
 
     @property
     def rank(self) -> int:
-        """In the present epoch; -1 before the first."""
+        """In the current epoch; -1 before the first."""
         return self._assignment.rank if self._assignment is not None else -1
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def _train_or_end(self, number: int) -> StepResult:
-        """`run` is called in the user's loop, not in `steps`: what ends this worker has to end it from there, too."""
+        """What `TrainStep.run` calls, in the user's loop and not in `steps`: SystemExit ends the worker from there, too."""
         try:
             return self._train(number)
         except Halted as halt:
@@ -136,41 +138,41 @@ class ElasticWorker:
     def _train(self, number: int) -> StepResult:
         while self.step == number:
             try:
-                self._one(number)
+                self._attempt(number)
             except (Fenced, Broken) as error:
-                self._after(error)
+                self._recover(error)
             except FencedOut as error:
-                self._enter_again(error)
+                self._rejoin(error)
         if self._result is None:
-            raise RuntimeError(f"step {number} was left behind without a result")
-        if self._applied != number:  # the others did it while we were left behind: our state came from them
+            raise RuntimeError(f"step {number} was passed over without a result")
+        if self._applied != number:  # the others did it while we were fenced out: our state came from them
             return replace(self._result, tokens=0, micro_batches={})
         return replace(self._result, own_tokens=sum(self._tokens[each] for each in self._credited()))
 
-    def _one(self, number: int) -> None:
+    def _attempt(self, number: int) -> None:
         assignment = self._assignment
         if assignment is None:
-            raise RuntimeError("a step is run in an epoch")
+            raise RuntimeError("a step needs an epoch: `steps` was not called")
         self._compute(assignment, number)
-        group = self._formed(assignment)
+        group = self._formed_group(assignment)
         self._enter_phase("reducing")
         self._faults.at("reducing", number)
         self._monitor.mark("communication")
         self._session.check(group.epoch)
-        self._brought = dict(zip(assignment.workers, assignment.current, strict=True))
+        self._contributed = dict(zip(assignment.workers, assignment.current, strict=True))
         self._reduction.reduce(group, self._gradients, assignment.current, self._reduced)
-        self._monitor.mark("other")  # whoever hangs between two collectives is not one of those who wait for it
+        self._monitor.mark("other")  # a worker that hangs between two collectives must not look like those that wait for it
         self._faults.at("committing", number)
         if not self._session.may_commit(group.epoch):
             raise Fenced(self._session.fenced_epoch)
         self._monitor.mark("communication")
-        soft = commit(group, number, self._session.soft_epoch)
+        soft_epoch = commit(group, number, self._session.soft_epoch)
         self._faults.at("applying", number)
         self._apply(group.epoch)
-        self._say_resumed(group.epoch, number)
-        if soft > group.epoch:
-            self._session.answer_soft_fence(self._holding())
-            self._take_part()
+        self._report_resumed(group.epoch, number)
+        if soft_epoch > group.epoch:
+            self._session.answer_soft_fence(self._held_state())
+            self._join_epoch()
 
     def _compute(self, assignment: EpochAssignment, number: int) -> None:
         self._enter_phase("computing")
@@ -178,7 +180,7 @@ class ElasticWorker:
         for micro_batch in ours:
             self._session.check(assignment.epoch)
             overlapped = micro_batch == ours[-1] and number not in self._skipped
-            group = self._formed(assignment) if overlapped else None
+            group = self._formed_group(assignment) if overlapped else None
             began = self._clock()
             if group is not None:
                 with self._reduction.overlap(group, self._gradients):
@@ -186,11 +188,11 @@ class ElasticWorker:
             else:
                 self._micro_batch(number, micro_batch)
             self._faults.at("computing", number)
-            if micro_batch in self._again:
+            if micro_batch in self._reassigned:
                 self._recompute_s += self._clock() - began
 
     def _micro_batch(self, number: int, micro_batch: int) -> None:
-        """Forward and backward; a step that is to be skipped brings in nothing."""
+        """Forward and backward; in a step that is to be skipped a micro-batch contributes zeros."""
         self._running = micro_batch
         self._gradients.begin(micro_batch)
         self._monitor.mark("forward")
@@ -199,35 +201,35 @@ class ElasticWorker:
         self._running = None
 
     def _apply(self, epoch: int) -> None:
-        """Make the step's update; every worker that gets here holds the same sum."""
+        """Update the parameters; every worker that gets here holds the same mean gradient."""
         self._enter_phase("applying")
         self._monitor.mark("optimizer")
         gradient, stats = self._gradients.mean_gradient(self._reduced)
         if self.step not in self._skipped:
             self.trained.apply(gradient)
-        self._result, self._applied = StepResult(stats.loss, stats.tokens, 0, epoch, self._brought), self.step
+        self._result, self._applied = StepResult(stats.loss, stats.tokens, 0, epoch, self._contributed), self.step
         self._tokens = stats.counts
         with self._session.lock:
             self.train_state.step += 1
             self._forget_step()
-            if self._assignment is not None and self._assignment.step < self.step:  # else they are about the step after this one
+            if self._assignment is not None and self._assignment.step < self.step:  # else it is about the step after this one
                 self._assignment = self._assignment.after_first_step()
-        self._gather()
+        self._use_huge_pages()
 
-    def _gather(self) -> None:
-        """Once the optimizer has made its state. In the background: it takes as long as to copy it."""
-        if not self._gathered:
-            self._gathered = True
+    def _use_huge_pages(self) -> None:
+        """Move the state to huge pages, once the optimizer has made its own. In the background: it takes as long as a copy."""
+        if not self._on_huge_pages:
+            self._on_huge_pages = True
             tensors = [entry.tensor for layer in self.train_state.layers for entry in layer.entries]
-            worker_threads().run(lambda: huge_pages.gather(tensors))
+            worker_threads().run(lambda: huge_pages.collapse(tensors))
 
     def _credited(self) -> list[int]:
-        """Micro-batches of the step that we did last whose tokens we tell; those of workers that are gone by now tells rank 0."""
+        """Micro-batches of the last step whose tokens this worker reports; rank 0 reports those of workers that are gone, too."""
         assignment = self._assignment
         if assignment is None:
             return []
-        mine = list(self._brought.get(assignment.workers[assignment.rank], ()))
-        gone = [done for worker, done in self._brought.items() if worker not in assignment.workers] if assignment.rank == 0 else []
+        mine = list(self._contributed.get(assignment.workers[assignment.rank], ()))
+        gone = [done for worker, done in self._contributed.items() if worker not in assignment.workers] if assignment.rank == 0 else []
         return [*mine, *(each for done in gone for each in done)]
 
     def _forget_step(self) -> None:
@@ -238,86 +240,86 @@ class ElasticWorker:
 
     # --- from epoch to epoch ----------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Ask to be taken in, with nothing in hand."""
+    def _join_job(self) -> None:
+        """Ask to join, without state or gradients, and wait for the first epoch."""
         self._session.join(
-            epoch=self._seen, step=0, micro_batches=self._gradients.total,
+            epoch=self._epoch, step=0, micro_batches=self._gradients.total,
             segments=len(self._gradients.segments), layers=self.train_state.bytes_per_layer, fresh=True,
         )  # fmt: skip
-        self._take_part()
+        self._join_epoch()
 
-    def _after(self, error: Exception) -> None:
-        """The group is of no use any more; the next epoch's assignment is needed."""
-        self._tell_broken(error)
-        self._take_part()
+    def _recover(self, error: Exception) -> None:
+        """The group of this epoch has failed: wait for the next epoch."""
+        self._report_broken(error)
+        self._join_epoch()
 
-    def _enter_again(self, error: FencedOut) -> None:
-        """We were left behind, and are alive: what we hold is worth nothing, our hands are."""
-        _log.warning("this worker was left behind (%s); it asks to be taken in again", error)
+    def _rejoin(self, error: FencedOut) -> None:
+        """This worker was fenced out of the job but is alive: it drops its state and gradients, and joins again."""
+        _log.warning("this worker was fenced out of the job (%s): it joins again, without its state", error)
         self._session.use_group(None)
         with self._session.lock:
             self._fresh = True
             self._forget_step()
             self.train_state.step, self._phase = 0, "starting"
-        self._begin()
+        self._join_job()
 
-    def _take_part(self) -> None:
-        """Until we are in the group of the newest epoch, with whole state."""
+    def _join_epoch(self) -> None:
+        """Block until this worker has started the newest epoch, with complete state."""
         self._monitor.mark("communication")
         while True:
             try:
                 waiting = self._clock()
-                assignment = self._session.next_assignment(above=self._seen)
-                self._seen = assignment.epoch
-                self._monitor.mark("communication")  # shows that we have heard it
-                self._join(assignment, self._clock() - waiting)
+                assignment = self._session.next_assignment(above=self._epoch)
+                self._epoch = assignment.epoch
+                self._monitor.mark("communication")  # a sign of life: the assignment is here
+                self._start_epoch(assignment, self._clock() - waiting)
             except (Fenced, Broken) as error:
-                self._tell_broken(error)
+                self._report_broken(error)
             except FencedOut as error:
-                self._enter_again(error)
+                self._rejoin(error)
                 return
             else:
                 return
 
-    def _tell_broken(self, error: Exception) -> None:
-        """Also of state that arrived torn, whatever has happened since: its sender must not send it again."""
+    def _report_broken(self, error: Exception) -> None:
+        """Report a failed collective, unless a newer epoch explains it; and torn state always: its sender must not send it again."""
         sender, layers = "", tuple[int, ...]()
         if isinstance(error, StateTorn) and self._assignment is not None:
             sender, layers = self._assignment.workers[error.sender], error.layers
-        if sender or (isinstance(error, Broken) and self._session.fenced_epoch <= self._seen):
-            self._session.send("broken", epoch=self._seen, error=str(error)[:500], sender=sender, layers=layers)
+        if sender or (isinstance(error, Broken) and self._session.fenced_epoch <= self._epoch):
+            self._session.send("broken", epoch=self._epoch, error=str(error)[:500], sender=sender, layers=layers)
 
-    def _join(self, assignment: EpochAssignment, waited_s: float) -> None:
-        """Take up an epoch's assignment. The group waits until somebody needs it: who has work left does that meanwhile."""
-        before = self._to_do()
+    def _start_epoch(self, assignment: EpochAssignment, waited_s: float) -> None:
+        """Start an epoch. Its group is formed when it is first needed: a worker with micro-batches left computes them meanwhile."""
+        before = self._own_micro_batches()
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
         self._session.use_group(None)
         self._group, self._assignment = None, assignment
         self._monitor.go_on(assignment.epoch)
         self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
         if any(taker == assignment.rank for _, taker, _ in assignment.moves):
-            self._fresh = True  # also one that was far behind: until all has come its state is nobody's
+            self._fresh = True  # also a worker that was far behind: its state is incomplete until everything has arrived
         if assignment.finish or assignment.moves:
             self._form(assignment)
         began = self._clock()
-        self._catch_up(assignment)
-        self._move(assignment)
+        self._finish_reduced_step(assignment)
+        self._receive_state(assignment)
         self._timings["state_s"] = self._clock() - began
-        self._again = self._given_anew(assignment, before)
+        self._reassigned = self._reassigned_to_us(assignment, before)
         self._recompute_s, self._resumed = 0.0, False
         if self._group is not None:
             self._session.send("joined", epoch=assignment.epoch, timings=self._timings)
 
     def _form(self, assignment: EpochAssignment) -> ProcessGroup:
-        """Meet the others. Whoever comes last waits for nobody, so the shortest time of all is what forming costs."""
+        """Form the group. The last worker to arrive waits for no other, so the shortest time of all is the cost of forming."""
         began = self._clock()
         self._group = group = form(self._session, assignment, self._backend)
         self._session.use_group(group)
         self._timings["group_s"] = self._clock() - began
         return group
 
-    def _formed(self, assignment: EpochAssignment) -> ProcessGroup:
-        """The epoch's group, made now if nobody needed it before."""
+    def _formed_group(self, assignment: EpochAssignment) -> ProcessGroup:
+        """The group of the epoch, formed now if it was not needed before."""
         group = self._group
         if group is None:
             self._monitor.mark("communication")
@@ -325,9 +327,9 @@ class ElasticWorker:
             self._session.send("joined", epoch=assignment.epoch, timings=self._timings)
         return group
 
-    def _catch_up(self, assignment: EpochAssignment) -> None:
-        """Apply the step that all members hold the sum of, if that is where the job stands."""
-        if not self._fresh and self._whole and assignment.step > self.step:
+    def _finish_reduced_step(self, assignment: EpochAssignment) -> None:
+        """Apply the step in flight where its reduced gradient exists: held here as a whole, or completed from the other workers."""
+        if not self._fresh and self._is_reduced and assignment.step > self.step:
             self._apply(assignment.epoch)
         if not assignment.finish or self._group is None:
             return
@@ -339,13 +341,13 @@ class ElasticWorker:
             self._apply(assignment.epoch)
 
     @property
-    def _whole(self) -> bool:
+    def _is_reduced(self) -> bool:
         return all(segment is not None for segment in self._reduced)
 
-    def _move(self, assignment: EpochAssignment) -> None:
-        """State goes from those who have it to those who have not."""
+    def _receive_state(self, assignment: EpochAssignment) -> None:
+        """Load the checkpoint, or transfer state between workers, as the assignment says."""
         if assignment.source == "checkpoint" and (assignment.rank == 0 or not assignment.moves):
-            self._saving.load(self.train_state)
+            self._checkpointing.load(self.train_state)
             self._timings["loaded_step"] = self.train_state.step
         if self._group is not None:
             moved = transfer_state(self._group, self._session, self.train_state, assignment.moves, assignment.rank)
@@ -357,28 +359,28 @@ class ElasticWorker:
                 self._fresh = False
                 self._forget_step()
 
-    def _given_anew(self, assignment: EpochAssignment, before: frozenset[int]) -> tuple[int, ...]:
-        """Micro-batches of the step in flight that were another worker's; `before`: those that were ours to do."""
+    def _reassigned_to_us(self, assignment: EpochAssignment, before: frozenset[int]) -> tuple[int, ...]:
+        """Micro-batches of the step in flight that were another worker's before; `before`: those that were ours."""
         ours = (self._assignment or assignment).current[assignment.rank]
         if not self._gradients.done <= set(ours):
-            self._gradients.clear()  # another brings in a part of it, too, and a sum cannot be taken apart
+            self._gradients.clear()  # another worker contributes a part of it, too, and a sum cannot be split
         begun = before or self._gradients.done
         return tuple(each for each in ours if each not in before and each not in self._gradients.done) if begun else ()
 
-    def _to_do(self) -> frozenset[int]:
-        """What is ours of the step in flight, if there is one."""
+    def _own_micro_batches(self) -> frozenset[int]:
+        """The micro-batches of the step in flight that are assigned to this worker; none without such a step."""
         if self._assignment is None or self._phase == "idle" or self._fresh:
             return frozenset()
         return frozenset(self._assignment.current[self._assignment.rank])
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- what the launcher and the user hear ---------------------------------------------------------------------------
 
     def _enter_phase(self, phase: str) -> None:
         with self._session.lock:
             self._phase = phase
 
-    def _holding(self) -> HeldState:
-        """What we hold at this moment; called under the session's lock, also by its thread."""
+    def _held_state(self) -> HeldState:
+        """What this worker holds at this moment; called under the session's lock, also by its thread."""
         running = () if self._running is None else (self._running,)
         return HeldState(
             step=self.step,
@@ -388,29 +390,29 @@ class ElasticWorker:
             fresh=self._fresh or not self.train_state.is_complete,
         )
 
-    def _say_resumed(self, epoch: int, number: int) -> None:
+    def _report_resumed(self, epoch: int, number: int) -> None:
         if not self._resumed:
             self._resumed = True
             self._session.send(
-                "resumed", epoch=epoch, step=number, recompute_s=self._recompute_s, recomputed=list(self._again)
+                "resumed", epoch=epoch, step=number, recompute_s=self._recompute_s, recomputed=list(self._reassigned)
             )
 
     def _halt(self, halt: Halted) -> NoReturn:
-        _say(f"the job stops: {halt}")
+        _print(f"the job stops: {halt}")
         if halt.saves and not self._fresh and self.train_state.is_complete:
-            saved = self._saving.keep(self.train_state, self._say_saving)
-            _say(f"the state before step {self.step} was saved to {saved}")
-        self._session.send("leave", epoch=self._seen, step=self.step, reason=str(halt))
+            saved = self._checkpointing.save_now(self.train_state, self._report_saving)
+            _print(f"the state before step {self.step} was saved to {saved}")
+        self._session.send("leave", epoch=self._epoch, step=self.step, reason=str(halt))
         raise SystemExit(halt.code)
 
-    def _say_saving(self, why: str, path: str) -> None:
-        """How it stands with the last checkpoint; a person has to hear what keeps it from being written."""
-        if why and not self._unsaved:
-            _say(why)
-        self._unsaved = bool(why)
-        self._session.send("saving", epoch=self._seen, step=self.step, why=why, path=path)
+    def _report_saving(self, why: str, path: str) -> None:
+        """Report the last checkpoint to the launcher, and print what keeps it from being written, once."""
+        if why and not self._save_failed:
+            _print(why)
+        self._save_failed = bool(why)
+        self._session.send("saving", epoch=self._epoch, step=self.step, why=why, path=path)
 
 
-def _say(words: str) -> None:
-    """To whoever reads what the script says."""
-    print(f"eagle-eye: {words}", file=sys.stderr, flush=True)  # noqa: T201 - the script's last words
+def _print(text: str) -> None:
+    """A line on the script's stderr, for the user."""
+    print(f"eagle-eye: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the user must see it

@@ -1,7 +1,7 @@
-"""Threads for calls into torch that may last for ever: waits, constructions, destructions.
+"""`WorkerThreads`: daemon threads for calls into torch that may block for ever (wait, construct, destroy).
 
-They are daemons, so that a call that never returns does not keep the process from ending. One that is just returning
-while the interpreter goes would abort the process: at the exit they are given a moment.
+Daemons, so that a call that never returns does not keep the process from ending. A thread that returns from torch while
+the interpreter shuts down would crash the process: at exit they get DRAIN_S to finish.
 """
 
 import atexit
@@ -11,14 +11,14 @@ import queue
 import threading
 from collections.abc import Callable
 
-MOMENT_S = 1.0
+DRAIN_S = 1.0
 
 Act = Callable[[], None]
-"""What a thread is to do. It raises nothing."""
+"""What a thread runs. It must not raise."""
 
 
 class WorkerThreads:
-    """As many threads as there are calls under way; idle ones are used again."""
+    """As many threads as there are calls in flight; idle ones are used again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,10 +32,10 @@ class WorkerThreads:
             box = self._idle.pop() if self._idle else self._start()
         box.put(act)
 
-    def settle(self, patience_s: float = MOMENT_S) -> bool:
-        """Wait until nothing is under way. False if something still is."""
+    def drain(self, timeout_s: float = DRAIN_S) -> bool:
+        """Wait until no call is in flight; False if one still is after the time-out."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._busy == 0, patience_s)
+            return self._changed.wait_for(lambda: self._busy == 0, timeout_s)
 
     def _start(self) -> "queue.SimpleQueue[Act]":
         box: queue.SimpleQueue[Act] = queue.SimpleQueue()
@@ -54,12 +54,12 @@ class WorkerThreads:
 
 
 def worker_threads() -> WorkerThreads:
-    """The process's."""
+    """The threads of this process."""
     return _of(os.getpid())
 
 
 @functools.cache
 def _of(process: int) -> WorkerThreads:  # noqa: ARG001 - a forked child has none of its parent's threads
     made = WorkerThreads()
-    atexit.register(made.settle)
+    atexit.register(made.drain)
     return made

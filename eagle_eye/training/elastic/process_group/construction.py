@@ -1,4 +1,4 @@
-"""To build a group in the background, and to leave it as soon as a newer epoch makes it useless."""
+"""Construction of a process group in a background thread, given up as soon as a newer epoch makes it useless."""
 
 import threading
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from eagle_eye.training.elastic.worker_threads import worker_threads
 
 
 class Construction:
-    """One try to build a group. torch's constructors cannot be interrupted, so a thread does it.
+    """One attempt to build a group. torch's constructors cannot be interrupted, so a thread does it.
 
-    `build` returns the group; `interrupt` is called when it is given up, to get `build` unstuck if that can be done.
-    What is built all the same is closed.
+    `build` returns the group; `interrupt` is called when it is given up, to unblock `build` where that is possible.
+    A group that is built all the same is closed.
     """
 
     def __init__(self, session: EpochSession, epoch: int, build: Callable[[], Any], interrupt: Callable[[], None]) -> None:
@@ -44,13 +44,13 @@ class Construction:
     def _run(self) -> None:
         try:
             self._group = self._build()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread raises it
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
             self._error = error.with_traceback(None)
         with self._lock:
             self._over = True
             close = self._abandoned
         if close:
-            self._bury()
+            self._close_group()
         self._session.notify()
 
     def _abandon(self) -> None:
@@ -58,11 +58,11 @@ class Construction:
             self._abandoned = True
             over = self._over
         if over:
-            self._bury()
+            self._close_group()
         else:
             self._interrupt()
 
-    def _bury(self) -> None:
+    def _close_group(self) -> None:
         group, self._group = self._group, None
         if group is not None:
             group.close()

@@ -1,9 +1,9 @@
-"""A group over gloo, which is ended by cutting its sockets: gloo's own abort() does nothing.
+"""`GlooGroup`: a process group over gloo, aborted by shutting down its sockets, because gloo's own abort() does nothing.
 
-Which sockets are the group's is told by their addresses alone. Each peer writes the address it listens on to the
+Which sockets are the group's is known from their addresses only. Each peer writes the address it listens on to the
 store, as the bytes of a sockaddr; a TCP socket one of whose ends is such an address is the group's, accepted by us
-or connected to a peer. So no socket of another thread is taken for one, however many are opened meanwhile. What
-listens is left alone: gloo ends the process when its listener fails.
+or connected to a peer. So no socket of another thread is mistaken for one, however many are opened meanwhile.
+Listening sockets are not touched: gloo ends the process when its listener fails.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from .construction import Construction
 from .torch_group import LONGEST, TorchGroup
 
 TIMEOUT_S = 20.0
-"""To build a group. A peer that dies meanwhile is no reason to wait that long: its death makes a newer epoch."""
+"""Seconds to build a group. A peer that dies meanwhile ends the wait earlier: its death starts a newer epoch."""
 
 
 class GlooGroup(TorchGroup):
@@ -41,7 +41,7 @@ class GlooGroup(TorchGroup):
 
 
 def form(session: EpochSession, assignment: EpochAssignment, timeout_s: float = TIMEOUT_S) -> GlooGroup:
-    """Meet the other workers of the epoch. Raises Fenced, Broken."""
+    """Form the group with the other workers of the epoch. Raises Fenced, Broken."""
     store = SessionStore(session, assignment.epoch, timeout_s, siblings=assignment.world)
 
     def build() -> GlooGroup:
@@ -60,7 +60,7 @@ def form(session: EpochSession, assignment: EpochAssignment, timeout_s: float = 
 def sockets_of(written: list[bytes]) -> list[socket.socket]:
     """Duplicates of this process's TCP connections with an end whose address occurs in `written`.
 
-    Duplicates, because a number may belong to another file by the time it is used.
+    Duplicates, because a file descriptor may belong to another file by the time it is used.
     """
     known = b"\0".join(written)
     found = (_duplicate(number) for number in _one_number_each())
@@ -68,7 +68,7 @@ def sockets_of(written: list[bytes]) -> list[socket.socket]:
 
 
 def shut_down(sockets: list[socket.socket], how: int = socket.SHUT_RD) -> None:
-    """Shut the connections down and forget them: what is stuck on either end fails within milliseconds.
+    """Shut down the connections: operations that are blocked on either end fail within milliseconds.
 
     For reading only: gloo then closes them itself, whereas a write that fails in the thread that sends is what it
     loses (TorchGroup.finish).

@@ -1,8 +1,8 @@
-"""A group over NCCL, which is ended by `abort()`: the slot that gloo's cut has.
+"""`NcclGroup`: a process group over NCCL, aborted by NCCL's own `abort()`.
 
 An operation of NCCL is queued on a stream and its `wait()` returns at once, so that a failure would show nowhere.
 Here `wait` lasts until the stream has got there; after an abort NCCL's kernels end, the stream goes on, and what it
-leaves behind is told as Broken. torch's own watchdog would end the process: it is told not to. Communicators are
+leaves behind is raised as Broken. torch's own watchdog would end the process: it is switched off. Communicators are
 made non-blocking, so that the abort of one that hangs in its construction returns.
 
 Written against torch 2.13; nothing here has met a GPU yet.
@@ -22,7 +22,7 @@ from .construction import Construction
 from .torch_group import LONGEST, TorchGroup
 
 TIMEOUT_S = 60.0
-"""To build a communicator."""
+"""Seconds to build a communicator."""
 
 _SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # else the watchdog ends the process after an abort (distributed_c10d)
@@ -33,7 +33,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CudaRuntime:
-    """What is used of torch and CUDA."""
+    """What NcclGroup uses of torch and CUDA; a fake in tests."""
 
     process_group: Any
     """torch.distributed.ProcessGroupNCCL."""
@@ -46,7 +46,7 @@ class CudaRuntime:
 
 
 def cuda_runtime() -> CudaRuntime:
-    """That of the current process and its current GPU. Raises ConfigError where there is no NCCL, or too old a torch."""
+    """The runtime of the current process and its current GPU. Raises ConfigError where there is no NCCL, or too old a torch."""
     import torch
     from torch import distributed
 
@@ -92,7 +92,7 @@ class NcclGroup(TorchGroup):
 def form(
     session: EpochSession, assignment: EpochAssignment, timeout_s: float = TIMEOUT_S, cuda_runtime: Callable[[], CudaRuntime] = cuda_runtime
 ) -> NcclGroup:
-    """Meet the other workers of the epoch. Raises Fenced, Broken, ConfigError."""
+    """Form the group with the other workers of the epoch. Raises Fenced, Broken, ConfigError."""
     known = cuda_runtime()
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

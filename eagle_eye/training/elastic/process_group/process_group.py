@@ -1,7 +1,7 @@
-"""One epoch's connection between its workers, and how it comes to be.
+"""`ProcessGroup`: the connection between the workers of one epoch, and `form`, which makes one.
 
-A group is made for one epoch and never repaired: when a worker is lost, the session's thread cuts it (every
-operation in flight raises Broken within milliseconds) and the next epoch forms another. torch's own ways to end one
+A group is made for one epoch and never repaired: when a worker is lost, the session's thread aborts it (every
+operation in flight raises Broken within milliseconds) and the next epoch forms another. torch's own ways to abort one
 do not suffice: gloo's abort() leaves a stuck operation running until its time-out.
 """
 
@@ -18,14 +18,14 @@ __all__ = ["BACKENDS", "Broken", "Fenced", "ProcessGroup", "Work", "form"]
 
 
 class Work(Protocol):
-    """An operation that is under way."""
+    """An operation that is in flight."""
 
     def wait(self) -> None:
-        """Until it is done. Raises Broken; what it was to write into is then half written and worth nothing."""
+        """Until it is done. Raises Broken; the content of its output is then undefined."""
 
 
 class ProcessGroup(Protocol):
-    """The workers of one epoch. Each operation raises Broken once a peer is gone or the group was cut."""
+    """The workers of one epoch. Each operation raises Broken once a peer is gone or the group was aborted."""
 
     @property
     def epoch(self) -> int: ...
@@ -38,7 +38,7 @@ class ProcessGroup(Protocol):
 
     @property
     def device(self) -> str:
-        """Where tensors lie that are made for its operations: cpu, cuda:0."""
+        """Device of the tensors for its operations: cpu, cuda:0."""
 
     def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> Work:
         """Sum of `tensor` over all ranks, in place; with `wait` it is there on return."""
@@ -56,34 +56,34 @@ class ProcessGroup(Protocol):
         """Receive from a rank into `tensor`, which has the shape and type of what was sent."""
 
     def abort(self) -> None:
-        """End it: all that is pending raises Broken. From any thread, any number of times, in milliseconds."""
+        """End it: all pending operations raise Broken. From any thread, any number of times, in milliseconds."""
 
     def close(self) -> None:
-        """Cut it and let go of what it holds, in the background."""
+        """Abort it and free what it holds, in the background."""
 
 
-class Done:
-    """An operation that is over already."""
+class CompletedWork:
+    """The Work of an operation that is done already."""
 
     def wait(self) -> None:
-        """At once."""
+        """Return at once."""
 
 
 class SingleProcessGroup:
-    """A ProcessGroup of world 1."""
+    """A ProcessGroup of one worker, which needs no torch.distributed."""
 
     rank = 0
     world = 1
     device = "cpu"
-    """Of what is agreed on; sums stay where they are."""
+    """Of the tensors that workers agree on; gradients stay on their own device."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._aborted = False
 
-    def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> Done:  # noqa: ARG002 - the sum of one is itself
+    def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> CompletedWork:  # noqa: ARG002 - the sum of one is itself
         self._check()
-        return Done()
+        return CompletedWork()
 
     def all_gather(self, outputs: "list[Tensor]", tensor: "Tensor") -> None:
         self._check()
@@ -92,10 +92,10 @@ class SingleProcessGroup:
     def broadcast(self, tensor: "Tensor", root: int) -> None:  # noqa: ARG002 - it is the root's already
         self._check()
 
-    def send(self, tensor: "Tensor", to: int, tag: int) -> Done:  # noqa: ARG002 - a ProcessGroup's words
+    def send(self, tensor: "Tensor", to: int, tag: int) -> CompletedWork:  # noqa: ARG002 - the signature of ProcessGroup
         raise ValueError(f"a group of one has no rank {to} to send to")
 
-    def receive(self, tensor: "Tensor", frm: int, tag: int) -> Done:  # noqa: ARG002 - a ProcessGroup's words
+    def receive(self, tensor: "Tensor", frm: int, tag: int) -> CompletedWork:  # noqa: ARG002 - the signature of ProcessGroup
         raise ValueError(f"a group of one has no rank {frm} to receive from")
 
     def abort(self) -> None:
@@ -128,10 +128,11 @@ BACKENDS: dict[str, Builder] = {"gloo": _gloo, "nccl": _nccl}
 
 
 def form(session: EpochSession, assignment: EpochAssignment, backend: str = "gloo") -> ProcessGroup:
-    """Meet the other workers of the epoch. A group of one needs nobody, and no torch.distributed.
+    """Form the group with the other workers of the epoch.
 
     Raises Fenced as soon as a newer epoch is being formed, even while the construction hangs, and Broken when a peer
-    cannot be reached. What was begun is taken apart in the background. Use the group at once: `session.use_group(group)`.
+    cannot be reached. What was begun is destroyed in the background. The caller passes the group to
+    `session.use_group` at once, so that a fence can abort it.
     """
     if backend not in BACKENDS:
         raise ValueError(f"no backend {backend!r}: one of {', '.join(BACKENDS)}")

@@ -1,4 +1,4 @@
-"""A ProcessGroup over one of torch's backends. gloo and NCCL differ in how an operation ends, not in how it is asked for."""
+"""A ProcessGroup over one of torch's backends. gloo and NCCL differ in how an operation ends, not in how it is issued."""
 
 import threading
 from collections.abc import Callable
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST = timedelta(minutes=30)
-"""Of one operation. It is no detector: a hang is noticed outside, and ended by a cut."""
+"""Time-out of one operation. It is no detector: the launcher notices a hang, and the group is aborted."""
 
 GRACE_S = 0.05
-"""After a cut, how long an operation may take to end by itself before it is left behind."""
+"""Seconds after an abort in which an operation may end by itself before its thread is abandoned."""
 
 
 class _Wait:
-    """Somebody waits for an operation in the background."""
+    """Waits for an operation in a background thread."""
 
     def __init__(self, complete: Callable[[], None], over: threading.Condition) -> None:
         self._complete = complete
@@ -32,7 +32,7 @@ class _Wait:
     def run(self) -> None:
         try:
             self._complete()
-        except Exception as error:  # noqa: BLE001 - raised by whoever waits
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
             self.error = error.with_traceback(None)  # it would keep tensors and the group alive
         with self._condition:
             self.over = True
@@ -48,7 +48,7 @@ class TorchWork:
         self._tensors = tensors
 
     def wait(self) -> None:
-        """Until it is done. Raises Broken, if anything went wrong and after a cut."""
+        """Until it is done. Raises Broken if anything went wrong, and after an abort."""
         self._group.finish(self._issued)
 
 
@@ -61,7 +61,7 @@ class TorchGroup:
         self.world = world
         self.device = device
         self._backend: list[Any] = [backend]
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._aborted = False
 
     def all_reduce(self, tensor: "Tensor", *, wait: bool = True) -> TorchWork:
@@ -88,28 +88,28 @@ class TorchGroup:
         return self._issue([tensor], lambda backend: backend.recv([tensor], frm, tag))
 
     def abort(self) -> None:
-        with self._news:
+        with self._changed:
             if self._aborted:
                 return
             self._aborted = True
             self._end()
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def close(self) -> None:
         self.abort()
-        worker_threads().run(self._backend.clear)  # to destroy it lasts as long as an operation that hangs in it
+        worker_threads().run(self._backend.clear)  # destroying it takes as long as an operation that hangs in it
 
     def finish(self, issued: Any) -> None:
         """Wait for an operation. Raises Broken.
 
         Not in torch itself: gloo loses the end of a send whose connection breaks while it is begun, and would wait
-        for it until its time-out, cut or not.
+        for it until its time-out, aborted or not.
         """
-        wait = _Wait(lambda: self._complete(issued), self._news)
+        wait = _Wait(lambda: self._complete(issued), self._changed)
         worker_threads().run(wait.run)
-        with self._news:
-            self._news.wait_for(lambda: wait.over or self._aborted)
-            self._news.wait_for(lambda: wait.over, GRACE_S)
+        with self._changed:
+            self._changed.wait_for(lambda: wait.over or self._aborted)
+            self._changed.wait_for(lambda: wait.over, GRACE_S)
         self._check()
         if wait.error is not None:
             raise self._broken(wait.error)

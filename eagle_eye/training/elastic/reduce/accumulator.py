@@ -1,4 +1,4 @@
-"""`fast`: gradients of finished micro-batches as one running sum."""
+"""`Accumulator` for the reduction "fast": gradients of finished micro-batches as one running sum."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ class Accumulator(Gradients):
     all gradients of parameters of a lower precision.
 
     A micro-batch that was begun and not finished leaves the sum as it was if it failed before its backward had added
-    anything. Else the sum is torn, and with it go all of the step's finished micro-batches of this worker.
+    anything. Otherwise the sum is lost, and with it all finished micro-batches of this worker in the step.
     """
 
     def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -27,12 +27,12 @@ class Accumulator(Gradients):
         self._views = self.vector.views(self.sum)
         self._direct = all(parameter.dtype == torch.float32 for parameter in parameters)
         self._stale = True
-        """Nothing in the sum counts."""
-        self._old: set[int] = set()
-        """Parameters whose part of the sum is to be written over by the micro-batch that was begun."""
+        """The sum holds values of an older step, to be overwritten."""
+        self._to_overwrite: set[int] = set()
+        """Parameters whose part of the sum the micro-batch that was begun overwrites."""
         self._version = 0
         for number, parameter in enumerate(parameters):
-            parameter.register_post_accumulate_grad_hook(self._arrived(number))
+            parameter.register_post_accumulate_grad_hook(self._on_gradient(number))
 
     @property
     def copies(self) -> int:
@@ -46,47 +46,47 @@ class Accumulator(Gradients):
 
     def _attach(self) -> None:
         self._version = self.sum._version
-        self._old = set(range(len(self._views))) if self._stale else set()
+        self._to_overwrite = set(range(len(self._views))) if self._stale else set()
         for number, parameter in enumerate(self.parameters):
-            parameter.grad = self._wanted(number)
+            parameter.grad = self._expected_grad(number)
 
-    def _wanted(self, number: int) -> Tensor | None:
-        """What a parameter's `.grad` is as long as nobody but autograd touches it."""
-        return self._views[number] if self._direct and number not in self._old else None
+    def _expected_grad(self, number: int) -> Tensor | None:
+        """What a parameter's `.grad` is as long as only autograd writes to it."""
+        return self._views[number] if self._direct and number not in self._to_overwrite else None
 
-    def _arrived(self, number: int) -> Callable[[Tensor], None]:
+    def _on_gradient(self, number: int) -> Callable[[Tensor], None]:
         """What to call when autograd has a gradient; where it has added it to the sum by itself, nothing is left to do."""
         view = self._views[number]
 
         def arrived(parameter: Tensor) -> None:
-            if number in self._old:
-                self._old.discard(number)
+            if number in self._to_overwrite:
+                self._to_overwrite.discard(number)
                 view.copy_(parameter.grad)
             elif self._direct:
                 return
             else:
                 view.add_(parameter.grad)
-            parameter.grad = self._wanted(number)
+            parameter.grad = self._expected_grad(number)
 
         return arrived
 
-    def _keep(self, micro_batch: int, loss: float, tokens: int) -> None:
-        if any(parameter.grad is not self._wanted(number) for number, parameter in enumerate(self.parameters)):
-            self._lose()
+    def _accumulate(self, micro_batch: int, loss: float, tokens: int) -> None:
+        if any(parameter.grad is not self._expected_grad(number) for number, parameter in enumerate(self.parameters)):
+            self._discard()
             raise ValueError("a parameter's .grad was replaced during a micro-batch: leave gradients to the elastic worker")
         if self._stale:
             self.sum[: self.vector.head].zero_()
-            for number in self._old:  # the micro-batch had no use for them
+            for number in self._to_overwrite:  # the micro-batch had no use for them
                 self._views[number].zero_()
             self._stale = False
-        self.vector.enter(self.sum, micro_batch, loss, tokens)
+        self.vector.write_stats(self.sum, micro_batch, loss, tokens)
 
-    def _forget_begun(self) -> None:
+    def _drop_begun(self) -> None:
         if self.sum._version != self._version:
-            self._lose()
+            self._discard()
 
     def _release(self) -> None:
         self._stale = True
 
-    def _lose(self) -> None:
+    def _discard(self) -> None:
         self.done, self._stale = frozenset(), True

@@ -1,10 +1,10 @@
-"""The reduction whose bits do not depend on who takes part: the fixed tree over micro-batches, finished in slices.
+"""`ExactReduction`: the same bits for any number of workers, from the fixed summation tree over micro-batches.
 
-Each segment of the vector is cut into one slice per member. Everybody sends, of each of its node sums, the slices to
-their owners; an owner finishes the tree for its slice, divides by the number of micro-batches and sends the result to
-all. While one segment's tree is finished the next one's slices are on their way.
+Each segment of the vector is divided into one slice per worker. Every worker sends, of each of its tree-node sums, the
+slices to their owners (reduce-scatter); an owner finishes the tree for its slice, divides by the number of micro-batches
+and sends the result to all (all-gather). While one segment's tree is finished the slices of the next one are in flight.
 
-With one node a member (aligned shares) as much is sent as in a ring all-reduce, 2 (n - 1) / n of the vector each.
+With one tree node per worker (aligned shares) as much is sent as in a ring all-reduce, 2 (n - 1) / n of the vector each.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +30,8 @@ class ExactReduction:
     """Same bits for any number of workers, any assignment of micro-batches, any history of losses and joins."""
 
     @contextmanager
-    def overlap(self, group: "ProcessGroup", gradients: TreeAccumulator) -> Iterator[None]:  # noqa: ARG002 - a Reduction's words
-        """Around the worker's last micro-batch: nothing can be reduced ahead of its end here."""
+    def overlap(self, group: "ProcessGroup", gradients: TreeAccumulator) -> Iterator[None]:  # noqa: ARG002 - the signature of Reduction
+        """Context of the worker's last micro-batch: this reduction starts only after it."""
         yield
 
     def reduce(
@@ -39,8 +39,8 @@ class ExactReduction:
     ) -> None:
         """Fill `reduced` with the segments of the mean over all micro-batches, each once it is whole.
 
-        `current`: the micro-batches that each rank brings in. The kept sums are only read. Raises Broken, and has
-        cut the group then: nothing of what is kept goes out under this epoch any more, even if it changes.
+        `current`: the micro-batches that each rank contributes. The accumulated sums are only read. Raises Broken after
+        it has aborted the group, so that nothing is sent in this epoch any more, even if the sums change.
         """
         gradients.require(current[group.rank])
         nodes = [nodes_of(each, gradients.total) for each in current]
@@ -60,7 +60,7 @@ class ExactReduction:
 
 @dataclass(slots=True)
 class _Segment:
-    """One segment on its way. `arriving`: by rank, a row per node of that rank."""
+    """One segment in flight. `arriving`: by rank, a row per tree node of that rank."""
 
     index: int
     arriving: dict[int, list[Tensor]]
@@ -69,7 +69,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A sum over some nodes; `ours` to write to, or kept."""
+    """A sum over some tree nodes. `ours`: it may be overwritten."""
 
     tensor: Tensor
     ours: bool
@@ -101,14 +101,14 @@ class _Exchange:
             yield self._complete(segment)
 
     def _scatter(self, index: int) -> _Segment:
-        """Everybody's nodes of our slice come in, our nodes of their slices go out."""
+        """Start to receive the other workers' sums of our slice, and to send our sums of their slices."""
         segment = _Segment(index, self._rows(index))
         for peer in self._others:
             self._swap(segment, peer, 2 * index, self._outgoing(index, peer), segment.arriving[peer])
         return segment
 
     def _gather(self, segment: _Segment) -> _Segment:
-        """Finish the tree of our slice; it goes out, the others' come in."""
+        """Finish the tree of our slice; start to send it, and to receive the other slices."""
         _wait(segment.works)
         segment.works.clear()
         ours = self._slice(segment.index, self._group.rank)
@@ -136,11 +136,11 @@ class _Exchange:
                 segment.works.append(start(tensor, peer, tag))
 
     def _outgoing(self, index: int, peer: int) -> list[Tensor]:
-        """Our nodes of a peer's slice, from where they lie."""
+        """Our sums of a peer's slice, without a copy."""
         return [self._sums[node][self._slice(index, peer)] for node in self._nodes[self._group.rank]]
 
     def _rows(self, index: int) -> dict[int, list[Tensor]]:
-        """Room for what arrives for our slice: by rank, one row per node."""
+        """Memory for what arrives for our slice: by rank, one row per tree node."""
         span = self._slice(index, self._group.rank)
         length = span.stop - span.start
         counts = [len(self._nodes[peer]) for peer in self._others]
@@ -148,7 +148,7 @@ class _Exchange:
         return {peer: list(islice(rows, count)) for peer, count in zip(self._others, counts, strict=True)}
 
     def _room_for(self, index: int, elements: int) -> Tensor:
-        """In turns in one part of the vector that was lent, if that suffices."""
+        """A part of the vector that was lent, used in turns, if it is large enough."""
         part = 0 if self._room is None else self._room.numel() // _AHEAD
         if self._room is None or elements > part:
             return torch.empty(elements, dtype=self.output.dtype, device=self.output.device)
@@ -162,14 +162,14 @@ class _Exchange:
         return terms
 
     def _slice(self, index: int, rank: int) -> slice:
-        """A member's part of a segment, as places in the vector."""
+        """A worker's part of a segment, as positions in the vector."""
         segment = self._segments[index]
         part = slices(segment.stop - segment.start, self._group.world)[rank]
         return slice(segment.start + part.start, segment.start + part.stop)
 
 
 def _add(left: _Term, right: _Term) -> _Term:
-    """In place where the place is ours. Addition commutes bit by bit."""
+    """In place where a term may be overwritten. Addition commutes bit by bit."""
     if left.ours:
         return _Term(left.tensor.add_(right.tensor), True)
     if right.ours:
@@ -183,7 +183,7 @@ def _wait(works: "Iterable[Work]") -> None:
 
 
 def _check(nodes: Sequence[Sequence[TreeNode]], total: int) -> None:
-    """Raises ValueError unless every micro-batch is brought in once."""
-    brought = sorted(each for of_rank in nodes for node in of_rank for each in range(*node))
-    if brought != list(range(total)):
-        raise ValueError(f"the members bring in the micro-batches {brought}, not each of 0 to {total - 1} once")
+    """Raises ValueError unless every micro-batch is contributed once."""
+    contributed = sorted(each for of_rank in nodes for node in of_rank for each in range(*node))
+    if contributed != list(range(total)):
+        raise ValueError(f"the workers contribute the micro-batches {contributed}, not each of 0 to {total - 1} once")

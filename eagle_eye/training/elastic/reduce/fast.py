@@ -1,4 +1,4 @@
-"""The reduction for speed: all-reduces of copies, segment by segment, while the last backward still runs.
+"""`FastReduction`: all-reduces of copies, segment by segment, while the last backward still runs.
 
 Segments go from the last to the first, as a backward fills them, and in the same order on every worker. One is sent
 once all parameters in it have their gradients; what is not sent when the backward ends is sent then.
@@ -20,36 +20,36 @@ class FastReduction:
     """Equal to the sum in any other order within float tolerance."""
 
     def __init__(self) -> None:
-        self._flight: _Flight | None = None
+        self._in_flight: _InFlight | None = None
 
     @contextmanager
     def overlap(self, group: "ProcessGroup", gradients: Accumulator) -> Iterator[None]:
-        """Around begin, run and finish of the worker's last micro-batch: reduce what its backward has done with.
+        """Context of begin, run and finish of the worker's last micro-batch: reduces what its backward has finished.
 
-        Nothing is raised here on behalf of the group: `reduce` does.
+        Errors of the group are not raised here, but by `reduce`.
         """
-        flight = _Flight(group, gradients)
+        flight = _InFlight(group, gradients)
         with ExitStack() as hooks:
             for number, parameter in enumerate(gradients.parameters):
-                hooks.enter_context(_hook(parameter, flight.arrived(number)))
+                hooks.enter_context(_hook(parameter, flight.on_gradient(number)))
             yield
-        self._flight = flight
+        self._in_flight = flight
 
     def reduce(
         self, group: "ProcessGroup", gradients: Accumulator, current: Sequence[Sequence[int]], reduced: list[Tensor | None]
     ) -> None:
         """Fill `reduced` with the segments of the mean over all micro-batches, each once it is whole.
 
-        `current`: the micro-batches that each rank brings in. The running sum is only read. Raises Broken, and has
-        cut the group then.
+        `current`: the micro-batches that each rank contributes. The running sum is only read. Raises Broken after it
+        has aborted the group.
         """
-        flight, self._flight = self._flight, None
+        flight, self._in_flight = self._in_flight, None
         gradients.require(current[group.rank])
         if flight is None or flight.group is not group:
-            flight = _Flight(group, gradients)
+            flight = _InFlight(group, gradients)
         reduced[:] = [None] * len(gradients.segments)
         try:
-            for index in flight.land():
+            for index in flight.complete():
                 reduced[index] = flight.output[gradients.segments[index]]
         except BaseException:
             group.abort()
@@ -57,7 +57,7 @@ class FastReduction:
         gradients.close_output()
 
 
-class _Flight:
+class _InFlight:
     """The all-reduces of one step."""
 
     def __init__(self, group: "ProcessGroup", gradients: Accumulator) -> None:
@@ -68,19 +68,19 @@ class _Flight:
         self._missing = [_parameters_in(gradients, segment) for segment in gradients.segments]
         self._error: BaseException | None = None
 
-    def arrived(self, number: int) -> Callable[[Tensor], None]:
+    def on_gradient(self, number: int) -> Callable[[Tensor], None]:
         """What to call when autograd has added a parameter's gradient. It never raises."""
         segments = [index for index, missing in enumerate(self._missing) if number in missing]
 
         def arrived(_: Tensor) -> None:
             try:
                 self._arrived(number, segments)
-            except BaseException as error:  # noqa: BLE001 - autograd must come to its end; `land` raises it
+            except BaseException as error:  # noqa: BLE001 - autograd must not be interrupted; `complete` raises it
                 self._error = error
 
         return arrived
 
-    def land(self) -> Iterator[int]:
+    def complete(self) -> Iterator[int]:
         """Send what was not sent; the numbers of the segments, each when it is whole."""
         while self._error is None and self._next >= 0:
             self._send()
@@ -102,7 +102,7 @@ class _Flight:
             self._send()
 
     def _is_ready(self, index: int) -> bool:
-        """Loss and tokens of the micro-batch, in the vector's head, come after its backward."""
+        """Loss and tokens of the micro-batch, in the head of the vector, are known only after its backward."""
         gradients = self._gradients
         return index >= 0 and not self._missing[index] and gradients.segments[index].start >= gradients.vector.head
 

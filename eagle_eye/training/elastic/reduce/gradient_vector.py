@@ -1,12 +1,12 @@
 """A step's gradients as one flat fp32 vector, the same on every worker.
 
-    0                 loss of each micro-batch: whoever computed it fills the slot, all others hold zero there,
+    0                 loss of each micro-batch: its worker fills the slot, all others hold zero there,
     total             tokens of each, likewise: in a sum over workers every slot is one number plus zeros, hence exact
     (zeros up to a multiple of 64)
     head              gradients of the parameters, in the order given
 
-The losses travel with the gradients so that whoever holds the sum knows the step's loss, also when the worker that
-computed a part of it has died since. The vector is cut into segments of equal length, at most 8 MiB, that depend on
+The losses are in the vector so that every worker that holds the sum knows the step's loss, also when a worker that
+computed a part of it has died since. The vector is divided into segments of equal length, at most 8 MiB, that depend on
 the model alone.
 """
 
@@ -22,12 +22,12 @@ from eagle_eye.training.elastic.train_state import huge_pages
 
 SEGMENT_BYTES = 8 << 20
 _ALIGNED = 64
-"""Elements: parts of the vector begin at multiples of it, which suits caches and vector units."""
+"""Elements: parts of the vector begin at multiples of it, for caches and vector units."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchStats:
-    """What a step's micro-batches say of themselves."""
+    """Loss and tokens of each micro-batch of a step."""
 
     losses: tuple[float, ...]
     """By micro-batch, as their fp32 values."""
@@ -48,7 +48,7 @@ class MicroBatchStats:
 
 
 class GradientVector:
-    """Where each parameter's gradient lies."""
+    """The layout of the vector: the position of each parameter's gradient, and the segments."""
 
     def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.total = total
@@ -69,7 +69,7 @@ class GradientVector:
     def new(self) -> Tensor:
         """A vector of zeros, shape (size,)."""
         made = torch.empty(self.size, dtype=torch.float32, device=self._device)
-        huge_pages.expect(made)  # a five-hundredth of the page faults
+        huge_pages.advise(made)  # one page fault in place of 512
         return made.zero_()
 
     def views(self, flat: Tensor) -> list[Tensor]:
@@ -79,20 +79,20 @@ class GradientVector:
     def mean(self, total: Tensor, into: Tensor, first: int) -> None:
         """Put a part of the mean over all micro-batches into `into`, given the same part of the sum.
 
-        `first` is the place of its first element in the vector. What stands in the head is no mean and stays as it is.
+        `first`: position of its first element in the vector. The head holds no means and is copied as it is.
         """
         head = min(max(0, self.head - first), total.numel())
         if head:
             into[:head].copy_(total[:head])
         torch.div(total[head:], self.total, out=into[head:])
 
-    def enter(self, flat: Tensor, micro_batch: int, loss: float, tokens: int) -> None:
-        """Fill in a micro-batch's slots."""
+    def write_stats(self, flat: Tensor, micro_batch: int, loss: float, tokens: int) -> None:
+        """Write loss and tokens of a micro-batch into its slots."""
         flat[micro_batch] = loss
         flat[self.total + micro_batch] = tokens
 
     def stats(self, flat: Tensor) -> MicroBatchStats:
-        """What the slots of a whole sum say."""
+        """Read the slots of a complete sum."""
         numbers: list[Any] = flat[: 2 * self.total].tolist()
         return MicroBatchStats(tuple(numbers[: self.total]), tuple(map(int, numbers[self.total :])))
 

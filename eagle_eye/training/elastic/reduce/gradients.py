@@ -1,12 +1,11 @@
-"""The gradients of the micro-batches that a worker has finished in this step.
+"""`Gradients`: what a worker has accumulated of the micro-batches that it finished in this step.
 
     gradients.begin(micro_batch)
     loss, tokens = trained.run(step, micro_batch)      # forward and backward
     gradients.finish(micro_batch, loss, tokens)
 
-They stay until the step is committed: a lost peer, a broken reduction, a new epoch take nothing of them away. A
-reduction reads them and writes the mean over all micro-batches to another place. A `begin` without a `finish` counts
-for nothing.
+They are kept until the step is committed: also when a peer is lost, a reduction breaks or a new epoch starts. A reduction
+reads them and writes the mean over all micro-batches to an output vector. A `begin` without a `finish` has no effect.
 """
 
 import abc
@@ -19,7 +18,7 @@ from .gradient_vector import SEGMENT_BYTES, GradientVector, MicroBatchStats
 
 
 class Gradients(abc.ABC):
-    """What the worker has computed in this step; `TreeAccumulator` and `Accumulator` differ in what they keep of it."""
+    """What the worker has computed in this step; `TreeAccumulator` (exact) and `Accumulator` (fast) keep it differently."""
 
     def __init__(self, parameters: Sequence[Tensor], total: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         if total < 1:
@@ -51,21 +50,21 @@ class Gradients(abc.ABC):
         self._begun = micro_batch
 
     def finish(self, micro_batch: int, loss: float, tokens: int) -> None:
-        """Its gradients are there: keep them, with its mean loss and the number of its tokens."""
+        """Accumulate the gradients of a micro-batch, with its mean loss and number of tokens."""
         if self._begun != micro_batch:
             raise ValueError(f"micro-batch {micro_batch} is not the one that was begun ({self._begun})")
-        self._keep(micro_batch, loss, tokens)
+        self._accumulate(micro_batch, loss, tokens)
         self._begun = None
         self.done |= {micro_batch}
 
     def abandon(self) -> None:
-        """Forget the micro-batch that was begun and not finished, if there is one."""
+        """Drop the micro-batch that was begun and not finished, if there is one."""
         if self._begun is not None:
             self._begun = None
-            self._forget_begun()
+            self._drop_begun()
 
     def clear(self) -> None:
-        """The step was committed, or belongs to the past: begin the next with nothing. Reduced segments stay."""
+        """Drop everything: the step was committed, or will not be. Reduced segments are kept."""
         self.abandon()
         self.done = frozenset()
         self._release()
@@ -74,12 +73,12 @@ class Gradients(abc.ABC):
         """Raises ValueError unless exactly these are finished."""
         self.abandon()
         if self.done != frozenset(micro_batches):
-            raise ValueError(f"finished are the micro-batches {sorted(self.done)}, to be reduced are {sorted(micro_batches)}")
+            raise ValueError(f"the finished micro-batches are {sorted(self.done)}, those to reduce are {sorted(micro_batches)}")
 
     def open_output(self) -> Tensor:
         """The vector that a reduction writes into; what the last one wrote is overwritten.
 
-        After one that broke it is another one: a receive that was given up may still write into the old.
+        After a reduction that broke it is a new one: an abandoned receive may still write into the old.
         """
         if self._output is None or self._output_is_torn:
             self._output = self.vector.new()
@@ -87,13 +86,13 @@ class Gradients(abc.ABC):
         return self._output
 
     def close_output(self) -> None:
-        """Nothing writes into it any more."""
+        """The reduction is complete: nothing writes into the vector any more."""
         self._output_is_torn = False
 
     def mean_gradient(self, reduced: Sequence[Tensor | None]) -> tuple[Tensor, MicroBatchStats]:
-        """The mean gradient of the step, flat in the order of the parameters, and what its micro-batches say of themselves.
+        """The mean gradient of the step, flat in the order of the parameters, and loss and tokens of its micro-batches.
 
-        `reduced` holds all segments. The gradient lies where it was reduced to: whoever scales it scales `reduced`.
+        `reduced` holds all segments. The gradient shares memory with `reduced`: scaling it scales both.
         """
         missing = [index for index, segment in enumerate(reduced) if segment is None]
         if missing or len(reduced) != len(self.segments):
@@ -114,10 +113,10 @@ class Gradients(abc.ABC):
         """Make the parameters ready for a backward."""
 
     @abc.abstractmethod
-    def _keep(self, micro_batch: int, loss: float, tokens: int) -> None: ...
+    def _accumulate(self, micro_batch: int, loss: float, tokens: int) -> None: ...
 
     @abc.abstractmethod
-    def _forget_begun(self) -> None: ...
+    def _drop_begun(self) -> None: ...
 
     @abc.abstractmethod
     def _release(self) -> None: ...
@@ -128,7 +127,7 @@ class Gradients(abc.ABC):
 
 
 def detach(parameters: Sequence[Tensor]) -> None:
-    """Take their gradients away."""
+    """Set their `.grad` to None."""
     for parameter in parameters:
         parameter.grad = None
 
@@ -136,23 +135,23 @@ def detach(parameters: Sequence[Tensor]) -> None:
 def add(views: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
     """Add the parameters' gradients, whatever their precision; one that has none adds zeros.
 
-    Those zeros are really added: they turn a negative zero into a positive one, wherever the sum is taken.
+    Those zeros are really added: they turn a negative zero into a positive one, on every worker alike.
     """
     with torch.no_grad():
-        there = [(view, parameter.grad) for view, parameter in zip(views, parameters, strict=True) if parameter.grad is not None]
-        if there:
-            torch._foreach_add_([view for view, _ in there], [gradient for _, gradient in there])
+        with_gradient = [(view, parameter.grad) for view, parameter in zip(views, parameters, strict=True) if parameter.grad is not None]
+        if with_gradient:
+            torch._foreach_add_([view for view, _ in with_gradient], [gradient for _, gradient in with_gradient])
         for view, parameter in zip(views, parameters, strict=True):
             if parameter.grad is None:
                 view.add_(0.0)
 
 
 def store(views: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
-    """Put the parameters' gradients in the place of what was there; one that has none is zero."""
+    """Overwrite with the parameters' gradients; one that has none is zero."""
     with torch.no_grad():
-        there = [(view, parameter.grad) for view, parameter in zip(views, parameters, strict=True) if parameter.grad is not None]
-        if there:
-            torch._foreach_copy_([view for view, _ in there], [gradient for _, gradient in there])
+        with_gradient = [(view, parameter.grad) for view, parameter in zip(views, parameters, strict=True) if parameter.grad is not None]
+        if with_gradient:
+            torch._foreach_copy_([view for view, _ in with_gradient], [gradient for _, gradient in with_gradient])
         for view, parameter in zip(views, parameters, strict=True):
             if parameter.grad is None:
                 view.zero_()

@@ -1,4 +1,4 @@
-"""The two ways to reduce: what a worker keeps of its micro-batches, and how the members' add up."""
+"""`Reduction`, and the choice between its two implementations, "exact" and "fast", each with its accumulator."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,16 +21,16 @@ NAMES = ("exact", "fast")
 
 
 class Reduction(Protocol):
-    """Makes the mean over all micro-batches out of what the members keep."""
+    """Computes the mean gradient over all micro-batches from what the workers have accumulated."""
 
     def overlap(self, group: "ProcessGroup", gradients: Any) -> AbstractContextManager[None]:
-        """Around begin, run and finish of the worker's last micro-batch of the step; `reduce` must follow."""
+        """Context of begin, run and finish of the worker's last micro-batch of the step; `reduce` must follow."""
 
     def reduce(self, group: "ProcessGroup", gradients: Any, current: Sequence[Sequence[int]], reduced: list[Tensor | None]) -> None:
         """Fill `reduced`, one entry per segment, each set once it is whole.
 
-        `current`: the micro-batches that each rank brings in. What is kept is only read. Raises Broken, and has cut
-        the group then.
+        `current`: the micro-batches that each rank contributes. The accumulated gradients are only read. Raises Broken
+        after it has aborted the group.
         """
 
 

@@ -1,8 +1,8 @@
-"""A fixed binary tree over micro-batches: it says in which order their gradients are added up.
+"""The summation tree: a fixed binary tree over micro-batches, which sets the order in which their gradients are added.
 
 Floating-point addition is not associative, so the order of the additions makes the bits. Here the sum of a range is
-the sum of its halves' sums, whoever computed what: the result has the same bits for one worker and for a thousand,
-and after every loss and every join.
+the sum of its halves' sums, on whichever worker: the result has the same bits for one worker and for a thousand, and
+after every loss and every join.
 
 A worker that has all leaves below a node adds them up at once and keeps the node's sum alone. Computing its
 micro-batches in order it never keeps more than one sum per level of the tree, like the digits of a binary counter.
@@ -32,7 +32,7 @@ class TreeNode(NamedTuple):
 
 
 class TreeEdge(NamedTuple):
-    """A node on the way from a leaf to the root: `node` and `sibling` together make `parent`."""
+    """One edge on the path from a leaf to the root: `node` and `sibling` together make `parent`."""
 
     node: TreeNode
     sibling: TreeNode
@@ -56,9 +56,9 @@ def nodes_of(micro_batches: Iterable[int], total: int) -> tuple[TreeNode, ...]:
     Raises ValueError for a micro-batch that is not one of 0 to total - 1.
     """
     ours = frozenset(micro_batches)
-    strangers = sorted(each for each in ours if not 0 <= each < total)
-    if strangers:
-        raise ValueError(f"micro-batches {strangers} are none of the step's {total}: they count from 0 to {total - 1}")
+    unknown = sorted(each for each in ours if not 0 <= each < total)
+    if unknown:
+        raise ValueError(f"micro-batches {unknown} are none of the step's {total}: they count from 0 to {total - 1}")
     return tuple(_largest(TreeNode(0, total), ours)) if ours else ()
 
 
@@ -81,7 +81,7 @@ def combine(values: Mapping[TreeNode, Value], total: int, add: Callable[[Value, 
         if node in values:
             return values[node]
         if node.is_leaf:
-            raise ValueError(f"nobody brings micro-batch {node.first} of {total} into the sum")
+            raise ValueError(f"no worker contributes micro-batch {node.first} of {total}")
         left, right = node.halves
         return add(value_of(left), value_of(right))
 

@@ -1,4 +1,4 @@
-"""`exact`: gradients of finished micro-batches as the sums of the largest nodes of the fixed tree."""
+"""`TreeAccumulator` for the reduction "exact": gradients of finished micro-batches as sums at nodes of the summation tree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class _Sum:
 class TreeAccumulator(Gradients):
     """One vector per node. Autograd makes `.grad` of the parameters anew in each micro-batch.
 
-    A micro-batch is added to its sibling's sum where that is there, so that no `.grad` is copied in vain. Computing
+    A micro-batch is added to its sibling's sum where that is there, so that no `.grad` is copied needlessly. Computing
     them in order keeps at most one sum per level of the tree.
     """
 
@@ -44,12 +44,12 @@ class TreeAccumulator(Gradients):
         return len(self._sums) + len(self._spare) + self._outputs + int(self._begun is not None)
 
     def lend_spare(self) -> Tensor | None:
-        """A vector that is not in use, as room for a reduction; `return_spare` it if nothing writes into it any more."""
+        """A vector that is not in use, as memory for a reduction; call `return_spare` when nothing writes into it any more."""
         self._lent = self._spare.pop() if self._spare else None
         return None if self._lent is None else self._lent.flat
 
     def return_spare(self) -> None:
-        """What was lent is free again."""
+        """The vector that was lent is free again."""
         if self._lent is not None:
             self._spare.append(self._lent)
             self._lent = None
@@ -57,10 +57,10 @@ class TreeAccumulator(Gradients):
     def _attach(self) -> None:
         detach(self.parameters)
 
-    def _keep(self, micro_batch: int, loss: float, tokens: int) -> None:
-        way = path_to_root(micro_batch, self.total)
-        if way and way[0].sibling in self._sums:
-            first, *way = way
+    def _accumulate(self, micro_batch: int, loss: float, tokens: int) -> None:
+        path = path_to_root(micro_batch, self.total)
+        if path and path[0].sibling in self._sums:
+            first, *path = path
             key, kept = first.parent, self._sums[first.sibling]
             add(kept.views, self.parameters)
             del self._sums[first.sibling]
@@ -68,18 +68,18 @@ class TreeAccumulator(Gradients):
             key, kept = TreeNode(micro_batch, micro_batch + 1), self._spare.pop() if self._spare else _Sum.new(self.vector)
             kept.flat[: self.vector.head].zero_()
             store(kept.views, self.parameters)
-        self.vector.enter(kept.flat, micro_batch, loss, tokens)
+        self.vector.write_stats(kept.flat, micro_batch, loss, tokens)
         detach(self.parameters)
-        for step in way:
-            if step.node != key or step.sibling not in self._sums:
+        for edge in path:
+            if edge.node != key or edge.sibling not in self._sums:
                 break
-            other = self._sums.pop(step.sibling)
+            other = self._sums.pop(edge.sibling)
             kept.flat.add_(other.flat)
             self._spare.append(other)
-            key = step.parent
+            key = edge.parent
         self._sums[key] = kept
 
-    def _forget_begun(self) -> None:
+    def _drop_begun(self) -> None:
         detach(self.parameters)
 
     def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""torch's store, kept by the launcher: no worker holds it, so none that dies takes it along.
+"""`SessionStore`: torch's Store over the session. The launcher holds the keys, so they survive any worker that dies.
 
 Imported only where a group is formed, because a subclass of torch's needs torch.
 """
@@ -18,14 +18,14 @@ class SessionStore(Store):  # type: ignore[misc]  # torch has no types here
     """The keys of one epoch, over the session. Every wait ends with Fenced once a newer epoch is being formed.
 
     torch waits for a key and then gets it: what was waited for is kept until then. gloo's peers write `…/0`, `…/1`, …
-    and read each other's one by one; with `siblings` (how many they are) whoever has written one of them gets all in
-    a single question.
+    and read each other's one by one; with `siblings` (how many they are) a worker that has written one of them gets all in a
+    single question.
     """
 
     def __init__(self, session: EpochSession, epoch: int, timeout_s: float, siblings: int = 0) -> None:
         super().__init__()
         self.seen: list[bytes] = []
-        """Values that were written and read: they tell the addresses of the peers."""
+        """Values that were written and read: they contain the addresses of the peers."""
         self._session = session
         self._epoch = epoch
         self._siblings = siblings

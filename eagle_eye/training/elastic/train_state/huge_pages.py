@@ -1,13 +1,11 @@
-"""A worker's state on pages of 2 MiB, wherever torch has put it: another process then reads it at the speed of a copy.
+"""Huge pages (2 MiB) for the memory of a worker's state: another process then reads it at the speed of a copy.
 
 The kernel has to find and pin every page that one process reads of another's memory, and of pages of 4 KiB that
-takes longer than the copying itself. `gather` has it put together what lies side by side (madvise(2), MADV_COLLAPSE,
-since Linux 6.1): no tensor moves to another address, so it may be done at any time and from any thread, while others
-read and write. It costs one copy of the memory and no memory, and memory that nobody has written to yet gets its
-pages now.
+takes longer than the copying itself. `collapse` makes huge pages of adjacent small ones (madvise(2), MADV_COLLAPSE, since
+Linux 6.1): no tensor moves to another address, so it may be done at any time and from any thread, while others read and
+write. It costs one copy of the memory and no memory; memory that was never written to gets its pages now.
 
-Where the kernel cannot do it, or the machine's owner does not want it (transparent_hugepage/enabled is "never"),
-everything stays as it is.
+Where the kernel cannot do it, or the machine forbids it (transparent_hugepage/enabled is "never"), nothing changes.
 """
 
 import contextlib
@@ -31,17 +29,17 @@ _MADV_COLLAPSE = 25
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def gather(tensors: "Iterable[Tensor]") -> None:
-    """Put the memory of these tensors on huge pages, where they fill at least half of one. Those on a GPU are left alone."""
+def collapse(tensors: "Iterable[Tensor]") -> None:
+    """Put the memory of these tensors on huge pages, where they fill at least half of one. Tensors on a GPU are skipped."""
     spans = [(each.data_ptr(), each.numel() * each.element_size()) for each in tensors if tensor_bytes.is_direct(each)]
     if is_possible():
         for start, size in _runs(_pages(spans)):
             for advice in (_MADV_HUGEPAGE, _MADV_POPULATE_WRITE, _MADV_COLLAPSE):
-                _madvise()(start, size, advice)  # what cannot be had stays as it is
+                _madvise()(start, size, advice)  # a failure leaves the page as it is
 
 
-def expect(tensor: "Tensor") -> None:
-    """Memory that was not written to yet is to come in huge pages."""
+def advise(tensor: "Tensor") -> None:
+    """Ask for huge pages for the memory of a tensor that was not written to yet."""
     first, last = -(-tensor.data_ptr() // PAGE), (tensor.data_ptr() + tensor.numel() * tensor.element_size()) // PAGE
     if tensor_bytes.is_direct(tensor) and last > first and is_possible():
         _madvise()(first * PAGE, (last - first) * PAGE, _MADV_HUGEPAGE)
@@ -49,7 +47,7 @@ def expect(tensor: "Tensor") -> None:
 
 @functools.cache
 def is_possible() -> bool:
-    """Whether the machine has huge pages, and its owner wants them."""
+    """Whether the machine has huge pages, and allows them."""
     with contextlib.suppress(OSError, AttributeError):
         _madvise()
         return "[never]" not in _SETTING.read_text()

@@ -1,6 +1,6 @@
-"""What an optimizer will keep of each parameter, known before its first step: the step is done with no numbers.
+"""The shapes of an optimizer's state, known before its first step: the step is run on torch's device "meta".
 
-On torch's device "meta" tensors have shapes and types and no content, so nothing is computed and no memory is taken.
+On that device tensors have shapes and types and no content, so nothing is computed and no memory is taken.
 """
 
 import copy
@@ -16,7 +16,7 @@ def state_shapes(optimizer: "Optimizer") -> "dict[Tensor, dict[str, Any]]":
     """Parameter → its state after a step, tensors of it without content. The optimizer stays as it is.
 
     Empty for an optimizer that is not one of torch's (its step may do anything), and for one that cannot do a step
-    this way (LBFGS, fused ones): nothing is lost but time.
+    this way (LBFGS, fused ones): only time is lost.
     """
     if not type(optimizer).__module__.startswith("torch.optim."):
         return {}
@@ -26,7 +26,7 @@ def state_shapes(optimizer: "Optimizer") -> "dict[Tensor, dict[str, Any]]":
     shadow.param_groups = [group | {"params": [_stand_in(each, stand_ins) for each in group["params"]]} for group in optimizer.param_groups]
     try:
         shadow.step()
-    except Exception:  # noqa: BLE001 - whatever keeps it from it, the worker enters without foresight
+    except Exception:  # noqa: BLE001 - the worker then joins without preallocated memory
         return {}
     return {parameter: shadow.state[each] for parameter, each in stand_ins.items() if each in shadow.state}
 

@@ -1,8 +1,8 @@
-"""What a worker's training state consists of, by layer, in an order that is the same in every worker.
+"""The training state of a worker, by layer, in an order that is the same in every worker.
 
 A layer holds, one after another: its parameters, the fp32 masters of those that have one, the optimizer's state of
 each parameter by name, its persistent buffers. A parameter that several layers share counts with the first. What
-belongs to no layer (scalars of the parameter groups, the scheduler, the step) is a small value that JSON can hold.
+belongs to no layer (scalars of the parameter groups, the scheduler, the step) is the global state, a small JSON value.
 
 Tensors are looked up when they are asked for: an optimizer makes its state in the first step and may replace it.
 """
@@ -28,12 +28,12 @@ LayerSchema = dict[str, Any]
 """Names, shapes and types of a layer's tensors, and what of its optimizer state is no tensor: a JSON value."""
 
 _AT = "state."
-"""How tree names the places of a value begin."""
+"""How state_tree begins the names of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTensor:
-    """A tensor of the state."""
+    """One tensor of the state."""
 
     name: str
     """weight, weight/master, weight:exp_avg; unique in its layer."""
@@ -60,7 +60,7 @@ class TrainState:
     """The training state of this worker. `scheduler`: anything with state_dict and load_state_dict.
 
     `masters` says which fp32 tensor the optimizer updates in place of a parameter of a lower precision. Raises
-    ConfigError if the optimizer updates a parameter that no layer has: no worker could hand it over.
+    ConfigError if the optimizer updates a parameter that no layer has: no worker could transfer it.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class TrainState:
         scheduler: Any = None,
     ) -> None:
         self.step = 0
-        """First step still to do that the state is for; whoever applies a step counts it up."""
+        """First step still to do that the state is for; the worker increments it when it applies a step."""
         self.is_complete = True
-        """False from the first byte that is overwritten by another worker's state to the last that was verified."""
+        """False from the first byte that another worker's state overwrites until all of it was verified."""
         self._layers, self._optimizer, self._scheduler = list(layers), optimizer, scheduler
         self._masters = masters or {}
         self._parameters = _parameters_of(self._layers)
@@ -84,7 +84,7 @@ class TrainState:
 
     @property
     def layers(self) -> list[LayerState]:
-        """What there is at this moment."""
+        """All layers as they are now."""
         return [self.layer(index) for index in range(len(self._layers))]
 
     @property
@@ -97,7 +97,7 @@ class TrainState:
         return LayerState(index, tuple(NamedTensor(name, tensor) for name, tensor in self._tensors(index)))
 
     def schema(self, index: int) -> LayerSchema:
-        """What another worker must know of a layer to make room for it."""
+        """What another worker must know of a layer to allocate it."""
         return {
             "tensors": [
                 [entry.name, _name_of(entry.tensor.dtype), list(entry.tensor.shape), entry.tensor.device.type == "cpu"]
@@ -107,14 +107,14 @@ class TrainState:
         }
 
     def allocate(self, index: int, schema: LayerSchema) -> LayerState:
-        """The layer as `schema` says it is elsewhere, with optimizer state of any content where there was none.
+        """The layer as `schema` describes it, with uninitialized optimizer state where there was none.
 
-        Raises ConfigError if the other worker's model or optimizer is another one.
+        Raises ConfigError if the other worker has another model or optimizer.
         """
         held = {entry.name: entry.tensor for entry in self.layer(index).entries}
-        wanted = {name: (dtype, tuple(shape), on_host) for name, dtype, shape, on_host in schema["tensors"]}
+        needed = {name: (dtype, tuple(shape), on_host) for name, dtype, shape, on_host in schema["tensors"]}
         for name, parameter in self._parameters[index]:
-            self._make_optimizer_state(name, parameter, held, wanted, schema["optimizer"].get(name))
+            self._make_optimizer_state(name, parameter, held, needed, schema["optimizer"].get(name))
         layer = self.layer(index)
         ours = [[entry.name, _name_of(entry.tensor.dtype), list(entry.tensor.shape)] for entry in layer.entries]
         theirs = [each[:3] for each in schema["tensors"]]
@@ -123,9 +123,9 @@ class TrainState:
         return layer
 
     def preallocate(self) -> "list[Tensor]":
-        """Take memory for the optimizer state that `allocate` will be asked for, as far as that is known; returns it.
+        """Allocate memory for the optimizer state that `allocate` will need, as far as its shapes are known; returns it.
 
-        It is no state yet: the optimizer has none before and after. What is not needed goes with `drop_preallocated`.
+        It is not state yet: the optimizer has none before and after. `drop_preallocated` frees what was not needed.
         """
         import torch
 
@@ -137,7 +137,7 @@ class TrainState:
         return list(self._preallocated.values())
 
     def drop_preallocated(self) -> None:
-        """Give back what was taken by `preallocate` and is not used."""
+        """Free what `preallocate` has allocated and `allocate` has not used."""
         self._preallocated.clear()
 
     def global_state(self) -> dict[str, Any]:
@@ -151,17 +151,17 @@ class TrainState:
             "scheduler": _plain({key: value for key, value in scheduler.items() if not callable(value)}, "the scheduler"),
         }
 
-    def load_global_state(self, rest: Mapping[str, Any]) -> None:
-        """Take over another worker's rest."""
-        ours, theirs = self._optimizer.param_groups, rest["groups"]
+    def load_global_state(self, state: Mapping[str, Any]) -> None:
+        """Load the global state of another worker. Raises ConfigError if its optimizer has other parameter groups."""
+        ours, theirs = self._optimizer.param_groups, state["groups"]
         if len(ours) != len(theirs):
-            raise ConfigError(f"the optimizer has {len(ours)} parameter groups here and {len(theirs)} in the worker that gives its state")
+            raise ConfigError(f"the optimizer has {len(ours)} parameter groups here and {len(theirs)} in the worker that sends its state")
         if self._scheduler is not None:
-            self._scheduler.load_state_dict(_full(rest["scheduler"]))
+            self._scheduler.load_state_dict(_full(state["scheduler"]))
         for group, plain in zip(ours, theirs, strict=True):
             for key, value in _full(plain).items():
-                group[key] = _settled(group.get(key), value)
-        self.step = int(rest["step"])
+                group[key] = _replaced(group.get(key), value)
+        self.step = int(state["step"])
 
     def state(self) -> dict[str, Any]:
         """All of it, for eagle_eye.training.checkpoint."""
@@ -173,7 +173,7 @@ class TrainState:
         }
 
     def load(self, state: Mapping[str, Any]) -> int:
-        """Take over what `state` gave; returns the bytes. Raises ConfigError if it is another model's."""
+        """Load what `state` returned; returns the bytes. Raises ConfigError if it is another model's."""
         if len(state["tensors"]) != len(self._layers):
             raise ConfigError(f"the state has {len(state['tensors'])} layers, this worker's model {len(self._layers)}")
         self.is_complete = False
@@ -221,17 +221,17 @@ class TrainState:
         name: str,
         parameter: "Tensor",
         held: "Mapping[str, Tensor]",
-        wanted: Mapping[str, tuple[str, tuple[int, ...], bool]],
+        needed: Mapping[str, tuple[str, tuple[int, ...], bool]],
         rest: Any,
     ) -> None:
         if rest is None:
             self._optimizer.state.pop(self._key(parameter), None)
             return
         prefix = f"{name}:"
-        places = {each.removeprefix(prefix): sort for each, sort in wanted.items() if each.startswith(prefix)}
+        places = {each.removeprefix(prefix): sort for each, sort in needed.items() if each.startswith(prefix)}
         key = self._key(parameter)
         ready = {place: self._preallocated.pop((key, place), None) for place in places}
-        made = {_AT + place: _room(held.get(prefix + place, ready[place]), key, *sort) for place, sort in places.items()}
+        made = {_AT + place: _fitting(held.get(prefix + place, ready[place]), key, *sort) for place, sort in places.items()}
         self._optimizer.state[key] = state_tree.put_together(made, rest)
 
     def _key(self, parameter: "Tensor") -> "Tensor":
@@ -272,7 +272,7 @@ def _buffers_of(layers: "Sequence[nn.Module]") -> list[list[str]]:
     return found
 
 
-def _room(held: "Tensor | None", like: "Tensor", dtype: str, shape: tuple[int, ...], on_host: bool) -> "Tensor":
+def _fitting(held: "Tensor | None", like: "Tensor", dtype: str, shape: tuple[int, ...], on_host: bool) -> "Tensor":
     """The tensor that is there if it fits, else a new one."""
     import torch
 
@@ -288,7 +288,7 @@ def _taken_apart(state: Mapping[str, Any], where: str) -> "tuple[dict[str, Tenso
     try:
         return state_tree.take_apart(dict(sorted(state.items())), lambda value: isinstance(value, torch.Tensor))
     except TypeError as error:
-        raise ConfigError(f"{where} cannot be handed over: {error}") from error
+        raise ConfigError(f"{where} cannot be transferred: {error}") from error
 
 
 def _plain(state: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def _text_of(tensor: "Tensor") -> str:
     return base64.b64encode(tensor_bytes.view(content)).decode()
 
 
-def _settled(old: Any, new: Any) -> Any:
+def _replaced(old: Any, new: Any) -> Any:
     """A learning rate that is a tensor stays the same tensor: a captured graph reads it."""
     import torch
 
@@ -326,6 +326,6 @@ def _difference(index: int, ours: list[list[Any]], theirs: list[list[Any]]) -> s
     only = [f"{name} {dtype}{shape}" for name, dtype, shape in ours if [name, dtype, shape] not in theirs][:3]
     missing = [f"{name} {dtype}{shape}" for name, dtype, shape in theirs if [name, dtype, shape] not in ours][:3]
     return (
-        f"layer {index} is another one than in the worker that gives its state (here {', '.join(only) or 'nothing more'}; "
+        f"layer {index} is another one than in the worker that sends its state (here {', '.join(only) or 'nothing more'}; "
         f"there {', '.join(missing) or 'nothing more, but in another order'}): start all workers from the same script"
     )

@@ -31,7 +31,7 @@ def test_it_waits_for_room_and_says_what_it_needs(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)[1:] * 2)
 
     with file_size_limit(4096):
-        path = Checkpointing(0, tmp_path).keep(ours, say)
+        path = Checkpointing(0, tmp_path).save_now(ours, say)
     why = next(why for why, _ in said if why)
     assert f"the state of step 2 cannot be saved to {tmp_path}: File too large; it needs 117 kB, " in why
     assert " are free. " in why
@@ -52,6 +52,6 @@ def test_a_folder_that_cannot_be_made_is_named_too(tmp_path: Path) -> None:
         if why and wall.is_file():
             wall.unlink()
 
-    assert Checkpointing(0, wall / "kept").keep(train_state(0, steps=1), say).exists()
+    assert Checkpointing(0, wall / "kept").save_now(train_state(0, steps=1), say).exists()
     assert f"cannot be saved to {wall / 'kept'}: Not a directory" in next(filter(None, said))
     assert "there is no older checkpoint" in next(filter(None, said))

@@ -347,7 +347,7 @@ def test_the_store_refuses_who_waits_too_long_and_what_it_does_not_know() -> Non
     keys.expire(14.9)
     assert answers == []
     keys.expire(15.0)
-    assert (answers[0]["ok"], answers[0]["error"]) == (False, "nobody has set 1/x")
+    assert (answers[0]["ok"], answers[0]["error"]) == (False, "no worker has set 1/x")
     keys.ask(question("eval", "1/x"), say, now=15.0)
     assert answers[1]["error"] == "the store knows no 'eval'"
 

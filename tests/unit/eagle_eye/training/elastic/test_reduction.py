@@ -264,7 +264,7 @@ def test_a_micro_batch_that_fails_half_way_leaves_what_is_kept_as_it_was():
 def test_what_was_not_finished_is_not_reduced():
     worker = Worker(RECIPES["plain"])
     worker.compute(0, [0, 1])
-    assert "finished are the micro-batches [0, 1]" in str(together([partial(worker.reduce, group_of(1)[0], [range(6)])])[0])
+    assert "the finished micro-batches are [0, 1]" in str(together([partial(worker.reduce, group_of(1)[0], [range(6)])])[0])
     worker.compute(0, [2, 3, 4, 5])
     two = group_of(2)[0]
     assert "not each of 0 to 5 once" in str(together([partial(worker.reduce, two, [range(6), [5]])])[0])

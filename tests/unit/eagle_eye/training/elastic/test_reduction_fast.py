@@ -62,7 +62,7 @@ class Worker:
 
     @property
     def weights(self) -> torch.Tensor:
-        return nn.utils.parameters_to_vector(self.trained.updated).detach()
+        return nn.utils.parameters_to_vector(self.trained.updated_parameters).detach()
 
 
 def even(total: int, world: int) -> list[list[int]]:

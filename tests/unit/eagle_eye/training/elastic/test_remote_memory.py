@@ -142,7 +142,7 @@ def test_state_is_gathered_on_huge_pages_where_it_lies(small_pages: Tensor) -> N
     content, address = small_pages.clone(), small_pages.data_ptr()
     assert huge_bytes(address) == 0
     pieces = [*small_pages.split(1 << 20), torch.zeros(3)]  # each smaller than a page
-    huge_pages.gather(pieces)
+    huge_pages.collapse(pieces)
     assert torch.equal(small_pages, content)
     assert huge_bytes(address) >= (4 << 20 if collapses() else 0)
 
@@ -150,7 +150,7 @@ def test_state_is_gathered_on_huge_pages_where_it_lies(small_pages: Tensor) -> N
 def test_a_page_that_is_filled_by_less_than_half_stays_small(small_pages: Tensor) -> None:
     address = small_pages.data_ptr()
     start = -address % huge_pages.PAGE
-    huge_pages.gather([small_pages[start : start + (1 << 20) - 1]])
+    huge_pages.collapse([small_pages[start : start + (1 << 20) - 1]])
     assert huge_bytes(address) == 0
 
 

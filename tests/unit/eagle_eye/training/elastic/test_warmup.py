@@ -9,7 +9,7 @@ from torch import nn
 from eagle_eye.training.elastic.model import TrainedModel
 from eagle_eye.training.elastic.reduce.reduction import make_reduction
 from eagle_eye.training.elastic.train_state.train_state import TrainState
-from eagle_eye.training.elastic.warmup import make_ready
+from eagle_eye.training.elastic.warmup import warm_up
 
 
 class Counting(nn.Module):
@@ -48,7 +48,7 @@ def test_a_micro_batch_is_rehearsed_and_leaves_nothing(reduction: str) -> None:
     asked.clear()
     trained, gradients, train_state = worker(reduction, batch)
     before = train_state.digest()
-    make_ready(trained, gradients, train_state)
+    warm_up(trained, gradients, train_state)
     assert asked == [(0, 0)]
     assert (train_state.digest(), gradients.done, len(trained.optimizer.state)) == (before, frozenset(), 0)
     untouched = worker(reduction, batch)
@@ -68,7 +68,7 @@ def test_what_the_users_code_raises_is_not_heard_of_before_it_counts(reduction: 
         return batch(step, micro_batch)
 
     trained, gradients, train_state = worker(reduction, failing)
-    make_ready(trained, gradients, train_state)
+    warm_up(trained, gradients, train_state)
     gradients.begin(0)
     gradients.finish(0, *trained.run(1, 0))
     assert gradients.done == {0}
