@@ -35,7 +35,7 @@ def test_it_waits_for_room_and_says_what_it_needs(tmp_path: Path) -> None:
     why = next(why for why, _ in said if why)
     assert f"the state of step 2 cannot be saved to {tmp_path}: File too large; it needs 117 kB, " in why
     assert " are free. " in why
-    assert "the newest checkpoint there is that of step 1" in why
+    assert "the newest checkpoint is that of step 1" in why
     assert said[-1] == ("", str(path))
     found = train_state(1, width=60)
     Checkpointing(0, tmp_path).load(found)

@@ -108,14 +108,14 @@ def test_an_optimizer_sees_no_gradient_after_its_step():
 
 
 REFUSED = {
-    "nothing": ([], {}, "layers hold nothing"),
-    "no module": ([nn.Linear(4, 4), "gelu"], {}, "layers hold str"),
+    "nothing": ([], {}, "`layers` holds nothing"),
+    "no module": ([nn.Linear(4, 4), "gelu"], {}, "`layers` holds str"),
     "nothing to train": ([nn.GELU()], {}, "nothing can be trained"),
     "running statistics": ([nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))], {}, "layer 0: 1 is a BatchNorm1d with running statistics"),
     "precision": ([nn.Linear(4, 4)], {"precision": "fp8"}, "precision='fp8' is none of fp32, bf16"),
     "half": ([nn.Linear(4, 4).half()], {}, "has parameters in torch.float16"),
     "bf16 without masters": ([nn.Linear(4, 4).bfloat16()], {}, "has parameters in torch.bfloat16"),
-    "clip": ([nn.Linear(4, 4)], {"clip": 0.0}, "clip=0.0: give the greatest norm"),
+    "clip": ([nn.Linear(4, 4)], {"clip": 0.0}, "clip=0.0: give the norm to clip"),
 }
 
 

@@ -211,5 +211,5 @@ def test_a_state_that_json_cannot_hold_is_refused_by_name() -> None:
     worker = Worker()
     odd: Any = object()
     worker.optimizer.state[worker.parameters[0]] = {"odd": odd}
-    with pytest.raises(ConfigError, match=r"optimizer's state of weight cannot be handed over.*object"):
+    with pytest.raises(ConfigError, match=r"optimizer's state of weight cannot be transferred.*object"):
         worker.train_state.schema(0)
