@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from eagle_eye.types import Incident, IncidentState, Plan, Severity
-from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.engine.incident_phase import IncidentPhase
+from remediation.engine.tracked_incident import TrackedIncident
 
 from .alert import Alert, AlertCulprit, PendingPlan
 from .receiver import BY_SEVERITY

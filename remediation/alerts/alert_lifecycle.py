@@ -13,7 +13,8 @@ import msgspec
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import AlertRecord, IncidentRecord
 from eagle_eye.types import IncidentState, Plan
-from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.engine.incident_phase import IncidentPhase
+from remediation.engine.tracked_incident import TrackedIncident
 
 from .alert import Alert, EventAction, SentAlert, encode, sent_alert_of
 from .alert_content import (

@@ -6,9 +6,10 @@ from eagle_eye.types import IncidentState, Plan
 
 from .engine_state import EngineState
 from .execution import ActionReport
-from .planning_loop import SOON_S, PlanningLoop
+from .incident_phase import IncidentPhase
+from .repair_planner import SOON_S, RepairPlanner
 from .self_healing import SelfHealing, answer_to
-from .tracked_incident import IncidentPhase, TrackedIncident
+from .tracked_incident import TrackedIncident
 from .verifier import Verifier
 
 
@@ -17,9 +18,9 @@ class ActionResults:
     """Takes the reports of the execution."""
 
     desk: EngineState
-    proposals: PlanningLoop
-    judging: Verifier
-    containment: SelfHealing
+    planner: RepairPlanner
+    verifier: Verifier
+    self_healing: SelfHealing
 
     def reported(self, tracked: TrackedIncident, report: ActionReport) -> None:
         desk, plan = self.desk, report.plan
@@ -27,7 +28,7 @@ class ActionResults:
             self._evidence(tracked, report)
         elif report.ending == "done":
             tracked.plan = None
-            self.judging.begin(tracked, plan, report.progress, began=desk.clock.now())
+            self.verifier.begin(tracked, plan, report.progress, began=desk.clock.now())
         elif report.ending == "stale":
             self._stale(tracked, plan, report.detail)
         elif report.ending == "retry" and desk.clock.now() + report.delay < plan.expires:
@@ -48,9 +49,9 @@ class ActionResults:
         self.desk.move(tracked, IncidentPhase.SETTLING)
         begun = answer_to(tracked, self.desk.job(tracked.job))
         if begun is not None:
-            self.containment.contained(tracked, begun)
+            self.self_healing.contained(tracked, begun)
         else:
-            self.proposals.propose(tracked)
+            self.planner.propose(tracked)
 
     def _stale(self, tracked: TrackedIncident, plan: Plan, why: str) -> None:
         """The epoch that the plan was made for is over: it is never carried out, but planned anew."""
@@ -58,7 +59,7 @@ class ActionResults:
         job = desk.job(tracked.job)
         if job.layout is not None and job.layout.plan == plan.id:
             tracked.plan = None
-            self.judging.begin(tracked, plan, (), began=job.layout.time)
+            self.verifier.begin(tracked, plan, (), began=job.layout.time)
             return
         desk.record_plan(plan, "stale", why)
         tracked.plan = None
@@ -66,7 +67,7 @@ class ActionResults:
         tracked.stale_layout.again(plan.target_of(tracked.job).basis, desk.clock.now())
         begun = answer_to(tracked, job)
         if begun is not None:
-            self.containment.contained(tracked, begun)
+            self.self_healing.contained(tracked, begun)
         elif tracked.incident.active or tracked.escalation.lasting:
             if not tracked.escalation.ended_by_epoch:
                 tracked.epoch += 1  # plan anew only once the newer epoch's layout is here
@@ -78,14 +79,14 @@ class ActionResults:
         """Refused or expired: the job's own restart becomes a matter of mode and guards, else the next repair."""
         tracked.plan = None
         if plan.action == "resize":  # the job goes on as it is, and nobody has given anything
-            self.proposals.remember(tracked, plan, failed=True)
-            self.proposals.goes_on(tracked, None)
+            self.planner.remember(tracked, plan, failed=True)
+            self.planner.goes_on(tracked, None)
             return
         if plan.own and plan.action == "restart_worker" and tracked.alone:
             tracked.alone = False
         else:
-            self.proposals.remember(tracked, plan, failed=True)
-        self.proposals.propose(tracked)
+            self.planner.remember(tracked, plan, failed=True)
+        self.planner.propose(tracked)
 
     def retry(self, tracked: TrackedIncident, plan: Plan, now: float) -> None:
         desk = self.desk
@@ -98,5 +99,5 @@ class ActionResults:
         elif job.epoch > plan.target_of(tracked.job).epoch:
             self._stale(tracked, plan, f"the job is at epoch {job.epoch} already")
         else:
-            desk.move(tracked, IncidentPhase.RUNNING)
+            desk.move(tracked, IncidentPhase.EXECUTING)
             desk.execution.begin(plan)

@@ -1,5 +1,6 @@
 """What lies on the engine's desk: jobs, cases and trials, and the few things that all of its parts do with them."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from remediation.policy.escalation import INFORM
 
 from .cluster_view import ClusterView
 from .execution import Execution
+from .incident_phase import EDGES, IncidentPhase
 from .job_state import JobState
-from .tracked_incident import IncidentPhase, TrackedIncident
+from .tracked_incident import TrackedIncident
 from .verification import Verification
+
+log = logging.getLogger(__name__)
 
 CASES_KEPT = 1000
 OutcomeState = Literal["intended", "done", "failed", "stale"]
@@ -65,7 +69,7 @@ class EngineState:
     def has_open_fault(self, job: str) -> bool:
         """Whether a fault of the job is open, or lasts though nothing more is done about it: what it does now is not healthy."""
         mine = (tracked for tracked in self.incidents.values() if tracked.job == job and tracked.escalation is not INFORM)
-        return any(tracked.open or (tracked.phase is IncidentPhase.PARKED and tracked.incident.active) for tracked in mine)
+        return any(tracked.open or (tracked.phase is IncidentPhase.NEEDS_OPERATOR and tracked.incident.active) for tracked in mine)
 
     def open(self, tracked: TrackedIncident) -> None:
         """A new case; of those that have ended the oldest go."""
@@ -76,6 +80,8 @@ class EngineState:
 
     def move(self, tracked: TrackedIncident, phase: IncidentPhase, *, due: float = 0.0, state: IncidentState | None = None) -> None:
         """The case waits for something else now; a new state is written down."""
+        if phase not in EDGES[tracked.phase]:
+            log.error("incident %s went from phase %s to %s, which is no legal edge: please report this", tracked.incident.id, tracked.phase.name, phase.name)
         tracked.phase, tracked.due = phase, due
         if state is IncidentState.CONTAINED and tracked.state is IncidentState.FAILED:
             state = IncidentState.HEALING  # something helps after all; whether it holds is not known yet

@@ -6,7 +6,8 @@ from remediation.policy.escalation import INFORM
 from .background_actions import ACTIONS, BackgroundActions
 from .debounce import Debounce
 from .engine_state import EngineState
-from .tracked_incident import IncidentPhase, TrackedIncident
+from .incident_phase import IncidentPhase
+from .tracked_incident import TrackedIncident
 
 REMEMBERED_S = 3600.0
 LIMIT = 1000
@@ -34,7 +35,7 @@ def take_over(desk: EngineState, errands: BackgroundActions) -> None:
         tracked = TrackedIncident(
             incident=record.incident,
             state=record.state,
-            phase=IncidentPhase.PARKED,
+            phase=IncidentPhase.NEEDS_OPERATOR,
             opened=record.opened,
             settling=Debounce.of(record.incident, now),
             epoch=-1,

@@ -5,22 +5,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eagle_eye.types import Event, Incident, IncidentState, Plan, Progress, Target, digest_of
+from eagle_eye.types import Incident, IncidentState, Plan, Progress, Target, digest_of
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, escalation_of, level_of
 
 from .engine_state import EngineState
+from .incident_phase import IncidentPhase
 from .job_state import JobState, StartedEpoch
-from .planning_loop import PlanningLoop
-from .tracked_incident import IncidentPhase, TrackedIncident
+from .repair_planner import RepairPlanner
+from .tracked_incident import TrackedIncident
 from .verifier import Verifier
 
 MOVES_S = 1.0
 """A step that ends so long after an incident was opened was not under way when the fault struck."""
-WAITING = (IncidentPhase.CONTAINED_BY_JOB, IncidentPhase.SETTLING, IncidentPhase.HELD, IncidentPhase.RETRYING)
-"""What a new epoch may make needless."""
-
-
 STANDSTILL_EARLY_S = 2.0
 """A standstill may seem to begin so long before the epoch in which it is: at the start of its processes."""
 
@@ -73,40 +70,23 @@ class SelfHealing:
     """Writes down what jobs do to themselves, and steps in where one does not."""
 
     desk: EngineState
-    proposals: PlanningLoop
-    judging: Verifier
+    planner: RepairPlanner
+    verifier: Verifier
     notify: Callable[[TrackedIncident, str], object]
     standing: Callable[[str, TrackedIncident], bool] = lambda _plan, _case: False
     """Whether that is a standing plan for this case which still holds."""
 
-    def answer(self, event: Event, job: JobState) -> None:
-        """A new epoch, a spent budget, an end: then the next leader need not wait for the job's launchers."""
-        over = event.name in ("job.finished", "job.failed")
-        if over:
-            self.desk.ledger.forget_job(job.name)
-        for tracked in self.desk.incidents_of(job.name):
-            if over:
-                self._job_over(tracked, event)
-            elif event.name == "budget.spent" and tracked.phase is IncidentPhase.CONTAINED_BY_JOB:
-                tracked.alone = False
-                self.desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
-            elif event.name == "epoch.begun" and tracked.phase in WAITING:
-                self._take_epoch(tracked, job)
-
-    def _take_epoch(self, tracked: TrackedIncident, job: JobState) -> None:
-        """A new epoch: the plan's own, whose answer was lost, or one that made it needless."""
-        begun, plan = answer_to(tracked, job), tracked.plan
-        if plan is not None and tracked.phase is IncidentPhase.RETRYING and any(begun.plan == plan.id for begun in job.started_epochs):
-            tracked.plan = None
-            self.judging.begin(tracked, plan, (), began=job.started_epochs[-1].time)
-        elif begun is not None and tracked.incident.id not in self.desk.verifications:
-            self.contained(tracked, begun)
+    def epoch_started(self, tracked: TrackedIncident, job: JobState) -> None:
+        """A new epoch, whatever started it, may have ended the fault."""
+        started = answer_to(tracked, job)
+        if started is not None and tracked.incident.id not in self.desk.verifications:
+            self.contained(tracked, started)
 
     def contained(self, tracked: TrackedIncident, begun: StartedEpoch) -> None:
         """The coordinator has healed it by itself; only what outlasts that is still to be done."""
         desk = self.desk
         job, now = desk.job(tracked.job), desk.clock.now()
-        earlier = [attempt for attempt in self.proposals.attempts(tracked) if attempt.incident != tracked.incident.id]
+        earlier = [attempt for attempt in self.planner.attempts(tracked) if attempt.incident != tracked.incident.id]
         if tracked.plan is not None and tracked.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
             desk.record_plan(tracked.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
         plan = plan_of(tracked, begun, job, now, desk.policy)
@@ -117,34 +97,23 @@ class SelfHealing:
         desk.ledger.record_result(plan, done)
         desk.record_plan(plan, "intended")
         tracked.plan, tracked.level = None, plan.action
-        self.judging.begin(tracked, plan, (told, done), began=begun.time)
-        if begun.in_place and self.proposals.live.applies_to(tracked, earlier):
+        self.verifier.begin(tracked, plan, (told, done), began=begun.time)
+        if begun.in_place and self.planner.live.applies_to(tracked, earlier):
             tracked.precomputed = self.standing(begun.plan, tracked)
             desk.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else desk.settled(tracked))
             return
         levels, level = tracked.escalation.levels, level_of(plan.action)
         outlasts = level not in levels or any(level_of(attempt.action) == level for attempt in earlier)
-        if levels and outlasts and self.proposals.level(tracked) is not None:
+        if levels and outlasts and self.planner.level(tracked) is not None:
             desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
 
-    def _job_over(self, tracked: TrackedIncident, event: Event) -> None:
-        desk, finished = self.desk, event.name == "job.finished"
-        trial = desk.verifications.pop(tracked.incident.id, None)
-        if trial is not None:
-            job = desk.job(tracked.job)
-            desk.note(trial.outcome(job, "done" if finished else "failed", desk.clock.now(), f"{event.name} came before it could be judged"))
-        elif tracked.phase is IncidentPhase.HELD and tracked.plan is not None:
-            desk.record_plan(tracked.plan, "stale", "the job ended")
-        ended = IncidentState.CLOSED if finished else IncidentState.FAILED
-        desk.move(tracked, IncidentPhase.ENDED, state=ended)
-
-    def missing(self, tracked: TrackedIncident) -> None:
+    def overdue(self, tracked: TrackedIncident) -> None:
         """The coordinator did not do what it does by itself: a repair is sent, unless the job has no need of it."""
         isolates = tracked.escalation.levels[:1] == ("evict_node",)
         if not tracked.incident.active:
             self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
         elif not isolates and self.desk.job(tracked.job).moved_after(tracked.opened + MOVES_S):
-            self.desk.move(tracked, IncidentPhase.PARKED)
+            self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR)
             self.notify(tracked, "the job runs on: nothing is done about it")
         else:
-            self.proposals.propose(tracked)
+            self.planner.propose(tracked)

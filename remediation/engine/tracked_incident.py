@@ -1,26 +1,12 @@
 """An incident as the engine treats it: where it stands, what was tried, what is being tried."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from eagle_eye.types import Incident, IncidentState, Plan
 from remediation.policy.escalation import Escalation, escalation_of
 
 from .debounce import Debounce
-
-
-class IncidentPhase(StrEnum):
-    """What a case waits for."""
-
-    CONTAINED_BY_JOB = "the job's coordinator, which heals this by itself"
-    SETTLING = "the incident to settle"
-    HELD = "a person, or a guard's time"
-    RETRYING = "the next try of an action"
-    RUNNING = "an action to end"
-    TRYING = "steps and throughput to come back"
-    PARKED = "a person: nothing more is done"
-    ENDED = "nothing"
-
+from .incident_phase import IncidentPhase
 
 STALE_S = 1.0
 STALE_LONGEST_S = 30.0
@@ -94,4 +80,4 @@ class TrackedIncident:
     @property
     def open(self) -> bool:
         """Something is still to be done, or being judged."""
-        return self.phase not in (IncidentPhase.PARKED, IncidentPhase.ENDED)
+        return self.phase not in (IncidentPhase.NEEDS_OPERATOR, IncidentPhase.ENDED)

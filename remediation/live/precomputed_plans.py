@@ -26,7 +26,8 @@ from eagle_eye.types import (
 )
 from remediation.engine.debounce import Debounce
 from remediation.engine.engine_state import EngineState
-from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.engine.incident_phase import IncidentPhase
+from remediation.engine.tracked_incident import TrackedIncident
 
 from .event_responses import EventResponse, event_responses
 from .live_cluster import LiveCluster

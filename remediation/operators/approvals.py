@@ -8,7 +8,8 @@ from eagle_eye.errors import ControlError
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 from eagle_eye.types import Approval, Hold, Note, Plan
 from remediation.engine.engine_state import EngineState
-from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.engine.incident_phase import IncidentPhase
+from remediation.engine.tracked_incident import TrackedIncident
 
 
 @dataclass(slots=True)

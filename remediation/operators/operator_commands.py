@@ -19,7 +19,8 @@ from eagle_eye.rpc.control_messages import (
 from eagle_eye.topology import node_of
 from eagle_eye.types import Breaker, Note, Silence, Window, digest_of, matches_job
 from remediation.engine.engine_state import EngineState
-from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.engine.incident_phase import IncidentPhase
+from remediation.engine.tracked_incident import TrackedIncident
 from remediation.policy.escalation import ESCALATIONS
 
 INCIDENTS_SEARCHED = 10_000
@@ -47,7 +48,7 @@ class OperatorCommands:
             return self._close(order)
         return self._note(order)
 
-    def standing(self) -> Body:
+    def in_force(self) -> Body:
         """What is in force now, and planned work that has yet to begin."""
         breakers = self.desk.ledger.breakers(at=self.desk.clock.now())
         return {"silences": self._silences(), "windows": self._windows(), "breakers": breakers}
@@ -113,7 +114,7 @@ class OperatorCommands:
         desk.ledger.save_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
         desk.memory.forgive(breaker.job, breaker.action, now)
         for tracked in desk.incidents.values():
-            stopped = tracked.phase is IncidentPhase.PARKED and tracked.refused_by == "breaker"
+            stopped = tracked.phase is IncidentPhase.NEEDS_OPERATOR and tracked.refused_by == "breaker"
             if stopped and tracked.job == breaker.job and (tracked.incident.active or tracked.escalation.lasting):
                 desk.move(tracked, IncidentPhase.SETTLING, due=now)
         return {"id": breaker.id, "message": f"breaker {breaker.id} is closed: {breaker.action} may be tried on {breaker.job} again"}

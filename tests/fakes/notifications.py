@@ -13,7 +13,8 @@ from remediation.alerts.alert_lifecycle import AlertLifecycle
 from remediation.alerts.alert_storm import AlertStorms
 from remediation.alerts.receiver import Receiver
 from remediation.engine.debounce import Debounce
-from remediation.engine.tracked_incident import IncidentPhase, TrackedIncident
+from remediation.engine.incident_phase import IncidentPhase
+from remediation.engine.tracked_incident import TrackedIncident
 
 from .sample_values import JOB, a_plan, an_incident
 
@@ -48,7 +49,7 @@ class Newsroom:
         case.incident = changed
         self.ledger.save_incident(changed, case.state)
 
-    def move(self, case: TrackedIncident, state: IncidentState, phase: IncidentPhase = IncidentPhase.TRYING) -> None:
+    def move(self, case: TrackedIncident, state: IncidentState, phase: IncidentPhase = IncidentPhase.VERIFYING) -> None:
         case.state, case.phase = state, phase
         self.ledger.move_incident(case.incident.id, state, self.clock.now())
 

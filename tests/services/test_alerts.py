@@ -21,7 +21,7 @@ from fakes.notifications import Newsroom
 from remediation.actions.notify import Notify
 from remediation.alerts.alert_service import AlertService
 from remediation.alerts.receiver import Receiver
-from remediation.engine.tracked_incident import IncidentPhase
+from remediation.engine.incident_phase import IncidentPhase
 from servers.alertmanager import BINARY, Alertmanager
 from servers.pager import SECRET, Pager
 

@@ -7,7 +7,7 @@ from fakes.notifications import Newsroom
 from remediation.alerts.alert_lifecycle import FORGET_S
 from remediation.alerts.alert_storm import AlertStorms
 from remediation.alerts.receiver import Receiver
-from remediation.engine.tracked_incident import IncidentPhase
+from remediation.engine.incident_phase import IncidentPhase
 
 ENDED = {"phase": IncidentPhase.ENDED}
 
@@ -60,7 +60,7 @@ def test_changes_are_told_together(room):
     "worse",
     [
         lambda room, case: room.revise(case, severity=Severity.SEV1),
-        lambda room, case: room.move(case, IncidentState.FAILED, IncidentPhase.PARKED),
+        lambda room, case: room.move(case, IncidentState.FAILED, IncidentPhase.NEEDS_OPERATOR),
         lambda room, case: room.ask(case),
     ],
     ids=["severity", "failed", "plan"],
@@ -82,7 +82,7 @@ def test_a_plan_that_waits_is_in_the_letter_with_its_link(ledger, clock):
     notification = room.notifications()[-1]
     assert (notification.waits.plan, notification.waits.digest, notification.waits.reason) == ("plan-1", plan.digest, "it costs less")
     assert notification.approval_link == f"https://eye.example/approve/{plan.digest}"
-    room.move(case, IncidentState.HEALING, IncidentPhase.RUNNING)
+    room.move(case, IncidentState.HEALING, IncidentPhase.EXECUTING)
     room.look(20)
     assert (room.notifications()[-1].waits, room.notifications()[-1].approval_link) == (None, "")
 
@@ -198,7 +198,7 @@ def test_a_case_that_left_the_desk_unseen_is_resolved(room):
 
 
 def test_a_failed_one_is_not_resolved_because_a_new_leader_has_no_case_of_it(room):
-    room.move(room.open(), IncidentState.FAILED, IncidentPhase.PARKED)
+    room.move(room.open(), IncidentState.FAILED, IncidentPhase.NEEDS_OPERATOR)
     room.look()
     room.incidents.clear()
     room.lifecycle = room.new_lifecycle()

@@ -15,8 +15,9 @@ from remediation.policy.prediction import predict
 from remediation.policy.slowdown_cost import NOTHING
 
 from .engine_state import EngineState
+from .incident_phase import IncidentPhase
 from .plan_builder import NoPlan, PlanRequest, alternatives, losers, make, saved
-from .tracked_incident import IncidentPhase, TrackedIncident
+from .tracked_incident import TrackedIncident
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ VERDICTS_KEPT = 1000
 
 
 @dataclass(slots=True)
-class PlanningLoop:
+class RepairPlanner:
     """Decides what is tried next."""
 
     desk: EngineState
@@ -70,9 +71,9 @@ class PlanningLoop:
         """Nothing more is done without a person."""
         log.warning("incident %s (%s): %s", tracked.incident.id, tracked.incident.cause, why)
         if tracked.incident.id in self.desk.verifications:
-            self.desk.move(tracked, IncidentPhase.TRYING)  # the job healed itself as far as it can: judge that
+            self.desk.move(tracked, IncidentPhase.VERIFYING)  # the job healed itself as far as it can: judge that
         else:
-            self.desk.move(tracked, IncidentPhase.PARKED, state=IncidentState.FAILED)
+            self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR, state=IncidentState.FAILED)
         self.notify(tracked, why)
 
     def begin(self, tracked: TrackedIncident, plan: Plan) -> None:
@@ -81,7 +82,7 @@ class PlanningLoop:
         tracked.plan = plan
         desk.keep(plan)
         desk.record_plan(plan, "intended", predicted=self._predicted(tracked, plan))
-        desk.move(tracked, IncidentPhase.RUNNING, state=IncidentState.HEALING)
+        desk.move(tracked, IncidentPhase.EXECUTING, state=IncidentState.HEALING)
         desk.execution.begin(plan)
 
     def _predicted(self, tracked: TrackedIncident, plan: Plan) -> dict[str, float]:
@@ -170,7 +171,7 @@ class PlanningLoop:
             reason = f"{plan.reason}; {choice.how}"
             desk.keep(msgspec.structs.replace(plan, alternatives=choice.alternatives, cost=choice.cost, benefit=choice.benefit, reason=reason))
         if trial is not None:
-            desk.move(tracked, IncidentPhase.TRYING)
+            desk.move(tracked, IncidentPhase.VERIFYING)
         elif tracked.escalation.cost_weighed:
             self._leave(tracked, choice.how if choice is not None else "its throughput is not known yet")
         elif tracked.state is IncidentState.CONTAINED:
@@ -225,7 +226,7 @@ class PlanningLoop:
     def _park(self, tracked: TrackedIncident, plan: Plan, state: str, reason: str = "") -> None:
         self.notify(tracked, f"plan {plan.id} ({plan.action}) is {state}{': ' + reason if reason else ''}")
         judged = tracked.incident.id in self.desk.verifications
-        self.desk.move(tracked, IncidentPhase.TRYING if judged else IncidentPhase.PARKED)
+        self.desk.move(tracked, IncidentPhase.VERIFYING if judged else IncidentPhase.NEEDS_OPERATOR)
 
     def _write(self, plan: Plan, verdict: Verdict) -> None:
         """Each verdict once, however often it is asked for; time that runs out is no news."""

@@ -1,0 +1,292 @@
+"""The engine's loop over its incidents: (phase of the incident, fact) → one handler, which calls the service that acts.
+
+HANDLERS, at the end, is the whole state machine; which phase may follow which is in incident_phase.py, a drawing in
+docs/architecture.md. A pair without a handler changes nothing. The caller (Engine) holds the engine's lock.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle_eye.types import Event, Incident, IncidentState, Plan
+from remediation.live.live_planner import LivePlanner
+from remediation.policy.escalation import INFORM
+
+from .action_results import ActionResults
+from .debounce import Debounce
+from .engine_state import EngineState
+from .incident_phase import (
+    ActionEnded,
+    BudgetExhausted,
+    Due,
+    EpochStarted,
+    Fact,
+    IncidentPhase,
+    JobEnded,
+    Revised,
+    Verified,
+    Withdrawn,
+)
+from .job_state import JobState
+from .repair_planner import RepairPlanner
+from .self_healing import SelfHealing, answer_to, fault_epoch
+from .tracked_incident import TrackedIncident
+from .verifier import Verifier
+
+OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
+
+
+@dataclass(slots=True)
+class IncidentLoop:
+    """Takes facts about incidents, one at a time, and has the services act on them."""
+
+    desk: EngineState
+    planner: RepairPlanner
+    verifier: Verifier
+    self_healing: SelfHealing
+    results: ActionResults
+    live: LivePlanner
+    notify: Callable[[TrackedIncident, str], Plan]
+    """Tells the operator, and returns the plan under which that is recorded."""
+
+    # --- facts -----------------------------------------------------------------------------------------------------
+
+    def handle(self, tracked: TrackedIncident, fact: Fact) -> None:
+        """What the incident's phase does with a fact."""
+        handler = HANDLERS[tracked.phase].get(type(fact))
+        if handler is not None:
+            handler(self, tracked, fact)
+
+    def tick(self) -> None:
+        """Look at every incident whose time may have come, then at every action under verification."""
+        for tracked in list(self.desk.incidents.values()):
+            self.handle(tracked, Due())
+        for tracked, verified in self.verifier.judge():
+            self.handle(tracked, verified)
+
+    def receive(self, incident: Incident) -> None:
+        """A new incident, or a revision of a known one, from diagnosis."""
+        tracked = self.desk.incidents.get(incident.id)
+        if tracked is None:
+            self._open(incident)
+        else:
+            self._revise(tracked, incident)
+
+    def receive_event(self, event: Event, job: JobState) -> None:
+        """A new epoch, an exhausted budget or the end of a job: facts about each of its open incidents."""
+        fact = _fact_of(event)
+        if isinstance(fact, JobEnded):
+            self.desk.ledger.forget_job(job.name)  # the next leader need not wait for the job's launchers
+        for tracked in self.desk.incidents_of(job.name):
+            self.handle(tracked, fact)
+
+    # --- incidents -------------------------------------------------------------------------------------------------
+
+    def _open(self, incident: Incident) -> None:
+        desk = self.desk
+        job = desk.job(incident.job)
+        tracked = TrackedIncident(
+            incident=incident,
+            state=IncidentState.OPEN,
+            phase=IncidentPhase.SETTLING,
+            opened=incident.time,
+            settling=Debounce.of(incident, desk.clock.now()),
+            epoch=fault_epoch(incident, job),
+        )
+        desk.open(tracked)
+        known = desk.ledger.incident_record(incident.id)
+        if known is not None and known.state in OVER:
+            tracked.phase, tracked.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
+        desk.ledger.save_incident(incident, tracked.state)
+        if tracked.phase is IncidentPhase.ENDED:
+            return
+        if incident.active or tracked.escalation.self_healed:  # over at first sight: its epoch was read together with the death
+            self.verifier.came_back(tracked)
+            self._begin(tracked)
+        else:
+            self._close(tracked)
+
+    def _revise(self, tracked: TrackedIncident, incident: Incident) -> None:
+        changed = tracked.settling.revise(incident, self.desk.clock.now())
+        absorbed = not incident.active and bool(tracked.incident.culprits) and not incident.culprits
+        recurred = incident.since > self.desk.memory.last_on(incident.id)
+        tracked.incident = incident
+        self.desk.ledger.save_incident(incident, tracked.state)
+        if incident.active:
+            self.handle(tracked, Revised(changed, recurred))
+        else:
+            self.live.incident_closed(tracked)
+            self.handle(tracked, Withdrawn(absorbed))
+
+    def _begin(self, tracked: TrackedIncident) -> None:
+        """The first response to an incident: what may follow its first finding is done at once."""
+        desk = self.desk
+        job, escalation = desk.job(tracked.job), tracked.escalation
+        if escalation is not INFORM:
+            job.discard_since(tracked.incident.since)
+        answer = answer_to(tracked, job)
+        if escalation is INFORM:
+            self._inform(tracked)
+        elif answer is not None:
+            self.self_healing.contained(tracked, answer)
+        elif escalation.self_healed:
+            desk.move(tracked, IncidentPhase.SELF_HEALING, due=job.stream_time + desk.policy.contain_s)
+        elif escalation.stops_job:
+            self.planner.propose(tracked)
+        else:
+            desk.move(tracked, IncidentPhase.SETTLING, due=desk.settled(tracked))
+
+    def _inform(self, tracked: TrackedIncident) -> None:
+        """An unknown cause, or one that no repair helps against: the operator is notified, nothing is acted on."""
+        self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR)
+        plan = self.notify(tracked, "nothing is done about it")
+        self.desk.keep(plan)
+        self.desk.record_plan(plan, "done", "nobody is touched")
+
+    def _close(self, tracked: TrackedIncident) -> None:
+        self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+
+    # --- handlers: Due -----------------------------------------------------------------------------------------------
+
+    def _self_healing_due(self, tracked: TrackedIncident, _fact: Due) -> None:
+        if self.desk.job(tracked.job).stream_time > tracked.due:
+            self.self_healing.overdue(tracked)
+
+    def _plan_due(self, tracked: TrackedIncident, _fact: Due) -> None:
+        if self.desk.clock.now() >= tracked.due:
+            self.planner.propose(tracked)
+
+    def _retry_due(self, tracked: TrackedIncident, _fact: Due) -> None:
+        now = self.desk.clock.now()
+        if now >= tracked.due and tracked.plan is not None:
+            self.results.retry(tracked, tracked.plan, now)
+
+    # --- handlers: Revised, Withdrawn ----------------------------------------------------------------------------------
+
+    def _reopen(self, tracked: TrackedIncident, fact: Revised) -> None:
+        """The fault is reported again after it was healed."""
+        if tracked.state is IncidentState.HEALED and fact.recurred:
+            self.desk.move(tracked, IncidentPhase.SETTLING, state=IncidentState.OPEN)
+            self._begin(tracked)
+
+    def _begin_again(self, tracked: TrackedIncident, fact: Revised) -> None:
+        """Eagle Eye had given up: another cause, or the same one again, is a new reason to look."""
+        if fact.changed or fact.recurred:
+            self._begin(tracked)
+
+    def _withdraw(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
+        """A broken part stays broken when all is quiet; what another incident explains is not repaired twice."""
+        if fact.absorbed or not tracked.escalation.lasting:
+            self._close(tracked)
+
+    def _withdraw_plan(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
+        if (fact.absorbed or not tracked.escalation.lasting) and tracked.plan is not None:
+            self.desk.record_plan(tracked.plan, "stale", "the incident was over before the plan was carried out")
+        self._withdraw(tracked, fact)
+
+    def _withdraw_absorbed(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
+        """The job's coordinator is healing it: that is verified even when no finding is active any more."""
+        if fact.absorbed:
+            self._close(tracked)
+
+    def _close_withdrawn(self, tracked: TrackedIncident, _fact: Withdrawn) -> None:
+        self._close(tracked)
+
+    # --- handlers: what the job did ------------------------------------------------------------------------------------
+
+    def _epoch_started(self, tracked: TrackedIncident, _fact: EpochStarted) -> None:
+        self.self_healing.epoch_started(tracked, self.desk.job(tracked.job))
+
+    def _own_epoch_started(self, tracked: TrackedIncident, _fact: EpochStarted) -> None:
+        """The plan's own epoch, whose reply was lost, or one that made the plan needless."""
+        job, plan = self.desk.job(tracked.job), tracked.plan
+        if plan is not None and any(epoch.plan == plan.id for epoch in job.started_epochs):
+            tracked.plan = None
+            self.verifier.begin(tracked, plan, (), began=job.started_epochs[-1].time)
+        else:
+            self.self_healing.epoch_started(tracked, job)
+
+    def _budget_exhausted(self, tracked: TrackedIncident, _fact: BudgetExhausted) -> None:
+        tracked.alone = False
+        self.desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
+
+    def _job_ended(self, tracked: TrackedIncident, fact: JobEnded) -> None:
+        desk, finished = self.desk, fact.event.name == "job.finished"
+        verification = desk.verifications.pop(tracked.incident.id, None)
+        if verification is not None:
+            why = f"{fact.event.name} came before it could be judged"
+            desk.note(verification.outcome(desk.job(tracked.job), "done" if finished else "failed", desk.clock.now(), why))
+        elif tracked.phase is IncidentPhase.HELD and tracked.plan is not None:
+            desk.record_plan(tracked.plan, "stale", "the job ended")
+        desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED if finished else IncidentState.FAILED)
+
+    # --- handlers: what our action did -----------------------------------------------------------------------------------
+
+    def _action_ended(self, tracked: TrackedIncident, fact: ActionEnded) -> None:
+        self.results.reported(tracked, fact.report)
+
+    def _verified(self, tracked: TrackedIncident, fact: Verified) -> None:
+        """Healed, or the next stronger repair, or the operator's turn."""
+        if fact.result == "healed":
+            self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)
+            self.notify(tracked, f"healed by {fact.verification.plan.action}: {fact.why}")
+        elif fact.result == "failed" and not fact.breaker_opened:
+            self.planner.propose(tracked)
+        else:
+            self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR, state=IncidentState.FAILED)
+            if not fact.breaker_opened:
+                self.notify(tracked, fact.why)
+
+
+def _fact_of(event: Event) -> Fact:
+    """`event`: one that JobState.update returns."""
+    if event.name in ("job.finished", "job.failed"):
+        return JobEnded(event)
+    return BudgetExhausted() if event.name == "budget.spent" else EpochStarted()
+
+
+Handler = Callable[[IncidentLoop, TrackedIncident, Any], None]
+
+HANDLERS: Mapping[IncidentPhase, Mapping[type[Fact], Handler]] = {
+    IncidentPhase.SELF_HEALING: {
+        Due: IncidentLoop._self_healing_due,
+        Withdrawn: IncidentLoop._withdraw_absorbed,
+        EpochStarted: IncidentLoop._epoch_started,
+        BudgetExhausted: IncidentLoop._budget_exhausted,
+        JobEnded: IncidentLoop._job_ended,
+    },
+    IncidentPhase.SETTLING: {
+        Due: IncidentLoop._plan_due,
+        Withdrawn: IncidentLoop._withdraw,
+        EpochStarted: IncidentLoop._epoch_started,
+        JobEnded: IncidentLoop._job_ended,
+    },
+    IncidentPhase.HELD: {
+        Due: IncidentLoop._plan_due,
+        Withdrawn: IncidentLoop._withdraw_plan,
+        EpochStarted: IncidentLoop._epoch_started,
+        JobEnded: IncidentLoop._job_ended,
+    },
+    IncidentPhase.RETRYING: {
+        Due: IncidentLoop._retry_due,
+        Withdrawn: IncidentLoop._withdraw,
+        EpochStarted: IncidentLoop._own_epoch_started,
+        JobEnded: IncidentLoop._job_ended,
+    },
+    IncidentPhase.EXECUTING: {
+        ActionEnded: IncidentLoop._action_ended,
+        JobEnded: IncidentLoop._job_ended,
+    },
+    IncidentPhase.VERIFYING: {
+        Verified: IncidentLoop._verified,
+        JobEnded: IncidentLoop._job_ended,
+    },
+    IncidentPhase.NEEDS_OPERATOR: {
+        Revised: IncidentLoop._begin_again,
+        Withdrawn: IncidentLoop._close_withdrawn,
+    },
+    IncidentPhase.ENDED: {
+        Revised: IncidentLoop._reopen,
+    },
+}
+"""The state machine: phase → fact → handler."""
