@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.report import Row, report
-from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile, parse_layers
+from remediation.planner.pipelines.layer_profile import LayerChain, ProfiledLayer, parse_layers
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.packing import any_order, halves, pack
 from remediation.planner.pipelines.pipeline_template import four_per_stage, iteration_time
@@ -98,7 +98,7 @@ def synthetic(count: int, per_node: int = 1) -> LayerChain:
     rng = np.random.default_rng(count)
     powers = [2**power for power in range(per_node.bit_length())]
     ring = {gpus: 0.8 * (gpus - 1) / gpus for gpus in powers}
-    return LayerChain(tuple(LayerProfile(f"l{index}", value, 2 * value, 1e8, 1e7, ring) for index, value in enumerate(rng.lognormal(0.5, 0.5, count))))
+    return LayerChain(tuple(ProfiledLayer(f"l{index}", value, 2 * value, 1e8, 1e7, ring) for index, value in enumerate(rng.lognormal(0.5, 0.5, count))))
 
 
 def cold_row() -> Row:

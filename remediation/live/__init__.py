@@ -1,1 +1,1 @@
-"""The planner on running jobs: what they make, who should have how many workers, and what stands ready for the next event."""
+"""Live planning: the planner on running elastic jobs (measured throughput, decisions, precomputed plans, worker placement)."""

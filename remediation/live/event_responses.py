@@ -1,6 +1,6 @@
-"""The one-event table: for each single thing that may happen next to the running jobs, who is to have how many workers then.
+"""Responses to next events: the workers of each running job after each single event that may happen next.
 
-Unicron's look-up table (section 5): the planner's Forecast answers the loss of a worker of each job and the return of
+Unicron's look-up table (section 5): the planner's EventTable answers the loss of a worker of each job and the return of
 one; the loss of a whole node is solved apart. What it costs is paid before anything happens.
 """
 
@@ -20,7 +20,7 @@ EventName = Literal["worker lost", "node lost", "worker returned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventResponse:
-    """What to do after one event."""
+    """The workers of each job after one event, and the moves that lead there."""
 
     event: EventName
     of: str
@@ -29,13 +29,13 @@ class EventResponse:
     workers: dict[str, int]
     """Job → workers after it."""
     moves: WorkerMoves
-    """From what the event leaves to that."""
+    """From the placement that the event leaves to `workers`."""
     waf_before: float
     """Of the cluster before the event."""
     waf_as_left: float
-    """After it, if nobody changes jobs."""
+    """After it, if no worker changes jobs."""
     waf: float
-    """After it, with the answer."""
+    """After it, with the response."""
 
 
 def event_responses(cluster: LiveCluster) -> tuple[EventResponse, ...]:
@@ -46,7 +46,7 @@ def event_responses(cluster: LiveCluster) -> tuple[EventResponse, ...]:
 
 
 def best_worker_counts(cluster: LiveCluster) -> dict[str, int]:
-    """Job → workers, for what is there now: for events that nobody foresaw."""
+    """Job → workers, for the workers there are now: for events that are not in the table."""
     return cluster.counts(solve(problem_after(cluster.planned, [])))
 
 

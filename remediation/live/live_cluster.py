@@ -1,4 +1,4 @@
-"""The elastic jobs that run now as the planner sees them: what each makes of its workers, and the workers there are.
+"""The running elastic jobs as the planner sees them: measured throughput of each, and the workers there are.
 
 T(t, x) is measured in steps per second at the worker counts at which a job has run, and counts in *worker-seconds a
 second*: a job that runs on all the workers it asked for makes as many. So jobs that cannot be compared by their tokens
@@ -30,7 +30,7 @@ class LiveJob:
     measured: Mapping[int, float] = field(default_factory=dict)
     """Workers → steps per second."""
     regroup_s: float
-    """It stands still for so long when its workers change."""
+    """Downtime when its workers change, in seconds."""
     start_s: float
     """Until a further worker has joined; the others train on."""
 
@@ -58,11 +58,11 @@ class LiveJob:
         return self.measured[nearest] * workers / nearest
 
     def source(self, workers: int) -> str:
-        """Where its T comes from, in words."""
+        """Where its T comes from, for the table of `eagle-eye plan --live`."""
         if workers in self.measured:
             return f"measured on {workers}"
         if not self.measured:
-            return "nothing is measured yet: as much as it has workers"
+            return "nothing is measured yet: proportional to its workers"
         nearest = min(self.measured, key=lambda count: (abs(count - workers), -count))
         return f"linear share of what {nearest} workers reach"
 
@@ -72,7 +72,7 @@ class LiveJob:
 
     @property
     def reserved(self) -> int:
-        """Workers that nobody takes from it: it is never stopped by choice."""
+        """Workers that are never taken from it: no allocation stops a running job."""
         return min(self.demand.workers_min, self.workers)
 
     @property
@@ -106,14 +106,14 @@ class LiveCluster:
 
     @property
     def planned(self) -> TaskCluster:
-        """The allocation's input: what there is above all minima, handed out one by one."""
+        """The allocation's input: the workers above all minima, allocated one by one."""
         tasks, reserved = tuple(job.task for job in self.jobs), sum(job.reserved for job in self.jobs)
         # the minima fail as well: D_running is that of all workers
         mtbf_s = self.worker_mtbf_s * max(1, self.workers - reserved) / max(1, self.workers)
         return TaskCluster(tasks=tasks, workers=self.workers - reserved, gpu_mtbf_s=mtbf_s)
 
     def counts(self, plan: Allocation) -> dict[str, int]:
-        """Job → workers in all, as a plan for `planned` says."""
+        """Job → workers in all, from an allocation of `planned`."""
         return {job.name: job.reserved + plan.workers[job.name] for job in self.jobs}
 
     @property
@@ -122,7 +122,7 @@ class LiveCluster:
         return {job.name: dict(job.demand.seats) for job in self.jobs}
 
     def waf(self, workers: Mapping[str, int]) -> float:
-        """Of all jobs with so many workers; who is not named keeps its own."""
+        """Of all jobs with so many workers; a job that is not named keeps its own."""
         return sum(job.waf(workers.get(job.name, job.workers)) for job in self.jobs)
 
     def without(self, job: str, node: str, workers: int = 1) -> "LiveCluster":
@@ -142,13 +142,13 @@ class LiveCluster:
         return replace(self, spare={**self.spare, node: self.spare.get(node, 0) + workers})
 
     def missing(self, node: str) -> int:
-        """Workers with which jobs were started on a node, and which nobody has now."""
+        """Workers with which jobs were started on a node and which no job has now."""
         declared = sum(job.demand.declared.get(node, 0) for job in self.jobs)
         return max(0, declared - sum(job.demand.seats.get(node, 0) for job in self.jobs) - self.spare.get(node, 0))
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """On which anybody was started."""
+        """Nodes on which a job was started."""
         return tuple(sorted({node for job in self.jobs for node in (*job.demand.declared, *job.demand.seats)}))
 
     def _with(self, name: str, seats: WorkersByNode) -> "LiveCluster":

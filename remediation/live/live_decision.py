@@ -1,4 +1,4 @@
-"""What can be done for an elastic job that lost workers or has a slow one, priced side by side: `decision` alone chooses."""
+"""The decision for an elastic job that lost workers or has a straggler: its alternatives, priced by the planner's `decide`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ ACTIONS: Mapping[AlternativeKind, str] = {
     AlternativeKind.WAIT: "wait",
     AlternativeKind.SWAP: "swap",
 }
-"""Of the planner's kinds; those without an action of ours are shown, and never carried out."""
+"""Of the planner's kinds; those without an action are listed and never carried out."""
 PIPELINE_ONLY = (AlternativeKind.SWAP, AlternativeKind.RELAYOUT)
 """Of pipelines; elastic workers are replicas."""
 SUPPORTED = frozenset({AlternativeKind.NOTHING, AlternativeKind.REBALANCE, AlternativeKind.SPARE, AlternativeKind.RESTART})
@@ -32,7 +32,7 @@ SUPPORTED = frozenset({AlternativeKind.NOTHING, AlternativeKind.REBALANCE, Alter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionInputs:
-    """Of the job, beside what the cluster says."""
+    """What the decision needs to know besides the cluster."""
 
     repair_s: float
     """Expected time until what is lost is back, or the slow one is well: costs are counted over it."""
@@ -41,12 +41,12 @@ class DecisionInputs:
     checkpoint_age_s: float
     """Work since the newest checkpoint, in seconds of healthy running."""
     speeds: Mapping[str, float]
-    """Slow worker → its speed, 1 being healthy; {}: nobody is slow."""
+    """Slow worker → its speed, 1 being healthy; {}: no worker is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDecision:
-    """What is best, and what else there was."""
+    """The chosen alternative, and the others with their cost."""
 
     kind: AlternativeKind
     action: str
@@ -57,7 +57,7 @@ class LiveDecision:
     how: str
     alternatives: tuple[Alternative, ...]
     moves: WorkerMoves | None
-    """Who changes jobs, if that is what is done."""
+    """Workers that change jobs, if that was chosen."""
     waf: Mapping[str, float]
     """`waf_left`: if nothing is done; `waf`: once the choice runs. In weighted worker-seconds a second."""
     share: float
@@ -65,7 +65,7 @@ class LiveDecision:
 
 
 def decide_live(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs) -> LiveDecision:
-    """The cheapest of all ways. A job without a slow worker is asked for what it lacks of what it was started with."""
+    """The cheapest of all ways. Without a straggler the case is the workers that the job lacks of those it was started with."""
     moved = None if inputs.speeds else _moves(cluster, job)
     coming = moved.workers.get(job.name, 0) if moved is not None else 0
     lost = coming or max(0, job.demand.most - job.workers)
@@ -88,7 +88,7 @@ def decide_live(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs) -> L
 
 
 def _moves(cluster: LiveCluster, job: LiveJob) -> WorkerMoves | None:
-    """What the allocation wants; where it leaves this job as it is, the cheapest worker of another job, so that its price is told."""
+    """The moves of the best allocation; where it leaves this job as it is, the cheapest worker of another job, so that its price is listed."""
     best = plan_moves(cluster, best_worker_counts(cluster))
     if best.workers.get(job.name, 0) > 0:
         return best
@@ -147,9 +147,9 @@ def _costs(job: LiveJob, inputs: DecisionInputs) -> TransitionCosts:
 
 
 def _alternatives(decision: IncidentDecision, best: Option, nothing: Option) -> list[Alternative]:
-    replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to lay out anew.") for kind in PIPELINE_ONLY]
+    replicas = [Alternative(action=ACTIONS[kind], why="Not possible: each worker holds the whole model, there are no stages to change.") for kind in PIPELINE_ONLY]
     possible = [
-        Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_rejected.get(one.kind) or 'Nobody here can do it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
+        Alternative(action=ACTIONS[one.kind], why=f"{one.how}. {decision.why_rejected.get(one.kind) or 'No action of Eagle Eye does it.'}", cost=one.cost, benefit=nothing.cost - one.cost)
         for one in decision.options
         if one.kind is not best.kind and one.kind not in PIPELINE_ONLY
     ]

@@ -1,4 +1,4 @@
-"""The engine's part that plans for elastic jobs: what is chosen after a loss, what is given back after a repair."""
+"""The live planner: decides for elastic jobs after a loss or a straggler, and gives workers back after a repair."""
 
 import math
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from .measured_waf import waf_before, waf_left, waf_since
 from .worker_placement import WorkerMoves, plan_moves
 
 LEAST_SPEED = 0.05
-"""Speeds below this count as this: what stands still is no straggler."""
+"""Speeds below this count as this: a worker that makes no progress is no straggler."""
 MEASURE_TIMEOUT_S = 120.0
-"""So long steps are waited for, to measure what a change of workers has brought."""
+"""How long to wait for steps that measure the effect of a change of workers."""
 
 
 @dataclass(slots=True)
@@ -40,23 +40,23 @@ class PendingMeasurement:
 
 @dataclass(slots=True)
 class LivePlanner:
-    """Asks the planner about the jobs that run; whoever calls holds the engine's lock."""
+    """Called by the engine, which holds its lock."""
 
     desk: EngineState
     errands: BackgroundActions
     _repaired: dict[str, int] = field(default_factory=dict)
     """Node → workers that can run there again and that no job has."""
     _restoring: str = ""
-    """Plan of the errand that gives them out."""
+    """Id of the plan that gives them back."""
     _not_before: float = 0.0
     _unmeasured: list[PendingMeasurement] = field(default_factory=list)
     _uneven: dict[str, Plan] = field(default_factory=dict)
     """Job → the plan that took micro-batches away from a straggler."""
 
-    # --- what there is ---------------------------------------------------------------------------------------------
+    # --- the running jobs ---------------------------------------------------------------------------------------------
 
     def cluster(self, of: str = "") -> LiveCluster:
-        """All elastic jobs that can be planned for: this one, and those with which nothing is wrong."""
+        """The elastic jobs that may be planned for: this one, and those without an open incident."""
         jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.current is not None and not job.over]
         calm = [job for job in jobs if job.name == of or not self.desk.incidents_of(job.name)]
         return LiveCluster(jobs=tuple(self._live(job) for job in calm), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
@@ -75,15 +75,15 @@ class LivePlanner:
             start_s=_median_or(job.join_times, desk.costs.get((name, "start_s"), desk.policy.start_s)),
         )
 
-    # --- what is chosen ----------------------------------------------------------------------------------------------
+    # --- decisions ----------------------------------------------------------------------------------------------
 
     def applies_to(self, case: TrackedIncident, attempts: Sequence[Attempt]) -> bool:
-        """A loss or a slow-down of an elastic job against which nothing has failed yet."""
+        """Whether the case is a loss or a straggler of an elastic job, and no attempt has failed yet."""
         known = case.escalation in (DEATH, LOST) or case.escalation.cost_weighed
         return known and self.desk.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
 
     def decide(self, case: TrackedIncident) -> LiveDecision | None:
-        """The cheapest way; None: there is nothing to choose (it has all its workers, or is not known well enough)."""
+        """The cheapest alternative; None: nothing to decide (the job has all its workers, or its throughput is not known well enough)."""
         job, cluster = self.desk.job(case.job), self.cluster(case.job)
         live = cluster.job(case.job)
         if live is None:
@@ -102,7 +102,7 @@ class LivePlanner:
         return choice
 
     def request(self, case: TrackedIncident, choice: LiveDecision, attempts: Sequence[Attempt]) -> PlanRequest:
-        """The choice as what is to be planned."""
+        """The decision as a request for a plan."""
         job = self.desk.job(case.job)
         targets: tuple[Target, ...] = ()
         if choice.moves is not None:
@@ -123,7 +123,7 @@ class LivePlanner:
         )
 
     def _speeds(self, case: TrackedIncident, job: JobState) -> dict[str, float]:
-        """All wait for the slowest: what the job lost of its pace is what its culprits lost of theirs."""
+        """Culprit → speed. All workers wait for the slowest, so the job's loss of pace is the culprits' loss."""
         workers = workers_of(case.incident, job)
         count = len(job.layout.placements) if job.layout is not None else 0
         now, healthy = job.throughput(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
@@ -131,14 +131,14 @@ class LivePlanner:
             return {}
         return dict.fromkeys(workers, max(LEAST_SPEED, now / healthy))
 
-    # --- what comes back -----------------------------------------------------------------------------------------------
+    # --- repaired workers -----------------------------------------------------------------------------------------------
 
     def missing_workers(self, node: str) -> int:
-        """Workers of a node with which jobs were started and which nobody has."""
+        """Workers of a node with which jobs were started and which no job has."""
         return self._running_cluster().missing(node)
 
     def workers_repaired(self, node: str) -> list[str]:
-        """A person says that all workers of a node can run again; returns the jobs that were started there."""
+        """An operator released a node: its workers can run again. Returns the jobs that were started there."""
         missing = self.missing_workers(node)
         if missing:
             self._repaired[node] = self._repaired.get(node, 0) + missing
@@ -146,22 +146,22 @@ class LivePlanner:
         return [job.name for job in self._running_cluster().jobs if node in job.demand.declared] if missing else []
 
     def advance(self) -> None:
-        """Once a tick: give out what came back, measure what was done."""
+        """Once a tick: give back repaired workers, measure the effect of what was done."""
         self._restore()
         self._measure()
 
     def incident_closed(self, case: TrackedIncident) -> None:
-        """The incident is over: a straggler that is well again gets its share back."""
+        """The incident is closed: a straggler that recovered gets its micro-batches back."""
         plan = self._uneven.get(case.job)
         if plan is None or plan.incident != case.incident.id:
             return
         job = self.desk.job(case.job)
         target = Target(job=job.name, epoch=0, basis=job.basis)
-        self._schedule("rebalance", (target,), plan, "the straggler is well again: even shares")
+        self._schedule("rebalance", (target,), plan, "the straggler recovered: even shares again")
         del self._uneven[case.job]
 
     def _restore(self) -> None:
-        """As the allocation says, once nothing is wrong with anybody that it changes."""
+        """Carry out the best allocation, once no job that it changes has an open incident."""
         cluster, now = self._running_cluster(), self.desk.clock.now()
         surplus = self.desk.policy.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
         if not (self._repaired or surplus) or self._restoring or now < self._not_before:
@@ -176,7 +176,7 @@ class LivePlanner:
         earlier = next((plan for plan in reversed(self.desk.memory.plans.values()) if plan.action == "resize" and plan.incident and not plan.undoes), None)
         after = {job.name: job.workers + moved.workers.get(job.name, 0) for job in cluster.jobs}
         full = all(count == job.demand.most for job, count in zip(cluster.jobs, after.values(), strict=True))
-        why = "workers came back: " + ("every job has again what it was started with" if full else "shared out anew")
+        why = "workers returned: " + ("every job has its initial workers again" if full else "allocated again")
         forecast = {"waf_before": cluster.waf({}), "waf": cluster.waf(after)}
         self._restoring = self._schedule("resize", self.targets(moved), earlier, why, forecast)
 
@@ -190,10 +190,10 @@ class LivePlanner:
         self.errands.add(plan, forecast)
         return plan.id
 
-    # --- what came of it -------------------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------------------
 
     def action_ended(self, report: ActionReport) -> None:
-        """An action of ours has ended: what it took goes back into the model, what it brought is measured later."""
+        """An action has ended: its duration goes into the model, its effect is measured later."""
         plan, now = report.plan, self.desk.clock.now()
         if plan.id == self._restoring:
             self._restoring = ""
@@ -219,7 +219,7 @@ class LivePlanner:
             job = self.desk.job(target.job)
             if more and ended is not None and ended > begun[step]:
                 job.join_times.append(ended - begun[step])
-            if job.demand is not None:  # the coordinator says so itself, a moment later
+            if job.demand is not None:  # the coordinator reports the same a moment later
                 seats = {node: count for node, count in {**job.demand.seats, **target.seats}.items() if count}
                 job.demand = msgspec.structs.replace(job.demand, seats=seats)
 

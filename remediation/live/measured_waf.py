@@ -1,6 +1,6 @@
-"""The WAF that running jobs really had, from the steps that they committed: before a fault, after it, and after a change.
+"""The measured WAF of running jobs, from their committed steps: before a fault, after it, and after a change of workers.
 
-In weighted worker-seconds a second, the unit of cluster.py. NaN where too few steps were seen.
+In weighted worker-seconds a second, the unit of live_cluster.py. NaN where too few steps were seen.
 """
 
 import math
@@ -13,7 +13,7 @@ from .live_cluster import LiveCluster, LiveJob
 
 Jobs = Mapping[str, JobState]
 FEWEST = 3
-"""Steps between which a rate is told."""
+"""Steps that a rate needs."""
 
 
 def waf_since(cluster: LiveCluster, jobs: Jobs, epochs: Mapping[str, int], steps: int) -> float:
@@ -44,7 +44,7 @@ def waf_left(cluster: LiveCluster, jobs: Jobs, plan: Plan, incident: Incident) -
 
 
 def _of(live: LiveJob, steps: Sequence[SnapshotStep], fewest: int, measured: bool) -> float:
-    """What the steps say; with too few of them what T says, or NaN if it has to be measured."""
+    """The rate of the steps; with too few of them T, or NaN where it has to be measured."""
     if len(steps) < fewest or steps[-1].end <= steps[0].end:
         return math.nan if measured else live.waf(live.workers)
     rate = (len(steps) - 1) / (steps[-1].end - steps[0].end)

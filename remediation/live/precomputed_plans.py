@@ -1,9 +1,9 @@
-"""Standing plans: the one-event table of the running jobs, made anew after each change, judged by the guards, kept and looked up.
+"""Precomputed plans of the running jobs, one for each next event: renewed after each change, checked by the guards, looked up.
 
-    offer ─► foresight (outside the engine's lock) ─► keep: guards, expiry ─► ledger, coordinators
+    event responses (outside the engine's lock) ─► guards, expiry ─► ledger, coordinators
 
 A plan is bound to the mode, to the epochs of all jobs that it rests on, and to a time. It is a preparation: when its event
-comes, guards and decision are asked again, on what is true then.
+happens, guards and decision are asked again with the facts of that moment.
 """
 
 import threading
@@ -40,7 +40,7 @@ CAUSES: Mapping[str, str] = {"worker lost": "worker killed", "node lost": "node 
 
 @dataclass(slots=True)
 class PrecomputedPlans:
-    """`lock` is the engine's: held for the quick parts, not while the table is worked out."""
+    """`lock` is the engine's: held for the quick parts, not while the responses are computed."""
 
     desk: EngineState
     live: LivePlanner
@@ -50,7 +50,7 @@ class PrecomputedPlans:
     _again: float = 0.0
 
     def renew(self) -> tuple[PrecomputedPlan, ...] | None:
-        """A new table, if anything has changed or the old one gets old; None: the old one stands. Takes its time."""
+        """New plans, if anything has changed or the old ones expire soon; None: the old ones remain valid. Takes seconds for many jobs."""
         with self.lock:
             cluster, now = self.live.cluster(), self.desk.clock.now()
             if any(job.demand is not None and self.desk.incidents_of(job.name) for job in self.desk.jobs.values()):
@@ -64,11 +64,11 @@ class PrecomputedPlans:
             return self.plans
 
     def of_job(self, job: str) -> tuple[PrecomputedPlan, ...]:
-        """What concerns a job: its own losses, and whatever changes its size."""
+        """The plans for a job: its own losses, and every event that changes its size."""
         return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.seats))
 
     def covers(self, plan: str, case: TrackedIncident) -> bool:
-        """Whether a coordinator has answered a case with a plan of ours that still holds. The case's own job has gone on meanwhile."""
+        """Whether a coordinator carried out this plan for the case, and the plan is still valid. The job of the case has a newer epoch by then."""
         known = next((each for each in self.plans if each.id == plan), None)
         if known is None or not known.allowed:
             return False
@@ -88,23 +88,23 @@ class PrecomputedPlans:
         )  # fmt: skip
 
     def _guard_verdict(self, response: EventResponse) -> tuple[bool, str]:
-        """What mode and guards say of it now."""
+        """Whether mode and guards allow it now, and why."""
         if not response.moves.placement:
-            return True, "nobody changes jobs"
+            return True, "no worker changes jobs"
         case = self._hypothetical_case(response)
         plan = self._plan(case, response)
         situation = self.desk.situation(case, plan)
         verdicts = [guard(plan, situation) for guard in self.desk.guards]
         against = [verdict for verdict in verdicts if not isinstance(verdict, Allow)]
         if self.desk.policy.mode is Mode.OBSERVE:
-            return False, "the mode is observe: it is only written down"
+            return False, "the mode is observe: it is only recorded"
         if against:
-            said = "would be held by" if all(isinstance(verdict, Hold) for verdict in against) else "is refused by"
-            return False, f"{said} {against[0].guard}: {against[0].reason}"
-        return True, f"{response.waf:.3g} against {response.waf_as_left:.3g} WAF if nobody changed jobs"
+            held = "would be held by" if all(isinstance(verdict, Hold) for verdict in against) else "is refused by"
+            return False, f"{held} {against[0].guard}: {against[0].reason}"
+        return True, f"{response.waf:.3g} against {response.waf_as_left:.3g} WAF if no worker changed jobs"
 
     def _hypothetical_case(self, response: EventResponse) -> TrackedIncident:
-        """The incident that the event would be."""
+        """The case that the event would open."""
         now = self.desk.clock.now()
         job = response.of or next(iter(response.moves.placement))
         culprit = Culprit(entity=Entity(kind=Kind.NODE, name=response.node), confidence=1.0)

@@ -1,4 +1,4 @@
-"""On which nodes jobs give and take workers, once it is known how many each is to have. Greedy, and always the same."""
+"""Worker placement: on which nodes jobs give and take workers, once an allocation says how many each gets. Greedy and deterministic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from .live_cluster import LiveCluster, LiveJob
 
 @dataclass(frozen=True, slots=True)
 class WorkerMoves:
-    """Who is to have how many workers where: only jobs and nodes that change, givers before takers."""
+    """Workers of each job and node afterwards: only jobs and nodes that change, givers before takers."""
 
     placement: dict[str, dict[str, int]]
     """Job → node → workers from now on."""
@@ -26,8 +26,8 @@ class WorkerMoves:
 def plan_moves(cluster: LiveCluster, wanted: Mapping[str, int]) -> WorkerMoves:
     """From the placement of now to `wanted` (job → workers), as far as nodes allow it.
 
-    A worker changes jobs on its own node, where both jobs have a launcher. A job that takes wants back the places with
-    which it was started; one that gives, gives what it was not started with first.
+    A worker changes jobs on its own node, where both jobs have a launcher. A job that takes gets back the nodes with
+    which it was started first; one that gives, gives the workers that it was not started with first.
     """
     placement, free = cluster.placement, dict(cluster.spare)
     jobs = {job.name: job for job in cluster.jobs}
@@ -41,7 +41,7 @@ def plan_moves(cluster: LiveCluster, wanted: Mapping[str, int]) -> WorkerMoves:
 
 
 def _give_back(jobs: Mapping[str, LiveJob], placement: dict[str, dict[str, int]], free: dict[str, int], surplus: dict[str, int]) -> None:
-    """What a job was not started with and need not keep is free for all."""
+    """What a job was not started with and need not keep becomes free."""
     for name, job in jobs.items():
         for node, count in sorted(placement[name].items()):
             gives = min(surplus[name], max(0, count - job.demand.declared.get(node, 0)))

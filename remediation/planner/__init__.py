@@ -1,1 +1,1 @@
-"""What every job of a cluster should look like next: pure computation, the same live and in simulation."""
+"""The planner: how many workers each job gets, in which layout, and the cheapest repair. Pure computation: no I/O but cluster files, no clock."""

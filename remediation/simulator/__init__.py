@@ -1,1 +1,1 @@
-"""Years of cluster life in seconds: every recovery policy on the same faults, with the planner that runs live."""
+"""The simulator: recovery policies on the same fault traces, years of a cluster in seconds, with the planner that runs live."""

@@ -1,6 +1,6 @@
-"""The live planner's answers, remembered: the same question is asked again and again in a year.
+"""A cache of the live planner's allocations: the same problem comes again and again in a simulated year.
 
-A question is who has how many nodes, how many there are, and which tasks must switch; the answer is exact
+A problem is how many nodes each task has, how many there are, and which tasks lost one; the allocation is exact
 (remediation.planner.allocation.allocation). Workers of the planner are nodes here.
 """
 
@@ -14,7 +14,7 @@ from remediation.planner.allocation.tasks import AllocationProblem, Task
 from .job_mix import JobMixEntry
 from .recovery_policy import RecoveryConstants
 
-Question = tuple[tuple[int, ...], int, frozenset[int]]
+Problem = tuple[tuple[int, ...], int, frozenset[int]]
 
 
 class AllocationCache:
@@ -23,7 +23,7 @@ class AllocationCache:
     def __init__(
         self, jobs: Sequence[JobMixEntry], costs: RecoveryConstants, unit: int, node_mtbf_s: float, gpus_per_node: int, timer: Callable[[], float] = time.process_time
     ) -> None:
-        """unit: nodes are handed out by so many. timer: what measures `seconds`."""
+        """unit: nodes are allocated in groups of so many. timer: what measures `seconds`."""
         self._costs, self._unit, self._mtbf_s, self._gpus = costs, unit, node_mtbf_s, gpus_per_node
         self._tasks = [
             Task(
@@ -33,29 +33,29 @@ class AllocationCache:
             for index, job in enumerate(jobs)
         ]  # fmt: skip
         self._timer = timer
-        self._known: dict[Question, tuple[int, ...]] = {}
+        self._known: dict[Problem, tuple[int, ...]] = {}
         self.asked = 0
         self.seconds = 0.0
         """Spent in the planner."""
 
     @property
     def solved(self) -> int:
-        """Questions that were new."""
+        """Distinct problems."""
         return len(self._known)
 
     def allocate(self, current: Sequence[int], usable: int, failed: frozenset[int] = frozenset()) -> tuple[int, ...]:
         """Nodes for each task, given what each has, how many nodes there are, and which tasks (by index) lost one."""
         self.asked += 1
-        question = (tuple(current), usable // self._unit * self._unit, failed)
-        answer = self._known.get(question)
-        if answer is None:
+        problem = (tuple(current), usable // self._unit * self._unit, failed)
+        allocation = self._known.get(problem)
+        if allocation is None:
             began = self._timer()
-            answer = self._known[question] = self._solve(question)
+            allocation = self._known[problem] = self._solve(problem)
             self.seconds += self._timer() - began
-        return answer
+        return allocation
 
-    def _solve(self, question: Question) -> tuple[int, ...]:
-        current, usable, failed = question
+    def _solve(self, problem: Problem) -> tuple[int, ...]:
+        current, usable, failed = problem
         tasks = tuple(replace(task, current=count, transition_s=self._transition_s(count)) for task, count in zip(self._tasks, current, strict=True))
         situation = AllocationProblem(
             tasks=tasks, usable=usable, gpu_mtbf_s=self._mtbf_s, granularity=self._unit, failed=frozenset(tasks[index].name for index in failed)
@@ -64,6 +64,6 @@ class AllocationCache:
         return tuple(found.workers[task.name] for task in tasks)
 
     def _transition_s(self, nodes: int) -> float:
-        """What the plan counts a switch with: an estimate, not what the switch will take."""
+        """The planner's estimate of a transition; the simulated one may take longer or shorter."""
         load_s = self._costs.load_replica_s if self._costs.replica else self._costs.load_storage_s
         return self._costs.detection_lost_s + self._costs.switch_s("reconfigure", nodes * self._gpus) + load_s

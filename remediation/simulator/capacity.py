@@ -1,4 +1,4 @@
-"""Who gets which nodes after a loss or a return: three ways, each a class of two methods."""
+"""Which job gets which nodes after a fault or a return: three rules (wait for a node, shrink the job, reallocate the cluster)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from .simulated_job import SimulatedJob, SimulatedPhase
 
 
 class NodePool:
-    """Who holds which node. Last in, first out: a node that has just come back is known to be there."""
+    """Which job holds which node. Free nodes are last in, first out."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._free = dict.fromkeys(reversed(nodes))
@@ -18,25 +18,25 @@ class NodePool:
         return len(self._free)
 
     def holder(self, node: int) -> SimulatedJob | None:
-        """The job that has it; None: nobody, or it is out."""
+        """The job that holds it; None: the node is free or out."""
         return self._holder.get(node)
 
     def give(self, node: int) -> None:
-        """A node that nobody holds is there."""
+        """Add a free node."""
         self._free[node] = None
 
     def lose(self, node: int) -> SimulatedJob | None:
-        """A node is out; the job that held it, which still counts it, has to be told."""
+        """Remove a node. Returns the job that held it: the caller removes the node there too."""
         self._free.pop(node, None)
         return self._holder.pop(node, None)
 
     @property
     def held(self) -> int:
-        """Nodes that jobs have."""
+        """Nodes that jobs hold."""
         return len(self._holder)
 
     def fill(self, run: SimulatedJob, nodes: int) -> bool:
-        """Bring a job to so many nodes as far as the pool goes, or take from its end; whether anything changed."""
+        """Grow a job to so many nodes as far as there are free ones, or shrink it from its end. Returns whether its nodes changed."""
         before = len(run.nodes)
         while len(run.nodes) < nodes and self._free:
             node = self._free.popitem()[0]
@@ -53,11 +53,11 @@ class CapacityRule(Protocol):
     """Moves nodes between the pool and the jobs."""
 
     def after_fault(self, hit: SimulatedJob) -> list[SimulatedJob]:
-        """A job lost nodes, or must start anew: other jobs whose nodes changed."""
+        """A job lost nodes or must restart. Returns the other jobs whose nodes changed."""
         ...
 
     def after_join(self) -> list[SimulatedJob]:
-        """Nodes came into the pool: jobs whose nodes changed."""
+        """Nodes came into the pool. Returns the jobs whose nodes changed."""
         ...
 
     def enough(self, run: SimulatedJob) -> bool:
@@ -76,7 +76,7 @@ class WaitForNode:
         return []
 
     def after_join(self) -> list[SimulatedJob]:
-        """The job that misses fewest comes first: it is the one that can start."""
+        """The job that misses fewest nodes comes first: it can start soonest."""
         waiting = sorted((run for run in self._runs if run.phase is SimulatedPhase.WAITING), key=lambda run: run.target_nodes - len(run.nodes))
         return [run for run in waiting if self._pool.fill(run, run.target_nodes)]
 
@@ -85,7 +85,7 @@ class WaitForNode:
 
 
 class ShrinkJob(WaitForNode):
-    """Goes on with what is left, and grows again when a node comes back."""
+    """The job continues on the nodes that are left, and grows when a node returns."""
 
     def after_join(self) -> list[SimulatedJob]:
         """Waiting jobs first, then the one that misses the largest share; a node that brings nothing idles in its job."""
@@ -105,21 +105,21 @@ class ShrinkJob(WaitForNode):
 
 
 class ReallocateCluster:
-    """The planner shares the whole cluster out anew."""
+    """The planner allocates the whole cluster again."""
 
     def __init__(self, runs: Sequence[SimulatedJob], pool: NodePool, plans: AllocationCache) -> None:
         self._runs, self._pool, self._allocations = runs, pool, plans
 
     def after_fault(self, hit: SimulatedJob) -> list[SimulatedJob]:
-        return [run for run in self._follow(frozenset([self._runs.index(hit)])) if run is not hit]
+        return [run for run in self._reallocate(frozenset([self._runs.index(hit)])) if run is not hit]
 
     def after_join(self) -> list[SimulatedJob]:
-        return self._follow(frozenset())
+        return self._reallocate(frozenset())
 
     def enough(self, run: SimulatedJob) -> bool:
         return len(run.nodes) == run.target_nodes > 0
 
-    def _follow(self, failed: frozenset[int]) -> list[SimulatedJob]:
+    def _reallocate(self, failed: frozenset[int]) -> list[SimulatedJob]:
         usable = len(self._pool) + self._pool.held
         plan = self._allocations.allocate([run.target_nodes for run in self._runs], usable, failed)
         before = [len(run.nodes) for run in self._runs]

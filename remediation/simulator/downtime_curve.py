@@ -1,4 +1,4 @@
-"""How long a lost node stops a job, by the job's size: detection, switch and work done again, as simulated."""
+"""The downtime curve: how long one lost node stops a job, by the size of the job (detection, transition, recomputation)."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ CYCLES = 1.5
 
 
 def downtime_s(policy: RecoveryPolicy, gpus: int) -> float:
-    """Seconds that a job of so many GPUs, one replica for each two nodes, stands still for one lost node that is replaced at once."""
+    """Seconds of downtime of a job of so many GPUs, one replica for each two nodes, for one lost node that is replaced at once."""
     nodes = max(2, gpus // GPUS_PER_NODE)
     costs = policy.costs
     whole = costs.checkpoint_interval_s + costs.checkpoint_stall_s
@@ -35,5 +35,5 @@ def downtime_s(policy: RecoveryPolicy, gpus: int) -> float:
 
 
 def downtime_curve(policies: Sequence[RecoveryPolicy], sizes: Sequence[int] = SIZES) -> dict[str, list[float]]:
-    """For each policy one figure a size."""
+    """Policy → seconds of downtime for each size."""
     return {policy.label: [downtime_s(policy, gpus) for gpus in sizes] for policy in policies}

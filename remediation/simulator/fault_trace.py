@@ -1,6 +1,6 @@
-"""What happens to a cluster: nodes that are lost and come back, processes that die, nodes that get slow.
+"""Fault traces: nodes that are lost and return, processes that die, nodes that become slow.
 
-As a file: CSV with the heading `timestamp_s,event,node_id` and, if wanted, `detail`. Events: add, remove, sev2, sev3,
+As a file: CSV with the heading `timestamp_s,event,node_id` and optionally `detail`. Events: add, remove, sev2, sev3,
 slow (detail: its speed, below 1) and healthy. `remove` may name in `detail` how it symptom: lost, exception or hang.
 """
 
@@ -17,11 +17,11 @@ from eagle_eye.errors import ConfigError
 
 HEADING = ("timestamp_s", "event", "node_id")
 ASSUMED_NODE_MTBF_S = 50_700 / 8 * 3600.0
-"""Where a trace tells none: a GPU fails each 50,700 hours (Llama 3 report: 419 in 54 days of 16,384), 8 GPUs a node."""
+"""Where a trace has no loss of a node: a GPU fails each 50,700 hours (Llama 3 report: 419 in 54 days of 16,384), 8 GPUs a node."""
 
 
 class FaultKind(StrEnum):
-    """What may happen; the values are the words of the file."""
+    """What may happen; the values are those of the CSV file."""
 
     JOINED = "add"
     LOST = "remove"
@@ -32,7 +32,7 @@ class FaultKind(StrEnum):
 
 
 class FaultSymptom(StrEnum):
-    """By which of Unicron's four methods a fault can be seen, which decides how long it goes unseen."""
+    """How a fault shows (Unicron's four detection methods): it decides how long detection takes."""
 
     LOST = "lost"
     EXIT = "exit"
@@ -53,18 +53,18 @@ class TraceEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FaultTrace:
-    """A cluster's life, the same for every policy."""
+    """The events of a cluster over time, the same for every policy."""
 
     name: str
     nodes: int
-    """All that are ever there at once; all of them at the start but for `missing`."""
+    """The most that are ever present at once; all are present at the start except `missing`."""
     duration_s: float
     events: tuple[TraceEvent, ...]
     """By time."""
     missing: tuple[int, ...] = ()
     """Nodes that are not there at the start."""
     node_mtbf_s: float = ASSUMED_NODE_MTBF_S
-    """What the planner may know of the future: how long a node lasts on average."""
+    """Mean time between failures of a node: all that the planner knows of the future."""
 
     def count(self, *kinds: FaultKind) -> int:
         """Events of these kinds."""

@@ -1,4 +1,4 @@
-"""What a lost node costs a job that heals in place: asked of the function that plans the transitions of live jobs.
+"""What a lost node costs a job that heals in place, from the function that plans the transitions of live jobs.
 
 The members of the plan are the job's replicas, its layers are their stages, each of them a unit of bytes. A replica that
 lost some of its stages is one whose state is there in part; new nodes complete such replicas first and then make whole ones.
@@ -17,7 +17,7 @@ PLANNED_REPLICAS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransitionShares:
-    """Of a transition."""
+    """What a transition in place loses and moves."""
 
     lost_share: float
     """Of what the job had done of the iteration: what has to be done again."""
@@ -54,7 +54,7 @@ def transition_shares(replicas: int, stages: int, lost: tuple[int, ...], new_nod
 
 
 def _completing(lost: Sequence[int], new_nodes: int) -> int:
-    """New nodes that stand in for lost ones."""
+    """New nodes that replace lost ones."""
     used = 0
     for count in lost:
         used += count if used + count <= new_nodes else 0
@@ -62,7 +62,7 @@ def _completing(lost: Sequence[int], new_nodes: int) -> int:
 
 
 def _broken(names: Sequence[str], lost: Sequence[int], stages: int, new_nodes: int) -> list[_Member]:
-    """Replicas that lost nodes and are completed or cut anew; one without any node is gone."""
+    """Replicas that lost nodes and are completed or split again; one without any node is gone."""
     members = []
     for name, count in zip(names, lost, strict=False):
         completed = count <= new_nodes

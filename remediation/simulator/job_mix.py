@@ -1,4 +1,4 @@
-"""The tasks that share the simulated cluster, as a TOML file tells them.
+"""Job mixes: the tasks that share the simulated cluster, from a TOML file.
 
     name = "two jobs"
     [[task]]
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile
+from remediation.planner.pipelines.layer_profile import LayerChain, ProfiledLayer
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.pipeline_template import four_per_stage
 
@@ -163,7 +163,7 @@ def unequal_pipelines(rates: NDArray[np.float64], replica: int, layers: int) -> 
     """(nodes + 1,) with the nodes left over given to pipelines where they bring most.
 
     What a pipeline of n nodes does is the pace of its slowest stage, by the planner's templates for equal layers;
-    micro-batches are shared out by pace. Nodes left over are spread over pipelines as a knapsack says.
+    micro-batches are split by pace. Nodes left over go to pipelines by a knapsack.
     """
     whole = whole_replicas(rates, replica)
     if replica == 1 or replica > layers:
@@ -176,7 +176,7 @@ def unequal_pipelines(rates: NDArray[np.float64], replica: int, layers: int) -> 
 
 def _worth_of_extra_nodes(replica: int, layers: int) -> NDArray[np.float64]:
     """(replica,) what 0, 1, 2, ... nodes beyond whole replicas bring at best, in replicas."""
-    chain = LayerChain(tuple(LayerProfile(str(index), 1.0, 2.0, 0.0, 0.0) for index in range(layers)))
+    chain = LayerChain(tuple(ProfiledLayer(str(index), 1.0, 2.0, 0.0, 0.0) for index in range(layers)))
     cuts = one_stage_per_node(chain, range(replica, min(2 * replica, layers + 1)), four_per_stage)
     gain = {size - replica: cuts[replica].pace / cut.pace - 1 for size, cut in cuts.items() if size > replica}
     best = np.zeros(replica)

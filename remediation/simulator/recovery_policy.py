@@ -1,4 +1,4 @@
-"""A recovery policy: what it costs to notice a fault, to switch, and to work again. All of it is data.
+"""Recovery policies: what it costs to detect a fault, to change over, and to train again. All of it is data.
 
 policies/<name>.toml names for each constant its value, where it comes from and how sure that is. A policy says only
 what differs from the one it is `like`; megatron.toml, the classic restart, states every constant. A `part` is what a
@@ -26,7 +26,7 @@ SMALLEST_JOB_GPUS = 16
 Confidence = Literal["source", "measured", "paper from memory", "derived", "calibrated", "assumed"]
 """source: read where it was published. measured: by the named benchmark. paper from memory: its text was not at hand."""
 CapacityName = Literal["wait", "shrink", "reallocate"]
-"""After a loss: wait for another node; go on with fewer; share the cluster out among all tasks anew."""
+"""After a loss: wait for another node; go on with fewer; reallocate the cluster among all tasks."""
 Repair = Literal["reattempt", "restart", "reconfigure"]
 """Unicron's actions for severities 3, 2 and 1."""
 REPAIRS: tuple[Repair, ...] = ("reattempt", "restart", "reconfigure")
@@ -34,7 +34,7 @@ REPAIRS: tuple[Repair, ...] = ("reattempt", "restart", "reconfigure")
 
 
 class PolicyConstant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One figure with its origin."""
+    """One value with its source."""
 
     value: float | bool | str
     source: str
@@ -74,11 +74,11 @@ class RecoveryConstants:
     detection_exception_s: float
     detection_hang_s: float
     detection_hang_iterations: float
-    """Beside detection_hang_s."""
+    """In addition to detection_hang_s."""
     detection_slow_s: float
     """Until a slow node is known and its work is rebalanced; negative: never."""
     drain_s: float
-    """By hand, before a broken node is left out."""
+    """By hand, before a broken node is evicted."""
     reattempt_s: float
     restart_s: float
     reconfigure_s: float
@@ -93,7 +93,7 @@ class RecoveryConstants:
     load_storage_s: float
     checkpoint_interval_s: float
     checkpoint_stall_s: float
-    """How long training stands still for each checkpoint."""
+    """How long training is paused for each checkpoint."""
     checkpoint_persist_s: float
     """From the end of a stall until storage has it."""
     partial_results: bool

@@ -1,4 +1,4 @@
-"""One job while it is simulated: its nodes, what it is doing, and what it has earned and lost so far.
+"""One simulated job: its nodes, its phase, its WAF and time accounting so far.
 
 Between two events everything is in closed form: checkpoints come at a fixed interval of work, so how much of a stretch
 was work, and how much would be lost now, needs no event of its own.
@@ -47,9 +47,9 @@ class SimulatedJob:
         self.job, self.costs, self.gpus_per_node, self._now = job, costs, gpus_per_node, now
         self.rates = job.template_rates if costs.templates else job.rates
         self.nodes: list[int] = []
-        """By place: node i stands in stage i % replica of pipeline i // replica."""
+        """By position: node i is stage i % replica of pipeline i // replica."""
         self.target_nodes = 0
-        """Nodes that the plan gives it."""
+        """Nodes that the allocation gives it."""
         self.phase = SimulatedPhase.WAITING
         self.version = 0
         """Rises whenever something supersedes what is under way."""
@@ -104,7 +104,7 @@ class SimulatedJob:
 
     @property
     def used(self) -> int:
-        """Nodes that work; the others are left over beside whole replicas."""
+        """Nodes that work; the others are left over from whole replicas."""
         if self.costs.templates or self.costs.reroute:
             return len(self.nodes)
         return len(self.nodes) // self.job.replica * self.job.replica
@@ -120,12 +120,12 @@ class SimulatedJob:
         self.nodes.remove(node)
 
     def give_up_node(self) -> int:
-        """Its last node goes elsewhere."""
+        """Its last node goes to another job."""
         self.account_time()
         return self.nodes.pop()
 
     def lose_nodes(self, nodes: Collection[int]) -> None:
-        """Some of its nodes are lost, with what was on them."""
+        """Some of its nodes are lost, with the state on them."""
         for node in nodes:
             replica = self.nodes.index(node) // self.job.replica
             self.lost[replica] = min(self.job.replica, self.lost.get(replica, 0) + 1)
@@ -149,7 +149,7 @@ class SimulatedJob:
         return transition_shares(replicas, self.job.replica, tuple(sorted(self.lost.values())), new_nodes, MICRO_BATCHES)
 
     def account_time(self) -> None:
-        """Book everything until now."""
+        """Account the time until now."""
         now = self._now()
         passed = now - self._since
         if passed <= 0:

@@ -26,23 +26,23 @@ Process = Generator[Any, None, None]
 SLOW_HORIZON_S = 3600.0
 """How long a node is expected to stay slow: the horizon of the decision (assumed; the traces do not tell the policy)."""
 EVICTING = frozenset({AlternativeKind.SHRINK, AlternativeKind.SPARE, AlternativeKind.RELAYOUT, AlternativeKind.RESTART})
-"""Ways in which the slow node works no more."""
+"""Alternatives that take the slow node out of its job."""
 ROUNDING_S = 1e-6
 """What rounding may leave of work to do again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What every policy gets alike."""
+    """The jobs and the cluster, the same for every policy."""
 
     jobs: Sequence[JobMixEntry]
     gpus_per_node: int = 8
     unit: int = 1
-    """Nodes are handed out by so many."""
+    """Nodes are allocated in groups of so many."""
     spares: int = 0
     """Nodes that policies of fixed size hold back at the start; the others need none."""
     start: Sequence[int] | None = None
-    """Nodes of each job at the start; None: as the planner shares them out."""
+    """Nodes of each job at the start; None: as the planner allocates them."""
 
     def __post_init__(self) -> None:
         for name, value, least in (("gpus_per_node", self.gpus_per_node, 1), ("unit", self.unit, 1), ("spares", self.spares, 0)):
@@ -54,7 +54,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """What came out."""
+    """Outcome of one policy on one trace."""
 
     policy: str
     trace: str
@@ -63,7 +63,7 @@ class SimulationResult:
     waf_s: float
     """WAF·seconds of all jobs together: weighted FLOP that count."""
     time_shares: dict[str, float]
-    """Share of all GPU-seconds by account; sums to 1."""
+    """Share of all GPU-seconds by category; sums to 1."""
     jobs: dict[str, float]
     """WAF·seconds by job."""
     trace_events: int
@@ -87,7 +87,7 @@ def simulate(scenario: Scenario, policy: RecoveryPolicy, trace: FaultTrace, time
 
 
 def initial_allocation(scenario: Scenario, nodes: int, node_mtbf_s: float, policy: RecoveryPolicy) -> tuple[int, ...]:
-    """Nodes of each job at the start: as given, else the planner's plan for Megatron's throughput, the same for all policies."""
+    """Nodes of each job at the start: as given, else the planner's allocation for Megatron's throughput, the same for all policies."""
     if scenario.start is not None:
         if len(scenario.start) != len(scenario.jobs) or min(scenario.start) < 0 or sum(scenario.start) > nodes:
             raise ConfigError(f"start is {tuple(scenario.start)}; it must be {len(scenario.jobs)} counts of 0 or more, together at most {nodes}")
@@ -128,7 +128,7 @@ class _Simulation:
         self._known_slow: set[int] = set()
         self._slowed_down = False
         self._evicted: set[int] = set()
-        """Slow nodes that a decision took out of their jobs."""
+        """Slow nodes that a decision evicted from their jobs."""
         self._unassigned = TimeAccounting()
         """Of nodes that no job holds."""
         self._accounted_until = 0.0
@@ -173,7 +173,7 @@ class _Simulation:
             run.enter(SimulatedPhase.RUNNING if self._capacity.enough(run) else SimulatedPhase.WAITING)
 
     def _counts_at_start(self) -> tuple[int, ...]:
-        """Who has a size of his own has it also while nodes are missing; who shares, shares what is there."""
+        """A policy of fixed size keeps it while nodes are missing; one that reallocates uses the nodes that are present."""
         mtbf_s = self._trace.node_mtbf_s
         if self._costs.capacity == "reallocate" and self._trace.missing:
             return initial_allocation(dataclasses.replace(self._scenario, start=None), len(self._pool), mtbf_s, self._policy)
@@ -226,7 +226,7 @@ class _Simulation:
         if repair != "reattempt":
             source = run.source_after(event.nodes)
             if source is StateSource.STORAGE and self._costs.memory:
-                source = StateSource.MEMORY  # the node lives, and with it what is in its memory
+                source = StateSource.MEMORY  # the node is alive, and so is its memory
         run.fail(source, 1 / max(1, run.gpus))
         self._env.process(self._heal(run, event.symptom, repair, 0.0))
 
@@ -265,7 +265,7 @@ class _Simulation:
             self._update_speeds()
 
     def _evict_slow_node(self, run: SimulatedJob, node: int) -> None:
-        """A slow node works no more until it is healthy: a planned switch, nothing is lost."""
+        """A slow node is evicted until it is healthy: a planned transition, nothing is lost."""
         self._out[node] += 1
         self._evicted.add(node)
         self._pool.lose(node)
@@ -309,7 +309,7 @@ class _Simulation:
         self._switch(run, repair)
 
     def _apply_allocation(self, runs: Sequence[SimulatedJob]) -> None:
-        """Jobs whose nodes changed by a plan: their state is whole."""
+        """Jobs whose nodes an allocation changed: their state is whole."""
         self._update_speeds()
         for run in runs:
             if run.phase is not SimulatedPhase.DETECTION:

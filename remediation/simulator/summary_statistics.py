@@ -1,4 +1,4 @@
-"""Many runs in few figures: means over seeds with intervals, and how policies compare on the same seeds."""
+"""Summary statistics of many runs: means over seeds with confidence intervals, ratios of policies on the same seeds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ SEED = 0
 
 
 class ConfidenceInterval(NamedTuple):
-    """A mean and where it lies with 95 % confidence (bootstrap over seeds)."""
+    """A mean and its 95 % confidence interval (bootstrap over seeds)."""
 
     mean: float
     low: float

@@ -1,4 +1,4 @@
-"""Traces from a seed: the same seed gives the same life, whatever the policy.
+"""Fault traces generated from a seed: the same seed gives the same trace, whatever the policy.
 
 | name | what | source |
 |---|---|---|
@@ -25,7 +25,7 @@ from .fault_trace import ASSUMED_NODE_MTBF_S, FaultKind, FaultSymptom, FaultTrac
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 OUT_HOURS = (24.0, 168.0)
-"""How long a node with a broken part is out, where a cause does not say otherwise: 1 to 7 days, Unicron's trace-a."""
+"""How long a node with a broken part is out, unless its cause names a time: 1 to 7 days, Unicron's trace-a."""
 SWITCH_MTBF_S = 5 * 365 * DAY_S
 SWITCH_NODES = 16
 SWITCH_OUT_HOURS = (1 / 6, 2.0)
@@ -100,7 +100,7 @@ def poisson(size: ClusterSize, seed: int, gpu_mtbf_s: float = ASSUMED_NODE_MTBF_
 
 
 def switches(size: ClusterSize, seed: int) -> FaultTrace:
-    """Nodes under one switch are lost and come back together; beside these nothing happens."""
+    """Nodes under one switch are lost and come back together; nothing else happens."""
     random = np.random.default_rng([seed, 5])
     groups = [tuple(range(first, min(first + SWITCH_NODES, size.nodes))) for first in range(0, size.nodes, SWITCH_NODES)]
     times = np.sort(random.uniform(0, size.days * DAY_S, random.poisson(len(groups) * size.days * DAY_S / SWITCH_MTBF_S)))
@@ -144,7 +144,7 @@ def _like_unicron(name: str, size: ClusterSize, seed: int, node_faults: float, o
 
 
 class _Fault(NamedTuple):
-    """Drawn, but not yet somebody's."""
+    """Drawn, but not assigned to a node yet."""
 
     time_s: float
     cause: FaultCause

@@ -1,4 +1,4 @@
-"""From what the living workers of an elastic job hold to what each of them does next. Pure: no I/O, no clock, no chance."""
+"""Transitions of elastic jobs: from the state that the surviving workers hold to what each of them does next. Pure: no I/O, clock or randomness."""
 
 from .transition_plan import plan_transition
 

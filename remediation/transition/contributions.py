@@ -1,7 +1,7 @@
-"""Who contributes which micro-batches to the step in flight (Unicron, section 6.2: partial results are reused).
+"""Which worker contributes which micro-batches to the step in flight (Unicron, section 6.2: partial results are reused).
 
-Gradients are a sum over micro-batches: those that the living have done stay where they are, what was lost with a worker is
-handed out, and with k micro-batches each and one of DP workers gone everybody does k' = k + k / (DP - 1).
+Gradients are a sum over micro-batches: those that surviving workers have done stay where they are, what was lost with a worker is
+reassigned, and with k micro-batches each and one of DP workers gone every worker does k' = k + k / (DP - 1).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ class Contributions:
 
 
 def deduplicated(done: Sequence[Collection[int]]) -> Contributions:
-    """What the living have done, each micro-batch once."""
+    """What surviving workers have done, each micro-batch once."""
     taken: set[int] = set()
     current, dropped = [], []
     for mine in done:
@@ -33,7 +33,7 @@ def contributions_of(
 ) -> Contributions:
     """All micro-batches, each once. By rank: done, owned (what it was to do anyway) and speeds; takers: ranks that may get more.
 
-    A taker keeps what it was to do and nobody has done; the rest goes to whoever is done first, in pieces as whole as can be.
+    A taker keeps what it was to do and no worker has done; the rest goes to the worker that is done first, in pieces as contiguous as possible.
     """
     kept = deduplicated(done)
     current = [set(mine) for mine in kept.current]

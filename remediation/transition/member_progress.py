@@ -1,7 +1,7 @@
-"""Where the members of an epoch stand: who is at the newest step, who only has to apply, who needs state.
+"""Progress of the members of an epoch: who is at the newest step, who only has to apply it, who needs state.
 
-The step is the highest one that anybody's state is for. A commit is entered by all or by none, so whoever stayed one step
-behind holds all reduced segments of its step and applies them; anybody further behind was not a member, and takes state.
+The step is the highest one that any member has state for. A commit is entered by all or by none, so a member one step
+behind holds all reduced segments of its step and applies them; one further behind was not a member, and receives state.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class MemberProgress:
     lacking: tuple[int, ...]
     """Fresh, or further behind."""
     finish: tuple[int, ...]
-    """By segment: the rank that gives it; empty if a segment is held by nobody."""
+    """By segment: the rank that gives it; empty if no member holds a segment."""
     begun: bool
-    """Somebody has begun the step."""
+    """A member has begun the step."""
 
     @property
     def holders(self) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ class MemberProgress:
 
 
 def member_progress(holdings: Sequence[WorkerStateReport], segments: int) -> MemberProgress:
-    """Where the members stand. holdings: by rank; segments: of a step's gradient."""
+    """Progress of the members. holdings: by rank; segments: of a step's gradient."""
     step = max((holding.step for holding in holdings if not holding.fresh), default=max(holding.step for holding in holdings))
     ranks = range(len(holdings))
     working = tuple(rank for rank in ranks if not holdings[rank].fresh and holdings[rank].step == step)

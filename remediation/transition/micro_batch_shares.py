@@ -20,7 +20,7 @@ RELATIVE_TOLERANCE = 1e-9
 def shares_of(micro_batches: int, speeds: tuple[float, ...]) -> tuple[tuple[int, ...], ...]:
     """Contiguous shares by rank, the last worker done as early as can be. speeds: above zero, 1 is healthy.
 
-    Nobody who can do one in that time goes without, as long as there are as many micro-batches as workers.
+    No worker that can do one in that time gets none, as long as there are as many micro-batches as workers.
     """
     most = _most(micro_batches, speeds)
     sizes = (_sizes(micro_batches, most) if len(most) <= SEARCH_LIMIT else None) or _plain(micro_batches, most)

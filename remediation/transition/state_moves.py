@@ -1,4 +1,4 @@
-"""Which layer's state goes from whom to whom: from the nearest holder, evenly over the holders, and only what is lacking.
+"""State moves: which layer's state goes from which rank to which: from the nearest holder, evenly over the holders, only what is missing.
 
 Nearest principle: Unicron, section 6.3 (a replica on the node before one elsewhere). Balanced, layer-wise copies: Oobleck,
 section 5.1.

@@ -1,4 +1,4 @@
-"""One transition of an elastic job, worked out."""
+"""The plan of one transition of an elastic job: shares, reused gradients, state moves."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -25,37 +25,37 @@ def plan_transition(
     torn: Mapping[str, Collection[int]] | None = None,
     at_least: int = 1,
 ) -> Transition:
-    """What the workers of `target` do, given what they hold (in any order; holdings of other workers count for nothing).
+    """What the workers of `target` do, given what they hold (in any order; reports of other workers are ignored).
 
     micro_batches: of a step, at least 1. segments: of a step's gradient. layer_bytes: state of each layer, in bytes.
     speeds: worker → speed, 1 if not named; shares follow it in whole micro-batches. before: the transition that the job ran
-    on; with it the living keep what they were to do and `lost_micro_batches` are those of the others, without it everything
-    that nobody has done of a step in flight. torn: worker → layers whose state arrived changed from it: another holder gives
+    on; with it surviving workers keep what they were to do and `lost_micro_batches` are those of the others, without it everything
+    that no worker has done of a step in flight. torn: worker → layers whose state arrived changed from it: another holder gives
     them, if there is one. at_least: workers that the job needs.
 
-    Raises PermanentError where the job cannot go on in place: too few workers, a worker that has not said what it holds, a
+    Raises PermanentError where the job cannot go on in place: too few workers, a worker that has not reported its state, a
     layer that no living worker holds, numbers that do not fit the job.
     """
     workers = _workers(job, target, at_least)
     held = _by_rank(job, workers, holdings, micro_batches, segments, len(layer_bytes))
     pace = _speeds(workers, speeds or {})
-    standing = member_progress(held, segments)
+    progress = member_progress(held, segments)
     shares = shares_of(micro_batches, pace)
-    owned = [_owned(before, worker, standing.step) for worker in workers]
-    contributions = _contributions(standing, held, owned, shares, pace, micro_batches)
-    lost = _lost(standing, held, workers, before, micro_batches)
-    moves = _moves(standing, held, layer_bytes, torn or {})
+    owned = [_owned(before, worker, progress.step) for worker in workers]
+    contributions = _contributions(progress, held, owned, shares, pace, micro_batches)
+    lost = _lost(progress, held, workers, before, micro_batches)
+    moves = _moves(progress, held, layer_bytes, torn or {})
     return Transition(
         job=job,
         epoch=epoch,
         target=target,
-        step=standing.step,
+        step=progress.step,
         current=contributions.current,
         shares=shares,
-        finish=standing.finish,
+        finish=progress.finish,
         moves=moves,
         bytes=sum(layer_bytes[layer] for _, _, layer in moves),
-        source="" if standing.holders else "checkpoint",
+        source="" if progress.holders else "checkpoint",
         lost_micro_batches=lost,
         recompute=_of_worker(workers, [sorted(set(mine) & set(lost)) for mine in contributions.current]),
         dropped=_of_worker(workers, contributions.dropped),
@@ -72,14 +72,14 @@ def _workers(job: str, target: Layout, at_least: int) -> tuple[str, ...]:
 
 
 def _by_rank(job: str, workers: Sequence[str], holdings: Iterable[WorkerStateReport], micro_batches: int, segments: int, layers: int) -> list[WorkerStateReport]:
-    said: dict[str, WorkerStateReport] = {}
+    reported: dict[str, WorkerStateReport] = {}
     for holding in holdings:
-        if said.setdefault(holding.worker, holding) != holding:
-            raise PermanentError(f"{job}: {holding.worker} says two different things of what it holds; ask it again")
-    missing = [worker for worker in workers if worker not in said]
+        if reported.setdefault(holding.worker, holding) != holding:
+            raise PermanentError(f"{job}: {holding.worker} reported its state twice, with different contents; ask it again")
+    missing = [worker for worker in workers if worker not in reported]
     if missing:
-        raise PermanentError(f"{job}: {', '.join(missing)} has not said what it holds: leave it out of the epoch, or ask it again")
-    held = [said[worker] for worker in workers]
+        raise PermanentError(f"{job}: {', '.join(missing)} has not reported its state: exclude it from the epoch, or ask it again")
+    held = [reported[worker] for worker in workers]
     for holding in held:
         _check(job, holding, "micro-batch", holding.done, micro_batches)
         _check(job, holding, "segment", holding.segments, segments)
@@ -96,7 +96,7 @@ def _check(job: str, holding: WorkerStateReport, what: str, numbers: Collection[
 def _speeds(workers: Sequence[str], speeds: Mapping[str, float]) -> tuple[float, ...]:
     still = [worker for worker in workers if not speeds.get(worker, 1.0) > 0]
     if still:
-        raise PermanentError(f"the speed of {still[0]} is {speeds[still[0]]}; it must be above zero: leave out a worker that stands still")
+        raise PermanentError(f"the speed of {still[0]} is {speeds[still[0]]}; it must be above zero: exclude a worker that makes no progress")
     return tuple(float(speeds.get(worker, 1.0)) for worker in workers)
 
 
@@ -111,53 +111,53 @@ def _owned(before: Transition | None, worker: str, step: int) -> tuple[int, ...]
 
 
 def _contributions(
-    standing: MemberProgress,
+    progress: MemberProgress,
     held: Sequence[WorkerStateReport],
     owned: Sequence[Collection[int]],
     shares: tuple[tuple[int, ...], ...],
     speeds: Sequence[float],
     micro_batches: int,
 ) -> Contributions:
-    done = [holding.done if rank in standing.working else () for rank, holding in enumerate(held)]
-    if standing.finish:
+    done = [holding.done if rank in progress.working else () for rank, holding in enumerate(held)]
+    if progress.finish:
         return deduplicated(done)
-    if not standing.begun:
+    if not progress.begun:
         return Contributions(shares, ((),) * len(shares))
     # who still waits for state would hold the others up
-    return contributions_of(micro_batches, done, owned, standing.holders, speeds)
+    return contributions_of(micro_batches, done, owned, progress.holders, speeds)
 
 
-def _lost(standing: MemberProgress, held: Sequence[WorkerStateReport], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
-    if standing.finish or not standing.working or not standing.begun:  # at a boundary nobody had anything of the next step
+def _lost(progress: MemberProgress, held: Sequence[WorkerStateReport], workers: Sequence[str], before: Transition | None, micro_batches: int) -> tuple[int, ...]:
+    if progress.finish or not progress.working or not progress.begun:  # at a boundary nobody had anything of the next step
         return ()
-    done = {number for rank in standing.working for number in held[rank].done}
+    done = {number for rank in progress.working for number in held[rank].done}
     if before is None:
         return tuple(sorted(set(range(micro_batches)) - done))
-    keeping = {workers[rank] for rank in standing.holders}
+    keeping = {workers[rank] for rank in progress.holders}
     gone = [place.rank for place in before.target.placements if place.worker not in keeping]
-    return tuple(sorted({number for rank in gone for number in _share(before, rank, standing.step)} - done))
+    return tuple(sorted({number for rank in gone for number in _share(before, rank, progress.step)} - done))
 
 
-def _moves(standing: MemberProgress, held: Sequence[WorkerStateReport], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
+def _moves(progress: MemberProgress, held: Sequence[WorkerStateReport], layer_bytes: Sequence[int], torn: Mapping[str, Collection[int]]) -> tuple[Move, ...]:
     nodes = [holding.node for holding in held]
     layers = range(len(layer_bytes))
-    if not standing.holders:
+    if not progress.holders:
         # one initial state for all, where there is no checkpoint
-        alike = standing.step == 0 and all(holding.step == 0 for holding in held)
+        alike = progress.step == 0 and all(holding.step == 0 for holding in held)
         return moves_of(dict.fromkeys(range(1, len(held)), layers), [(0,)] * len(layers), nodes, layer_bytes) if alike else ()
-    has = {rank: _whole(standing, held, rank, len(layers)) for rank in range(len(held))}
+    has = {rank: _whole(progress, held, rank, len(layers)) for rank in range(len(held))}
     holders = [tuple(rank for rank in has if layer in has[rank]) for layer in layers]
     orphans = [layer for layer in layers if not holders[layer]]
     if orphans:
-        raise PermanentError(f"no living worker holds the state of layer {orphans[0]} of step {standing.step}: start again from a checkpoint")
+        raise PermanentError(f"no living worker holds the state of layer {orphans[0]} of step {progress.step}: start again from a checkpoint")
     trusted = [tuple(rank for rank in holders[layer] if layer not in torn.get(held[rank].worker, ())) or holders[layer] for layer in layers]
-    lacking = {rank: [layer for layer in layers if layer not in has[rank]] for rank in standing.lacking}
+    lacking = {rank: [layer for layer in layers if layer not in has[rank]] for rank in progress.lacking}
     return moves_of(lacking, trusted, nodes, layer_bytes)
 
 
-def _whole(standing: MemberProgress, held: Sequence[WorkerStateReport], rank: int, layers: int) -> frozenset[int]:
+def _whole(progress: MemberProgress, held: Sequence[WorkerStateReport], rank: int, layers: int) -> frozenset[int]:
     """Layers of the newest state that a rank has when the moves begin; what arrived in part is old once others apply."""
-    if rank in standing.lacking and (held[rank].step != standing.step or standing.finish):
+    if rank in progress.lacking and (held[rank].step != progress.step or progress.finish):
         return frozenset()
     return layers_of(held[rank], layers)
 

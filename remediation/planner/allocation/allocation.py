@@ -1,9 +1,9 @@
-"""Who gets how many workers: the plan that is worth most until the next disturbance, exact.
+"""The allocation of workers to tasks that is worth most until the next failure; exact.
 
     maximise  sum over tasks of G(t, x')   subject to   sum of x' <= n',  x' a multiple of the granularity
 
-G as in objective.py. Of plans worth the same (to about 2**-45 of the whole) the one that moves fewer workers wins; what
-is then left to chance is settled by the order of the tasks, so the same question always has the same answer.
+G as in objective.py. Of allocations worth the same (to about 2**-45 of the whole) the one that moves fewer workers
+wins, then the order of the tasks decides: the same problem always has the same answer.
 """
 
 import math
@@ -21,18 +21,18 @@ from .tasks import AllocationProblem, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One plan."""
+    """How many workers each task gets, and what that is worth."""
 
     workers: dict[str, int]
-    """For each task; 0: it waits."""
+    """Task → workers; 0: the task waits."""
     value: float
     """The objective, in WAF·seconds."""
     waf: float
-    """Weighted achieved FLOP/s once the plan runs."""
+    """Weighted achieved FLOP/s once every task runs on its workers."""
     moved: int
-    """Workers that come to a task or leave one."""
+    """Workers that are added to a task or taken from one."""
     idle: int
-    """Usable workers that nobody gets."""
+    """Usable workers that no task gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class GainTable:
 
     @classmethod
     def of(cls, problem: AllocationProblem) -> "GainTable":
-        """As if no task had failed; see `forced`."""
+        """As if no task had lost a worker; `after_loss` has the row of one that did."""
         tasks, granularity = problem.tasks, problem.granularity
         units = problem.usable // granularity
         worth = gains(tasks, units, granularity, problem.horizon_s)
@@ -56,24 +56,24 @@ class GainTable:
         most_moved = sum(task.current for task in tasks) + problem.usable
         return cls(tasks, granularity, units, worth, moved, KeyScale.of(worth, most_moved))
 
-    def forced(self, index: int) -> NDArray[np.float64]:
+    def after_loss(self, index: int) -> NDArray[np.float64]:
         """The gains of a task that lost a worker."""
         return gains_after_loss(self.tasks[index], self.gains[index], self.granularity)
 
     def choices(self, index: int, row: NDArray[np.float64]) -> CandidateCounts:
-        """What the task may be given, if `row` is what each count is worth."""
+        """The counts worth trying for a task, if `row` is what each count is worth."""
         return CandidateCounts.of(self.scale.keys(row, self.moves[index]))
 
-    def allocation(self, units: UnitCounts, usable: int, there: Sequence[int], changed: Mapping[int, NDArray[np.float64]]) -> Allocation:
-        """A plan in words: of the tasks that are `there`, with the gains of the `changed` ones in place of the grid's."""
+    def allocation(self, units: UnitCounts, usable: int, present: Sequence[int], changed: Mapping[int, NDArray[np.float64]]) -> Allocation:
+        """From units to workers and their worth: of the tasks that are `present`; `changed` rows replace those of the table."""
         counts = (units * self.granularity).tolist()
-        given = [(self.tasks[index], counts[index]) for index in there]
+        given = [(self.tasks[index], counts[index]) for index in present]
         worth = self.gains[np.arange(len(units)), units].tolist()
         for index, row in changed.items():
             worth[index] = float(row[units[index]])
         return Allocation(
             workers={task.name: count for task, count in given},
-            value=math.fsum(worth[index] for index in there),
+            value=math.fsum(worth[index] for index in present),
             waf=math.fsum(task.waf_at(count) for task, count in given),
             moved=sum(abs(count - task.current) for task, count in given),
             idle=usable - sum(count for _, count in given),
@@ -81,10 +81,10 @@ class GainTable:
 
 
 def solve(problem: AllocationProblem) -> Allocation:
-    """The best plan, from scratch. O(tasks · units²) at worst; large problems are first cut down by a proof (pruning.py)."""
+    """The best allocation, from scratch. O(tasks · units²) at worst; large problems are pruned first (dynamic_program.pruned)."""
     grid = GainTable.of(problem)
-    rows = {index: grid.forced(index) for index, task in enumerate(problem.tasks) if task.name in problem.failed}
-    everyone = range(len(problem.tasks))
-    choices = pruned([grid.choices(index, rows.get(index, grid.gains[index])) for index in everyone], grid.units)
+    rows = {index: grid.after_loss(index) for index, task in enumerate(problem.tasks) if task.name in problem.failed}
+    all_tasks = range(len(problem.tasks))
+    choices = pruned([grid.choices(index, rows.get(index, grid.gains[index])) for index in all_tasks], grid.units)
     units = trace_back(prefix_tables(choices, grid.units), choices, grid.units)
-    return grid.allocation(units, problem.usable, everyone, rows)
+    return grid.allocation(units, problem.usable, all_tasks, rows)

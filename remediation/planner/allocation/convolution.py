@@ -1,7 +1,7 @@
-"""Max-plus convolution in whole numbers: the one operation that the dynamic programme is made of.
+"""Max-plus convolution in whole numbers: the one operation that the dynamic program is made of.
 
 Gains become whole-number keys, with the workers moved in the lowest digits: adding keys is exact and in any order the
-same, so prefix and suffix tables give what a solution from scratch gives, and of two plans worth the same the one that
+same, so prefix and suffix tables give what a solution from scratch gives, and of two allocations worth the same the one that
 moves fewer workers has the larger key.
 """
 
@@ -27,16 +27,16 @@ GATHER_ENTRIES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class KeyScale:
-    """How gains become keys: a quantum of some 2**-44 of the most that a plan can be worth, times the room for the moves."""
+    """How gains become keys: a quantum of some 2**-44 of the most that an allocation can be worth, times the room for the moves."""
 
     exponent: int
     move_bits: int
 
     @classmethod
     def of(cls, gains: NDArray[np.float64], most_moved: int) -> "KeyScale":
-        """For sums of one gain from each row (rows: tasks, columns: units), of plans that move at most so many workers.
+        """For sums of one gain from each row (rows: tasks, columns: units), of allocations that move at most so many workers.
 
-        A plan of n units is worth no more than its tasks with none, and n times the most that a unit brings anywhere.
+        An allocation of n units is worth no more than its tasks with none, and n times the most that a unit brings anywhere.
         """
         units = gains.shape[1] - 1
         finite = np.isfinite(gains)
@@ -55,7 +55,7 @@ class KeyScale:
 
 @dataclass(frozen=True, slots=True)
 class CandidateCounts:
-    """The counts of one task that can be part of a best plan, rising in count and in key."""
+    """The counts of one task that can be part of a best allocation, rising in count and in key."""
 
     counts: NDArray[np.intp]
     keys: Keys

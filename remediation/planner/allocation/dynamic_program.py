@@ -45,12 +45,12 @@ def _first_table(choices: CandidateCounts, units: int) -> Keys:
 
 
 def best_key(tables: Sequence[Keys], choices: Sequence[CandidateCounts], units: int) -> int:
-    """The key of the best plan for all tasks."""
+    """The key of the best allocation for all tasks."""
     return combine_at(tables[-1], choices[-1], units) if choices else 0
 
 
 def trace_back(tables: Sequence[Keys], choices: Sequence[CandidateCounts], units: int) -> UnitCounts:
-    """The best plan for all tasks."""
+    """The best allocation for all tasks."""
     plans = np.zeros((1, len(choices)), dtype=np.intp)
     _trace(tables, choices, np.array([len(choices)]), np.array([units]), plans)
     plan: UnitCounts = plans[0]
@@ -68,7 +68,7 @@ def _trace(tables: Sequence[Keys], choices: Sequence[CandidateCounts], tasks: Un
 
 
 def solve_each_change(base: Sequence[CandidateCounts], changes: Sequence[tuple[int, CandidateCounts]], units: int) -> UnitCounts:
-    """A row per change (task, its other choices): the best plan with that change alone; the last row: with none."""
+    """A row per change (task, its other choices): the best allocation with that change alone; the last row: with none."""
     size = len(base)
     before = prefix_tables(base, units)
     after = prefix_tables(base[::-1], units)

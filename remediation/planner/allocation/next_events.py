@@ -1,4 +1,4 @@
-"""What may happen next to a cluster, and what is to be shared out then."""
+"""Next events of a cluster (a worker lost or joined, a task finished or launched), and the allocation problem after them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from .tasks import AllocationProblem, Task, TaskCluster
 
 
 class NextEventKind(StrEnum):
-    """What makes a new plan necessary (Unicron: a failed node, a joined node, a task finished, a task launched)."""
+    """What makes a new allocation necessary (Unicron: a failed node, a joined node, a task finished, a task launched)."""
 
     LOST = "lost"
     JOINED = "joined"
@@ -28,7 +28,7 @@ class NextEvent:
 
 
 def next_events(cluster: TaskCluster) -> list[NextEvent]:
-    """Every single event that may come next."""
+    """Every single event that may happen next."""
     lost = []
     if cluster.workers >= cluster.granularity:
         lost = [*(NextEvent(NextEventKind.LOST, task.name) for task in cluster.tasks if task.current), NextEvent(NextEventKind.LOST)]
@@ -38,7 +38,7 @@ def next_events(cluster: TaskCluster) -> list[NextEvent]:
 
 
 def problem_after(cluster: TaskCluster, events: Sequence[NextEvent]) -> AllocationProblem:
-    """What is to be shared out after all of them; none: the cluster as it stands.
+    """The allocation problem after all events; without events: of the present cluster.
 
     Raises ConfigError for a task that is not there, or for more workers lost than there were.
     """

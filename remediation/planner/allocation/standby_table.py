@@ -1,4 +1,4 @@
-"""Answers events at once, from the event_table for the cluster as it now stands, while the next event_table is being made."""
+"""The event table of the present cluster, rebuilt in the background after each change."""
 
 import logging
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableLookup:
-    """The plan after an event."""
+    """The allocation after an event."""
 
     allocation: Allocation
     precomputed: bool
-    """False: it was solved afresh, for it was no single next event, or the event_table was not ready yet."""
+    """False: solved on request, because it was not a single next event or the table was not ready yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The cluster and its event_table, replaced as one: who reads it can never see the one without the other."""
+    """The cluster and its table, replaced together: a reader never sees one without the other."""
 
     cluster: TaskCluster
     event_table: EventTable | None
 
 
 class StandbyTable:
-    """Keeps a event_table ready. `answer` takes no lock and waits for nothing; `change` returns at once.
+    """`answer` takes no lock and never waits; `change` returns at once.
 
-    `executor` makes the event tables, one thread is enough. It is the caller's, who ends it.
+    `executor` builds the tables, one thread is enough. The caller owns it and shuts it down.
     """
 
     def __init__(self, cluster: TaskCluster, executor: Executor) -> None:
@@ -43,16 +43,16 @@ class StandbyTable:
 
     @property
     def ready(self) -> bool:
-        """Whether the event_table for the present cluster is there."""
+        """Whether the table of the present cluster is built."""
         return self._known.event_table is not None
 
     def change(self, cluster: TaskCluster) -> "Future[None]":
-        """The cluster is another one from now on (a plan was carried out, T was measured anew)."""
+        """Replace the cluster (an allocation was carried out, T was measured again) and start to rebuild the table."""
         self._known = _Known(cluster, None)
         return self._executor.submit(self._prepare, cluster)
 
     def answer(self, events: Sequence[NextEvent]) -> TableLookup:
-        """The plan after these events, which happened together; ConfigError if they cannot have."""
+        """The allocation after these simultaneous events. Raises ConfigError for events that cannot happen."""
         known = self._known
         precomputed = known.event_table.allocation_after(events) if known.event_table is not None else None
         if precomputed is not None:
@@ -61,11 +61,11 @@ class StandbyTable:
 
     def _prepare(self, cluster: TaskCluster) -> None:
         if self._known.cluster is not cluster:
-            return  # overtaken by a later change before it began
+            return  # a later change came first
         try:
             event_table = EventTable(cluster)
-        except Exception:  # what failed in a thread nobody waits for would be lost; answers are solved afresh meanwhile
-            log.exception("no event_table for a cluster of %d workers and %d tasks", cluster.workers, len(cluster.tasks))
+        except Exception:  # nobody waits for this thread's result; until the next change answers are solved on request
+            log.exception("no event table for a cluster of %d workers and %d tasks", cluster.workers, len(cluster.tasks))
             raise
         known = self._known
         if known.cluster is cluster:

@@ -1,4 +1,4 @@
-"""What the allocation is asked about: tasks that share a cluster, with what each makes of any number of workers."""
+"""Tasks that share a cluster, with the throughput of each at any number of workers, and the allocation problem after an event."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Task:
     current: int = 0
     """Workers it has now; 0: it waits."""
     transition_s: float = 0.0
-    """How long it stands still when its workers change."""
+    """Downtime when its workers change, in seconds (D_transition)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "throughput", np.asarray(self.throughput, dtype=np.float64))
@@ -90,9 +90,9 @@ class TaskCluster:
     gpu_mtbf_s: float
     """Mean time between failures of one worker."""
     granularity: int = 1
-    """Workers are handed out and lost by so many, e.g. 8: by whole nodes."""
+    """Workers are allocated and lost in groups of so many, e.g. 8: whole nodes."""
     queue: tuple[Task, ...] = ()
-    """Tasks that may be launched next: the answer is worked out in advance for each."""
+    """Tasks that may be launched next: the event table has an allocation for each."""
     spares: int = 0
     """Workers held back now; the next lost ones are replaced from these."""
     spare_pool: int = 0
@@ -100,7 +100,7 @@ class TaskCluster:
 
     def __post_init__(self) -> None:
         self._check_counts()
-        _no_name_twice([task.name for task in (*self.tasks, *self.queue)])
+        _check_unique_names([task.name for task in (*self.tasks, *self.queue)])
         for task in self.queue:
             if task.current:
                 raise ConfigError(f"queue: task {task.name!r} already has {task.current} workers; a running task belongs under tasks")
@@ -109,7 +109,7 @@ class TaskCluster:
             raise ConfigError(f"workers is {self.workers} with {self.spares} spares, but the tasks' current workers add up to {used}; no worker serves two tasks")
 
     def _check_counts(self) -> None:
-        _check_grain(self.granularity, self.gpu_mtbf_s)
+        _check_granularity(self.granularity, self.gpu_mtbf_s)
         for field in ("workers", "spares", "spare_pool"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"{field} is {getattr(self, field)}; it must be 0 or more")
@@ -118,17 +118,17 @@ class TaskCluster:
 
     @property
     def usable(self) -> int:
-        """n': the workers that a plan may hand out."""
+        """n': the workers that may be allocated."""
         return self.workers - self.spares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllocationProblem:
-    """After an event: what is to be shared out among whom. The tasks' `current` is what they had before it."""
+    """Workers to allocate among tasks after an event. The tasks' `current` is what they had before it."""
 
     tasks: tuple[Task, ...]
     usable: int
-    """n': workers that may be handed out."""
+    """n': workers that may be allocated."""
     gpu_mtbf_s: float
     granularity: int = 1
     failed: frozenset[str] = frozenset()
@@ -138,12 +138,12 @@ class AllocationProblem:
 
     def __post_init__(self) -> None:
         if self.usable < 0:
-            raise ConfigError(f"usable is {self.usable}; no plan is possible with fewer than 0 workers")
+            raise ConfigError(f"usable is {self.usable}; no allocation is possible with fewer than 0 workers")
         if self.running_s is not None and not (math.isfinite(self.running_s) and self.running_s > 0):
             raise ConfigError(f"running_s is {self.running_s}; it must be a finite number of seconds above 0")
-        _check_grain(self.granularity, self.gpu_mtbf_s)
+        _check_granularity(self.granularity, self.gpu_mtbf_s)
         names = [task.name for task in self.tasks]
-        _no_name_twice(names)
+        _check_unique_names(names)
         unknown = self.failed - set(names)
         if unknown:
             raise ConfigError(f"failed: no task is called {min(unknown)!r}; the tasks are {', '.join(sorted(names))}")
@@ -154,14 +154,14 @@ class AllocationProblem:
         return self.gpu_mtbf_s / max(1, self.usable) if self.running_s is None else self.running_s
 
 
-def _check_grain(granularity: int, gpu_mtbf_s: float) -> None:
+def _check_granularity(granularity: int, gpu_mtbf_s: float) -> None:
     if granularity < 1:
         raise ConfigError(f"granularity is {granularity}; it must be 1 worker or more")
     if not (math.isfinite(gpu_mtbf_s) and gpu_mtbf_s > 0):
         raise ConfigError(f"gpu_mtbf_s is {gpu_mtbf_s}; it must be a finite number of seconds above 0")
 
 
-def _no_name_twice(names: Sequence[str]) -> None:
+def _check_unique_names(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:

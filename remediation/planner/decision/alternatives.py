@@ -1,10 +1,10 @@
-"""What can be done about an incident: each alternative with its downtime, what the job makes afterwards, and its price.
+"""Alternatives of an incident: each with its downtime, the throughput afterwards, and its cost in WAF·seconds.
 
 Over the horizon H (the expected repair), with F the healthy FLOP/s, F' those afterwards and w the task's weight:
 
     cost = w · ( F · downtime + (F - F') · max(0, H - downtime) + F · lost work + F' · return ) + spare worth · H + spare cost
 
-A job that heals in place has no downtime while a new worker starts: it makes until then what it makes without.
+A job that heals in place has no downtime while a new worker starts: until then it runs on fewer workers.
 `return` is the second transition, when the repaired node comes back to a job that went on without it (Unicron's
 D_transition of a join). Of d pipelines that are alike, s stages deep, f give their m micro-batches each to the others:
 an iteration takes (ceil(m·d / (d - f)) + s - 1) / (m + s - 1) times as long.
@@ -34,7 +34,7 @@ class AlternativeKind(StrEnum):
 
     NOTHING = "do nothing"
     REBALANCE = "rebalance micro-batches"
-    SWAP = "swap places in the pipeline"
+    SWAP = "swap positions in the pipeline"
     SHRINK = "shrink"
     SPARE = "take a spare"
     RELAYOUT = "re-layout"
@@ -44,7 +44,7 @@ class AlternativeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedAlternative:
-    """One way out."""
+    """A repair that is possible, with its cost."""
 
     kind: AlternativeKind
     how: str
@@ -61,12 +61,12 @@ class PricedAlternative:
     gpu_hours: float
     """Hours of the job's healthy GPUs that the undone FLOP are worth."""
     transition: Reconfiguration | MicroBatchDistribution | None = None
-    """The plan itself, where there is one."""
+    """The pipelines or micro-batches afterwards, where they were computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImpossibleAlternative:
-    """An alternative that is none here."""
+    """A repair that is not possible in this incident, and why."""
 
     kind: AlternativeKind
     why: str
@@ -125,7 +125,7 @@ class _Pricing:
 
     @property
     def share_left(self) -> float:
-        """Of the healthy throughput, on what is left: as T says, else all micro-batches on the pipelines that are whole."""
+        """Of the healthy throughput, on what is left: from T if known, else with all micro-batches on the whole pipelines."""
         case = self.case
         if case.throughput is not None:
             return float(case.throughput[case.healthy_gpus]) / case.healthy
@@ -147,14 +147,14 @@ class _Pricing:
 def _nothing(scene: _Pricing) -> Option:
     case, costs, kind = scene.case, scene.costs, AlternativeKind.NOTHING
     if case.lost and case.in_place and not scene.state_lost:
-        how = f"goes on in place with {case.healthy_gpus} of {case.gpus} workers, which share out the micro-batches"
+        how = f"keeps running in place with {case.healthy_gpus} of {case.gpus} workers, which split the micro-batches"
         back = costs.regroup_s + scene.node_state_s
         return scene.option(kind, how, downtime=costs.regroup_s, share=scene.share_left, gpus=case.healthy_gpus, lost_work=scene.torn_s, back=back)
     if not case.stopped and not case.lost:
         share = slow_node_effect(case).share if case.slow else 1.0
-        return scene.option(kind, "goes on as it is", downtime=0.0, share=share, gpus=case.gpus)
+        return scene.option(kind, "keeps running as it is", downtime=0.0, share=share, gpus=case.gpus)
     until = max(case.repair_s, costs.collective_timeout_s) if case.lost else case.repair_s
-    how = "stands until a collective times out and the repair is done, then is restarted from the checkpoint"
+    how = "the job hangs until a collective times out and the node is repaired, then restarts from the checkpoint"
     downtime = until + costs.restart_s + scene.load_s
     return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
 
@@ -162,14 +162,14 @@ def _nothing(scene: _Pricing) -> Option:
 def _rebalance(scene: _Pricing) -> Option:
     case, kind = scene.case, AlternativeKind.REBALANCE
     if case.lost and case.in_place:
-        return ImpossibleAlternative(kind, "that is what the job did by itself: it goes on so")
+        return ImpossibleAlternative(kind, "the job has already done that by itself")
     if case.lost:
         return _without(scene, kind, case.lost * case.pipelines_per_node, case.gpus - case.lost * case.gpus_per_node)
     if not case.slow:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to balance")
     found = slow_node_effect(case)
     if found.balanced is None:
-        return ImpossibleAlternative(kind, "there is one pipeline: nobody else can take its micro-batches")
+        return ImpossibleAlternative(kind, "there is a single pipeline: no other one can take its micro-batches")
     counts = [str(count) for count in found.balanced.counts]
     how = f"{', '.join(counts[:8])}{', ...' if len(counts) > 8 else ''} micro-batches from the next iteration on"
     return scene.option(kind, how, downtime=0.0, share=found.balanced_share, gpus=case.gpus, transition=found.balanced)
@@ -186,7 +186,7 @@ def _without(scene: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> 
     share = (case.micro_batches + case.stages - 1) / (most + case.stages - 1)
     if kind is AlternativeKind.REBALANCE:
         share *= min(case.slow.values(), default=1.0)
-    how = f"{case.replicas - broken} of {case.replicas} pipelines share out the micro-batches, {most} at most in place of {case.micro_batches}"
+    how = f"{case.replicas - broken} of {case.replicas} pipelines split the micro-batches, at most {most} instead of {case.micro_batches}"
     back = scene.costs.regroup_s + scene.node_state_s
     return scene.option(kind, how, downtime=scene.costs.regroup_s, share=share, gpus=gpus, lost_work=scene.torn_s, back=back)
 
@@ -194,23 +194,23 @@ def _without(scene: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> 
 def _swap(scene: _Pricing) -> Option:
     case, kind = scene.case, AlternativeKind.SWAP
     if not case.slow or case.lost:
-        return ImpossibleAlternative(kind, "only slow nodes have better places" if case.lost else "no node is slow")
+        return ImpossibleAlternative(kind, "only slow nodes have better positions" if case.lost else "no node is slow")
     if case.pipelines is None:
-        return ImpossibleAlternative(kind, "no templates are known, and among equal places none is better")
+        return ImpossibleAlternative(kind, "no templates are known, and among equal positions none is better")
     plan = reconfigure(case.pipelines, within_oobleck=False)
     if isinstance(plan, CannotReconfigure):
         return ImpossibleAlternative(kind, plan.why)
     if plan.pipelines == case.pipelines.pipelines:
-        return ImpossibleAlternative(kind, "each node already has the best place that was found")
-    return _reconfigured(scene, kind, plan, case.pipelines, "nodes change places")
+        return ImpossibleAlternative(kind, "each node already has the best position that was found")
+    return _reconfigured(scene, kind, plan, case.pipelines, "nodes swap positions")
 
 
 def _shrink(scene: _Pricing) -> Option:
     case, kind = scene.case, AlternativeKind.SHRINK
     if not case.broken:
-        return ImpossibleAlternative(kind, "no node is slow or lost: nobody has to go")
+        return ImpossibleAlternative(kind, "no node is slow or lost: there is none to remove")
     if case.lost and case.in_place and not case.slow:
-        return ImpossibleAlternative(kind, "that is what the job did by itself: it goes on so")
+        return ImpossibleAlternative(kind, "the job has already done that by itself")
     if case.pipelines is None:
         hit = case.broken * case.pipelines_per_node
         return _without(scene, kind, hit, case.gpus * max(0, case.replicas - hit) // case.replicas)
@@ -218,7 +218,7 @@ def _shrink(scene: _Pricing) -> Option:
     plan = reconfigure(problem, within_oobleck=False)
     if isinstance(plan, CannotReconfigure):
         return ImpossibleAlternative(kind, plan.why)
-    return _reconfigured(scene, kind, plan, problem, f"goes on without {', '.join(sorted(problem.lost))}")
+    return _reconfigured(scene, kind, plan, problem, f"continues without {', '.join(sorted(problem.lost))}")
 
 
 def _reconfigured(scene: _Pricing, kind: AlternativeKind, plan: Reconfiguration, problem: ReconfigurationProblem, how: str) -> PricedAlternative:
@@ -246,7 +246,7 @@ def _spare(scene: _Pricing) -> Option:
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is none to replace")
     if case.spares < case.broken and case.in_place and not case.slow:
-        return ImpossibleAlternative(kind, "no other job has a worker that it could take, where it has a launcher")
+        return ImpossibleAlternative(kind, "no other job has a worker to give on a node where this job has a launcher")
     if case.spares < case.broken:
         return ImpossibleAlternative(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
     if scene.state_lost:
@@ -254,15 +254,15 @@ def _spare(scene: _Pricing) -> Option:
     if case.in_place and not case.slow:
         return _spare_in_place(scene)
     downtime = costs.spare_start_s + costs.regroup_s + scene.node_state_s
-    how = f"{_counted(case.broken, 'spare takes', 'spares take')} over, state comes from {'replicas' if case.lost else 'who is slow'}"
+    how = f"{_counted(case.broken, 'spare takes', 'spares take')} over, state comes from {'replicas' if case.lost else 'the slow node'}"
     return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken)
 
 
 def _spare_in_place(scene: _Pricing) -> Option:
     """The job runs on while they start, and takes them in between two steps."""
     case, costs = scene.case, scene.costs
-    from_whom = f"of {case.spare_owner}, which goes on with less" if case.spare_owner else "that nobody used"
-    how = f"{_counted(case.broken, 'worker', 'workers')} {from_whom}; starts while the job runs on"
+    from_whom = f"of {case.spare_owner}, which continues on fewer" if case.spare_owner else "that was idle"
+    how = f"{_counted(case.broken, 'worker', 'workers')} {from_whom}; starts while the job keeps running"
     downtime = 2 * costs.regroup_s + scene.node_state_s  # without what was lost, and with what comes
     short = (1 - min(1.0, scene.share_left)) * costs.spare_start_s
     return scene.option(AlternativeKind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken, short=short)
@@ -275,7 +275,7 @@ def _relayout(scene: _Pricing) -> Option:
     gpus, flops = _best_up_to(case, case.healthy_gpus)
     if not gpus:
         return ImpossibleAlternative(kind, _no_layout(case, case.healthy_gpus))
-    moved = case.state_bytes * gpus / max(1, case.gpus // case.replicas)  # each GPU may receive its whole part anew
+    moved = case.state_bytes * gpus / max(1, case.gpus // case.replicas)  # each GPU may receive its whole part again
     from_peers = not scene.state_lost
     downtime = costs.restart_s + (moved / (gpus / case.gpus_per_node) / costs.network_bytes_s if from_peers else scene.load_s)
     source = "survivors" if from_peers else "the checkpoint"
@@ -298,7 +298,7 @@ def _restart(scene: _Pricing) -> Option:
     downtime = costs.restart_s + scene.load_s + (costs.spare_start_s if taken else 0.0)
     back = downtime if taken < case.broken else 0.0
     from_whom = f"from {case.spare_owner}" if case.spare_owner else "a spare" if taken == 1 else "spares"
-    how = f"all processes anew on {gpus} GPUs" + (f", {_counted(taken, 'worker' if case.in_place else 'node', 'workers' if case.in_place else 'nodes')} of them {from_whom}" if taken else "")
+    how = f"restarts all processes on {gpus} GPUs" + (f", {_counted(taken, 'worker' if case.in_place else 'node', 'workers' if case.in_place else 'nodes')} of them {from_whom}" if taken else "")
     return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
 
 
@@ -308,9 +308,9 @@ def _wait(scene: _Pricing) -> Option:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to repair")
     if scene.state_lost:
         downtime = case.repair_s + costs.restart_s + scene.load_s
-        return scene.option(kind, "stands, then restarts from the checkpoint", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
+        return scene.option(kind, "waits for the repair, then restarts from the checkpoint", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
     downtime = case.repair_s + costs.spare_start_s + costs.regroup_s + scene.node_state_s
-    return scene.option(kind, "stands, then the repaired node gets its state", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s)
+    return scene.option(kind, "waits for the repair, then the repaired node receives its state", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s)
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -1,4 +1,4 @@
-"""One incident, all that can be done about it side by side, the cheapest first, and why each other one lost."""
+"""The decision about one incident: all alternatives by cost, the cheapest first, and why each other one was rejected."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ __all__ = ["AlternativeKind", "ImpossibleAlternative", "IncidentCase", "Incident
 
 @dataclass(frozen=True, slots=True)
 class IncidentDecision:
-    """What to do."""
+    """All alternatives of an incident, ranked."""
 
     options: tuple[PricedAlternative, ...]
     """All that are possible, by rising cost; of equal ones that which touches least."""
@@ -21,12 +21,12 @@ class IncidentDecision:
 
     @property
     def best(self) -> PricedAlternative:
-        """The chosen one. There always is one: to do nothing."""
+        """The cheapest. There always is one: doing nothing is possible in every incident."""
         return self.options[0]
 
 
 def decide(case: IncidentCase, costs: TransitionCosts | None = None) -> IncidentDecision:
-    """Never dearer than doing nothing, nor than any other alternative. Raises ConfigError from templates that contradict the case."""
+    """Rank all alternatives by cost. Raises ConfigError from templates that contradict the case."""
     found = alternatives(case, costs or TransitionCosts())
     possible = sorted((one for one in found if isinstance(one, PricedAlternative)), key=lambda one: one.cost)
     impossible = [one for one in found if isinstance(one, ImpossibleAlternative)]

@@ -1,4 +1,4 @@
-"""One incident as the decision sees it: what the job was, what is broken, and what there is to heal it with."""
+"""The incident case: the facts that a decision needs (the job before the incident, what is broken, which spares there are)."""
 
 import math
 from collections.abc import Mapping
@@ -31,17 +31,17 @@ class IncidentCase:
     slow: Mapping[str, float] = field(default_factory=dict)
     """Speed of each slow node; 1 is healthy."""
     process_died: bool = False
-    """No node is gone, and yet the job stands: a process died."""
+    """No node is lost, but a process died and the job has stopped."""
     spares: int = 0
     """Nodes that may be taken."""
     spare_worth: float = 0.0
-    """Weighted FLOP/s that a spare node makes elsewhere; 0: it idles."""
+    """Weighted FLOP/s that a spare node achieves elsewhere; 0: it is idle."""
     spare_cost: float = 0.0
-    """WAF·seconds that taking them costs elsewhere, once: the transitions of who gives them."""
+    """WAF·seconds that taking them costs elsewhere, once: the transitions of the jobs that give them."""
     spare_owner: str = ""
-    """Who gives the spares; empty: they are free."""
+    """Jobs that give the spares; empty: the spares are free."""
     in_place: bool = False
-    """The job goes on by itself without what it lost, and takes new nodes in while it runs (an elastic worker)."""
+    """The job continues by itself without what it lost, and admits new nodes while it runs (elastic)."""
     replicas: int = 1
     """Data-parallel copies of the state. With 1 nothing survives the loss of a node but checkpoints."""
     stages: int = 1
@@ -55,7 +55,7 @@ class IncidentCase:
     throughput: NDArray[np.float64] | None = None
     """T(t, x), the row of FLOP/s at x = 0, 1, 2, ... GPUs (Performance.row); None: other layouts are not known."""
     pipelines: ReconfigurationProblem | None = None
-    """Templates and nodes, with the same `lost` and `speeds`; it says then what `replicas`, `stages` and `micro_batches` are.
+    """Templates and nodes, with the same `lost` and `speeds`; it then determines `replicas`, `stages` and `micro_batches`.
     None: pipelines are taken as equal."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class IncidentCase:
             self._take(self.pipelines)
         self._check_numbers()
         if any(not 0 < speed <= 1 for speed in self.slow.values()):
-            raise self._wrong("slow", "a speed above 0 and at most 1 for each node; what stands still is lost")
+            raise self._wrong("slow", "a speed above 0 and at most 1 for each node; a node that makes no progress is lost")
         if self.process_died and self.slow:
             raise self._wrong("process_died", "False where nodes are slow: restart the job first, then decide about them")
         if (self.lost + len(self.slow)) * self.gpus_per_node > self.gpus:

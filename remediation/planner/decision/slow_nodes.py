@@ -1,4 +1,4 @@
-"""What slow nodes do to an iteration: as the micro-batches are shared out now, and as they could be."""
+"""The effect of slow nodes on an iteration: with the micro-batches as they are split now, and balanced by speed."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ class SlowNodeEffect:
 
     healthy: float
     now: float
-    """Slow nodes, the micro-batches shared out as before."""
+    """Slow nodes, the micro-batches split as before."""
     balanced: MicroBatchDistribution | None
-    """Who does how many for the least makespan; None with a single pipeline: nobody can take its micro-batches."""
+    """Micro-batches of each pipeline for the least makespan; None with a single pipeline: no other one can take its micro-batches."""
     reduce: float
     """All-reduce between the pipelines, in `healthy` and `now`, beside the makespan."""
 

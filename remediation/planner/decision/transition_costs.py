@@ -1,4 +1,4 @@
-"""What a transition takes, in seconds: the constants of a decision, each with its source. Give your own where you measured."""
+"""Costs of a transition in seconds and rates: the constants of a decision, each with its source. Give your own where you measured."""
 
 import math
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ class TransitionCosts:
     restart_s: float = 42.9
     """Ending and starting all processes of a job. Source: Parcae (NSDI'24), measured 28.8 to 42.9 s on 1 to 32 nodes."""
     collective_timeout_s: float = 600.0
-    """Until a worker that nobody heals notices a dead peer. Source: PyTorch's default for NCCL."""
+    """Until a worker notices a dead peer by itself. Source: PyTorch's default for NCCL."""
     network_bytes_s: float = 12.5e9
     """At which a node receives state from others. Source: data sheet, one adapter of 100 Gb/s per node."""
     storage_bytes_s: float = 9.1e9

@@ -1,13 +1,13 @@
-"""Who gets how many nodes after what happens, told which layouts run and which nodes are slow.
+"""The allocation for a cluster file after what-if events, with the layouts that run now and the slow nodes.
 
-A job that runs another layout than its best one makes what that layout makes as long as its nodes stay, and more once
-they change. Where (F of the best - F now) · D_running is above F of the best · D_transition it changes its layout, even
+A job that does not run its best layout keeps the throughput of its present layout as long as its nodes stay, and gets the
+best one when they change. Where (F of the best - F now) · D_running is above F of the best · D_transition it changes its layout, even
 on as many nodes.
 
-A slow node stays in its job, which then makes what balanced micro-batches leave of F (slowness.py; on x GPUs in place
-of n the harm is n / x of that), or it is set aside as if it were lost: a spare replaces it, or the nodes are shared out
-anew. Each goes the way that is worth more until the repair, the slowest first, given where the ones before it went:
-exact for one slow node, no proof for several.
+A slow node stays in its job, which then keeps what balanced micro-batches leave of F (slowness.py; on x GPUs in place
+of n the harm is n / x of that), or it is evicted as if it were lost: a spare replaces it, or the nodes are allocated
+again. For each the way that is worth more until the repair is chosen, the slowest node first, given the choices
+before it: exact for one slow node, not proved for several.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,20 +27,20 @@ from .what_if import WhatIf
 
 @dataclass(frozen=True, slots=True)
 class SlowNodeVerdict:
-    """Where a slow node goes."""
+    """Whether a slow node stays in its job."""
 
     node: str
     job: str
     speed: float
     kept: bool
-    """False: it is set aside until it is healthy."""
+    """False: it is evicted until it is healthy."""
     gain: float
     """WAF·seconds that the other way would cost, until the repair."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAllocation:
-    """The plan, and what it rests on."""
+    """The allocation, and the problem that it solves."""
 
     problem: AllocationProblem
     allocation: Allocation
@@ -52,19 +52,19 @@ class ClusterAllocation:
 def allocate(file: ClusterFile, cluster: TaskCluster, happens: WhatIf, owners: Mapping[str, str]) -> ClusterAllocation:
     """owners: node -> job before anything happened. Raises ConfigError for events that cannot be."""
     search = _Search(file, cluster, happens, owners)
-    aside: frozenset[str] = frozenset()
-    best, found = search.plan(aside), []
+    evicted: frozenset[str] = frozenset()
+    best, found = search.plan(evicted), []
     for node in sorted(search.slow, key=lambda one: search.slow[one]):
-        without = search.plan(aside | {node})
+        without = search.plan(evicted | {node})
         gain = without[1].value - best[1].value
         found.append(SlowNodeVerdict(node, owners[node], search.slow[node], gain <= 0, abs(gain)))
         if gain > 0:
-            aside, best = aside | {node}, without
+            evicted, best = evicted | {node}, without
     return ClusterAllocation(*best, tuple(found), search.relayouts)
 
 
 class _Search:
-    """The cluster with what its jobs make now; the same but for the slow nodes that are set aside."""
+    """The cluster with what its jobs make now; the same but for the slow nodes that are evicted."""
 
     def __init__(self, file: ClusterFile, cluster: TaskCluster, happens: WhatIf, owners: Mapping[str, str]) -> None:
         self._file, self._happens, self._owners = file, happens, owners
@@ -77,10 +77,10 @@ class _Search:
         self.relayouts = frozenset(task.name for task in there.tasks if self._worth_another_layout(task))
         self._cluster = replace(cluster, tasks=tuple(self._as_it_runs(task) for task in cluster.tasks))
 
-    def plan(self, aside: Collection[str]) -> tuple[AllocationProblem, Allocation]:
-        """The best with these slow nodes set aside and the others where they are."""
-        tasks = tuple(self._slowed(task, aside) for task in self._cluster.tasks)
-        out = [NextEvent(NextEventKind.LOST, self._owners[node]) for node in sorted(aside)]
+    def plan(self, evicted: Collection[str]) -> tuple[AllocationProblem, Allocation]:
+        """The best allocation with these slow nodes evicted and the others kept."""
+        tasks = tuple(self._slowed(task, evicted) for task in self._cluster.tasks)
+        out = [NextEvent(NextEventKind.LOST, self._owners[node]) for node in sorted(evicted)]
         problem = problem_after(replace(self._cluster, tasks=tasks), [*self._happens.events, *out])
         problem = replace(problem, failed=problem.failed | self.relayouts, running_s=self._running_s)
         return problem, solve(problem)
@@ -99,8 +99,8 @@ class _Search:
         row[task.current] = estimate_now(self._file, job).flops
         return replace(task, throughput=row)
 
-    def _slowed(self, task: Task, aside: Collection[str]) -> Task:
-        speeds = {node: speed for node, speed in self.slow.items() if self._owners[node] == task.name and node not in aside}
+    def _slowed(self, task: Task, evicted: Collection[str]) -> Task:
+        speeds = {node: speed for node, speed in self.slow.items() if self._owners[node] == task.name and node not in evicted}
         if not speeds:
             return task
         counts = np.maximum(1, np.arange(len(task.throughput)))
@@ -114,7 +114,7 @@ class _Search:
 def describe_slow_nodes(slow: Sequence[SlowNodeVerdict]) -> list[str]:
     """A sentence for each."""
     return [
-        f"{one.node} at {one.speed:.0%} of its speed {f'stays in {one.job}' if one.kept else f'leaves {one.job}'} until it is healthy: "
-        f"to {'set it aside' if one.kept else 'keep it'} would cost {one.gain:.2g} WAF·s more"
+        f"{one.node} at {one.speed:.0%} of its speed {f'stays in {one.job}' if one.kept else f'is evicted from {one.job}'} until it is healthy: "
+        f"to {'evict' if one.kept else 'keep'} it would cost {one.gain:.2g} WAF·s more"
         for one in slow
     ]

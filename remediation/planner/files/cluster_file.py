@@ -34,7 +34,7 @@ from remediation.planner.performance.training_run import TrainingRun
 from .toml_lines import TomlLines, TomlPath, parsed_path
 
 LARGEST_COUNT = 1_000_000
-"""Nodes, GPUs of a node, layers, samples: more is a slip of the keyboard."""
+"""Nodes, GPUs of a node, layers, samples: more is a typing error."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
 NonNegativeNumber = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -85,7 +85,7 @@ class RunningLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def layout(self) -> ParallelLayout:
-        """As the model takes it."""
+        """As the throughput model takes it."""
         return ParallelLayout(self.tensor, self.pipeline, self.data, self.micro_batch, Recompute[self.recompute.upper()], self.interleave)
 
 
@@ -96,7 +96,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes: Count = 0
     """That it has now; 0: it waits."""
     queued: bool = False
-    """It is not to be given nodes before it is launched."""
+    """It gets no nodes before it is launched."""
     weight: NonNegativeNumber = 1.0
     minimum_nodes: Count = 1
     maximum_nodes: PositiveCount | None = None
@@ -115,9 +115,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """That it runs now; None: the best one."""
     checkpoint_age_minutes: NonNegativeNumber = 15.0
     checkpoint_save_s: PositiveNumber | None = None
-    """How long a save stops it; for advice on the interval."""
+    """How long a save pauses training; for advice on the interval."""
     transition_s: NonNegativeNumber | None = None
-    """How long it stands when its nodes change; None: from the cost constants."""
+    """Downtime when its nodes change; None: from TransitionCosts."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,12 +129,12 @@ class ClusterFile:
     """A checked file."""
 
     def __init__(self, path: Path, reached: Sequence[Throughput] = ()) -> None:
-        """reached: what the ledger says of the jobs. Raises ConfigError: `FILE, line N: field: what is wrong`."""
+        """reached: throughputs of these jobs in the ledger. Raises ConfigError: `FILE, line N: field: what is wrong`."""
         self.path = path
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}); `eagle-eye plan` wants a TOML file such as examples/cluster.toml") from error
+            raise ConfigError(f"{path}: cannot be read ({error}); `eagle-eye plan` needs a TOML file such as examples/cluster.toml") from error
         self._lines = TomlLines(text)
         parsed = self._parsed(text)
         self.machines, self.jobs = parsed.cluster, tuple(parsed.job)
@@ -151,7 +151,7 @@ class ClusterFile:
         return self.machines.nodes * self.machines.gpus_per_node
 
     def task_cluster(self, transitions: dict[str, float]) -> TaskCluster:
-        """The allocation's input, handed out by whole nodes. transitions: seconds of each job's D_transition.
+        """The allocation's input, allocated by whole nodes. transitions: seconds of each job's D_transition.
 
         Raises ConfigError for a job that cannot run on any number of nodes, or not on those it has.
         """
@@ -205,7 +205,7 @@ class ClusterFile:
     def _check_layout(self, index: int, job: JobSpec, layout: ParallelLayout) -> None:
         gpus = job.nodes * self.machines.gpus_per_node
         if job.model is None or job.replicas is not None:
-            raise self.error(("job", index, "layout"), "there is " + ("no model that says what it is worth" if job.model is None else "`replicas` too; give one of them"))
+            raise self.error(("job", index, "layout"), "there is " + ("no model to estimate it with" if job.model is None else "`replicas` too; give one of them"))
         if layout.gpus != gpus:
             raise self.error(("job", index, "layout"), f"{layout} has {layout.gpus} GPUs, the job's {job.nodes} nodes have {gpus}")
         if layout.pipeline * layout.interleave > job.model.layers or layout.data > job.global_batch:

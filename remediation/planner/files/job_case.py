@@ -1,4 +1,4 @@
-"""A job of a cluster file as it runs now: what it achieves, what its state is, and the case of an incident that hits it."""
+"""A job of a cluster file as it runs now: throughput, size of its state, transition time, and the incident case that it starts from."""
 
 import math
 

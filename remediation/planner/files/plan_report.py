@@ -1,4 +1,4 @@
-"""A whole plan for a cluster file: who gets how many nodes, why, and what to do about what happens to whom."""
+"""The plan report of a cluster file: nodes of each job and why, and a decision for each job that a what-if event hits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ from .job_case import estimate_now, incident_case_of, transition_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """One job's part."""
+    """One job of the report."""
 
     name: str
     before: int
     """Nodes it has."""
     nodes: int
-    """Nodes it is to have."""
+    """Nodes it gets."""
     estimate: ThroughputEstimate
     waf: float
     """Weighted FLOP/s with them."""
@@ -36,7 +36,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """The plan, and the decisions for the jobs that were hit."""
+    """The allocation, and the decisions for the jobs that were hit."""
 
     allocation: Allocation
     jobs: tuple[JobReport, ...]
@@ -44,20 +44,20 @@ class PlanReport:
     """Whether each slow node stays in its job."""
     decisions: dict[str, IncidentDecision]
     owners: dict[str, str]
-    """Node -> job before anything happened; '' for none."""
+    """Node -> job before the events; '' for none."""
     calibration: Calibration
     """Of the performance model that it rests on."""
 
 
-def make_report(file: ClusterFile, words: Sequence[str] = (), costs: TransitionCosts | None = None) -> PlanReport:
-    """words: what happens, all at once; none: the plan for the cluster as it stands. Raises ConfigError for what cannot happen."""
+def make_report(file: ClusterFile, texts: Sequence[str] = (), costs: TransitionCosts | None = None) -> PlanReport:
+    """texts: what-if events, all at once; none: the present cluster. Raises ConfigError for events that cannot happen."""
     costs = costs or TransitionCosts()
     cluster = file.task_cluster({job.name: transition_s(file, job, costs) for job in file.jobs})
     owners = node_owners(file)
-    happens = what_if.parse(words, owners, [job.name for job in file.jobs])
+    happens = what_if.parse(texts, owners, [job.name for job in file.jobs])
     shared = allocate(file, cluster, happens, owners)
     tasks = {task.name: task for task in shared.problem.tasks}
-    jobs = tuple(_job_plan(file, job, tasks[job.name], shared) for job in file.jobs if job.name in tasks)
+    jobs = tuple(_job_report(file, job, tasks[job.name], shared) for job in file.jobs if job.name in tasks)
     return PlanReport(shared.allocation, jobs, shared.slow, _decisions(file, cluster, happens, owners, shared, costs), owners, file.calibration)
 
 
@@ -68,7 +68,7 @@ def node_owners(file: ClusterFile) -> dict[str, str]:
     return dict(zip(names, [*taken, *[""] * (len(names) - len(taken))], strict=True))
 
 
-def _job_plan(file: ClusterFile, job: JobSpec, task: Task, shared: ClusterAllocation) -> JobReport:
+def _job_report(file: ClusterFile, job: JobSpec, task: Task, shared: ClusterAllocation) -> JobReport:
     gpus, node = shared.allocation.workers[job.name], file.machines.gpus_per_node
     stays = gpus == task.current and job.name not in shared.relayouts
     estimate = estimate_now(file, job) if stays else file.throughput_model.estimate(job.name, gpus)
@@ -78,35 +78,35 @@ def _job_plan(file: ClusterFile, job: JobSpec, task: Task, shared: ClusterAlloca
         nodes=gpus // node,
         estimate=replace(estimate, flops=float(task.throughput[gpus])),
         waf=task.waf_at(gpus),
-        why=", ".join([*_layout_words(file, job, estimate), *_why(task, gpus, node, shared.problem.horizon_s)]),
+        why=", ".join([*_layout_reasons(file, job, estimate), *_why(task, gpus, node, shared.problem.horizon_s)]),
         checkpoint=_checkpoint(file, job, gpus),
     )
 
 
-def _layout_words(file: ClusterFile, job: JobSpec, planned: ThroughputEstimate) -> list[str]:
+def _layout_reasons(file: ClusterFile, job: JobSpec, planned: ThroughputEstimate) -> list[str]:
     """What its layout has to do with it, where the file names it."""
     if job.layout is None or planned.layout is None:
         return []
     now, best = estimate_now(file, job), file.throughput_model.estimate(job.name, job.nodes * file.machines.gpus_per_node)
     gain = job.weight * (best.flops - now.flops)
     if planned.layout != job.layout.layout:
-        return [f"leaves {now.layout}"]
-    return [f"{best.layout} would bring {_flops(gain)}, less than the switch costs"] if gain > 0 and best.layout != now.layout else []
+        return [f"changes its layout from {now.layout}"]
+    return [f"{best.layout} would add {_flops(gain)}, less than the transition costs"] if gain > 0 and best.layout != now.layout else []
 
 
 def _why(task: Task, gpus: int, node: int, horizon_s: float) -> list[str]:
-    """What a node more or less would do to it."""
+    """What one node more or less would change."""
     here = task.waf_at(gpus)
     parts = []
     if gpus + node <= task.most:
-        parts.append(f"a node more would bring {_flops(task.waf_at(gpus + node) - here)}")
+        parts.append(f"one node more would add {_flops(task.waf_at(gpus + node) - here)}")
     elif gpus:
-        parts.append("it may not have more")
+        parts.append("it is at its maximum")
     if gpus:
         parts.append(f"one less would cost {_flops(here - task.waf_at(gpus - node))}")
     if gpus != task.current:
         gain, price = (here - task.waf) * horizon_s, task.waf * task.transition_s
-        parts.append(f"the change brings {gain:.2g} WAF·s until the next failure or repair in {horizon_s / 3600:.1f} h and costs {price:.2g}")
+        parts.append(f"the change gains {gain:.2g} WAF·s until the next failure or repair in {horizon_s / 3600:.1f} h and costs {price:.2g}")
     return parts
 
 
@@ -118,11 +118,11 @@ def _checkpoint(file: ClusterFile, job: JobSpec, gpus: int) -> str:
     if job.checkpoint_save_s is None or not gpus:
         return ""
     mtbf = file.machines.gpu_mtbf_hours * 3600 / gpus
-    return f"save every {daly(job.checkpoint_save_s, mtbf) / 60:.0f} min (a failure every {mtbf / 3600:.0f} h, a save stops it for {job.checkpoint_save_s:g} s)"
+    return f"save every {daly(job.checkpoint_save_s, mtbf) / 60:.0f} min (one failure every {mtbf / 3600:.0f} h; a save pauses training for {job.checkpoint_save_s:g} s)"
 
 
 def _decisions(file: ClusterFile, cluster: TaskCluster, happens: what_if.WhatIf, owners: dict[str, str], shared: ClusterAllocation, costs: TransitionCosts) -> dict[str, IncidentDecision]:
-    """For each job that lost a node or has a slow one. A spare may be taken by those that the plan gives nodes to."""
+    """For each job that lost a node or has a slow one. Spares go to the jobs that the allocation gives nodes to."""
     free = sum(not owner for owner in owners.values()) - sum(not owner for owner in happens.lost.values())
     finished = {event.task for event in happens.events if event.kind is NextEventKind.FINISHED}
     found = {}

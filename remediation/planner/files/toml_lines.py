@@ -1,4 +1,4 @@
-"""On which line of a TOML file a value stands: the parsers say what is wrong, people need to know where."""
+"""Line numbers of the values in a TOML file: parsers report what is wrong, an error message needs the line too."""
 
 import re
 from collections.abc import Sequence

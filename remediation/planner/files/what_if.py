@@ -1,4 +1,4 @@
-"""What may happen to a cluster, as words: `lose:node3`, `join:node17`, `slow:node3:0.7`, `finish:JOB`, `launch:JOB`."""
+"""What-if events of the command line: `lose:node3`, `join:node17`, `slow:node3:0.7`, `finish:JOB`, `launch:JOB`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ KINDS = "lose:NODE, join:NODE, slow:NODE:SPEED, finish:JOB or launch:JOB"
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """All of them together."""
+    """Parsed events, all at once."""
 
     events: tuple[NextEvent, ...] = ()
     """For the allocation."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Node -> the job whose it was; '' for a free one or a spare."""
+    """Node -> the job that had it; '' for a free node or a spare."""
     slow: dict[str, float] = field(default_factory=dict)
     """Node -> its speed, 1 being healthy."""
 
 
-def parse(words: Sequence[str], owners: dict[str, str], jobs: Sequence[str]) -> WhatIf:
+def parse(texts: Sequence[str], owners: dict[str, str], jobs: Sequence[str]) -> WhatIf:
     """owners: each node's job, '' for none. Raises ConfigError for what cannot happen."""
     events: list[NextEvent] = []
     lost: dict[str, str] = {}
     slow: dict[str, float] = {}
-    for word in words:
+    for word in texts:
         kind, _, rest = word.partition(":")
         if kind == "lose":
             lost[rest] = _owner(word, rest, owners, lost)

@@ -79,7 +79,7 @@ def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Meas
     if column is None:
         raise ConfigError("flops, samples_s or tokens_s is missing; a row has one of them")
     if task not in runs:
-        raise ConfigError(f"{column} of task {task!r} says nothing without its model; describe the model, or give flops")
+        raise ConfigError(f"{column} of task {task!r} cannot be converted without its model; describe the model, or give flops")
     shape = runs[task].shape
     samples = _number(row, column) / (shape.sequence if column == "tokens_s" else 1)
     return MeasuredThroughput(task, int(gpus), samples * shape.sample_flops, layout)
@@ -88,7 +88,7 @@ def from_row(row: Mapping[str, object], runs: Mapping[str, TrainingRun]) -> Meas
 def from_ledger(seen: Iterable[Throughput], runs: Mapping[str, TrainingRun]) -> list[MeasuredThroughput]:
     """What jobs of these names reached here; a job of the cluster's file is tenant/name, or the name alone.
 
-    Steps per second count where a script does not tell its tokens: a step is a global batch.
+    Steps per second count where a script does not report its tokens: a step is a global batch.
     """
     found = []
     for one in seen:

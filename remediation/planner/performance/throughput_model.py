@@ -58,7 +58,7 @@ class ThroughputEstimate:
 
     @property
     def why(self) -> str:
-        """For people."""
+        """Where it comes from and the layout, as the report prints it."""
         how = {1.0: "", math.inf: ""}.get(self.reach, f", {self.reach:.2g}× from the nearest measured count")
         return f"{self.source}{how}" + (f": {self.layout}" if self.layout else "")
 
@@ -74,7 +74,7 @@ class _Points:
 
 
 class ThroughputModel:
-    """Answers for the tasks of one cluster; each count is searched once and remembered."""
+    """T(t, x) of the tasks of one cluster; each count is searched once and cached."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class ThroughputModel:
     def running(self, task: str, layout: ParallelLayout) -> ThroughputEstimate:
         """What the task achieves with this layout, be it the best one or not. Raises ConfigError without a described model.
 
-        What was measured on as many GPUs with this layout, or with one that nobody wrote down; else the model's answer, put
-        right by what was measured with others.
+        What was measured on as many GPUs with this layout, or with an unknown one; else the model's answer, corrected
+        by what was measured with others.
         """
         if task not in self.runs:
-            raise ConfigError(f"task {task!r} has a layout but no model that says what it is worth; describe the model")
+            raise ConfigError(f"task {task!r} has a layout but no described model to estimate it with; describe the model")
         run, gpus, known = self.runs[task], layout.gpus, self._known(task)
         work = run.global_batch * run.shape.sample_flops
         seen = [one.flops for one in self._measured if one.task == task and one.gpus == gpus and one.layout in (None, layout)]
@@ -130,7 +130,7 @@ class ThroughputModel:
         return ThroughputEstimate(flops=flops, source=source, reach=_reach(known.counts, gpus), layout=layout, iteration_s=work / flops)
 
     def row(self, task: str, workers: int, granularity: int = 1) -> Floats:
-        """(workers + 1,) FLOP/s at 0, 1, 2, ... workers, for workload.Task; 0 between multiples of the granularity."""
+        """(workers + 1,) FLOP/s at 0, 1, 2, ... workers, for tasks.Task; 0 between multiples of the granularity."""
         counts = np.arange(granularity, workers + 1, granularity, dtype=np.int64)
         row = np.zeros(workers + 1)
         row[counts] = self._flops(task, counts, self._known(task))

@@ -75,7 +75,7 @@ class _Problem:
         self._top = min(nodes // self._sizes[0], total) if self._sizes else 0
 
     def numbers(self, exact: bool) -> range:
-        """Numbers of pipelines to look into; one look serves all when they need not be told apart."""
+        """Numbers of pipelines to look into; one look serves all when they need not be distinguished."""
         if self._top < self._least:
             return range(0)
         return range(self._least, self._top + 1) if exact else range(self._least, self._least + 1)

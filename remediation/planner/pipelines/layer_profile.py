@@ -16,7 +16,7 @@ STATE_FACTOR = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class LayerProfile:
+class ProfiledLayer:
     """One layer, measured on one GPU with one micro-batch."""
 
     name: str
@@ -32,7 +32,7 @@ class LayerProfile:
 class LayerChain:
     """The chain."""
 
-    chain: tuple[LayerProfile, ...]
+    chain: tuple[ProfiledLayer, ...]
     reduce_across: Mapping[int, float] = field(default_factory=dict)
     """Pipelines -> time of the first layer's all-reduce between them, the one that overlaps with nothing."""
 
@@ -77,9 +77,9 @@ def parse_layers(record: Mapping[str, Any]) -> LayerChain:
     return LayerChain(chain, reduce_across)
 
 
-def _layer(row: Mapping[str, Any], reduce: Mapping[str, float]) -> LayerProfile:
+def _layer(row: Mapping[str, Any], reduce: Mapping[str, float]) -> ProfiledLayer:
     parameters, activation = row["mem_required"]
-    layer = LayerProfile(
+    layer = ProfiledLayer(
         name=str(row["name"]),
         forward=float(row["forward"]),
         backward=float(row["backward"]),

@@ -38,13 +38,13 @@ class GroupPace:
     def at_speed(self, speed: float) -> "GroupPace":
         """The same group on nodes of this speed, 1 being healthy."""
         if not speed > 0:
-            raise ConfigError(f"a speed is above zero, not {speed}: exclude what stands still")
+            raise ConfigError(f"a speed is above zero, not {speed}: exclude a node that makes no progress")
         return GroupPace(self.each / speed, self.fill / speed, self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchDistribution:
-    """Who does how many."""
+    """Micro-batches of each group."""
 
     counts: tuple[int, ...]
     makespan: float
@@ -107,7 +107,7 @@ def _nearly(each: Floats, fill: Floats, most: Integers, total: int) -> Integers:
 
 
 def finished(time: float, each: Floats, fill: Floats, most: Integers) -> Integers:
-    """(groups,) micro-batches that are done within the time, but at least one; the division's rounding is put right."""
+    """(groups,) micro-batches that are done within the time, but at least one; the rounding of the division is corrected."""
     counts = np.floor((time - fill) / each)
     counts += fill + each * (counts + 1) <= time
     counts -= fill + each * counts > time

@@ -25,7 +25,7 @@ from .pipeline_template import TIE, PipelineStage, PipelineTemplate, template
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 Rule = Callable[[int, int, int], bool]
-"""(GPUs of the node used so far, GPUs of the stage, GPUs of a node) -> may the stage stand there?"""
+"""(GPUs of the node used so far, GPUs of the stage, GPUs of a node) -> may the stage be there?"""
 BATCH_CELLS = 4_000_000
 """So many numbers are handled at once: large enough for vectors, small enough for the cache."""
 
@@ -36,7 +36,7 @@ def halves(used: int, gpus: int, per_node: int) -> bool:
 
 
 def any_order(used: int, gpus: int, per_node: int) -> bool:
-    """Stages of one node may stand in any order."""
+    """Stages of one node may be in any order."""
     return used + gpus <= per_node
 
 

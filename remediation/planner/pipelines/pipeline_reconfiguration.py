@@ -1,9 +1,9 @@
-"""Nodes were lost, joined or got slow: the next pipelines of a job, which state moves, and from whom.
+"""Reconfiguration of pipelines after nodes were lost, joined or became slow: the next pipelines, which state moves, and from where.
 
-Least iteration time first, then least bytes of state moved, then fewest nodes that get another place. By default
+Least iteration time first, then least bytes of state moved, then fewest nodes that change their layers. By default
 never more bytes than Oobleck's rules would move (oobleck_rules.py): then it is no worse than these in time nor in copies.
 Among nodes of equal speed the answer is exact as long as all multisets of pipeline sizes were looked into (`exact`).
-Slow nodes are tried where they stand and gathered in each one pipeline; which of all placements is best is not proved.
+Slow nodes are tried where they are and gathered in one pipeline; which of all placements is best is not proved.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ RELATIVE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconfigurationProblem:
-    """What is, and what happened."""
+    """The pipelines as they ran, and what happened to their nodes."""
 
     templates: Mapping[int, PipelineTemplate]
     state: Sequence[float]
     """Bytes of each layer's state."""
     pipelines: Pipelines
-    """As they ran: the nodes of each in the order of its template's places."""
+    """As they ran: the nodes of each in the order of its template's nodes."""
     micro_batches: int
     """Of the job, over all pipelines."""
     faults: int = 0
@@ -54,7 +54,7 @@ class ReconfigurationProblem:
 
 @dataclass(frozen=True, slots=True)
 class CannotReconfigure:
-    """The job cannot go on from what the survivors hold."""
+    """The survivors do not hold enough to continue."""
 
     why: str
     fallback: str = "checkpoint"
@@ -85,7 +85,7 @@ class Reconfiguration:
 
     @property
     def key(self) -> tuple[float, float, int]:
-        """What is least."""
+        """What is minimised, in this order."""
         return self.time, self.moved_bytes, self.moved_nodes
 
 
@@ -129,7 +129,7 @@ def node_layers(template: PipelineTemplate) -> tuple[range, ...]:
 
 
 def pace_of(template: PipelineTemplate, speeds: Sequence[float]) -> GroupPace:
-    """Of a pipeline whose nodes have these speeds, in the order of its places."""
+    """Of a pipeline whose nodes have these speeds, in pipeline order."""
     ends = [layers.stop for layers in node_layers(template)]
     slowed = [
         latency / speeds[next(index for index, end in enumerate(ends) if stage.end <= end)]
@@ -139,7 +139,7 @@ def pace_of(template: PipelineTemplate, speeds: Sequence[float]) -> GroupPace:
 
 
 class _Search:
-    """The survivors, what they hold, and where they could stand."""
+    """The survivors, the layers that they hold, and the layers that they could get."""
 
     def __init__(self, problem: ReconfigurationProblem) -> None:
         self.problem = problem

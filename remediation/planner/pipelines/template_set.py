@@ -1,6 +1,6 @@
 """Pipeline templates for consecutive node counts, and the proof that they serve every number of nodes left.
 
-With sizes n0 .. n_max and f faults to stand, Oobleck's condition is that each count from (f + 1)·n0 to N is a sum of at
+With sizes n0 .. n_max and f faults to tolerate, Oobleck's condition is that each count from (f + 1)·n0 to N is a sum of at
 least f + 1 sizes: then each node works, and after f lost nodes a whole pipeline is left to copy from. Here that is
 not concluded from a theorem but shown for each count: the sizes that were made may have holes.
 """
@@ -47,7 +47,7 @@ class NodeCoverage:
 
 @dataclass(frozen=True, slots=True)
 class TemplateSet:
-    """All that a job needs to be laid out again at once."""
+    """All templates that a job needs to be reconfigured at once."""
 
     by_nodes: Mapping[int, PipelineTemplate]
     faults: int
@@ -60,7 +60,7 @@ class TemplateSet:
 
     @property
     def minimum_nodes(self) -> int:
-        """Below so many nodes the job goes on from a checkpoint only: (f + 1)·n0."""
+        """With fewer nodes the job can only restart from a checkpoint: (f + 1)·n0."""
         return (self.faults + 1) * self.smallest
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eagle_eye.errors import ConfigError
 from remediation.planner.pipelines.hungarian_assignment import assign
-from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile
+from remediation.planner.pipelines.layer_profile import LayerChain, ProfiledLayer
 from remediation.planner.pipelines.micro_batch_distribution import GroupPace, distribute
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.oobleck_rules import Pipelines, oobleck_pipelines
@@ -24,7 +24,7 @@ from remediation.planner.pipelines.pipeline_reconfiguration import (
 )
 from remediation.planner.pipelines.pipeline_template import four_per_stage
 
-LAYERS = LayerChain(tuple(LayerProfile(f"l{index}", 1.0 + index % 3, 2.0 + index % 2, 1.0, 1.0) for index in range(8)))
+LAYERS = LayerChain(tuple(ProfiledLayer(f"l{index}", 1.0 + index % 3, 2.0 + index % 2, 1.0, 1.0) for index in range(8)))
 TEMPLATES = one_stage_per_node(LAYERS, range(2, 7), four_per_stage)
 STATE = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0)
 START: Pipelines = (("0", "1"), ("2", "3", "4"), ("5", "6", "7", "8"), ("9", "10", "11", "12", "13"))
@@ -160,7 +160,7 @@ def test_impossible_input_is_named() -> None:
 
 
 def test_places_of_nodes_with_several_gpus() -> None:
-    template = pack(LayerChain(tuple(LayerProfile(f"l{n}", 1, 2, 1, 1, {2: 0.5}) for n in range(6))), [2], 2, 32).templates[2]
+    template = pack(LayerChain(tuple(ProfiledLayer(f"l{n}", 1, 2, 1, 1, {2: 0.5}) for n in range(6))), [2], 2, 32).templates[2]
     first, second = node_layers(template)
     assert (first.start, first.stop, second.stop) == (0, second.start, 6)
     assert sum(stage.gpus for stage in template.stages if stage.first in first) == 2

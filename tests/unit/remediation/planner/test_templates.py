@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.pipelines.layer_profile import LayerChain, LayerProfile, parse_layers
+from remediation.planner.pipelines.layer_profile import LayerChain, ProfiledLayer, parse_layers
 from remediation.planner.pipelines.node_stages import one_stage_per_node
 from remediation.planner.pipelines.packing import any_order, halves, pack
 from remediation.planner.pipelines.pipeline_template import four_per_stage, iteration_time
@@ -21,7 +21,7 @@ TIMES = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 def chain(times: Sequence[float], memory: Sequence[float] | None = None, reduce: float = 0.0) -> LayerChain:
     sizes = memory or [1.0] * len(times)
     in_node = {1: 0.0, 2: reduce, 4: reduce * 1.5, 8: reduce * 2}
-    return LayerChain(tuple(LayerProfile(f"l{n}", t / 4, t * 3 / 4, 0.0, size, in_node) for n, (t, size) in enumerate(zip(times, sizes, strict=True))))
+    return LayerChain(tuple(ProfiledLayer(f"l{n}", t / 4, t * 3 / 4, 0.0, size, in_node) for n, (t, size) in enumerate(zip(times, sizes, strict=True))))
 
 
 def cuts(length: int, parts: int) -> Iterator[list[tuple[int, int]]]:

@@ -207,13 +207,13 @@ def test_it_says_why_a_job_cannot_go_on_in_place() -> None:
     held = [member(0, step=2)]
     with pytest.raises(PermanentError, match="1 workers are left and the job needs 2"):
         plan(held, at_least=2)
-    with pytest.raises(PermanentError, match="w7 has not said what it holds"):
+    with pytest.raises(PermanentError, match="w7 has not reported its state"):
         plan(held, workers=["w0", "w7"])
     with pytest.raises(PermanentError, match="no living worker holds the state of layer 1 of step 2"):
         plan([member(0, step=2, layers=(0, 2)), member(1, fresh=True)])
     with pytest.raises(PermanentError, match="micro-batch 16"):
         plan([member(0, step=2, done=(16,))])
-    with pytest.raises(PermanentError, match="leave out a worker that stands still"):
+    with pytest.raises(PermanentError, match="exclude a worker that makes no progress"):
         plan(held, speeds={"w0": 0.0})
 
 
