@@ -3,7 +3,7 @@
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout
 
-from .membership import voters
+from .quorum import voters
 
 
 class CoordinatorElection:

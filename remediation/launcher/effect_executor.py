@@ -137,7 +137,7 @@ class EffectExecutor:
         state = self.coordinator
         return {
             "phase": str(state.phase), "epoch": state.epoch, "layout": state.last, "heal": state.budget.heal,
-            "budget_left": state.budget.left, "excluded": sorted(state.excluded),
+            "budget_left": state.budget.left, "excluded": sorted(state.evicted),
             "nodes": {node: member.connected for node, member in state.members.items()},
         } | self._in_place.status  # fmt: skip
 

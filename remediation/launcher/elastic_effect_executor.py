@@ -14,8 +14,8 @@ from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateRepo
 
 from .coordinator import Coordinator
 from .effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
-from .elastic import WorkerDeath
 from .event_log import EventLog
+from .facts import WorkerDied
 from .rendezvous_store import RendezvousStore
 from .stall_detector import NodeReport, StallDetector
 from .worker_environment import StoreAddress
@@ -89,7 +89,7 @@ class ElasticEffectExecutor:
         culprits = self._stall_detector.culprits(str(body["node"]), view, state.serving, state.recovery_stats is not None)
         if culprits:
             return state.stalled(epoch, culprits)
-        return state.stuck(epoch) if self._stall_detector.stuck(state.serving, state.met_again) else []
+        return state.stuck(epoch) if self._stall_detector.stuck(state.serving, state.stuck_count) else []
 
     def _saving(self, body: Body) -> list[Effect]:
         words = {name: str(body.get(name, "")) for name in ("why", "path")}
@@ -97,7 +97,7 @@ class ElasticEffectExecutor:
 
     def death(self, body: Body) -> list[Effect]:
         """A worker died, elastic or not."""
-        return self._driver.coordinator.lost(msgspec.convert({name: body[name] for name in body if name != "lasting"}, WorkerDeath))
+        return self._driver.coordinator.learn(msgspec.convert({name: body[name] for name in body if name != "lasting"}, WorkerDied))
 
     # --- effects out --------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class ElasticEffectExecutor:
                 state.registry.not_asked(workers)
                 return
             for worker in workers:
-                self._driver.do(state.lost(WorkerDeath(epoch=state.epoch, worker=worker)))
+                self._driver.do(state.learn(WorkerDied(epoch=state.epoch, worker=worker)))
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -181,8 +181,8 @@ class ElasticEffectExecutor:
         state, given = self._driver.coordinator, command.arguments
         try:
             if command.action == "standing":
-                state.stand(msgspec.convert(given["plans"], tuple[PrecomputedPlan, ...]))
-                return {"kept": len(state.standing)}
+                state.keep_plans(msgspec.convert(given["plans"], tuple[PrecomputedPlan, ...]))
+                return {"kept": len(state.precomputed)}
             if command.action == "rebalance":
                 shares = {str(worker): float(share) for worker, share in dict(given["shares"]).items()}
                 return await self._driver.answered(lambda key: state.rebalance(key, shares, command.plan))

@@ -34,7 +34,7 @@ from .heal_budget import parse_heal
 from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
-from .membership import voters
+from .quorum import voters
 from .settings import LauncherSettings
 from .training_command import parse_training_command
 from .vote_log import VoteLog

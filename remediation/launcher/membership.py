@@ -1,10 +1,12 @@
-"""Who takes part in a job, in which order, and whose word counts."""
+"""The membership of a job: which launchers take part, in which order they coordinate, and which nodes are evicted."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from eagle_eye.types import Layout, RankPlacement
+
+from .quorum import voters
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -20,37 +22,57 @@ class Member(msgspec.Struct, kw_only=True):
     connected: bool = True
 
 
-def voters(layout: Layout) -> tuple[str, ...]:
-    """The launchers whose acknowledgement counts for the next epoch: all but the excluded."""
-    return tuple(node for node in layout.launchers if node not in layout.excluded)
+class Membership:
+    """Kept by the coordinator. A member stays in it when its session breaks."""
 
+    def __init__(self, own_node: str, max_nodes: int, evicted: Iterable[str]) -> None:
+        self._own_node = own_node
+        self._max_nodes = max_nodes
+        self.members: dict[str, Member] = {}
+        self.evicted: set[str] = set(evicted)
+        """Nodes that take no part until they are released."""
 
-class VoteCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The count of votes for an epoch, among the launchers of the last valid layout."""
+    def add(self, member: Member) -> bool:
+        """A launcher has joined; whether it is the process that was known before."""
+        before = self.members.get(member.node)
+        self.members[member.node] = member
+        return before is not None and before.boot == member.boot
 
-    votes: int
-    total: int
+    def disconnect(self, node: str) -> bool:
+        """A session is gone; False if there was none."""
+        if not self.is_connected(node):
+            return False
+        self.members[node].connected = False
+        return True
+
+    def is_connected(self, node: str) -> bool:
+        member = self.members.get(node)
+        return member is not None and member.connected
 
     @property
-    def majority(self) -> bool:
-        return 2 * self.votes > self.total
+    def connected(self) -> tuple[str, ...]:
+        """Nodes with a session."""
+        return tuple(node for node, member in self.members.items() if member.connected)
 
-    @property
-    def half(self) -> bool:
-        """Exactly half: the leader's grant decides."""
-        return 2 * self.votes == self.total
+    def connected_without(self, evicted: set[str]) -> int:
+        """How many nodes with a session would be left."""
+        return sum(member.connected and member.node not in evicted for member in self.members.values())
 
+    def ordered(self, last: Layout | None) -> list[Member]:
+        """Members with a session, in the election order."""
+        return election_order(last, self.members.values(), self._own_node)
 
-def count_votes(last: Layout | None, acknowledged: Collection[str]) -> VoteCount:
-    """Count the votes; before the first layout there is nobody to ask."""
-    entitled = voters(last) if last is not None else ()
-    if not entitled:
-        return VoteCount(votes=1, total=1)
-    return VoteCount(votes=sum(node in acknowledged for node in entitled), total=len(entitled))
+    def eligible(self, last: Layout | None) -> list[Member]:
+        """Those of them that an epoch may use."""
+        return [member for member in self.ordered(last) if member.node not in self.evicted][: self._max_nodes]
+
+    def missing(self, last: Layout | None) -> tuple[str, ...]:
+        """Launchers of the last valid layout that have no session."""
+        return tuple(node for node in voters(last) if not self.is_connected(node)) if last is not None else ()
 
 
 def election_order(last: Layout | None, members: Iterable[Member], own_node: str) -> list[Member]:
-    """Connected members in the election order: the last layout's, then this node, then by name."""
+    """Connected members in the order in which they coordinate: the last layout's, then this node, then by name."""
     order = list(last.launchers) if last is not None else []
 
     def position(member: Member) -> tuple[int, bool, str]:
@@ -60,7 +82,13 @@ def election_order(last: Layout | None, members: Iterable[Member], own_node: str
     return sorted((member for member in members if member.connected), key=position)
 
 
-def places(run: str, members: Iterable[Member]) -> tuple[RankPlacement, ...]:
+def precedes(last: Layout, node: str, other: str) -> bool:
+    """Whether a node comes before another one in the election order."""
+    order = voters(last)
+    return node in order and (other not in order or order.index(node) < order.index(other))
+
+
+def rank_placements(run: str, members: Iterable[Member]) -> tuple[RankPlacement, ...]:
     """Ranks: members in order × their slots."""
     found: list[RankPlacement] = []
     for member in members:
@@ -69,9 +97,3 @@ def places(run: str, members: Iterable[Member]) -> tuple[RankPlacement, ...]:
             worker = f"{run}/{member.node}/{slot}"
             found.append(RankPlacement(worker=worker, node=member.node, rank=rank, local_rank=slot, dp=rank))
     return tuple(found)
-
-
-def precedes(last: Layout, node: str, other: str) -> bool:
-    """Whether a node comes before another one in the election order."""
-    order = voters(last)
-    return node in order and (other not in order or order.index(node) < order.index(other))

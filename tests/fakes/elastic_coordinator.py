@@ -4,7 +4,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout, WorkerStateReport
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration
 from remediation.launcher.effects import Prepare, RegroupWorkers
-from remediation.launcher.elastic import WorkerDeath
+from remediation.launcher.facts import WorkerDied
 from remediation.launcher.heal_budget import parse_heal
 from remediation.launcher.membership import Member
 from remediation.launcher.worker_registry import JoinRequest
@@ -81,7 +81,7 @@ class Job:
         return told
 
     def die(self, worker: str, **more: object) -> Effects:
-        return self.coordinator.lost(WorkerDeath(epoch=self.layout.epoch, worker=worker, pid=self.pids[worker], cause="e", **more))  # type: ignore[arg-type]
+        return self.coordinator.learn(WorkerDied(epoch=self.layout.epoch, worker=worker, pid=self.pids[worker], cause="e", **more))  # type: ignore[arg-type]
 
     def pass_time(self, seconds: float) -> Effects:
         self.clock.advance(seconds)
@@ -93,8 +93,8 @@ class Job:
 
     @property
     def forming(self) -> Layout:
-        assert self.coordinator._forming is not None
-        return self.coordinator._forming
+        assert self.coordinator.forming is not None
+        return self.coordinator.forming
 
     @property
     def layout(self) -> Layout:

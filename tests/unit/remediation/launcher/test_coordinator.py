@@ -8,7 +8,8 @@ from eagle_eye.types import Layout
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
 from remediation.launcher.effects import AskGrant, CommandResult, EmitEvent, End, EndWorkers, Prepare, Start
 from remediation.launcher.heal_budget import HealBudget, parse_heal
-from remediation.launcher.membership import Member, count_votes, precedes, voters
+from remediation.launcher.membership import Member, precedes
+from remediation.launcher.quorum import count_votes, voters
 
 
 class Job:
@@ -375,7 +376,7 @@ def test_a_joiner_that_knows_a_newer_layout_teaches_it() -> None:
     job.join("n1", last=layout_of("n0", "n1", "n2", epoch=9, excluded=("n2",)))
     job.pass_time(0.3)
     assert job.coordinator.epoch == 10
-    assert job.coordinator.excluded == {"n2"}
+    assert job.coordinator.evicted == {"n2"}
 
 
 def test_heal() -> None:

@@ -158,7 +158,7 @@ def test_too_few_are_an_error_and_nothing_changes() -> None:
     assert "without n1 2 worker(s) are left, the job needs 3 (--min-workers)" in only(refused, CommandResult)[0].error
     job = two(min_nodes=2)
     assert "1 node(s) are left, the job needs 2" in only(job.coordinator.restart("c", exclude=("n1",)), CommandResult)[0].error
-    assert (job.coordinator.excluded, job.coordinator.phase, job.layout.workers) == (set(), JobPhase.RUNNING, (*OURS, *THEIRS))
+    assert (job.coordinator.evicted, job.coordinator.phase, job.layout.workers) == (set(), JobPhase.RUNNING, (*OURS, *THEIRS))
     assert not only(job.pass_time(5), HaltWorkers)
 
 

@@ -397,7 +397,7 @@ class World:
     def let_out_or_in(self, node: str) -> None:
         """By command."""
         coordinator = self.job.coordinator
-        self.take(coordinator.release("c", node) if node in coordinator.excluded else coordinator.restart("c", exclude=(node,)))
+        self.take(coordinator.release("c", node) if node in coordinator.evicted else coordinator.restart("c", exclude=(node,)))
 
     def ends(self, worker: str) -> None:
         """It was told to go: some time it has."""
@@ -429,7 +429,7 @@ class World:
             if isinstance(effect, RegroupWorkers):
                 self.valid.append(effect.layout.epoch)
                 assert set(effect.layout.workers) <= self.alive - self.stalled
-                assert not self.job.coordinator.excluded & set(effect.layout.nodes), "who is out has no worker in it"
+                assert not self.job.coordinator.evicted & set(effect.layout.nodes), "who is out has no worker in it"
                 for worker in effect.leaving:
                     self.ends(worker)
                 self.job.steps |= dict.fromkeys(effect.layout.workers, effect.transition.step)

@@ -1,0 +1,280 @@
+"""How an epoch is formed: from `Prepare` over the votes to a valid layout. Steps that transitions have in common.
+
+Such an epoch ends the old workers and starts new processes, or it is *in place*: `Prepare` fences the elastic workers (hard:
+at once; soft: once their step is done), it is valid when the votes are enough and each has reported what it holds, and then
+they get a transition. Where too few of them are left they only save a checkpoint and end. Whatever goes wrong on the way
+begins another epoch with a higher number.
+"""
+
+from msgspec.structs import replace
+
+from eagle_eye.errors import PermanentError
+from eagle_eye.types import Layout, RankPlacement, Transition
+
+from .coordinator_state import CoordinatorState, Effects
+from .effects import AskGrant, EmitEvent, EndWorkers, HaltWorkers, Prepare, RegroupWorkers, Start
+from .facts import BoundaryTimeout, JoinersTimeout, MajorityTimeout, MergeTimeout, PhaseTimeout, ReconnectTimeout
+from .job_declaration import EpochRequest, JobPhase
+from .membership import Member, rank_placements
+from .quorum import voters
+
+# --- begin ------------------------------------------------------------------------------------------------------------
+
+
+def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """Begin an epoch on the job's own budget: in place if elastic workers live on, else with new processes if the budget allows."""
+    if state.lives_on:
+        halt = "" if state.budget.take() else f"{request.reason}, and the job may not heal itself again (--heal {state.budget.heal})"
+        return begin(state, replace(request, in_place=True, halt=halt))
+    if state.budget.take():
+        return begin(state, request)
+    state.phase = JobPhase.SPENT
+    state.timers.arm(state.declaration.patience_s if state.commanded else 0.0)
+    attributes = {"heal": state.budget.heal, "restarts": str(state.budget.spent), "cause": request.cause}
+    message = f"{request.reason}: the job may not restart itself again ({state.budget.heal})"
+    return [
+        EmitEvent(name="budget.spent", message=message, attributes=attributes),
+        EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted"),
+    ]
+
+
+def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """Begin an epoch, in place if that is requested and living workers are left."""
+    if not request.soft:
+        state.timers.disarm(BoundaryTimeout)
+    if request.in_place:
+        state.elastic.lose_unreachable(state.last, state.membership)
+    members = state.eligible
+    placements = state.elastic.placements(members) if request.in_place else ()
+    if not placements:
+        return begin_with_new_processes(state, request)
+    state.timers.disarm(JoinersTimeout, ReconnectTimeout)
+    state.request = replace(request, halt=request.halt or state.elastic.too_few(len(members), len(placements)))
+    state.elastic.holdings = {}
+    effects = _form(state, members, placements)
+    if not request.soft:
+        state.elastic.down_since = state.elastic.down_since or state.clock.monotonic()
+        state.timers.arm(state.declaration.merge_s, MergeTimeout)
+    return effects
+
+
+def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """The job is not elastic, or no worker of it is left. Waits where too few nodes are there."""
+    state.elastic.clear()
+    state.timers.disarm(JoinersTimeout, ReconnectTimeout, MergeTimeout, MajorityTimeout)
+    state.request = replace(request, in_place=False, soft=False, halt="")
+    members = state.eligible
+    if len(members) < state.declaration.min_nodes:
+        return _wait_for_nodes(state, len(members))
+    return _form(state, members, rank_placements(state.declaration.job.rsplit("/", 1)[-1], members))
+
+
+def _form(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Effects:
+    state.epoch = state.quorum.open_vote(state.epoch)
+    state.forming = _layout(state, members, placements)
+    state.phase = JobPhase.FORMING
+    state.timers.arm(state.declaration.prepare_s)
+    if not state.request.soft:
+        _await_majority(state)
+    return [prepare(state, state.forming, state.membership.connected)]
+
+
+def prepare(state: CoordinatorState, layout: Layout, nodes: tuple[str, ...]) -> Prepare:
+    """Ask these launchers for their votes."""
+    return Prepare(nodes=nodes, layout=layout, soft=state.serving if state.request.soft and layout.in_place else ())
+
+
+def _layout(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Layout:
+    request = state.request
+    idle = [member for member in state.membership.ordered(state.last) if member not in members]
+    return Layout(
+        job=state.declaration.job, epoch=state.epoch, time=state.clock.now(), coordinator=state.declaration.node,
+        launchers={member.node: member.address for member in (*members, *idle)}, placements=placements,
+        excluded=tuple(sorted(state.membership.evicted)), reason=request.reason, plan=request.plan, resume_step=request.resume_step,
+        skipped=tuple(sorted(state.skipped)), restarts=state.budget.spent, in_place=request.in_place,
+    )  # fmt: skip
+
+
+def amend(state: CoordinatorState) -> Effects:
+    """Another death within the same moment: the epoch goes on without that worker, too."""
+    members = state.eligible
+    placements = state.elastic.placements(members)
+    asked = state.forming.workers if state.forming is not None else ()
+    newcomers = any(placement.worker not in asked for placement in placements)  # nobody has asked them what they hold
+    if not placements or newcomers or state.elastic.too_few(len(members), len(placements)):
+        return begin(state, state.request)
+    state.forming = _layout(state, members, placements)
+    return validate_if_agreed(state)
+
+
+def _wait_for_nodes(state: CoordinatorState, here: int) -> Effects:
+    if state.phase is not JobPhase.WAITING:
+        state.give_up_at = state.clock.monotonic() + state.declaration.wait_nodes_s
+    state.phase = JobPhase.WAITING
+    state.timers.arm(state.declaration.wait_nodes_s)
+    _await_majority(state)
+    reason = f"{here} node(s) are left, the job needs {state.declaration.min_nodes}"
+    return [EndWorkers(nodes=state.membership.connected, reason=reason), *state.answer(error=reason)]
+
+
+def _await_majority(state: CoordinatorState) -> None:
+    """From now on, whatever is begun until there is one."""
+    state.timers.arm_once(state.declaration.lease_s, MajorityTimeout)
+
+
+# --- validate ---------------------------------------------------------------------------------------------------------
+
+
+def validate_if_agreed(state: CoordinatorState) -> Effects:
+    """Make the epoch valid if every node of it, and enough of the last one's launchers, have voted and reported."""
+    layout = state.forming
+    if layout is None or (layout.in_place and not state.elastic.holdings.keys() >= set(layout.workers)):
+        return []
+    if state.timers.armed(MergeTimeout) or not state.quorum.agreed(layout):
+        return []
+    count = state.quorum.count(state.last)
+    if count.majority:
+        return validate(state, layout)
+    silent = [node for node in voters(state.last or layout) if node not in state.quorum.acknowledged]
+    if any(state.membership.is_connected(node) for node in silent) or not count.half or state.quorum.leader_asked or state.last is None:
+        return []
+    state.quorum.leader_asked = True
+    return [AskGrant(layout=layout, missing=tuple(silent))]
+
+
+def validate(state: CoordinatorState, layout: Layout) -> Effects:
+    """The epoch is agreed upon: its workers are started, or regrouped, or halted where they cannot go on."""
+    if not layout.in_place:
+        state.elastic.registry.clear()
+        state.elastic.died_unmet.clear()
+        _run(state, layout)
+        return [Start(nodes=state.membership.connected, layout=layout, cause=state.request.cause, budget_left=state.budget.left)]
+    if state.request.halt:
+        return _halt(state, layout, state.request.halt)
+    try:
+        transition = state.elastic.plan(layout)
+    except PermanentError as error:
+        who = state.elastic.state_holders.words
+        return _halt(state, layout, f"{error}{who and f'; {who}'}")
+    _run(state, layout)
+    return [_regroup(state, layout, transition), *replace_workers(state), *state.elastic.grown(state.epoch)]
+
+
+def _run(state: CoordinatorState, layout: Layout) -> None:
+    state.phase = JobPhase.RUNNING
+    state.led = True
+    state.last = layout
+    state.finished = set()
+    state.timers.disarm(PhaseTimeout, MajorityTimeout)
+    if any(_could_join(state, member, layout) for member in state.membership.members.values()):
+        state.timers.arm_batch()
+
+
+def _could_join(state: CoordinatorState, member: Member, layout: Layout) -> bool:
+    """A connected launcher that is not in the layout though there is room for it."""
+    outside = member.connected and member.node not in layout.nodes and member.node not in state.membership.evicted
+    return outside and len(layout.nodes) < state.declaration.max_nodes and state.budget.limit > 0
+
+
+def _regroup(state: CoordinatorState, layout: Layout, transition: Transition) -> RegroupWorkers:
+    state.timers.disarm(BoundaryTimeout)
+    state.elastic.regroup(layout, transition, state.request)
+    if state.elastic.waiting(state.eligible):
+        state.timers.arm_batch(JoinersTimeout)
+    registry = state.elastic.registry
+    leaving = tuple(worker for worker in registry.leaving if worker in registry.entered)
+    return RegroupWorkers(
+        nodes=state.membership.connected, layout=layout, transition=transition, leaving=leaving, budget_left=state.budget.left
+    )
+
+
+def replace_workers(state: CoordinatorState) -> Effects:
+    """Fork a worker for each empty slot, while the job runs and may heal in place."""
+    if not state.in_place or state.last is None or state.phase is not JobPhase.RUNNING or state.elastic.registry.done:
+        return []
+    return state.elastic.replacements(state.eligible, state.last)
+
+
+def _halt(state: CoordinatorState, layout: Layout, reason: str) -> Effects:
+    """One of the workers saves a checkpoint under this epoch, which a majority has agreed to; then they end."""
+    state.phase = JobPhase.HALTING
+    state.elastic.halt_reason = reason
+    state.timers.clear()
+    state.timers.arm(state.declaration.halt_s)
+    saver = state.elastic.saver(layout)
+    return [HaltWorkers(nodes=state.membership.connected, epoch=layout.epoch, reason=reason, code=1, saver=saver)]
+
+
+def fail_halted(state: CoordinatorState) -> Effects:
+    """The workers of a job that stops have ended, or had long enough."""
+    return state.fail(state.elastic.halt_reason + state.elastic.last_checkpoint.words)
+
+
+# --- decided late -------------------------------------------------------------------------------------------------------
+
+
+def late_votes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
+    """FORMING: go on without the launchers that did not vote in time; they join again when they answer."""
+    if state.forming is None:
+        return []
+    voted = state.quorum.acknowledged
+    for node in state.forming.launchers:
+        if node not in voted:
+            state.membership.disconnect(node)
+    missing = [node for node in state.forming.nodes if node not in voted]
+    state.timers.arm(state.declaration.grant_s)
+    return begin(state, state.request) if missing else validate_if_agreed(state)
+
+
+def merge_is_over(state: CoordinatorState, _: MergeTimeout) -> Effects:
+    """FORMING: no further death belongs to the failure that this epoch heals."""
+    return validate_if_agreed(state)
+
+
+def no_majority(state: CoordinatorState, _: MajorityTimeout) -> Effects:
+    """WAITING, FORMING: another part of the job may have gone on without this one: the launcher is to look for it."""
+    if not state.reachable.majority:
+        state.led = False
+    return []
+
+
+def no_majority_while_forming(state: CoordinatorState, fact: MajorityTimeout) -> Effects:
+    """FORMING: the workers have been fenced for as long as a lease: a side without a majority ends them."""
+    if state.last is None or not state.request.in_place:
+        return no_majority(state, fact)
+    count = state.reachable
+    if count.majority:
+        return []
+    missing = ", ".join(node for node in state.last.launchers if not state.membership.is_connected(node))
+    if count.half and not state.quorum.leader_answered:
+        return state.fail(
+            f"half of the launchers ({missing}) cannot be reached, and no server was there to say which half goes on: "
+            "start the job again, with a server (--server) if one half is to go on by itself"
+        )
+    state.led = False  # others may go on: look for them
+    reason = f"{missing} cannot be reached: another part of the job may go on"
+    return [EndWorkers(nodes=state.membership.connected, reason=reason), *begin_with_new_processes(state, state.request)]
+
+
+def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
+    """WAITING: go on if there are enough nodes, fail if they were waited for long enough."""
+    if len(state.eligible) >= state.declaration.min_nodes:
+        return begin(state, EpochRequest(reason="node returned"))
+    left = state.give_up_at - state.clock.monotonic()
+    count = state.reachable
+    if left <= 0 and not (count.majority or count.half):
+        return []  # the others may have gone on: a minority does not decide how the job ends
+    if left <= 0:
+        return state.fail("too few nodes came back")
+    state.timers.arm(left)
+    return []
+
+
+def nobody_commanded(state: CoordinatorState, _: PhaseTimeout) -> Effects:
+    """SPENT: no restart was commanded in time."""
+    return state.fail(f"its own budget ({state.budget.heal}) is spent and nobody commanded a restart")
+
+
+def halted_too_long(state: CoordinatorState, _: PhaseTimeout) -> Effects:
+    """HALTING: the workers did not end, and none reports that its checkpoint is still being written."""
+    return fail_halted(state)

@@ -1,0 +1,70 @@
+"""The quorum: who may vote for an epoch, who has, and whether that is enough."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from eagle_eye.types import Layout
+
+
+class VoteCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The votes for an epoch, among the launchers of the last valid layout."""
+
+    votes: int
+    total: int
+
+    @property
+    def majority(self) -> bool:
+        return 2 * self.votes > self.total
+
+    @property
+    def half(self) -> bool:
+        """Exactly half: the leader's grant decides."""
+        return 2 * self.votes == self.total
+
+
+def voters(layout: Layout) -> tuple[str, ...]:
+    """The launchers whose votes count for the next epoch: all but the evicted."""
+    return tuple(node for node in layout.launchers if node not in layout.excluded)
+
+
+def count_votes(last: Layout | None, acknowledged: Collection[str]) -> VoteCount:
+    """Count the votes; before the first layout nobody has to be asked."""
+    entitled = voters(last) if last is not None else ()
+    if not entitled:
+        return VoteCount(votes=1, total=1)
+    return VoteCount(votes=sum(node in acknowledged for node in entitled), total=len(entitled))
+
+
+class Quorum:
+    """The vote on the epoch that is being formed."""
+
+    def __init__(self, epoch: int) -> None:
+        """`epoch`: the number of the last valid one."""
+        self.promised = epoch
+        """The highest epoch that any launcher is known to have voted for."""
+        self.acknowledged: set[str] = set()
+        """Launchers that voted for the epoch that is being formed."""
+        self.leader_asked = False
+        """A grant is requested and not answered yet."""
+        self.leader_answered = False
+        """The last request reached the leader, even if it said no."""
+
+    def open_vote(self, epoch: int) -> int:
+        """Begin to count anew. Returns the number of the new epoch: above `epoch` and above every vote that is known."""
+        self.promised = max(epoch, self.promised) + 1
+        self.acknowledged = set()
+        self.leader_asked = False
+        return self.promised
+
+    def learn(self, promised: int) -> None:
+        """A launcher has voted for this epoch."""
+        self.promised = max(self.promised, promised)
+
+    def count(self, last: Layout | None) -> VoteCount:
+        """The votes so far."""
+        return count_votes(last, self.acknowledged)
+
+    def agreed(self, layout: Layout) -> bool:
+        """Every node of the layout has voted."""
+        return self.acknowledged.issuperset(layout.nodes)
