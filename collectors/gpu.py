@@ -1,9 +1,9 @@
 """GPUs of this node, read through NVML (`pynvml` of the package nvidia-ml-py).
 
-NVML may hang for as long as a broken driver likes. Nothing here guards against that: the agent runs each
-collector in a thread of its own and notices. A field that a GPU does not have is NaN and told once; a GPU that
-fell off the bus is told once (`gpu.lost`) and NaN from then on; without library, driver or GPU the collector
-says why in `unavailable`, returns nothing and looks again after `retry_s`.
+NVML may hang with a broken driver: the agent runs each collector in a thread of its own and detects that. A field that
+a GPU lacks is NaN, with one log line; a GPU that fell off the bus gives one `gpu.lost` event and NaN from then on;
+without library, driver or GPU the collector sets `unavailable` to the reason, returns nothing and tries again after
+`retry_s`.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ ABSENT = ("NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED", "NVML_
 GONE = ("NVML_ERROR_UNINITIALIZED", "NVML_ERROR_DRIVER_NOT_LOADED")
 LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 MOST_XIDS = 64
-"""Xid events taken in one collect: a broken GPU can make more than anybody reads."""
+"""Xid events taken in one run: a broken GPU can produce very many."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class GpuCollector:
     """Utilisation, memory, power, temperature, clocks, throttling, ECC and Xid events of each GPU."""
 
     retry_s: float = 60.0
-    """Seconds between two looks for a library, driver or GPU that was not there."""
+    """Seconds between two attempts to find a library, driver or GPU that was missing."""
     nvml: Any = None
     """The module `pynvml`, or a stand-in for it; None imports it when it is first needed."""
     clock: Clock = field(default_factory=SystemClock)
@@ -118,16 +118,16 @@ class GpuCollector:
                 matrix[row] = self._row(device)
             except self.nvml.NVMLError as error:
                 if not self._is(error, LOST):
-                    self._devices = []  # the driver went away: begin anew, the agent tells
+                    self._devices = []  # the driver is gone: initialise again; the agent reports the error
                     raise
                 device.lost = True
-                words = f"GPU {device.index} ({device.name}) is gone: {error}"
-                found.append(_event("gpu.lost", device, now, words, reason=error))
+                message = f"GPU {device.index} ({device.name}) is gone: {error}"
+                found.append(_event("gpu.lost", device, now, message, reason=error))
         names = tuple(device.name for device in self._devices)
         found.append(Reading(source="gpu", kind=Kind.GPU, entities=names, names=NAMES, matrix=matrix, time=now))
         return found
 
-    # --- where there may be none
+    # --- initialisation
 
     def _begin(self) -> bool:
         """Find library, driver and GPUs; False if there are none, with the reason in `unavailable`."""
@@ -168,7 +168,7 @@ class GpuCollector:
                 return _Device(f"gpu-{index}", index, None)  # its UUID can no longer be asked for
             raise
 
-    # --- numbers
+    # --- readings
 
     def _row(self, device: _Device) -> list[float]:
         row = [value for names, read in GAUGES.items() for value in self._read(device, names, read)]
@@ -198,7 +198,7 @@ class GpuCollector:
     # --- Xid events
 
     def _subscribe(self) -> None:
-        """Ask for Xid events of every GPU that lives; one that cannot give them is told once."""
+        """Register for Xid events of every working GPU; one that has none is logged once."""
         nvml = self.nvml
         try:
             self._events = nvml.nvmlEventSetCreate()
@@ -210,7 +210,7 @@ class GpuCollector:
             if device.lost or device.handle is None:
                 continue
             try:
-                nvml.nvmlDeviceGetUUID(device.handle)  # a lost one must not get into the set
+                nvml.nvmlDeviceGetUUID(device.handle)  # a lost GPU must not get into the set
                 nvml.nvmlDeviceRegisterEvents(device.handle, nvml.nvmlEventTypeXidCriticalError, self._events)
             except nvml.NVMLError as error:
                 log.info("gpu %s gives no Xid events: %s", device.name, error)
@@ -230,7 +230,7 @@ class GpuCollector:
                 yield _event("gpu.xid", device, now, f"Xid {code} on GPU {device.index} ({device.name})", code=code)
 
     def _resubscribe(self, error: Exception) -> None:
-        """A set with a lost GPU in it answers nothing but that: make one of those that are left."""
+        """An event set with a lost GPU only returns errors: create one with the remaining GPUs."""
         log.log(logging.DEBUG if self._is(error, LOST) else logging.WARNING, "Xid events cannot be read: %s", error)
         with contextlib.suppress(self.nvml.NVMLError):  # nothing to be done about a set that will not go
             self.nvml.nvmlEventSetFree(self._events)

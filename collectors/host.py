@@ -48,9 +48,9 @@ class HostCollector:
     """Node metrics, one row."""
 
     node: str = ""
-    """Name of this node; the agent fills it in."""
+    """Name of this node; set by the agent."""
     pressure: Path = Path("/proc/pressure")
-    """Where the kernel tells how long tasks waited."""
+    """Directory of the kernel's pressure stall information."""
     system: Any = None
     """The module `psutil`, or a stand-in for it; None imports it when it is first needed."""
     clock: Clock = field(default_factory=SystemClock)
@@ -61,7 +61,7 @@ class HostCollector:
     def __post_init__(self) -> None:
         self._before: Counters = {}
         self._looked = math.nan
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def collect(self) -> list[Reading]:
         if self.system is None:
@@ -121,8 +121,8 @@ class HostCollector:
         try:
             return read()
         except (OSError, RuntimeError, ValueError) as error:
-            if what not in self._told:
-                self._told.add(what)
+            if what not in self._logged:
+                self._logged.add(what)
                 log.info("this node gives no figures for %s: %s", what, error)
             return None
 

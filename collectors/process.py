@@ -1,7 +1,7 @@
-"""Processes that no launcher owns: workers whose launcher was killed, and those that the user names.
+"""Ends of processes without a launcher: workers whose launcher was killed, and processes named in the configuration.
 
-A launcher tells the deaths of its own workers, with exit code and last words. This is for what it can no longer
-tell: one death, one event.
+A launcher reports the end of its own workers, with exit code and last lines of output. This collector reports those that
+no launcher can report: one `exit` event each.
 """
 
 import os
@@ -19,12 +19,12 @@ from .worker.procfs import DEAD, ProcessHandle
 
 
 class _Owner(NamedTuple):
-    """Whose process it is."""
+    """The entity and job that a process belongs to."""
 
     entity: str
     job: str = ""
     run: str = ""
-    """Empty: the user named it."""
+    """Empty: it is named in the configuration."""
     rank: str = ""
     epoch: str = ""
 
@@ -34,10 +34,10 @@ class ProcessCollector:
     """`exit` events of orphaned workers and of the processes in `pids`."""
 
     run_dir: Path = Path("/run/eagle-eye")
-    """Where the launchers write down their jobs; the agent fills it in."""
+    """Run directory with the launchers' job files; set by the agent."""
     node: str = ""
     pids: tuple[int, ...] = ()
-    """Further processes whose end should be told."""
+    """Further processes whose end is reported."""
     clock: Clock = field(default_factory=SystemClock)
 
     interval_s: ClassVar[float] = 0.5
@@ -50,7 +50,7 @@ class ProcessCollector:
             self._watch((str(pid), 0, pid, 0), _Owner(f"{self.node}/pid-{pid}"))
 
     def collect(self) -> list[Event]:
-        jobs = {job.run: job for job in self._jobs.look() if not job.stopped}
+        jobs = {job.run: job for job in self._jobs.read() if not job.stopped}
         for job in jobs.values():
             for worker in job.workers:
                 owner = _Owner(worker.worker, job.job, job.run, str(worker.rank), str(worker.epoch))
@@ -59,14 +59,14 @@ class ProcessCollector:
         launched = {run for run, job in jobs.items() if job.launched}
         ended = []
         for life, (owner, process) in list(self._watched.items()):
-            if owner.run and life not in listed:  # its launcher has struck it off, and tells what it has to tell
+            if owner.run and life not in listed:  # its launcher has removed it and reports its end
                 self._forget(life)
                 continue
-            look = process.look()
-            if look is None or look.state in DEAD:
+            stat = process.read()
+            if stat is None or stat.state in DEAD:
                 self._forget(life)
                 if owner.run not in launched:
-                    ended.append(self._exit(owner, process.pid, look.status if look else None))
+                    ended.append(self._exit(owner, process.pid, stat.status if stat else None))
         return ended
 
     def _watch(self, life: tuple[str, int, int, int], owner: _Owner) -> None:
@@ -79,7 +79,7 @@ class ProcessCollector:
         self._watched.pop(life)[1].close()
 
     def _exit(self, owner: _Owner, pid: int, status: int | None) -> Event:
-        """Who is no parent learns the status only if it looks before the parent does."""
+        """The `exit` event; the exit status is known only if we read it before the parent process does."""
         code = "" if status is None else str(os.waitstatus_to_exitcode(status))
         name = signal.Signals(-int(code)).name if code.startswith("-") else ""
         how = name or (f"code {code}" if code else "in an unknown way")

@@ -1,7 +1,7 @@
-"""Workers of the jobs on this node: what their rings and /proc say, who stands still, which steps are done.
+"""Training workers on this node, read from their rings and /proc: current metrics, completed steps, stalls.
 
-It reads what the workers write anyway; nothing here can block or slow a trainer. Called several times a second it
-looks for stalls, which is cheap; once a second it returns the now-metrics and the steps completed since.
+It only reads what the workers write anyway: it cannot block or slow a trainer. It runs several times a second to look
+for stalls, which is cheap; once a second it also returns the current metrics and the steps completed since.
 """
 
 import logging
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 Found = Reading | StepReading | Event
 LEAD_S = 0.1
-"""The look that is this close before a full second is the one that is read out: it goes into that second's batch."""
-SWEEP_S = 30.0
+"""The run that is at most so long before a full second returns the readings of that second's batch."""
+GARBAGE_S = 30.0
 
 
 @dataclass
@@ -38,26 +38,26 @@ class TrainingCollector:
     """Progress, phases and steps of each worker; `stall` and `resumed` events."""
 
     run_dir: Path = Path("/run/eagle-eye")
-    """Where the launchers write down their jobs; the agent fills it in."""
+    """Run directory with the launchers' job files; set by the agent."""
     node: str = ""
     reading_s: float = 1.0
-    """Seconds between two readings; looks for stalls in between return events alone."""
+    """Seconds between two readings; runs in between return events only."""
     stall_s: float = StallLimits.stall_s
-    """A worker stands still when its marks have not moved for so long ..."""
+    """A worker is stalled when it has set no mark for so many seconds ..."""
     iterations: float = StallLimits.iterations
     """... or for so many of its mean iteration times, whichever is more."""
     data_s: float = StallLimits.data_s
-    """While it waits for data."""
+    """Limit in seconds while it waits for data."""
     evaluation_s: float = StallLimits.evaluation_s
-    """While it evaluates."""
+    """Limit in seconds while it evaluates."""
     checkpoint_s: float = StallLimits.checkpoint_s
-    """While it saves a checkpoint."""
+    """Limit in seconds while it saves a checkpoint."""
     first_step_s: float = StallLimits.first_step_s
-    """Before the first step of its epoch is completed."""
+    """Limit in seconds before the first step of its epoch is completed."""
     stopped_s: float = StallLimits.stopped_s
-    """A process in the state T (stopped) is reported after so long, whatever the phase."""
+    """A process in state T (stopped) is reported after so many seconds, in every phase."""
     gap_s: float = StallLimits.gap_s
-    """Two looks further apart than this count as this far: what the agent did not watch is no stall."""
+    """The time between two runs counts for at most so many seconds: time that the agent did not observe is no stall."""
     clock: Clock = field(default_factory=SystemClock)
 
     interval_s: ClassVar[float] = 0.2
@@ -66,11 +66,11 @@ class TrainingCollector:
     def __post_init__(self) -> None:
         self._jobs = JobDirectory(Path(self.run_dir))
         self._workers: dict[tuple[str, int, int, int], WatchedWorker] = {}
-        self._buried: set[tuple[str, int, int, int]] = set()
+        self._removed: set[tuple[str, int, int, int]] = set()
         self._names: dict[str, list[str]] = {}
         self._unreadable = False
-        self._read_out = -1
-        self._swept = -math.inf
+        self._last_second = -1
+        self._collected = -math.inf
         self._limits = StallLimits(
             stall_s=self.stall_s,
             iterations=self.iterations,
@@ -84,83 +84,83 @@ class TrainingCollector:
 
     def collect(self) -> list[Found]:
         wall, monotonic = self.clock.now(), self.clock.monotonic()
-        jobs = self._jobs.look()
+        jobs = self._jobs.read()
         listed = {worker.life: (job, worker) for job in jobs if not job.stopped for worker in job.workers}
         for life, (job, worker) in listed.items():
-            if life not in self._workers and life not in self._buried:
+            if life not in self._workers and life not in self._removed:
                 self._workers[life] = WatchedWorker(job.job, job.run, worker, self._limits)
             elif life in self._workers:
-                self._workers[life].worker = worker  # an elastic one goes on in another epoch
+                self._workers[life].worker = worker  # an elastic worker continues in another epoch
         second = math.floor((wall + LEAD_S) / self.reading_s)
-        due, self._read_out = second != self._read_out, second
-        found: list[Found] = list(self._look(wall, monotonic, rings=due))
-        # one that has finished keeps its row while its launcher lists it: its peers may still stand, and not for it
+        due, self._last_second = second != self._last_second, second
+        found: list[Found] = list(self._sample(wall, monotonic, rings=due))
+        # a finished worker keeps its row while its launcher lists it: a stall of its peers is not its fault
         stay = {life for life, watched in self._workers.items() if life in listed and (watched.alive or watched.finished)}
         gone = [watched for life, watched in self._workers.items() if life not in stay]
         if due or gone:
             found += self._steps(wall)
         if due:
             found += self._readings(wall, monotonic)
-            self._sweep(jobs, monotonic)
-        self._bury(gone, listed.keys())
-        return found + list(self._back(wall))
+            self._collect_garbage(jobs, monotonic)
+        self._remove(gone, listed.keys())
+        return found + list(self._recovered(wall))
 
     # --- stalls
 
-    def _look(self, wall: float, monotonic: float, *, rings: bool) -> Iterator[Event]:
+    def _sample(self, wall: float, monotonic: float, *, rings: bool) -> Iterator[Event]:
         for watched in self._workers.values():
-            if rings or watched.look is None:
+            if rings or watched.stat is None:
                 yield from self._failing(watched.open_ring(), wall)
             try:
-                resumed = watched.watch(wall, monotonic)
+                resumed = watched.sample(wall, monotonic)
             except RingError as error:
                 yield from self._failing(watched.give_up_ring(error), wall)
                 continue
             if resumed:
                 yield self._event("resumed", watched, wall, "moves again")
-            if not watched.alive:  # it may have made its ring and died since the look before
+            if not watched.alive:  # it may have made its ring and died since the last run
                 yield from self._failing(watched.open_ring(), wall)
         for job in {watched.job: None for watched in self._workers.values()}:
             yield from self._stalls([each for each in self._workers.values() if each.job == job and each.alive], wall)
 
     def _stalls(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
-        """Tell each worker that stands still, once; where one does, the others are measured more strictly.
+        """One `stall` event for each stalled worker; once one is stalled, the limit of the others is stricter.
 
-        So the detector gets the positions of all that wait for one another in the same round, to compare.
+        So the detector gets the positions of all workers that wait for one another in the same round.
         """
-        standing = [each for each in workers if each.progress.stalled or each.progress.stands()]
-        if not standing:
+        stalled = [each for each in workers if each.progress.stalled or each.progress.exceeds_limit()]
+        if not stalled:
             return
         for each in workers:
-            if not each.progress.stalled and each.progress.stands(beside_a_stall=True):
+            if not each.progress.stalled and each.progress.exceeds_limit(beside_a_stall=True):
                 each.progress.stalled = True
                 yield self._stall(each, wall)
 
     def _stall(self, watched: WatchedWorker, wall: float) -> Event:
-        now, look, progress = watched.now, watched.look, watched.progress
-        state = look.state if look else ""
+        now, stat, progress = watched.now, watched.stat, watched.progress
+        state = stat.state if stat else ""
         phase = now.phase if now else ""
-        where = f"in {phase} of step {now.step}" if now else "at an unknown place (it has no ring)"
+        where = f"in {phase} of step {now.step}" if now else "at an unknown position (it has no ring)"
         age_s = progress.age_s if now else progress.stopped_s
         return self._event(
             "stall",
             watched,
             wall,
-            f"stands still {where} for {age_s:.1f} s, process state {state}",
+            f"made no progress {where} for {age_s:.1f} s, process state {state}",
             marks=now.marks if now else "",
             phase=phase,
             age_s=f"{age_s:.3f}",
             state=state,
         )
 
-    def _event(self, name: str, watched: WatchedWorker, wall: float, words: str, **attributes: object) -> Event:
+    def _event(self, name: str, watched: WatchedWorker, wall: float, message: str, **attributes: object) -> Event:
         worker, now = watched.worker, watched.now
         return unsigned_event(
             name,
             Kind.WORKER,
             worker.worker,
             wall,
-            f"rank {worker.rank} {words}",
+            f"rank {worker.rank} {message}",
             watched.job,
             step=now.step if now else "",
             epoch=worker.epoch,
@@ -176,14 +176,14 @@ class TrainingCollector:
                 "collector.failing", Kind.NODE, self.node, wall, reason, collector="training", reason=reason
             )
 
-    def _back(self, wall: float) -> Iterator[Event]:
-        """No worker is left whose ring cannot be read."""
+    def _recovered(self, wall: float) -> Iterator[Event]:
+        """An event once every ring is readable again."""
         before, self._unreadable = self._unreadable, any(each.unreadable for each in self._workers.values())
         if before and not self._unreadable:
-            words = "every ring can be read again"
-            yield unsigned_event("collector.recovered", Kind.NODE, self.node, wall, words, collector="training", reason=words)
+            message = "every ring is readable again"
+            yield unsigned_event("collector.recovered", Kind.NODE, self.node, wall, message, collector="training", reason=message)
 
-    # --- numbers
+    # --- readings
 
     def _readings(self, wall: float, monotonic: float) -> Iterator[Reading]:
         for workers in self._by_job():
@@ -213,7 +213,7 @@ class TrainingCollector:
         for steps_of in done:
             for steps in steps_of.values():
                 for step in steps:
-                    fresh = [name for name in _told(step) if name not in known]
+                    fresh = [name for name in _logged_values(step) if name not in known]
                     names += fresh
                     known.update(fresh)
         return tuple(names)
@@ -226,24 +226,24 @@ class TrainingCollector:
 
     # --- the end
 
-    def _bury(self, gone: list[WatchedWorker], listed: Iterable[tuple[str, int, int, int]]) -> None:
-        """Forget processes that are dead, or no longer listed, now that their last steps were read."""
+    def _remove(self, gone: list[WatchedWorker], listed: Iterable[tuple[str, int, int, int]]) -> None:
+        """Drop workers that are dead or no longer listed, after their last steps were read."""
         for watched in gone:
             watched.close()
             del self._workers[watched.worker.life]
-            self._buried.add(watched.worker.life)
-        self._buried &= set(listed)
+            self._removed.add(watched.worker.life)
+        self._removed &= set(listed)
         jobs = {watched.job for watched in self._workers.values()}
         self._names = {job: names for job, names in self._names.items() if job in jobs}
 
-    def _sweep(self, jobs: Iterable[LocalJob], monotonic: float) -> None:
-        if monotonic - self._swept >= SWEEP_S:
-            self._swept = monotonic
+    def _collect_garbage(self, jobs: Iterable[LocalJob], monotonic: float) -> None:
+        if monotonic - self._collected >= GARBAGE_S:
+            self._collected = monotonic
             collect_garbage(Path(self.run_dir), tuple(jobs), self.clock.now(), self.node)
 
 
-def _told(step: StepRecord) -> dict[str, float]:
-    """What a worker says of a step. In a block NaN stands for "not told", so a logged one is said beside it."""
+def _logged_values(step: StepRecord) -> dict[str, float]:
+    """Values that a worker logged for a step; a logged NaN gets a flag beside it, as NaN in a block means "not logged"."""
     bad = {f"{name}{LOGGED_NAN}": 1.0 for name, value in step.values.items() if math.isnan(value)}
     return step.values | bad if bad else step.values
 
@@ -260,7 +260,7 @@ def _aligned(epoch: int, steps_of: dict[str, list[StepRecord]], names: tuple[str
         for step in steps_of[worker]:
             row = row_of[step.number]
             ends[row, index] = step.end
-            for name, value in _told(step).items():
+            for name, value in _logged_values(step).items():
                 values[row, index, column_of[name]] = value
     return StepReading(
         source="training",

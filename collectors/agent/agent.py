@@ -1,7 +1,7 @@
-"""The agent of a node: asks the collectors, makes one batch a second for each job here, sends events at once.
+"""The agent of a node: runs the collectors, writes one batch a second for each job on the node, and events at once.
 
-It works alone: without a server, and with the stream away (then the writer spools). One thread decides when and
-who; every collector has a thread of its own, so that one that hangs costs only its own numbers.
+It needs no server, and works while the stream is unavailable (the writer spools then). One thread schedules; every
+collector has a thread of its own, so that a hung one costs only its own readings.
 """
 
 import logging
@@ -36,23 +36,23 @@ from .unsigned_event import unsigned_event
 log = logging.getLogger(__name__)
 
 SCHEMAS_AGAIN_S = 60.0
-LONGEST_WAIT_S = 0.5
+WAIT_MAX_S = 0.5
 CLOSE_S = 1.0
-"""Time for the last records to reach the stream, or the spool, when the agent ends."""
+"""Seconds for the last records to reach the stream or the spool when the agent ends."""
 
 
 class RecordWriter(Protocol):
-    """What the agent needs of `SpooledWriter`: it takes records at once and never raises."""
+    """What the agent needs of `SpooledWriter`: `write` returns at once and never raises."""
 
     def write(self, topic: str, key: str, value: bytes, *, keep: bool = False) -> None: ...
 
 
 Inbox = SimpleQueue[CollectorResult | Notice]
-"""What others tell the agent: collectors their answers, the writer how the stream does."""
+"""Results of the collectors, and notices of the writer about the stream."""
 
 
 class Agent:
-    """One node's agent. `turn` does what is to be done now; `run` does so until it is told to stop."""
+    """One node's agent. `run_once` does what is due now; `run` repeats it until it is stopped."""
 
     def __init__(
         self,
@@ -67,152 +67,152 @@ class Agent:
         batch_s: float = 1.0,
         idle: bool = False,
     ) -> None:
-        """`boot`: a new name for each life of the agent; `idle`: report as idle while there is no job."""
+        """`boot`: random id of this agent process; `idle`: also write batches while the node has no job."""
         self.node, self.boot = node, boot
-        self._collectors = {watched.name: watched for watched in collectors}
+        self._collectors = {collector.name: collector for collector in collectors}
         self._writer, self._jobs, self._inbox, self._clock = writer, jobs, inbox, clock
         self._batch_s, self._idle = batch_s, idle
-        self._gathered = BatchBuilder(jobs.job_of)
+        self._batch_builder = BatchBuilder(jobs.job_of)
         self._second: int | None = None
         self._numbers: dict[str, int] = {}
         self._events = 0
         self._schemas_sent: dict[tuple[str, str], float] = {}
-        jobs.look(clock.now())
+        jobs.refresh(clock.now())
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set."""
-        for watched in self._collectors.values():
-            watched.start(self._inbox)  # type: ignore[arg-type]  # it only puts answers in
+        for collector in self._collectors.values():
+            collector.start(self._inbox)  # type: ignore[arg-type]  # it only puts results in
         try:
             while not stop.is_set():
-                self.turn()
+                self.run_once()
                 self._wait()
         finally:
-            for watched in self._collectors.values():
-                watched.close()
+            for collector in self._collectors.values():
+                collector.close()
 
-    def turn(self) -> None:
-        """Take in what was answered, make the batch if a second has begun, ask whoever is due."""
-        self._take_answers()
+    def run_once(self) -> None:
+        """Take finished results, write the batches if a second has begun, start the collectors that are due."""
+        self._take_results()
         wall, monotonic = self._clock.now(), self._clock.monotonic()
-        for watched in self._collectors.values():
-            self._tell(watched, watched.schedule.watch(monotonic))
+        for collector in self._collectors.values():
+            self._report_health(collector, collector.schedule.check_timeout(monotonic))
         second = math.floor(wall / self._batch_s)
         if second != self._second:
             first, self._second = self._second is None, second
             if not first:  # a batch of less than a second would have no numbers yet
                 self._send_batches(wall)
-        for watched in self._collectors.values():
-            if watched.schedule.due(wall, monotonic):
-                watched.schedule.asked(wall, monotonic)
-                watched.ask()
+        for collector in self._collectors.values():
+            if collector.schedule.due(wall, monotonic):
+                collector.schedule.started(wall, monotonic)
+                collector.request()
 
     def status(self) -> dict[str, dict[str, str]]:
-        """How each collector does: health, reason, and why it has nothing to read where that is so."""
+        """Collector name → health, reason of a failure, and why it is unavailable (for example: no GPU)."""
         return {
             name: {
-                "health": str(watched.schedule.health),
-                "reason": watched.schedule.reason,
-                "unavailable": getattr(watched.collector, "unavailable", ""),
+                "health": str(collector.schedule.health),
+                "reason": collector.schedule.reason,
+                "unavailable": getattr(collector.collector, "unavailable", ""),
             }
-            for name, watched in self._collectors.items()
+            for name, collector in self._collectors.items()
         }
 
-    # --- waiting and answers
+    # --- waiting and results
 
     def _wait(self) -> None:
-        """Sleep until somebody answers, a collector is due or a second begins."""
+        """Sleep until a result arrives, a collector is due or a second begins."""
         wall = self._clock.now()
-        waits = [watched.schedule.next_in(wall) for watched in self._collectors.values()]
-        timeout = min([self._batch_s - wall % self._batch_s, LONGEST_WAIT_S, *waits])
+        waits = [collector.schedule.next_in(wall) for collector in self._collectors.values()]
+        timeout = min([self._batch_s - wall % self._batch_s, WAIT_MAX_S, *waits])
         try:
             first = self._inbox.get(timeout=max(timeout, 0.001))
         except Empty:
             return
         self._take(first)
 
-    def _take_answers(self) -> None:
+    def _take_results(self) -> None:
         while True:
             try:
-                answer = self._inbox.get_nowait()
+                result = self._inbox.get_nowait()
             except Empty:
                 return
-            self._take(answer)
+            self._take(result)
 
-    def _take(self, answer: CollectorResult | Notice) -> None:
-        if isinstance(answer, Notice):
-            self._noticed(answer)
+    def _take(self, result: CollectorResult | Notice) -> None:
+        if isinstance(result, Notice):
+            self._take_notice(result)
             return
-        watched = self._collectors[answer.name]
-        self._tell(watched, watched.schedule.answered(self._clock.monotonic(), answer.error))
-        for found in answer.found:
+        collector = self._collectors[result.name]
+        self._report_health(collector, collector.schedule.finished(self._clock.monotonic(), result.error))
+        for found in result.found:
             if isinstance(found, Event):
                 self._send_event(found)
             else:
-                self._meet(found)
-                self._gathered.add(found)
+                self._find_jobs_of(found)
+                self._batch_builder.add(found)
 
-    def _meet(self, found: Reading | StepReading) -> None:
-        """A collector may see a new job before the next batch looks for it; its first steps are told only once."""
+    def _find_jobs_of(self, found: Reading | StepReading) -> None:
+        """Refresh the jobs for workers of an unknown job: their first steps are returned only once."""
         if isinstance(found, StepReading) and not all(self._jobs.job_of(worker) for worker in found.workers):
-            self._jobs.look(self._clock.now())
+            self._jobs.refresh(self._clock.now())
 
-    def _noticed(self, notice: Notice) -> None:
-        """The writer has logged it; what was dropped is told to whoever reads the stream, too."""
+    def _take_notice(self, notice: Notice) -> None:
+        """A notice of the writer, which has logged it; dropped records are reported into the stream, too."""
         if notice.name in ("stream.recovered", "stream.reset"):
-            self._schemas_sent.clear()  # the stream may have begun anew
+            self._schemas_sent.clear()  # the stream may have been reset
         elif notice.name == "spool.dropped":
             self._send_event(unsigned_event(notice.name, Kind.NODE, self.node, notice.time, notice.message))
 
-    def _tell(self, watched: CollectorThread, change: HealthChange | None) -> None:
+    def _report_health(self, collector: CollectorThread, change: HealthChange | None) -> None:
         if change is None:
             return
-        words = f"collector {watched.name}: {change.reason}"
-        log.warning("%s: %s", change.name, words)
+        message = f"collector {collector.name}: {change.reason}"
+        log.warning("%s: %s", change.name, message)
         now = self._clock.now()
         self._send_event(
-            unsigned_event(change.name, Kind.NODE, self.node, now, words, collector=watched.name, reason=change.reason)
+            unsigned_event(change.name, Kind.NODE, self.node, now, message, collector=collector.name, reason=change.reason)
         )
 
     # --- records
 
-    def _targets(self) -> tuple[str, ...]:
-        """Jobs that this node sends to: those that run here, else the place for idle nodes, if it is idle."""
+    def _target_jobs(self) -> tuple[str, ...]:
+        """Jobs to write batches for: those that run here; `idle/<node>` if the node is idle."""
         running = self._jobs.running
         return running or ((f"idle/{self.node}",) if self._idle or self._jobs.idle else ())
 
     def _send_batches(self, wall: float) -> None:
-        self._jobs.look(wall)
-        for job in self._targets():
-            blocks = self._gathered.blocks(job)
+        self._jobs.refresh(wall)
+        for job in self._target_jobs():
+            blocks = self._batch_builder.blocks(job)
             for block in blocks:
                 self._send_schema(job, block.schema_id, wall)
             number = self._numbers[job] = self._numbers.get(job, -1) + 1
             batch = Batch(node=self.node, boot=self.boot, job=job, number=number, time=wall, blocks=blocks)
             self._writer.write(OBSERVATIONS, job, encode(batch))
-        self._gathered.clear()
+        self._batch_builder.clear()
 
     def _send_schema(self, job: str, schema_id: str, wall: float) -> None:
-        """Before the first batch that uses it, and again after a minute: a reader may have begun in between."""
+        """Write a schema before the first batch that uses it, and again each minute for readers that began in between."""
         if abs(wall - self._schemas_sent.get((job, schema_id), -math.inf)) >= SCHEMAS_AGAIN_S:
             self._schemas_sent[job, schema_id] = wall
-            self._writer.write(OBSERVATIONS, job, encode(self._gathered.schemas.get(schema_id)), keep=True)
+            self._writer.write(OBSERVATIONS, job, encode(self._batch_builder.schemas.get(schema_id)), keep=True)
 
     def _send_event(self, event: Event) -> None:
-        """Sign and send at once. One that concerns the node goes to every job here, each with its own number."""
-        if (not event.job and not self._targets()) or (event.job and event.job not in self._jobs.running):
-            self._jobs.look(self._clock.now())
-        for job in (event.job,) if event.job else self._targets():
+        """Set node, boot and number, and write at once. An event of the node goes to every job here, each with its own number."""
+        if (not event.job and not self._target_jobs()) or (event.job and event.job not in self._jobs.running):
+            self._jobs.refresh(self._clock.now())
+        for job in (event.job,) if event.job else self._target_jobs():
             signed = msgspec.structs.replace(event, job=job, node=self.node, boot=self.boot, number=self._events)
             self._events += 1
             self._writer.write(OBSERVATIONS, job, encode(signed), keep=True)
 
 
-# --- putting one together --------------------------------------------------------------------------------------------
+# --- wiring --------------------------------------------------------------------------------------------
 
 
 def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: str = "") -> None:
-    """Run this node's agent until `stop` is set; it ends within two seconds.
+    """Run this node's agent until `stop` is set; returns within two seconds after that.
 
     node: default the host name. server: host:port of the leader, default `server.addresses`, else `server.listen`; the agent works without.
     Raises ConfigError or PluginError for a configuration that cannot be used.
@@ -248,11 +248,11 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         session.close(CLOSE_S / 2)
         writer.close(CLOSE_S)
         stream.close()
-        writer.close(CLOSE_S)  # what it was still handing over when the stream was closed goes to the spool
+        writer.close(CLOSE_S)  # records that were in flight when the stream was closed go to the spool
 
 
 def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorThread]:
-    """Every collector that is there and not switched off, and those that the configuration brings.
+    """Every collector that is available and not switched off, and those that the configuration adds.
 
     Beside a collector's own fields, `interval_s` and `timeout_s` may be set for each. Raises PluginError.
     """
@@ -262,10 +262,10 @@ def build_collectors(config: Config, node: str, clock: Clock) -> list[CollectorT
     }  # fmt: skip
     intervals = {"training": poll_s}
     chosen = plugins.chosen("collectors", config.collectors)
-    return [_watched(name, cls, options, services, intervals) for name, cls, options in chosen]
+    return [_collector_thread(name, cls, options, services, intervals) for name, cls, options in chosen]
 
 
-def _watched(
+def _collector_thread(
     name: str, cls: type, options: dict[str, Any], services: Mapping[str, Any], intervals: Mapping[str, float]
 ) -> CollectorThread:
     interval = options.pop("interval_s", intervals.get(name, getattr(cls, "interval_s", 1.0)))

@@ -1,7 +1,7 @@
-"""Takes away rings and sockets that nobody will use again: their owners are dead, and so is whoever launched them.
+"""Garbage collection of rings, sockets and job files whose process and launcher are dead.
 
-A launcher cleans up after itself; this is for the one that was killed. The agent does it every now and then, and the next
-launcher of the run directory when it starts.
+A launcher removes its own files; this is for one that was killed. Called by the training collector every 30 s, and by the
+next launcher of the run directory when it starts.
 """
 
 import logging
@@ -20,41 +20,41 @@ log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where launchers may put rings
 YOUNG_S = 60.0
-"""Files changed less than this ago are left alone: their owner may not have written itself down yet."""
+"""Files younger than this are kept: their owner may not be registered yet."""
 FORGOTTEN_S = 3600.0
-"""A job without launcher and workers for so long is struck off the list."""
+"""The file of a job without launcher and workers is removed after so long."""
 
 
 def collect_garbage(
     run_dir: Path, jobs: tuple[LocalJob, ...], now: float, node: str = "", shared: Path = SHARED_MEMORY
 ) -> list[Path]:
-    """Remove what dead owners on this node have left; returns what was removed. `now` is wall time."""
+    """Remove files of dead processes on this node; returns their paths. `now`: wall time. Never raises for a file."""
     launched = {job.run: job.launched for job in jobs}
     places = (run_dir, shared)
-    doomed = [path for job in jobs if not launched[job.run] for path in _left_by(job, run_dir, places, now)]
+    garbage = [path for job in jobs if not launched[job.run] for path in _files_of_dead(job, run_dir, places, now)]
     home = digest_of(str(run_dir.absolute()))[:8]  # in shared memory the names say of which run directory they are
     rings = [path for place, names in zip(places, ("*.ring", f"eagle-eye-*-{home}-*.ring"), strict=True) for path in place.glob(names)]
-    doomed += [path for path in rings if _is_stray(path, launched, node, now)]
-    doomed += [path for path in run_dir.glob("*.sock") if _is_deaf(path, launched, now)]
-    return [path for path in dict.fromkeys(doomed) if _remove(path)]
+    garbage += [path for path in rings if _is_orphaned_ring(path, launched, node, now)]
+    garbage += [path for path in run_dir.glob("*.sock") if _is_orphaned_socket(path, launched, now)]
+    return [path for path in dict.fromkeys(garbage) if _remove(path)]
 
 
-def _left_by(job: LocalJob, run_dir: Path, places: tuple[Path, ...], now: float) -> Iterator[Path]:
-    """Files of a job's dead workers, and the job itself once it has been dead for long."""
+def _files_of_dead(job: LocalJob, run_dir: Path, places: tuple[Path, ...], now: float) -> Iterator[Path]:
+    """Files of a job's dead workers, and its job file once it is older than FORGOTTEN_S."""
     dead = [worker for worker in job.workers if not alive(worker.pid, worker.start_time)]
     for name in (name for worker in dead for name in (worker.ring, worker.socket)):
         path = Path(name)
-        if name and path.parent in places:  # a listing must not make us remove anything else
+        if name and path.parent in places:  # a job file must not make us remove anything else
             yield path
     own = (run_dir / f"{job.run}-{what}.sock" for what in ("launcher", "elastic"))
-    yield from (path for path in own if _nobody_listens(path))
+    yield from (path for path in own if _has_no_listener(path))
     listing = run_dir / "jobs" / f"{job.run}.json"
     if len(dead) == len(job.workers) and _age_s(listing, now) > FORGOTTEN_S:
         yield listing
 
 
-def _is_stray(ring: Path, launched: dict[str, bool], node: str, now: float) -> bool:
-    """A ring of this node's (a machine may have several) whose process is dead, under no living launcher."""
+def _is_orphaned_ring(ring: Path, launched: dict[str, bool], node: str, now: float) -> bool:
+    """A ring of this node (a machine may have several) whose process and launcher are dead."""
     if _age_s(ring, now) < YOUNG_S:
         return False
     try:
@@ -66,14 +66,14 @@ def _is_stray(ring: Path, launched: dict[str, bool], node: str, now: float) -> b
         return False  # not ours, or of another version: not ours to remove
 
 
-def _is_deaf(path: Path, launched: dict[str, bool], now: float) -> bool:
-    """A socket that nobody listens on any more, of no run whose launcher lives."""
+def _is_orphaned_socket(path: Path, launched: dict[str, bool], now: float) -> bool:
+    """A socket without a listener, of a run whose launcher is dead."""
     if _age_s(path, now) < YOUNG_S or any(lives and path.name.startswith(f"{run}-") for run, lives in launched.items()):
         return False
-    return _nobody_listens(path)
+    return _has_no_listener(path)
 
 
-def _nobody_listens(path: Path) -> bool:
+def _has_no_listener(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.setblocking(False)
         try:
@@ -98,7 +98,7 @@ def _remove(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        log.warning("%s is left of a dead process and cannot be removed: %s", path, error)
+        log.warning("%s belongs to a dead process and cannot be removed: %s", path, error)
         return False
     log.info("removed %s: its process and its launcher are dead", path)
     return True

@@ -1,4 +1,4 @@
-"""The jobs of this node, as their launchers write them down: one file a run in `<run-dir>/jobs`."""
+"""Job files: the jobs of this node, as registered by their launchers, one file per run in `<run-dir>/jobs`."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
     socket: str = ""
     epoch: int = 0
     born: int = -1
-    """Epoch in which it was forked: an elastic one lives on in later ones. -1: its epoch."""
+    """Epoch in which its process was forked: an elastic worker continues in later epochs. -1: the same as `epoch`."""
 
     @property
     def birth(self) -> int:
@@ -36,12 +36,12 @@ class LocalWorker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def life(self) -> tuple[str, int, int, int]:
-        """What tells this process from every other one that ran or will run as the same worker."""
+        """Identity of this process among all processes of the same worker."""
         return (self.worker, self.birth, self.pid, self.start_time)
 
 
 class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's part on this node."""
+    """The part of a job that runs on this node (content of a job file)."""
 
     version: int = VERSION
     job: str
@@ -51,7 +51,7 @@ class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     launcher_pid: int = 0
     launcher_start_time: int = 0
-    """0: not known; then a recycled pid passes for the launcher."""
+    """0: not known; then a recycled pid is taken for the launcher."""
     workers: tuple[LocalWorker, ...] = ()
     state: str = "running"
     """running or stopped"""
@@ -62,50 +62,50 @@ class LocalJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launched(self) -> bool:
-        """Its launcher lives."""
+        """Its launcher process is alive."""
         return alive(self.launcher_pid, self.launcher_start_time)
 
 
-Mark = tuple[int, int, int]
+FileVersion = tuple[int, int, int]
 """Inode, size and time of change of a file: launchers replace their files as a whole."""
 
 
 class JobDirectory:
-    """Reads the files that have changed since the last look."""
+    """Reads the job files of a run directory, each again only when it has changed."""
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / "jobs"
-        self._files: dict[str, tuple[Mark, LocalJob | None]] = {}
+        self._files: dict[str, tuple[FileVersion, LocalJob | None]] = {}
 
-    def look(self) -> tuple[LocalJob, ...]:
-        """Every job that is written down and can be read, stopped ones too."""
-        files: dict[str, tuple[Mark, LocalJob | None]] = {}
-        for name, mark in self._marks():
+    def read(self) -> tuple[LocalJob, ...]:
+        """Every job that is registered and whose file is readable, stopped ones too."""
+        files: dict[str, tuple[FileVersion, LocalJob | None]] = {}
+        for name, version in self._versions():
             before = self._files.get(name)
-            files[name] = before if before and before[0] == mark else (mark, self._read(name))
+            files[name] = before if before and before[0] == version else (version, self._read(name))
         self._files = files
         return tuple(job for _, job in files.values() if job is not None)
 
-    def _marks(self) -> Iterator[tuple[str, Mark]]:
+    def _versions(self) -> Iterator[tuple[str, FileVersion]]:
         try:
             with os.scandir(self.path) as entries:
                 for entry in entries:
                     if entry.name.endswith(".json"):
                         status = entry.stat()
                         yield entry.name, (status.st_ino, status.st_size, status.st_mtime_ns)
-        except FileNotFoundError:  # no launcher has been here yet, or a file went while we looked
+        except FileNotFoundError:  # no launcher has run here yet, or a file was removed meanwhile
             return
 
     def _read(self, name: str) -> LocalJob | None:
-        """A job's file; None, and told once, if it is not one of ours."""
+        """Content of a job file; None, with one warning, if it cannot be read."""
         try:
             job = msgspec.json.decode((self.path / name).read_bytes(), type=LocalJob)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            log.warning("%s is passed over: %s", self.path / name, error)
+            log.warning("job file %s is ignored: %s", self.path / name, error)
             return None
         if job.version != VERSION:
-            log.warning("%s has version %d, this agent reads %d: update it", self.path / name, job.version, VERSION)
+            log.warning("%s has version %d, this agent reads %d: update the agent", self.path / name, job.version, VERSION)
             return None
         return job

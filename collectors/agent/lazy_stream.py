@@ -1,4 +1,4 @@
-"""A stream that is opened when it is first needed, so that the agent begins even while it cannot be."""
+"""A stream that is opened on first use, so that the agent starts even while the stream is unavailable."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -9,14 +9,14 @@ from eagle_eye.stream import Message, Position, Stream
 
 
 class LazyStream:
-    """What a writer needs of a stream. While it cannot be opened it is away, and the writer spools."""
+    """The part of `Stream` that a writer needs. Raises StreamUnavailable while it cannot be opened; the writer spools then."""
 
     def __init__(self, opening: Callable[[], Stream]) -> None:
         self._opening = opening
         self._stream: Stream | None = None
 
     def open(self) -> None:
-        """Now, if it can be; else at the first use. Raises ConfigError for a configuration that will never do."""
+        """Try to open it now; else it is opened on first use. Raises ConfigError for an invalid configuration."""
         with suppress(StreamUnavailable):
             self._opened()
 
@@ -42,7 +42,7 @@ class LazyStream:
             self._stream.close()
 
     def as_stream(self) -> Stream:
-        """For whoever asks for a whole stream and only writes."""
+        """Typed as a whole `Stream`, for a caller that only writes."""
         return cast("Stream", self)
 
     def _opened(self) -> Stream:

@@ -1,4 +1,4 @@
-"""The agent's session on the control channel: its only witness that this node lives, beside its batches."""
+"""The agent's session on the leader's control channel: proof, beside its batches, that this node is alive."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaderSession:
-    """Holds a session to the leader in a thread of its own, for as long as it is started."""
+    """Keeps a session to the leader open, in its own thread, until it is closed. Errors are logged, never raised."""
 
     def __init__(self, address: str, node: str, boot: str, pid: int, credentials: Credentials | None = None) -> None:
         """`address`: host:port; empty: no session is held."""
@@ -44,7 +44,7 @@ class LeaderSession:
         from eagle_eye.rpc.control_client import ControlClient
         from eagle_eye.rpc.control_messages import ConnectionState, Peer
 
-        def told(connection: ConnectionState) -> None:
+        def on_state(connection: ConnectionState) -> None:
             if connection.connected:
                 log.info("session to the leader at %s", connection.address)
             else:
@@ -53,7 +53,7 @@ class LeaderSession:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         peer = Peer(role="agent", node=self._node, boot=self._boot, pid=self._pid)
-        client = ControlClient(self._address, peer, on_state=told, credentials=self._credentials)
+        client = ControlClient(self._address, peer, on_state=on_state, credentials=self._credentials)
         await client.start()
         if not self._closing.is_set():
             await self._stop.wait()

@@ -1,4 +1,4 @@
-"""Events as collectors make them: what happened, not yet who says so."""
+"""Events as collectors create them, before the agent sets node, boot and number."""
 
 from eagle_eye.types import Entity, Event, Kind
 
@@ -6,9 +6,9 @@ from eagle_eye.types import Entity, Event, Kind
 def unsigned_event(
     name: str, kind: Kind, entity: str, time: float, message: str, job: str = "", **attributes: object
 ) -> Event:
-    """An event that the agent has yet to sign with its node, boot and number.
+    """An event without node, boot and number: the agent sets them when it writes the event.
 
-    Without a job it concerns the node: the agent sends it to every job there.
+    `job` empty: the event concerns the node, and the agent writes it for every job there.
     """
     return Event(
         name=name,

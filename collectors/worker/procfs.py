@@ -1,7 +1,7 @@
-"""A process as /proc shows it, read through file descriptors that stay open.
+"""State of a process, read from /proc through file descriptors that stay open.
 
-A kept descriptor costs one system call a look, and belongs to the process for good: once that is gone it answers
-ESRCH, whoever gets its pid next.
+An open descriptor costs one system call per read and stays bound to its process: once that is gone, a read fails with
+ESRCH even if another process has got the pid.
 """
 
 import os
@@ -15,7 +15,7 @@ DEAD = frozenset("ZXx")
 
 
 class ProcessStat(NamedTuple):
-    """What /proc/PID/stat said at one moment (man 5 proc_pid_stat)."""
+    """Content of /proc/PID/stat at one moment (man 5 proc_pid_stat)."""
 
     state: str
     """R running, S sleeping, D waiting for a disk, T stopped, t traced, Z dead and not yet reaped."""
@@ -30,32 +30,32 @@ class ProcessStat(NamedTuple):
 
 
 class ProcessHandle:
-    """One process, for as long as somebody wants to look at it."""
+    """Open descriptors of one process, until `close`."""
 
-    def __init__(self, pid: int, stat: int) -> None:
+    def __init__(self, pid: int, stat_file: int) -> None:
         self.pid = pid
-        self._stat = stat
-        self._schedule = -1
+        self._stat_file = stat_file
+        self._schedstat_file = -1
 
     @classmethod
     def open(cls, pid: int, start_time: int = 0) -> Self | None:
-        """The living process with this pid and start time (0: whichever has the pid); None if there is none."""
+        """The living process with this pid and start time (0: any); None if there is none."""
         if pid <= 0:
             return None
         try:
             process = cls(pid, os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC))
         except OSError:
             return None
-        look = process.look()
-        if look is None or look.state in DEAD or start_time not in {0, look.start_time}:
+        stat = process.read()
+        if stat is None or stat.state in DEAD or start_time not in {0, stat.start_time}:
             process.close()
             return None
         return process
 
-    def look(self) -> ProcessStat | None:
-        """How it is now; None once it is gone."""
+    def read(self) -> ProcessStat | None:
+        """Its current state; None once it is gone."""
         try:
-            line = os.pread(self._stat, 1024, 0)
+            line = os.pread(self._stat_file, 1024, 0)
         except OSError:
             return None
         fields = line[line.rindex(b")") + 2 :].split()  # the name before may hold spaces and brackets
@@ -68,24 +68,24 @@ class ProcessHandle:
             status=int(fields[49]),
         )
 
-    def waited_s(self) -> float:
-        """Seconds that its main thread was ready to run and had no processor, since its start; NaN if unknown."""
+    def runqueue_s(self) -> float:
+        """Seconds that its main thread has waited in the run queue since its start; NaN if unknown."""
         try:
-            if self._schedule < 0:
-                self._schedule = os.open(f"/proc/{self.pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self._schedule, 128, 0).split()[1]) / 1e9
+            if self._schedstat_file < 0:
+                self._schedstat_file = os.open(f"/proc/{self.pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._schedstat_file, 128, 0).split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             return float("nan")
 
     def close(self) -> None:
-        for file in (self._stat, self._schedule):
+        for file in (self._stat_file, self._schedstat_file):
             if file >= 0:
                 os.close(file)
-        self._stat = self._schedule = -1
+        self._stat_file = self._schedstat_file = -1
 
 
 def alive(pid: int, start_time: int = 0) -> bool:
-    """Whether a process lives (one that is dead and not yet reaped does not)."""
+    """Whether a process is alive; a zombie is not."""
     process = ProcessHandle.open(pid, start_time)
     if process is None:
         return False

@@ -1,4 +1,4 @@
-"""When a worker counts as stalled: a fact below the step, no judgement on who is to blame."""
+"""Stall limits: when a worker counts as stalled. Which worker caused a stall is decided by detectors/stall.py."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ REMEMBERED = 16
 
 @dataclass(frozen=True, kw_only=True)
 class StallLimits:
-    """How long a worker's marks may stand still, in seconds."""
+    """How long a worker may set no mark before it counts as stalled, in seconds."""
 
     stall_s: float = 1.0
     iterations: float = 3.0
@@ -25,13 +25,13 @@ class StallLimits:
     stopped_s: float = 0.5
     """In the state T, whatever the phase."""
     gap_s: float = 0.5
-    """Two looks further apart than this count as this far: what nobody watched is no stall."""
+    """The time between two samples counts for at most so long: unobserved time is no stall."""
 
     def beside_a_stall(self, iteration_s: float | None) -> float:
-        """The limit once another worker of the job stands: half the ordinary one, whatever the phase.
+        """The limit once another worker of the job is stalled: half the ordinary one, in every phase.
 
-        Who waits for a worker stands hardly shorter than that one does; and one that pauses for data or a checkpoint
-        while the others wait for it has to be seen beside them, or somebody else gets the blame.
+        Workers that wait for a stalled one have hardly shorter ages; and a worker that pauses for data or a checkpoint
+        while the others wait for it must be reported with them, or another worker would be accused.
         """
         return max(self.stall_s, self.iterations * (iteration_s or 0.0)) / 2
 
@@ -43,34 +43,34 @@ class StallLimits:
 
 
 class ProgressSample(NamedTuple):
-    """What one look at a worker showed."""
+    """State of a worker at one moment."""
 
     state: str
     """Letter of the process state."""
     marks: int | None = None
     """None: it has no ring."""
     mark_age_s: float = 0.0
-    """By the ring's own clock."""
+    """Seconds since the newest mark, by the ring's own clock."""
     phase: str = ""
     completed: int = 0
-    """Steps behind it."""
+    """Steps completed so far."""
     running: bool = False
     """It is in its training loop."""
 
 
 @dataclass
 class WorkerProgress:
-    """How one worker gets on. Ages are watched time: what a stopped agent or a set clock leaves out is no stall."""
+    """Progress of one worker. Ages count observed time only: a stopped agent or a changed clock is no stall."""
 
     limits: StallLimits
     age_s: float = 0.0
-    """Since its marks moved last, or since the first look."""
+    """Since its newest mark, or since the first sample."""
     stopped_s: float = 0.0
     """Since it was first seen in the state T."""
     stalled: bool = False
-    """It was told to stand still, and has not moved since."""
+    """A `stall` event was sent, and it has not moved since."""
     _before: ProgressSample | None = None
-    _looked: float = 0.0
+    _observed: float = 0.0
     _steps: int = 0
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
@@ -87,34 +87,34 @@ class WorkerProgress:
                 self._iterations.clear()
             self._iterations.append(seconds)
 
-    def look(self, now: float, sight: ProgressSample) -> bool:
-        """Take in one look; `now` is monotonic. True if a stalled worker moves again."""
-        before, self._before = self._before, sight
-        elapsed, self._looked = now - self._looked, now
+    def observe(self, now: float, sample: ProgressSample) -> bool:
+        """Take a sample; `now` is monotonic time. True if a stalled worker moves again."""
+        before, self._before = self._before, sample
+        elapsed, self._observed = now - self._observed, now
         if before is None:
             return False
         watched = min(elapsed, self.limits.gap_s)
-        moved = sight.marks != before.marks
+        moved = sample.marks != before.marks
         # the ring knows more exactly when it moved, but its clock may have been set since: believed within the gap
-        self.age_s = min(max(sight.mark_age_s, 0.0), elapsed) if moved else self.age_s + watched
+        self.age_s = min(max(sample.mark_age_s, 0.0), elapsed) if moved else self.age_s + watched
         # a worker that is stopped and continued many times a second is slow, not stopped: it moves in between
-        still_stopped = sight.state == before.state == STOPPED and not moved
+        still_stopped = sample.state == before.state == STOPPED and not moved
         self.stopped_s = self.stopped_s + watched if still_stopped else 0.0
-        freed = sight.marks is None and sight.state != STOPPED
+        freed = sample.marks is None and sample.state != STOPPED
         resumed = self.stalled and (moved or freed)
         if resumed:
             self.stalled = False
         return resumed
 
-    def stands(self, *, beside_a_stall: bool = False) -> bool:
-        """It has stood still for longer than its limit; a stricter one once another worker of its job stands."""
-        sight = self._before
-        if sight is None:
+    def exceeds_limit(self, *, beside_a_stall: bool = False) -> bool:
+        """It made no progress for longer than its limit; `beside_a_stall`: another worker of its job is stalled."""
+        sample = self._before
+        if sample is None:
             return False
         if self.stopped_s > self.limits.stopped_s:
             return True
-        if sight.marks is None or (sight.completed and not sight.running):
+        if sample.marks is None or (sample.completed and not sample.running):
             return False
         if beside_a_stall:
             return self.age_s >= self.limits.beside_a_stall(self.iteration_s)
-        return self.age_s >= self.limits.of(sight.phase, self.iteration_s)
+        return self.age_s >= self.limits.of(sample.phase, self.iteration_s)

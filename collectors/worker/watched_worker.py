@@ -1,4 +1,4 @@
-"""One worker process as the training collector sees it: its ring, its process, its progress."""
+"""A worker process under observation: its ring, its /proc entry and its progress."""
 
 import math
 import os
@@ -29,24 +29,24 @@ PAUSES = ("evaluation_s", "checkpoint_s")
 
 
 class WatchedWorker:
-    """From the first look at a worker's process to the last words in its ring."""
+    """Reads one worker process, from the first sample until its ring has been read to the end."""
 
     def __init__(self, job: str, run: str, worker: LocalWorker, limits: StallLimits) -> None:
         self.job, self.run, self.worker = job, run, worker
         self.progress = WorkerProgress(limits)
         self.process = ProcessHandle.open(worker.pid, worker.start_time)
         self.now: Now | None = None
-        self.look: ProcessStat | None = None
+        self.stat: ProcessStat | None = None
         self.reported = -1
-        """Number of the last step that was handed on."""
+        """Number of the last step that was returned."""
         self._ring: RingReader | None = None
-        self._useless_ring = ""
+        self._ring_error = ""
         self._used = (NOTHING, NOTHING, NOTHING)
 
     # --- the ring
 
     def open_ring(self) -> str:
-        """Open the ring if it is there by now. Returns what is wrong with it, each thing once."""
+        """Open the ring if it exists by now. Returns an error text, each error once; '' if there is none."""
         path = self.worker.ring
         if self._ring is not None or not path or not os.path.exists(path):  # noqa: PTH110  # asked each second
             return ""
@@ -57,12 +57,12 @@ class WatchedWorker:
         if ring.header.epoch != self.worker.birth:  # left by the epoch before; the new process has not come so far
             ring.close()
             return ""
-        self._ring, self._useless_ring = ring, ""
+        self._ring, self._ring_error = ring, ""
         self._follow(ring)
         return ""
 
     def _follow(self, ring: RingReader) -> None:
-        """Watch the process that writes the ring: the registered one may be a shell around it."""
+        """Observe the process that writes the ring: the registered one may be a shell around it."""
         header = ring.header
         if header.pid != self.worker.pid:
             writer = ProcessHandle.open(header.pid, header.start_time)
@@ -72,27 +72,27 @@ class WatchedWorker:
                     former.close()
 
     def _once(self, reason: str) -> str:
-        known, self._useless_ring = self._useless_ring, reason
+        known, self._ring_error = self._ring_error, reason
         return "" if reason == known else reason
 
     @property
     def unreadable(self) -> bool:
         """It has a ring that cannot be read."""
-        return bool(self._useless_ring)
+        return bool(self._ring_error)
 
-    # --- looking
+    # --- samples
 
-    def watch(self, wall: float, monotonic: float) -> bool:
-        """One cheap look. True if it had stalled and moves again. Raises RingError if the ring was cut short."""
-        self.look = self.process.look() if self.process else None
-        if self.look is not None and (self.look.state in DEAD or self.look.exiting):
-            self.look = None
+    def sample(self, wall: float, monotonic: float) -> bool:
+        """Read ring and process. True if it was stalled and moves again. Raises RingError if the ring was truncated."""
+        self.stat = self.process.read() if self.process else None
+        if self.stat is not None and (self.stat.state in DEAD or self.stat.exiting):
+            self.stat = None
         self.now = self._ring.now() if self._ring else None
-        if self.look is None:
+        if self.stat is None:
             return False
-        return self.progress.look(monotonic, self._sight(wall, self.look.state))
+        return self.progress.observe(monotonic, self._sample(wall, self.stat.state))
 
-    def _sight(self, wall: float, state: str) -> ProgressSample:
+    def _sample(self, wall: float, state: str) -> ProgressSample:
         now = self.now
         if now is None:
             return ProgressSample(state)
@@ -103,16 +103,16 @@ class WatchedWorker:
 
     @property
     def alive(self) -> bool:
-        """Its process lived at the last look."""
-        return self.look is not None
+        """Its process was alive at the last sample."""
+        return self.stat is not None
 
     @property
     def finished(self) -> bool:
-        """Its loop was over and its process is gone: it waits for nobody. A death after the loop is told as an exit."""
+        """Its training loop is over and its process is gone. A crash after the loop is reported as an exit."""
         return not self.alive and self.now is not None and self.now.step >= 0 and not self.now.running
 
     def steps(self) -> list[StepRecord]:
-        """Steps completed since the last call, each once. Raises RingError if the ring was cut short."""
+        """Steps completed since the last call, each once. Raises RingError if the ring was truncated."""
         if self._ring is None:
             return []
         steps = self._ring.steps(self.reported)
@@ -125,9 +125,9 @@ class WatchedWorker:
 
     def row(self, wall: float, monotonic: float) -> list[float]:
         """Its now-metrics, as NAMES; processor figures are shares of the time since the row before."""
-        look, now = self.look, self.now
-        cpu_s = look.cpu_s if look else NOTHING
-        waited_s = self.process.waited_s() if self.process and look else NOTHING
+        stat, now = self.stat, self.now
+        cpu_s = stat.cpu_s if stat else NOTHING
+        waited_s = self.process.runqueue_s() if self.process and stat else NOTHING
         (cpu_before, waited_before, at_before), self._used = self._used, (cpu_s, waited_s, monotonic)
         elapsed = monotonic - at_before
         scale = 100.0 / elapsed if elapsed > 0 else NOTHING
@@ -138,14 +138,14 @@ class WatchedWorker:
             now.marks if now else NOTHING,
             PHASES.index(now.phase) if now else NOTHING,
             now.running if now else NOTHING,
-            ord(look.state) if look else NOTHING,
+            ord(stat.state) if stat else NOTHING,
             (cpu_s - cpu_before) * scale,
             (waited_s - waited_before) * scale,
-            look.rss_bytes if look else NOTHING,
+            stat.rss_bytes if stat else NOTHING,
         ]
 
     def give_up_ring(self, error: RingError) -> str:
-        """A ring that was cut short under us is read no further. Returns what to tell, once."""
+        """Close a truncated ring for good. Returns the error text, once."""
         if self._ring is not None:
             self._ring.close()
             self._ring = None

@@ -95,7 +95,7 @@ def _counted(found: Sequence[DrillTarget]) -> list[str]:
 
 
 def _listed(folder: Path, job: str) -> Iterator[DrillTarget]:
-    for listed in JobDirectory(folder).look():
+    for listed in JobDirectory(folder).read():
         if listed.stopped or (job and listed.job != job):
             continue
         for worker in listed.workers:

@@ -61,7 +61,7 @@ def remove_leftovers(state_dir: Path, run_dir: Path, node: str, clock: Clock) ->
     """Remove job files and sockets that killed launchers have left: in `run_dir`, and in the run directories of their entries."""
     dead = [(path, entry) for path, entry in _entries(state_dir) if not entry.alive]
     for folder, name in dict.fromkeys([(run_dir, node), *((Path(entry.run_dir), entry.node) for _, entry in dead)]):
-        collect_garbage(folder, JobDirectory(folder).look(), clock.now(), name)
+        collect_garbage(folder, JobDirectory(folder).read(), clock.now(), name)
     for path, _ in dead:
         path.unlink(missing_ok=True)
 

@@ -106,11 +106,11 @@ def test_a_source_that_raises_does_not_touch_it(name: str, tmp_path: Path) -> No
     )  # fmt: skip
     for watched in (broken, *beside):
         watched.start(inbox)
-    agent.turn()
+    agent.run_once()
     pause = threading.Event()
     for _ in range(10_000):
-        agent.turn()
-        if not any(watched.schedule.open for watched in (broken, *beside)):
+        agent.run_once()
+        if not any(watched.schedule.pending for watched in (broken, *beside)):
             break
         pause.wait(0.001)
     for watched in (broken, *beside):

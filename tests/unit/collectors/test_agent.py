@@ -12,7 +12,7 @@ import pytest
 
 from collectors.agent.agent import Agent, build_collectors
 from collectors.agent.batch_builder import BatchBuilder
-from collectors.agent.job_registry import ENDING_LOOKS, FORGOTTEN_S, JobRegistry
+from collectors.agent.job_registry import ENDING_REFRESHES, FORGOTTEN_S, JobRegistry
 from collectors.agent.lazy_stream import LazyStream
 from collectors.agent.schedule import CollectorThread, HealthState, Schedule
 from collectors.agent.unsigned_event import unsigned_event
@@ -83,11 +83,11 @@ class Node:
         """Let time pass in steps of 0.1 s; every question is answered before the next step, but those that hang."""
         for _ in range(round(count * 10)):
             self.clock.advance(0.1)
-            self.agent.turn()
+            self.agent.run_once()
             self.settle()
 
     def settle(self) -> None:
-        wait_until(lambda: not any(each.schedule.open for each in self.watched if each.name not in self.hanging), self.agent.turn)
+        wait_until(lambda: not any(each.schedule.pending for each in self.watched if each.name not in self.hanging), self.agent.run_once)
 
     def list_job(self, run: str = "r1", state: str = "running") -> None:
         (self.folder / "jobs").mkdir(exist_ok=True)
@@ -278,7 +278,7 @@ def test_a_restarted_agent_goes_on_with_its_jobs(start: Start) -> None:
     node.agent = node.new_agent("b2")
     node.seconds(3)
     assert [batch.job for batch in node.records.batches() if batch.boot == "b2"] == ["default/gpt/r1"] * 3
-    node.seconds(FORGOTTEN_S + ENDING_LOOKS)
+    node.seconds(FORGOTTEN_S + ENDING_REFRESHES)
     assert node.records.batches()[-1].job == "idle/n1", "what no launcher has written down for long is given up"
 
 
@@ -287,7 +287,7 @@ def test_a_restarted_agent_knows_that_it_was_idle(start: Start) -> None:
     node.list_job()
     node.seconds(2)
     node.list_job(state="stopped")
-    node.seconds(ENDING_LOOKS + 2)
+    node.seconds(ENDING_REFRESHES + 2)
     node.agent = node.new_agent("b2")
     node.seconds(2)
     assert {batch.job for batch in node.records.batches() if batch.boot == "b2"} == {"idle/n1"}
@@ -297,7 +297,7 @@ def test_a_restarted_agent_knows_that_it_was_idle(start: Start) -> None:
 def test_a_memory_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "n1.json").write_text(text)
     jobs = JobRegistry(tmp_path, tmp_path / "n1.json", NOW)
-    jobs.look(NOW)
+    jobs.refresh(NOW)
     assert (jobs.running, jobs.idle) == ((), False)
 
 
@@ -306,7 +306,7 @@ def test_a_memory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     jobs = JobRegistry(tmp_path, tmp_path / "agent" / "n1.json", NOW)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "r1.json").write_text('{"job": "default/gpt/r1", "run": "r1"}')
-    jobs.look(NOW)
+    jobs.refresh(NOW)
     assert jobs.running == ("default/gpt/r1",)
 
 

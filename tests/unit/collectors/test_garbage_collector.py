@@ -19,7 +19,7 @@ def test_a_recycled_pid_is_another_process() -> None:
     assert ProcessHandle.open(os.getpid(), start_time_of(os.getpid()) + 1) is None
     process = ProcessHandle.open(os.getpid(), start_time_of(os.getpid()))
     assert process is not None
-    look = process.look()
+    look = process.read()
     assert look is not None
     assert look.cpu_s > 0
     process.close()
@@ -47,7 +47,7 @@ def test_what_a_killed_launcher_left_is_swept(tmp_path: Path, clock: FakeClock) 
         (listing,) = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.json")]
         listing["workers"][0]["socket"] = str(outside / "precious")
         (tmp_path / "jobs" / "r1.json").write_text(json.dumps(listing))
-        jobs = JobDirectory(tmp_path).look()
+        jobs = JobDirectory(tmp_path).read()
         later = max(path.stat().st_mtime for path in tmp_path.rglob("*")) + 120
         removed = collect_garbage(tmp_path, jobs, later, "n1", shared)
     assert set(removed) == {dead.path, stray, dead_socket}
@@ -65,12 +65,12 @@ def test_what_a_killed_launcher_itself_listened_on_goes_at_once(tmp_path: Path, 
     with contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(tmp_path / name))
-        removed = collect_garbage(tmp_path, JobDirectory(tmp_path).look(), 0.0, "n1", tmp_path / "shared")
+        removed = collect_garbage(tmp_path, JobDirectory(tmp_path).read(), 0.0, "n1", tmp_path / "shared")
     assert removed == [dead.path, tmp_path / "r1-launcher.sock", tmp_path / "r1-elastic.sock"], "the young one may be about to listen"
 
 
 def test_nothing_of_a_living_launcher_is_swept(tmp_path: Path, clock: FakeClock) -> None:
     dead = Trainer(tmp_path, 0, clock, pid=DEAD_PID)
     write_listing(tmp_path, dead)
-    jobs = JobDirectory(tmp_path).look()
+    jobs = JobDirectory(tmp_path).read()
     assert collect_garbage(tmp_path, jobs, 1e12, "n1", tmp_path) == []

@@ -149,27 +149,27 @@ def test_the_state_stopped_counts_after_half_a_second_in_any_phase() -> None:
     sight = ProgressSample("T", marks=1, phase="checkpoint", completed=5, running=True)
     told = []
     for tenth in range(10):
-        progress.look(tenth / 10, sight)
-        told.append(progress.stands())
+        progress.observe(tenth / 10, sight)
+        told.append(progress.exceeds_limit())
     assert told == [False] * 6 + [True] * 4
-    assert not progress.look(1.0, sight._replace(state="S"))
-    assert not progress.stands()
+    assert not progress.observe(1.0, sight._replace(state="S"))
+    assert not progress.exceeds_limit()
 
 
 def test_a_short_stop_is_no_stall() -> None:
     progress = WorkerProgress(StallLimits())
     for tenth, state in enumerate("STTTSTTTSTTT"):
-        progress.look(tenth / 10, ProgressSample(state, marks=tenth, phase="forward", completed=5, running=True))
-        assert not progress.stands()
+        progress.observe(tenth / 10, ProgressSample(state, marks=tenth, phase="forward", completed=5, running=True))
+        assert not progress.exceeds_limit()
 
 
 def test_a_stopped_worker_without_a_ring_is_resumed_by_its_state() -> None:
     progress = WorkerProgress(StallLimits())
     for tenth in range(8):
-        progress.look(tenth / 10, ProgressSample("T"))
-    assert progress.stands()
+        progress.observe(tenth / 10, ProgressSample("T"))
+    assert progress.exceeds_limit()
     progress.stalled = True
-    assert progress.look(0.9, ProgressSample("S"))
+    assert progress.observe(0.9, ProgressSample("S"))
     assert not progress.stalled
 
 
