@@ -70,7 +70,7 @@ class KafkaStream:
         options = client_options(config)
         clock = clock or SystemClock()
         self._clock = clock
-        self._links = KafkaConnectionPool(config, options, clock)
+        self._connections = KafkaConnectionPool(config, options, clock)
         self._producer = Producer(
             options, config.brokers, compression=config.compression, timeout_s=config.timeout_s,
             largest=MAX_RECORD_BYTES + BATCH_ROOM, clock=clock,
@@ -89,12 +89,12 @@ class KafkaStream:
         records = [OutgoingRecord(topic, self.partition_of(topic, key), key, value) for key, value in items]
         if not records:
             return []
-        self._links.check_open()
+        self._connections.check_open()
         try:
             offsets = self._producer.append(records)
         except StreamUnavailable as error:
             self._forget(topic)  # the brokers may have forgotten it: the next append looks, and makes it again
-            raise self._links.why(error) from error
+            raise self._connections.why(error) from error
         return [Position(record.partition, offset) for record, offset in zip(records, offsets, strict=True)]
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
@@ -114,8 +114,8 @@ class KafkaStream:
         count = self._counts.get(topic)
         if count is None:
             check_topic(topic)
-            with self._links.lend() as link:
-                count = link.partitions(topic) or self._make(link, topic)
+            with self._connections.borrow() as connection:
+                count = connection.partitions(topic) or self._make(connection, topic)
             self._counts[topic] = count
         return count
 
@@ -126,24 +126,24 @@ class KafkaStream:
     def begin(self, topic: str, partition: int) -> int:
         """Offset of the oldest message kept."""
         self._check_partition(topic, partition)
-        with self._lend(topic) as link:
-            return link.offset_at(topic, partition, EARLIEST)
+        with self._borrow(topic) as connection:
+            return connection.offset_at(topic, partition, EARLIEST)
 
     def end(self, topic: str, partition: int) -> int:
         """Offset that the next message will have at least."""
         self._check_partition(topic, partition)
-        with self._lend(topic) as link:
-            return self._end(link, topic, partition)
+        with self._borrow(topic) as connection:
+            return self._end(connection, topic, partition)
 
     def wait(self, topic: str, partition: int, offset: int, timeout: float) -> bool:
         """Block until a message at or after `offset` is there, at most `timeout` seconds."""
         self._check_partition(topic, partition)
         deadline = self._clock.monotonic() + timeout
-        with self._lend(topic) as link:
+        with self._borrow(topic) as connection:
             while True:
                 left = max(0.0, min(LONGEST_WAIT_S, deadline - self._clock.monotonic()))
-                found = link.fetch(topic, partition, offset, bytes_=1, wait_s=left)
-                if found.data or (found.outside and self._end(link, topic, partition) > offset):
+                found = connection.fetch(topic, partition, offset, bytes_=1, wait_s=left)
+                if found.data or (found.outside and self._end(connection, topic, partition) > offset):
                     return True
                 if self._clock.monotonic() >= deadline:
                     return False
@@ -155,14 +155,14 @@ class KafkaStream:
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Remember that a group has done everything before `offset`."""
         self._check_partition(topic, partition)
-        with self._lend(topic) as link:
-            link.commit(group, topic, partition, offset)
+        with self._borrow(topic) as connection:
+            connection.commit(group, topic, partition, offset)
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
         """The group's committed offset, None if it never committed."""
         self._check_partition(topic, partition)
-        with self._lend(topic) as link:
-            return link.committed(group, topic, partition)
+        with self._borrow(topic) as connection:
+            return connection.committed(group, topic, partition)
 
     # --- keeping house -----------------------------------------------------------------------------------------
 
@@ -177,8 +177,10 @@ class KafkaStream:
 
     def close(self) -> None:
         """Release the connections."""
-        self._links.close()
-        self._producer.close()
+        try:
+            self._connections.close()
+        finally:
+            self._producer.close()
 
     def __enter__(self) -> "KafkaStream":
         return self
@@ -187,21 +189,21 @@ class KafkaStream:
         self.close()
 
     @contextmanager
-    def _lend(self, topic: str) -> Iterator[KafkaConnection]:
+    def _borrow(self, topic: str) -> Iterator[KafkaConnection]:
         try:
-            with self._links.lend() as link:
-                yield link
+            with self._connections.borrow() as connection:
+                yield connection
         except TopicGone:
             self._forget(topic)
             raise
 
     # --- topics ------------------------------------------------------------------------------------------------
 
-    def _make(self, link: KafkaConnection, topic: str) -> int:
+    def _make(self, connection: KafkaConnection, topic: str) -> int:
         wanted = self._wanted if isinstance(self._wanted, int) else self._wanted.get(topic, 1)
-        link.make_topic(topic, max(1, wanted), self._config.replication, self._settings)
+        connection.make_topic(topic, max(1, wanted), self._config.replication, self._settings)
         deadline = self._clock.monotonic() + TOPIC_READY_S
-        while not (count := link.partitions(topic)):
+        while not (count := connection.partitions(topic)):
             if self._clock.monotonic() >= deadline:
                 raise StreamUnavailable(f"topic {topic} was made, but {self._config.brokers} do not show it yet: try again")
             self._clock.sleep(POLL_S)
@@ -232,24 +234,24 @@ class KafkaStream:
 
     def _fetch_at(self, topic: str, partition: int, offset: int, bytes_: int) -> tuple[int, bytes]:
         """(where it begins, batches)."""
-        with self._lend(topic) as link:
-            fetched = link.fetch(topic, partition, offset, bytes_=bytes_)
+        with self._borrow(topic) as connection:
+            fetched = connection.fetch(topic, partition, offset, bytes_=bytes_)
             if fetched.outside:
-                begin = link.offset_at(topic, partition, EARLIEST)
+                begin = connection.offset_at(topic, partition, EARLIEST)
                 if offset >= begin:
                     return offset, b""  # beyond the end
                 offset = begin
-                fetched = link.fetch(topic, partition, offset, bytes_=bytes_)
+                fetched = connection.fetch(topic, partition, offset, bytes_=bytes_)
         if not fetched.outside:
             self._ends[topic, partition] = fetched.end
         return offset, fetched.data
 
-    def _end(self, link: KafkaConnection, topic: str, partition: int) -> int:
+    def _end(self, connection: KafkaConnection, topic: str, partition: int) -> int:
         """The end that a Fetch tells: ListOffsets is only asked for a place from which one can be made."""
         known = self._ends.get((topic, partition))
         for offset in (known, None):
-            place = link.offset_at(topic, partition, LATEST) if offset is None else offset
-            fetched = link.fetch(topic, partition, place, bytes_=1)
+            place = connection.offset_at(topic, partition, LATEST) if offset is None else offset
+            fetched = connection.fetch(topic, partition, place, bytes_=1)
             if not fetched.outside:
                 self._ends[topic, partition] = fetched.end
                 return fetched.end

@@ -6,8 +6,8 @@ one Fetch request is all that `read`, `wait`, `begin` and `end` need, and its an
 """
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from eagle_eye.clock import Clock
@@ -22,7 +22,7 @@ SLACK_S = 1.0
 """Beyond the time-out that kafka-python itself keeps: then its loop is stuck."""
 WAITS_S = (0.001, 0.01, 0.1, 1.0)
 """How long a broker may take to find what it has, asked once more each time."""
-IDLE_LINKS = 8
+IDLE_CONNECTIONS = 8
 LONGEST_BACK_OFF_S = 2.0
 CLIENT = "eagle-eye"
 EARLIEST, LATEST = -2, -1
@@ -52,13 +52,15 @@ class KafkaConnection:
         from kafka.net.manager import KafkaConnectionManager
         from kafka.net.selector import NetworkSelector
 
+        from .kafka_sockets import PROXY_URL
+
         self.brokers = brokers
         self._timeout_s = timeout_s
         self._leaders: dict[tuple[str, int], int] = {}
         self._coordinators: dict[str, int] = {}
         self._loop = NetworkSelector(client_id=CLIENT)
         self._manager = KafkaConnectionManager(
-            self._loop, client_id=CLIENT, receive_message_max_bytes=LARGEST_ANSWER, **options
+            self._loop, client_id=CLIENT, receive_message_max_bytes=LARGEST_ANSWER, proxy_url=PROXY_URL, **options
         )
         self._loop.start()
         try:
@@ -72,10 +74,12 @@ class KafkaConnection:
 
     def close(self) -> None:
         """End the connection and its thread."""
-        with translated("closing", self.brokers):
-            self._finish(self._manager.call_soon(self._manager.close))
-        self._loop.stop(timeout_ms=int(SLACK_S * 1000))
-        self._loop.close()
+        try:
+            with translated("closing", self.brokers):
+                self._finish(self._manager.call_soon(self._manager.close))
+        finally:
+            self._loop.stop(timeout_ms=int(SLACK_S * 1000))
+            self._loop.close()
 
     async def _sign_on(self) -> None:
         """Once before kafka-python's own attempts, which are repeated until their time is over and tell no reason."""
@@ -301,18 +305,18 @@ class KafkaConnectionPool:
         self._again_at = 0.0
 
     @contextmanager
-    def lend(self) -> Iterator[KafkaConnection]:
-        """A connection for this block; one that failed is not lent again. Raises StreamUnavailable if none can be made."""
-        link = self._take()
+    def borrow(self) -> Iterator[KafkaConnection]:
+        """A connection for this block; one that failed is not borrowed again. Raises StreamUnavailable if none can be made."""
+        connection = self._take()
         try:
-            yield link
+            yield connection
         except TopicGone:
-            self._put_back(link)
+            self._put_back(connection)
             raise
         except BaseException:
-            self._drop(link)
+            self._drop(connection)
             raise
-        self._put_back(link)
+        self._put_back(connection)
 
     def why(self, error: StreamError) -> StreamError:
         """The same with the reason that a look at the brokers finds."""
@@ -325,12 +329,11 @@ class KafkaConnectionPool:
             raise StreamError(f"the stream at {self._config.brokers} was closed in this process; make a new one")
 
     def close(self) -> None:
-        """No more; those that are lent are closed when they come back."""
+        """No more; those that are borrowed are closed when they come back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        _close_all(idle)
 
     def _take(self) -> KafkaConnection:
         with self._lock:
@@ -341,13 +344,13 @@ class KafkaConnectionPool:
                 raise StreamUnavailable(self._failed)
         try:
             self._look()
-            link = KafkaConnection(self._options, self._config.brokers, self._config.timeout_s)
+            connection = KafkaConnection(self._options, self._config.brokers, self._config.timeout_s)
         except StreamError as error:
             told = self.why(error)
             self._back_off(str(told))
             raise told from error
         self._failures = 0
-        return link
+        return connection
 
     def _look(self) -> None:
         """A refused connection is told at once, not after the time that kafka-python tries again."""
@@ -365,12 +368,18 @@ class KafkaConnectionPool:
         """The others were made when it was, and have failed with it."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for link in (failed, *idle):
-            link.close()
+        _close_all((failed, *idle))
 
-    def _put_back(self, link: KafkaConnection) -> None:
+    def _put_back(self, connection: KafkaConnection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < IDLE_LINKS:
-                self._idle.append(link)
+            if not self._closed and len(self._idle) < IDLE_CONNECTIONS:
+                self._idle.append(connection)
                 return
-        link.close()
+        connection.close()
+
+
+def _close_all(connections: Iterable[KafkaConnection]) -> None:
+    """Each of them, also where another one cannot say goodbye to its broker."""
+    for connection in connections:
+        with suppress(StreamError):
+            connection.close()

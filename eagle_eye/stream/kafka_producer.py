@@ -5,13 +5,17 @@ Its producer can wedge after a broker's fault: futures that never resolve. No fu
 """
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eagle_eye.clock import Clock
 from eagle_eye.errors import StreamError, StreamUnavailable
 
 from .kafka_errors import translated
+
+if TYPE_CHECKING:
+    from .kafka_sockets import NetworkClients
 
 BATCH_BYTES = 512 << 10
 """Half of what a topic takes by default as one batch."""
@@ -142,17 +146,20 @@ class Producer:
         from kafka import KafkaProducer
         from kafka.errors import KafkaTimeoutError
 
+        from .kafka_sockets import PROXY_URL, NetworkClients
+
+        clients = NetworkClients()
         milliseconds = int(self._timeout_s * 1000)
         options = {**self._options, "request_timeout_ms": max(1, milliseconds // 2)}
         options.pop("socket_connection_setup_timeout_ms")
         try:
-            with translated("connecting", self._brokers):
+            with translated("connecting", self._brokers), _closing_on_failure(clients):
                 return KafkaProducer(
                     client_id="eagle-eye-producer", enable_idempotence=True, acks="all", compression_type=self._compression,
                     batch_size=BATCH_BYTES, linger_ms=LINGER_MS, max_request_size=self._largest, max_block_ms=milliseconds,
                     delivery_timeout_ms=milliseconds + LINGER_MS, bootstrap_timeout_ms=milliseconds,
                     max_in_flight_requests_per_connection=IN_FLIGHT, allow_auto_create_topics=False,
-                    metrics_enabled=False, **options,
+                    metrics_enabled=False, kafka_client=clients, proxy_url=PROXY_URL, **options,
                 )  # fmt: skip
         except AssertionError as error:  # a codec that is not installed
             raise StreamUnavailable(f"stream.kafka.compression {self._compression}: {error}") from error
@@ -174,3 +181,12 @@ def _close(producer: Any, timeout_s: float) -> None:
         producer.close(timeout=timeout_s)
     except KafkaError:  # it cannot flush, and would go on trying
         producer._sender.force_close()
+
+
+@contextmanager
+def _closing_on_failure(clients: "NetworkClients") -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        clients.close()
+        raise

@@ -57,7 +57,7 @@ def client_options(config: KafkaConfig, environment: Mapping[str, str] = os.envi
         "socket_connection_setup_timeout_ms": int(config.timeout_s * 1000),
     }
     if config.security in ("tls", "sasl_tls"):
-        options["ssl_context"] = tls_context(config)
+        options["ssl_context"] = _client_context(config)
     if config.security in ("sasl", "sasl_tls"):
         options["sasl_mechanism"] = config.mechanism
         options["sasl_plain_username"], options["sasl_plain_password"] = _credentials(config, environment)
@@ -77,6 +77,14 @@ def tls_context(config: KafkaConfig) -> ssl.SSLContext:
                 f"stream.kafka.certificate_file {certificate} and key_file {key} do not fit together ({error}): "
                 "give the PEM of one certificate and of its own key"
             ) from error
+    return context
+
+
+def _client_context(config: KafkaConfig) -> ssl.SSLContext:
+    from .kafka_sockets import HandshakeSocket
+
+    context = tls_context(config)
+    context.sslsocket_class = HandshakeSocket
     return context
 
 

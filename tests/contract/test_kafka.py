@@ -19,7 +19,6 @@ from fakes.kafka_broker import FakeBroker
 
 TOPIC = "observations"
 Open = Callable[..., KafkaStream]
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's refused connections
 UNKNOWN_TOPIC, NOT_LEADER, TOO_LARGE, LOADING, NOT_AUTHORIZED, STORAGE = 3, 6, 10, 14, 29, 56
 
 

@@ -16,10 +16,6 @@ from benchmarks.cluster.kafka_faults import NODES, strike
 
 ROOT = Path(__file__).parents[2]
 installed = pytest.mark.skipif(tansu_binary() is None, reason=f"no broker here: {INSTALL}")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed <socket:ResourceWarning",  # kafka-python's refused connections
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
 
 
 @pytest.fixture
