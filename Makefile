@@ -12,10 +12,10 @@ CONTRACTS_remediation := tests/contract/test_guards_actions.py
 UNIT_TESTS := $(if $(ROOM),tests/unit/$(ROOM) $(CONTRACTS_$(ROOM)),tests/unit tests/contract)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
-# whole files, in the order of tests/conftest.py
-BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
+# whole files, in the order of tests/conftest.py; one more than there are cores, since these tests wait for processes for a third of their time
+BY_FILE := -n $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check unit scenarios services bench soak stubs screenshots clean help
+.PHONY: demo test check unit processes scenarios services bench soak stubs screenshots clean help
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,7 @@ demo: .venv/.ready  ## a real training job, broken ten times and healed; ends wi
 	@.venv/bin/eagle-eye demo $(if $(KEEP),--keep) $(ARGS)
 
 test: export EAGLE_EYE_REQUIRE_ALL := 1
-test: check unit scenarios services  ## everything that must hold before a change lands
+test: check unit processes  ## everything that must hold before a change lands
 
 check: .venv/.ready  ## ruff, mypy, who may import whom, what nothing uses, generated stubs
 	@.venv/bin/ruff check .
@@ -42,6 +42,9 @@ check: .venv/.ready  ## ruff, mypy, who may import whom, what nothing uses, gene
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
 	@test -z "$(ROOM)" -o -d "tests/unit/$(ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
 	@.venv/bin/pytest -q -n auto $(UNIT_TESTS)
+
+processes: .venv/.servers  ## scenarios and services in one run
+	@.venv/bin/pytest -q $(BY_FILE) tests/scenario tests/services
 
 scenarios: .venv/.ready  ## real processes, killed for real
 	@.venv/bin/pytest -q $(BY_FILE) tests/scenario

@@ -10,10 +10,11 @@ import pytest
 pytest.register_assert_rewrite("contract.ledger_cases")
 
 LONGEST = (
-    "test_elastic_chaos", "test_elastic_chaos_beyond", "test_chain", "test_elastic_last_resort", "test_run", "test_roles", "test_no_help",
-    "test_dashboard_live", "test_dashboard_habits", "test_kafka", "test_dashboard_browser", "test_network_partition",
+    "test_elastic_chaos", "test_elastic_chaos_beyond", "test_launcher", "test_kafka", "test_network_partition", "test_elastic_launcher", "test_chain", "test_roles",
+    "test_elastic_groups", "test_profile", "test_transformers", "test_run", "test_elastic_last_resort", "test_no_help", "test_torchrun_restart", "test_dashboard_live",
+    "test_dashboard_habits", "test_dashboard_browser", "test_zygote", "test_elastic_driver", "test_fence_while_applying", "test_ledger_postgresql", "test_agent",
 )  # fmt: skip
-"""Files of half a minute and more: `make scenarios` and `make services` hand out whole files, in this order."""
+"""Files of 20 seconds and more, by their measured time: `make test` hands out whole files of tests/scenario and tests/services, in this order."""
 
 
 @pytest.hookimpl(wrapper=True)
