@@ -190,7 +190,7 @@ def own(data: Data, case: Mapping[str, Any]) -> float:
         stall = data.constant(data.constants["varuna_blocking_checkpoint_s"], model)
         every = data.constants["varuna_checkpoint_every_iters"] * job.iteration_s
         constants |= {"checkpoint_stall_s": stall, "checkpoint_interval_s": every, "reconfigure_s": seconds - stall}
-    result = simulate(Scenario(jobs=[job], gpus_per_node=1, start=start), recovery_policy.load_policy(system).but(**constants), trace)
+    result = simulate(Scenario(jobs=[job], gpus_per_node=1, start=start), recovery_policy.load_policy(system).with_constants(**constants), trace)
     return result.mean_waf
 
 

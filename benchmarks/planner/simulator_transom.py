@@ -130,12 +130,12 @@ class Bench:
 def megatron(setting: Setting) -> RecoveryPolicy:
     """The classic restart on file storage; people find the node."""
     interval_s = setting.interval_h * HOUR_S
-    return recovery_policy.load_policy("megatron").but(checkpoint_stall_s=setting.blocking_s, checkpoint_interval_s=interval_s, drain_s=setting.manual_h * HOUR_S)
+    return recovery_policy.load_policy("megatron").with_constants(checkpoint_stall_s=setting.blocking_s, checkpoint_interval_s=interval_s, drain_s=setting.manual_h * HOUR_S)
 
 
 def transom(setting: Setting) -> RecoveryPolicy:
     """TRANSOM at the same interval."""
-    return recovery_policy.load_policy("transom").but(checkpoint_stall_s=setting.memory_s, checkpoint_interval_s=setting.interval_h * HOUR_S)
+    return recovery_policy.load_policy("transom").with_constants(checkpoint_stall_s=setting.memory_s, checkpoint_interval_s=setting.interval_h * HOUR_S)
 
 
 def _scenario() -> Scenario:

@@ -124,7 +124,7 @@ class Bench:
         return f"{constant} {now:g} → {high:.4g}"
 
     def _with(self, name: str, constant: str, value: float) -> float:
-        changed = run(self._scenario, recovery_policy.load_policy(name).but(**{constant: value}), self._lives["trace-b"])
+        changed = run(self._scenario, recovery_policy.load_policy(name).with_constants(**{constant: value}), self._lives["trace-b"])
         return waf_ratio(self.results("trace-b", recovery_policy.load_policy("unicron")), changed).mean
 
     def same_constants(self) -> Row:
@@ -176,7 +176,7 @@ def ours_alone(models: Mapping[str, job_mix.ModelThroughput]) -> list[Row]:
         without = run(scenario, recovery_policy.load_policy("ours").without(part), lives)
         lost = confidence_interval([1 - one.waf_s / other.waf_s for one, other in zip(without, whole, strict=True)])
         rows.append(Row(f"the same, ours without {part}: {origin.about}", f"{100 * lost.mean:.3f} % less [{100 * lost.low:.3f}, {100 * lost.high:.3f}]"))
-    measured = [f"{name} {each.value:g} s by {each.source}" for name, each in recovery_policy.load_policy("ours").origins.items() if each.sure == "measured" and name.endswith("_s")]
+    measured = [f"{name} {each.value:g} s by {each.source}" for name, each in recovery_policy.load_policy("ours").origins.items() if each.confidence == "measured" and name.endswith("_s")]
     return [*rows, Row("ours: the seconds that were measured, on small jobs", "; ".join(measured))]
 
 

@@ -1,7 +1,7 @@
 """Recovery policies: what it costs to detect a fault, to change over, and to train again. All of it is data.
 
-policies/<name>.toml names for each constant its value, where it comes from and how sure that is. A policy says only
-what differs from the one it is `like`; megatron.toml, the classic restart, states every constant. A `part` is what a
+policies/<name>.toml names for each constant its value, where it comes from and its confidence. A policy has only
+what differs from the one that it is `based_on`; megatron.toml, the classic restart, states every constant. A `part` is what a
 paper adds: it can be switched off, and then the constants named under `without` hold.
 """
 
@@ -38,7 +38,7 @@ class PolicyConstant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     value: float | bool | str
     source: str
-    sure: Confidence
+    confidence: Confidence
 
 
 class PolicyPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +54,7 @@ class PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     about: str
     constant: dict[str, PolicyConstant]
-    like: str = ""
+    based_on: str = ""
     part: dict[str, PolicyPart] = {}
 
 
@@ -150,10 +150,10 @@ class RecoveryPolicy:
         for name in names:
             if name not in self.parts:
                 raise ConfigError(f"policy {self.name!r} has no part {name!r}; it has {', '.join(self.parts) or 'none that can be switched off'}")
-            changed = dataclasses.replace(changed.but(**self.parts[name].without), off=(*changed.off, name))
+            changed = dataclasses.replace(changed.with_constants(**self.parts[name].without), off=(*changed.off, name))
         return changed
 
-    def but(self, **constants: Any) -> "RecoveryPolicy":
+    def with_constants(self, **constants: Any) -> "RecoveryPolicy":
         """The same with other constants."""
         return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **constants))
 
@@ -174,7 +174,7 @@ def load_policy(name: str) -> RecoveryPolicy:
     for constant in [*file.constant, *(each for part in file.part.values() for each in part.without)]:
         if constant not in known:
             raise ConfigError(f"policies/{name}.toml: there is no constant {constant!r}")
-    origins = {**(load_policy(file.like).origins if file.like else {}), **file.constant}
+    origins = {**(load_policy(file.based_on).origins if file.based_on else {}), **file.constant}
     missing = known - set(origins)
     if missing:
         raise ConfigError(f"policies/{name}.toml: constants without a value: {', '.join(sorted(missing))}")

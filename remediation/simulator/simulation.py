@@ -92,7 +92,7 @@ def initial_allocation(scenario: Scenario, nodes: int, node_mtbf_s: float, polic
         if len(scenario.start) != len(scenario.jobs) or min(scenario.start) < 0 or sum(scenario.start) > nodes:
             raise ConfigError(f"start is {tuple(scenario.start)}; it must be {len(scenario.jobs)} counts of 0 or more, together at most {nodes}")
         return tuple(scenario.start)
-    neutral = policy.but(efficiency=1.0, templates=False).costs
+    neutral = policy.with_constants(efficiency=1.0, templates=False).costs
     plans = AllocationCache(scenario.jobs, neutral, scenario.unit, node_mtbf_s, scenario.gpus_per_node)
     return plans.allocate([0] * len(scenario.jobs), nodes)
 

@@ -30,7 +30,7 @@ from .transition_costs import TransitionCosts
 
 
 class AlternativeKind(StrEnum):
-    """From the least to the most that is touched: of equal costs the first is chosen."""
+    """By how much they change, the least first: of equal costs the first is chosen."""
 
     NOTHING = "do nothing"
     REBALANCE = "rebalance micro-batches"

@@ -14,7 +14,7 @@ class IncidentDecision:
     """All alternatives of an incident, ranked."""
 
     options: tuple[PricedAlternative, ...]
-    """All that are possible, by rising cost; of equal ones that which touches least."""
+    """All that are possible, by rising cost; of equal ones the one that changes least."""
     impossible: tuple[ImpossibleAlternative, ...]
     why_rejected: dict[AlternativeKind, str]
     """One sentence for each kind but the chosen one."""
@@ -38,7 +38,7 @@ def decide(case: IncidentCase, costs: TransitionCosts | None = None) -> Incident
 
 def _why_rejected(one: PricedAlternative, best: PricedAlternative, case: IncidentCase) -> str:
     if one.cost == best.cost:
-        return f"Costs as much as to {best.kind}, which touches less."
+        return f"Costs as much as to {best.kind}, which changes less."
     against: list[str] = []
     though: list[str] = []
     if one.downtime_s != best.downtime_s:
@@ -50,5 +50,5 @@ def _why_rejected(one: PricedAlternative, best: PricedAlternative, case: Inciden
         (against if one.lost_work_s > best.lost_work_s else though).append(f"{one.lost_work_s:,.0f} s of work again against {best.lost_work_s:,.0f} s")
     if not against:
         against.append("more on spares or on the way back")
-    in_spite = f"; in spite of {', '.join(though)}" if though else ""
-    return f"Costs {one.cost - best.cost:.3g} WAF·s ({one.gpu_hours - best.gpu_hours:,.2f} GPU-hours) more: {', '.join(against)}{in_spite}."
+    despite = f"; despite {', '.join(though)}" if though else ""
+    return f"Costs {one.cost - best.cost:.3g} WAF·s ({one.gpu_hours - best.gpu_hours:,.2f} GPU-hours) more: {', '.join(against)}{despite}."

@@ -103,7 +103,7 @@ def _why(task: Task, gpus: int, node: int, horizon_s: float) -> list[str]:
     elif gpus:
         parts.append("it is at its maximum")
     if gpus:
-        parts.append(f"one less would cost {_flops(here - task.waf_at(gpus - node))}")
+        parts.append(f"one less would cost {_flops(here - task.waf_at(gpus - node)).lstrip('+')}")
     if gpus != task.current:
         gain, price = (here - task.waf) * horizon_s, task.waf * task.transition_s
         parts.append(f"the change gains {gain:.2g} WAF·s until the next failure or repair in {horizon_s / 3600:.1f} h and costs {price:.2g}")

@@ -44,7 +44,7 @@ def outage(lost_s: float, back_s: float, *nodes: int) -> tuple[TraceEvent, Trace
 
 
 def run(name: str, trace: FaultTrace, *jobs: JobMixEntry, gpus_per_node=1, start=None, spares=0, unit=1, **constants) -> SimulationResult:
-    chosen = recovery_policy.load_policy(name).but(**{**BARE, **constants})
+    chosen = recovery_policy.load_policy(name).with_constants(**{**BARE, **constants})
     return simulate(Scenario(jobs=jobs or [linear()], gpus_per_node=gpus_per_node, start=start, spares=spares, unit=unit), chosen, trace)
 
 
@@ -241,7 +241,7 @@ def test_an_answer_that_is_known_takes_no_planner():
 
 
 def test_the_task_that_has_to_switch_anyway_is_the_one_that_shrinks():
-    costs = recovery_policy.load_policy("unicron").but(**BARE).costs
+    costs = recovery_policy.load_policy("unicron").with_constants(**BARE).costs
     cache = AllocationCache([linear("a"), linear("b", weight=1.01)], costs, 1, 1000.0, 1)
     assert cache.allocate((2, 2), 3, frozenset({0})) == (1, 2)
     assert cache.allocate((2, 2), 3, frozenset({1})) == (2, 1)
