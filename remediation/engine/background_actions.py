@@ -3,19 +3,22 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from eagle_eye.clock import Clock
 from eagle_eye.types import Outcome, Plan
 
-from .engine_state import EngineState
-from .execution import ActionReport
+from .decision_recorder import DecisionRecorder
+from .execution import ActionReport, Execution
 
 ACTIONS = frozenset({"release", "undo"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BackgroundActions:
     """Written down before they begin, so that the next leader goes on with them."""
 
-    desk: EngineState
+    recorder: DecisionRecorder
+    execution: Execution
+    clock: Clock
     _waiting: list[tuple[float, Plan]] = field(default_factory=list)
     """(not before, plan)."""
     _forecasts: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -23,10 +26,10 @@ class BackgroundActions:
 
     def add(self, plan: Plan, forecast: Mapping[str, float] | None = None) -> None:
         """Carry it out as soon as nothing else is done to its jobs. `foretold`: what it is expected to bring."""
-        self.desk.keep(plan)
+        self.recorder.save_plan(plan)
         self._forecasts[plan.id] = dict(forecast or {})
-        self.desk.record_plan(plan, "intended", predicted=forecast)
-        self._waiting.append((self.desk.clock.now(), plan))
+        self.recorder.record_plan(plan, "intended", predicted=forecast)
+        self._waiting.append((self.clock.now(), plan))
 
     def holds(self, plan: Plan) -> bool:
         """Whether it is an errand, and no case's plan."""
@@ -36,21 +39,21 @@ class BackgroundActions:
         """Go on with what the leader before had begun: commands are idempotent by (plan, step)."""
         for outcome in outcomes:
             if outcome.state == "intended" and outcome.action in ACTIONS and outcome.plan in plans:
-                self._waiting.append((self.desk.clock.now(), plans[outcome.plan]))
+                self._waiting.append((self.clock.now(), plans[outcome.plan]))
 
     def advance(self) -> None:
         """Begin what is due for jobs that nothing else is done to."""
-        now, later = self.desk.clock.now(), []
+        now, later = self.clock.now(), []
         for due, plan in self._waiting:
-            if now >= due and not any(self.desk.execution.busy(target.job) for target in plan.targets):
-                self.desk.execution.begin(plan)
+            if now >= due and not any(self.execution.busy(target.job) for target in plan.targets):
+                self.execution.begin(plan)
             else:
                 later.append((due, plan))
         self._waiting = later
 
     def ended(self, report: ActionReport, tell: Callable[[Plan, str, bool], object]) -> None:
         """Done, or tried again until it expires. `tell`: (plan, detail, whether it was done)."""
-        now, plan = self.desk.clock.now(), report.plan
+        now, plan = self.clock.now(), report.plan
         if report.ending == "stopped":
             return
         if report.ending == "retry" and now + report.delay < plan.expires:
@@ -58,5 +61,5 @@ class BackgroundActions:
             return
         done = report.ending == "done"
         forecast = self._forecasts.pop(plan.id, None)
-        self.desk.record_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=forecast)
+        self.recorder.record_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=forecast)
         tell(plan, report.detail, done)

@@ -23,9 +23,12 @@ from remediation.policy.escalation import INFORM
 
 from .action_results import ActionResults
 from .background_actions import BackgroundActions
+from .cluster_view import ClusterView
+from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .execution import Execution, Start, in_thread
-from .failover import take_over
+from .failover import Failover
+from .guard_review import GuardReview
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
 from .repair_planner import RepairPlanner
@@ -45,7 +48,7 @@ class Engine:
         actions: Mapping[str, Action],
         guards: Sequence[Guard],
         clock: Clock,
-        policy: EngineSettings | None = None,
+        settings: EngineSettings | None = None,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
         publish: Callable[[str, Outcome], None] = lambda _job, _outcome: None,
@@ -54,34 +57,58 @@ class Engine:
         self._notifier = actions.get("notify")
         self._show: Callable[[Mapping[str, TrackedIncident]], None] = lambda _cases: None
         self._lock = threading.RLock()
-        execution = Execution(actions=actions, book=ledger, clock=clock, leads=leads, start=start)
-        self._desk = EngineState(
-            ledger=ledger, clock=clock, policy=policy or EngineSettings(), guards=guards, execution=execution, publish=publish
+        self._ledger, self._clock, self._settings = ledger, clock, settings or EngineSettings()
+        self._execution = Execution(actions=actions, log=ledger, clock=clock, leads=leads, start=start)
+        self._state = state = EngineState(cluster_view=ClusterView(self._settings.switches))
+        self._recorder = recorder = DecisionRecorder(state=state, ledger=ledger, clock=clock, publish=publish)
+        self._review = review = GuardReview(
+            state=state, ledger=ledger, clock=clock, settings=self._settings, guards=guards, execution=self._execution
         )
-        self._background = BackgroundActions(self._desk)
-        self._live = LivePlanner(self._desk, self._background)
-        self.precomputed_plans = PrecomputedPlans(self._desk, self._live, self._lock)
+        self._background = BackgroundActions(recorder=recorder, execution=self._execution, clock=clock)
+        self._live = LivePlanner(
+            state=state, recorder=recorder, execution=self._execution, clock=clock, settings=self._settings, background=self._background
+        )
+        self.precomputed_plans = PrecomputedPlans(
+            state=state, review=review, clock=clock, settings=self._settings, live=self._live, lock=self._lock
+        )
         """For the next single event of each kind."""
-        self._rollback = Rollback(self._desk, self._background, self._notify)
-        self._verifier = Verifier(self._desk, self._rollback)
+        self._rollback = Rollback(
+            state=state, ledger=ledger, clock=clock, settings=self._settings, background=self._background, notify=self._notify
+        )
+        self._verifier = Verifier(state=state, recorder=recorder, clock=clock, settings=self._settings, rollback=self._rollback)
         self._loop = self._incident_loop()
-        self._releases = Releases(self._desk, self._background, self._live)
-        self._commands = OperatorCommands(self._desk)
-        self._approvals = Approvals(self._desk)
+        self._releases = Releases(state=state, ledger=ledger, clock=clock, background=self._background, live=self._live)
+        self._commands = OperatorCommands(state=state, recorder=recorder, review=review, ledger=ledger, clock=clock)
+        self._approvals = Approvals(state=state, ledger=ledger, clock=clock, settings=self._settings)
 
     def _incident_loop(self) -> IncidentLoop:
-        desk, verifier, notify = self._desk, self._verifier, self._notify
-        planner = RepairPlanner(desk, self._live, notify)
-        self_healing = SelfHealing(desk, planner, verifier, notify, self.precomputed_plans.covers)
-        results = ActionResults(desk, planner, verifier, self_healing)
-        return IncidentLoop(desk, planner, verifier, self_healing, results, self._live, notify)
+        state, recorder, review, verifier = self._state, self._recorder, self._review, self._verifier
+        ledger, clock, settings, execution = self._ledger, self._clock, self._settings, self._execution
+        planner = RepairPlanner(
+            state=state, recorder=recorder, review=review, execution=execution, clock=clock, settings=settings,
+            live=self._live, notify=self._notify,
+        )  # fmt: skip
+        self_healing = SelfHealing(
+            state=state, recorder=recorder, review=review, ledger=ledger, clock=clock, settings=settings,
+            planner=planner, verifier=verifier, notify=self._notify, precomputed=self.precomputed_plans.covers,
+        )  # fmt: skip
+        results = ActionResults(
+            state=state, recorder=recorder, execution=execution, clock=clock, planner=planner, verifier=verifier, self_healing=self_healing
+        )
+        return IncidentLoop(
+            state=state, recorder=recorder, review=review, ledger=ledger, clock=clock, settings=settings,
+            planner=planner, verifier=verifier, self_healing=self_healing, results=results, live=self._live, notify=self._notify,
+        )  # fmt: skip
 
     # --- what the server calls -----------------------------------------------------------------------------------
 
     def resume(self) -> None:
         """Take over from the leader before: call once, before anything else."""
         with self._lock:
-            take_over(self._desk, self._background)
+            Failover(
+                state=self._state, recorder=self._recorder, background=self._background, ledger=self._ledger, clock=self._clock,
+                settings=self._settings,
+            ).run()  # fmt: skip
 
     def on_tick(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:
         """At the end of each tick `look` is called with every tracked incident, by its id; it must return at once."""
@@ -95,7 +122,7 @@ class Engine:
     def declare_job(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None:
         """What the job's coordinator reports: what the job may do to itself, and the workers that an elastic job asks for."""
         with self._lock:
-            known = self._desk.job(job)
+            known = self._state.job(job)
             known.heal, known.budget_left, known.nodes_min, known.demand = heal, budget_left, nodes_min, demand
 
     def receive_incidents(self, incidents: Sequence[Incident]) -> None:
@@ -107,16 +134,16 @@ class Engine:
     def receive_snapshot(self, snapshot: JobSnapshot) -> None:
         """Every snapshot of every job, at a tick or a cut of the stream."""
         with self._lock:
-            job = self._desk.job(snapshot.job)
-            for event in job.update(snapshot, calm=not self._desk.has_open_fault(snapshot.job)):
+            job = self._state.job(snapshot.job)
+            for event in job.update(snapshot, calm=not self._state.has_open_fault(snapshot.job)):
                 self._loop.receive_event(event, job)
             self._verifier.follow_short(job)
 
     def replay_snapshot(self, snapshot: JobSnapshot) -> None:
         """A snapshot from before this leader was elected: the job's state is updated, nothing is acted on."""
         with self._lock:
-            has_open_fault = any(tracked.escalation is not INFORM and tracked.opened <= snapshot.time for tracked in self._desk.incidents_of(snapshot.job))
-            self._desk.job(snapshot.job).update(snapshot, calm=not has_open_fault)
+            has_open_fault = any(tracked.escalation is not INFORM and tracked.opened <= snapshot.time for tracked in self._state.incidents_of(snapshot.job))
+            self._state.job(snapshot.job).update(snapshot, calm=not has_open_fault)
 
     def tick(self) -> None:
         """About twenty times a second."""
@@ -128,7 +155,7 @@ class Engine:
             self._live.advance()
             self._background.advance()
             self._take_reports()
-            self._show(self._desk.incidents)
+            self._show(self._state.incidents)
 
     def decide(self, decision: Decision, approved: bool) -> Body:
         """Approve or refuse a plan that waits for approval. Raises ControlError if it does not wait, has expired or has changed."""
@@ -153,28 +180,28 @@ class Engine:
     def guard_counts(self) -> dict[tuple[str, str], int]:
         """(guard, allow | hold | refuse) → number of verdicts since this leader was elected."""
         with self._lock:
-            return dict(self._desk.counts)
+            return dict(self._review.counts)
 
     def measured_throughputs(self) -> tuple[Throughput, ...]:
         """Throughput of each job by number of workers, measured while no incident was open: what the planner computes with."""
         with self._lock:
-            return tuple(each for job in self._desk.jobs.values() for each in job.measured_throughputs())
+            return tuple(each for job in self._state.jobs.values() for each in job.measured_throughputs())
 
     def transition_costs(self) -> tuple[TransitionCost, ...]:
         """Seconds that elastic jobs needed to regroup and to take workers in: what the planner computes with."""
         with self._lock:
-            return tuple(each for job in self._desk.jobs.values() for each in job.transition_costs(self._desk.clock.now()))
+            return tuple(each for job in self._state.jobs.values() for each in job.transition_costs(self._clock.now()))
 
     def clock_skews(self) -> dict[str, float]:
         """Node → seconds that its clock is ahead of the server's (negative: behind); nodes whose clocks are right are left out."""
         with self._lock:
-            telemetry = self._desk.cluster_view.telemetry(self._desk.jobs.values())
+            telemetry = self._state.cluster_view.telemetry(self._state.jobs.values())
             return {node: each.skew_s for node, each in telemetry.items() if each.skew_s}
 
     def status(self) -> Body:
         """Incidents that have not ended, plans that wait for approval, cordoned nodes, verdicts of guards, silences, windows and breakers."""
         with self._lock:
-            incidents = [tracked for tracked in self._desk.incidents.values() if tracked.phase is not IncidentPhase.ENDED]
+            incidents = [tracked for tracked in self._state.incidents.values() if tracked.phase is not IncidentPhase.ENDED]
             return {
                 "incidents": [
                     {"id": tracked.incident.id, "job": tracked.job, "cause": tracked.incident.cause, "state": tracked.state.value,
@@ -182,16 +209,16 @@ class Engine:
                     for tracked in incidents
                 ],
                 "waiting": [tracked.plan.id for tracked in incidents if tracked.phase is IncidentPhase.HELD and tracked.plan is not None],
-                "cordoned": [cordon.node for cordon in self._desk.ledger.cordoned()],
-                "verdicts": {f"{guard} {said}": count for (guard, said), count in sorted(self._desk.counts.items())},
+                "cordoned": [cordon.node for cordon in self._ledger.cordoned()],
+                "verdicts": {f"{guard} {said}": count for (guard, said), count in sorted(self._review.counts.items())},
                 **self._commands.in_force(),
             }
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _take_reports(self) -> None:
-        for report in self._desk.execution.reports():
-            tracked = self._desk.incidents.get(report.plan.incident)
+        for report in self._execution.reports():
+            tracked = self._state.incidents.get(report.plan.incident)
             self._live.action_ended(report)
             if self._background.holds(report.plan):
                 self._background.ended(report, self._rollback.undone)
@@ -200,7 +227,7 @@ class Engine:
 
     def _notify(self, tracked: TrackedIncident, news: str) -> Plan:
         """Record the news for the incident's alert; the delivery worker sends it."""
-        now, news = self._desk.clock.now(), news + self._commands.expected(tracked)
+        now, news = self._clock.now(), news + self._commands.expected(tracked)
         plan = Plan(
             id=digest_of("notify", tracked.incident.id, news, now),
             incident=tracked.incident.id,
@@ -214,5 +241,5 @@ class Engine:
         )
         tracked.told += 1
         if self._notifier is not None:
-            self._desk.execution.here(self._notifier, plan)
+            self._execution.here(self._notifier, plan)
         return plan

@@ -57,13 +57,13 @@ class Execution:
         self,
         *,
         actions: Mapping[str, Action],
-        book: ProgressLog,
+        log: ProgressLog,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
     ) -> None:
         self._actions = actions
-        self._book = book
+        self._progress_log = log
         self._clock = clock
         self._leads = leads
         self._start = start
@@ -132,9 +132,9 @@ class Execution:
 
     def _write(self, plan: Plan, step: Progress) -> None:
         if step.state == "intended":
-            self._book.record_intent(plan, step)
+            self._progress_log.record_intent(plan, step)
         else:
-            self._book.record_result(plan, step)
+            self._progress_log.record_result(plan, step)
 
     def _failed(self, plan: Plan, progress: list[Progress], ending: Ending, error: Exception) -> ActionReport:
         detail = str(error) or type(error).__name__
@@ -145,8 +145,8 @@ class Execution:
         failed = Progress(step=progress[-1].step, state="failed", time=now, detail=detail)
         try:
             if unwritten:
-                self._book.record_intent(plan, progress[-1])
-            self._book.record_result(plan, failed)
+                self._progress_log.record_intent(plan, progress[-1])
+            self._progress_log.record_result(plan, failed)
         except EagleEyeError:
             log.exception("the failure of plan %s could not be written down", plan.id)
         delay = float(getattr(error, "delay", 1.0))

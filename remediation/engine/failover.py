@@ -1,65 +1,83 @@
-"""What a new leader takes over: open incidents, plans under way, and what was tried lately."""
+"""What a new leader takes over from the ledger: open incidents, plans under way, and what was attempted lately."""
 
+from dataclasses import dataclass
+
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
 from eagle_eye.types import Plan
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
 
 from .background_actions import ACTIONS, BackgroundActions
 from .debounce import Debounce
+from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .incident_phase import IncidentPhase
 from .tracked_incident import TrackedIncident
 
-REMEMBERED_S = 3600.0
+RECENT_S = 3600.0
+"""Outcomes of so long ago are read."""
 LIMIT = 1000
 
 
-def take_over(desk: EngineState, errands: BackgroundActions) -> None:
-    """Fill the desk from the ledger. A plan under way is finished: its commands are idempotent by (plan, step)."""
-    ledger, now = desk.ledger, desk.clock.now()
-    outcomes = ledger.outcomes(since=now - REMEMBERED_S, limit=LIMIT)
-    plans = {plan.id: plan for plan in ledger.plans(limit=LIMIT)}
-    incidents = {record.incident.id: record.incident for record in ledger.incidents(limit=LIMIT)}
-    desk.memory.recall(plans.values(), outcomes, incidents)
-    for breaker in ledger.breakers():
-        if breaker.until is not None:
-            desk.memory.forgive(breaker.job, breaker.action, breaker.until)
-    errands.resume(outcomes, plans)
-    _recall_figures(desk)
-    for name, facts in ledger.jobs().items():
-        job = desk.job(name)
-        job.layout, job.epoch = facts.layout, facts.layout.epoch
-        job.heal, job.budget_left, job.nodes_min, job.demand = facts.heal, facts.budget_left, facts.nodes_min, facts.demand
-        job.sizes.append((facts.layout.time, len(facts.layout.placements)))
-    under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
-    for record in ledger.incidents(open_only=True, limit=LIMIT):
-        tracked = TrackedIncident(
-            incident=record.incident,
-            state=record.state,
-            phase=IncidentPhase.NEEDS_OPERATOR,
-            opened=record.opened,
-            settling=Debounce.of(record.incident, now),
-            epoch=-1,
-        )
-        desk.incidents[record.incident.id] = tracked
-        _go_on(tracked, plans.get(under_way.get(record.incident.id, "")), desk)
+@dataclass(slots=True, kw_only=True)
+class Failover:
+    """Fills the state of an engine that has just been elected. A plan under way is finished: its commands are idempotent by (plan, step)."""
 
+    state: EngineState
+    recorder: DecisionRecorder
+    background: BackgroundActions
+    ledger: Ledger
+    clock: Clock
+    settings: EngineSettings
 
-def _recall_figures(desk: EngineState) -> None:
-    """What elastic jobs reached in earlier runs, and what their transitions took."""
-    for seen in desk.ledger.throughputs():
-        if seen.steps_per_s:
-            desk.reached.setdefault(seen.job, {})[seen.workers] = seen.steps_per_s
-    desk.costs.update({(cost.job, cost.name): cost.seconds for cost in desk.ledger.transition_costs()})
+    def run(self) -> None:
+        """Call once, before anything else happens to the engine. Raises LedgerError."""
+        now = self.clock.now()
+        outcomes = self.ledger.outcomes(since=now - RECENT_S, limit=LIMIT)
+        plans = {plan.id: plan for plan in self.ledger.plans(limit=LIMIT)}
+        incidents = {record.incident.id: record.incident for record in self.ledger.incidents(limit=LIMIT)}
+        self.state.history.recall(plans.values(), outcomes, incidents)
+        for breaker in self.ledger.breakers():
+            if breaker.until is not None:
+                self.state.history.forgive(breaker.job, breaker.action, breaker.until)
+        self.background.resume(outcomes, plans)
+        self._recall_measurements()
+        self._recall_jobs()
+        under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
+        for record in self.ledger.incidents(open_only=True, limit=LIMIT):
+            tracked = TrackedIncident(
+                incident=record.incident,
+                state=record.state,
+                phase=IncidentPhase.NEEDS_OPERATOR,
+                opened=record.opened,
+                settling=Debounce.of(record.incident, now),
+                epoch=-1,
+            )
+            self.state.incidents[record.incident.id] = tracked
+            self._go_on(tracked, plans.get(under_way.get(record.incident.id, "")), now)
 
+    def _recall_measurements(self) -> None:
+        """Throughput of elastic jobs in earlier runs, and the seconds that their transitions took."""
+        for each in self.ledger.throughputs():
+            if each.steps_per_s:
+                self.state.earlier_throughputs.setdefault(each.job, {})[each.workers] = each.steps_per_s
+        self.state.earlier_costs.update({(cost.job, cost.name): cost.seconds for cost in self.ledger.transition_costs()})
 
-def _go_on(tracked: TrackedIncident, plan: Plan | None, desk: EngineState) -> None:
-    """With the plan that was under way, else with the next one."""
-    now = desk.clock.now()
-    if tracked.escalation is INFORM:
-        return
-    if plan is None:
-        desk.move(tracked, IncidentPhase.SETTLING, due=now + desk.policy.settle_s)
-        return
-    tracked.plan, tracked.epoch = plan, plan.target_of(tracked.job).epoch
-    tracked.evidence_kept.update(action for action in tracked.escalation.evidence if action != plan.action)
-    desk.move(tracked, IncidentPhase.RETRYING, due=now)
+    def _recall_jobs(self) -> None:
+        for name, facts in self.ledger.jobs().items():
+            job = self.state.job(name)
+            job.layout, job.epoch = facts.layout, facts.layout.epoch
+            job.heal, job.budget_left, job.nodes_min, job.demand = facts.heal, facts.budget_left, facts.nodes_min, facts.demand
+            job.sizes.append((facts.layout.time, len(facts.layout.placements)))
+
+    def _go_on(self, tracked: TrackedIncident, plan: Plan | None, now: float) -> None:
+        """With the plan that was under way, else with planning."""
+        if tracked.escalation is INFORM:
+            return
+        if plan is None:
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + self.settings.settle_s)
+            return
+        tracked.plan, tracked.epoch = plan, plan.target_of(tracked.job).epoch
+        tracked.evidence_kept.update(action for action in tracked.escalation.evidence if action != plan.action)
+        self.recorder.move(tracked, IncidentPhase.RETRYING, due=now)

@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
 from eagle_eye.types import Event, Incident, IncidentState, Plan
 from remediation.live.live_planner import LivePlanner
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
 
 from .action_results import ActionResults
 from .debounce import Debounce
+from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
+from .guard_review import GuardReview
 from .incident_phase import (
     ActionEnded,
     BudgetExhausted,
@@ -36,11 +41,16 @@ from .verifier import Verifier
 OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class IncidentLoop:
     """Takes facts about incidents, one at a time, and has the services act on them."""
 
-    desk: EngineState
+    state: EngineState
+    recorder: DecisionRecorder
+    review: GuardReview
+    ledger: Ledger
+    clock: Clock
+    settings: EngineSettings
     planner: RepairPlanner
     verifier: Verifier
     self_healing: SelfHealing
@@ -59,14 +69,14 @@ class IncidentLoop:
 
     def tick(self) -> None:
         """Look at every incident whose time may have come, then at every action under verification."""
-        for tracked in list(self.desk.incidents.values()):
+        for tracked in list(self.state.incidents.values()):
             self.handle(tracked, Due())
         for tracked, verified in self.verifier.judge():
             self.handle(tracked, verified)
 
     def receive(self, incident: Incident) -> None:
         """A new incident, or a revision of a known one, from diagnosis."""
-        tracked = self.desk.incidents.get(incident.id)
+        tracked = self.state.incidents.get(incident.id)
         if tracked is None:
             self._open(incident)
         else:
@@ -76,28 +86,27 @@ class IncidentLoop:
         """A new epoch, an exhausted budget or the end of a job: facts about each of its open incidents."""
         fact = _fact_of(event)
         if isinstance(fact, JobEnded):
-            self.desk.ledger.forget_job(job.name)  # the next leader need not wait for the job's launchers
-        for tracked in self.desk.incidents_of(job.name):
+            self.ledger.forget_job(job.name)  # the next leader need not wait for the job's launchers
+        for tracked in self.state.incidents_of(job.name):
             self.handle(tracked, fact)
 
     # --- incidents -------------------------------------------------------------------------------------------------
 
     def _open(self, incident: Incident) -> None:
-        desk = self.desk
-        job = desk.job(incident.job)
+        job = self.state.job(incident.job)
         tracked = TrackedIncident(
             incident=incident,
             state=IncidentState.OPEN,
             phase=IncidentPhase.SETTLING,
             opened=incident.time,
-            settling=Debounce.of(incident, desk.clock.now()),
+            settling=Debounce.of(incident, self.clock.now()),
             epoch=fault_epoch(incident, job),
         )
-        desk.open(tracked)
-        known = desk.ledger.incident_record(incident.id)
+        self.state.track(tracked)
+        known = self.ledger.incident_record(incident.id)
         if known is not None and known.state in OVER:
             tracked.phase, tracked.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
-        desk.ledger.save_incident(incident, tracked.state)
+        self.ledger.save_incident(incident, tracked.state)
         if tracked.phase is IncidentPhase.ENDED:
             return
         if incident.active or tracked.escalation.self_healed:  # over at first sight: its epoch was read together with the death
@@ -107,11 +116,11 @@ class IncidentLoop:
             self._close(tracked)
 
     def _revise(self, tracked: TrackedIncident, incident: Incident) -> None:
-        changed = tracked.settling.revise(incident, self.desk.clock.now())
+        changed = tracked.settling.revise(incident, self.clock.now())
         absorbed = not incident.active and bool(tracked.incident.culprits) and not incident.culprits
-        recurred = incident.since > self.desk.memory.last_on(incident.id)
+        recurred = incident.since > self.state.history.last_on(incident.id)
         tracked.incident = incident
-        self.desk.ledger.save_incident(incident, tracked.state)
+        self.ledger.save_incident(incident, tracked.state)
         if incident.active:
             self.handle(tracked, Revised(changed, recurred))
         else:
@@ -120,8 +129,7 @@ class IncidentLoop:
 
     def _begin(self, tracked: TrackedIncident) -> None:
         """The first response to an incident: what may follow its first finding is done at once."""
-        desk = self.desk
-        job, escalation = desk.job(tracked.job), tracked.escalation
+        job, escalation = self.state.job(tracked.job), tracked.escalation
         if escalation is not INFORM:
             job.discard_since(tracked.incident.since)
         answer = answer_to(tracked, job)
@@ -130,34 +138,34 @@ class IncidentLoop:
         elif answer is not None:
             self.self_healing.contained(tracked, answer)
         elif escalation.self_healed:
-            desk.move(tracked, IncidentPhase.SELF_HEALING, due=job.stream_time + desk.policy.contain_s)
+            self.recorder.move(tracked, IncidentPhase.SELF_HEALING, due=job.stream_time + self.settings.contain_s)
         elif escalation.stops_job:
             self.planner.propose(tracked)
         else:
-            desk.move(tracked, IncidentPhase.SETTLING, due=desk.settled(tracked))
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 
     def _inform(self, tracked: TrackedIncident) -> None:
         """An unknown cause, or one that no repair helps against: the operator is notified, nothing is acted on."""
-        self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR)
+        self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
         plan = self.notify(tracked, "nothing is done about it")
-        self.desk.keep(plan)
-        self.desk.record_plan(plan, "done", "nobody is touched")
+        self.recorder.save_plan(plan)
+        self.recorder.record_plan(plan, "done", "nobody is touched")
 
     def _close(self, tracked: TrackedIncident) -> None:
-        self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+        self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
     # --- handlers: Due -----------------------------------------------------------------------------------------------
 
     def _self_healing_due(self, tracked: TrackedIncident, _fact: Due) -> None:
-        if self.desk.job(tracked.job).stream_time > tracked.due:
+        if self.state.job(tracked.job).stream_time > tracked.due:
             self.self_healing.overdue(tracked)
 
     def _plan_due(self, tracked: TrackedIncident, _fact: Due) -> None:
-        if self.desk.clock.now() >= tracked.due:
+        if self.clock.now() >= tracked.due:
             self.planner.propose(tracked)
 
     def _retry_due(self, tracked: TrackedIncident, _fact: Due) -> None:
-        now = self.desk.clock.now()
+        now = self.clock.now()
         if now >= tracked.due and tracked.plan is not None:
             self.results.retry(tracked, tracked.plan, now)
 
@@ -166,7 +174,7 @@ class IncidentLoop:
     def _reopen(self, tracked: TrackedIncident, fact: Revised) -> None:
         """The fault is reported again after it was healed."""
         if tracked.state is IncidentState.HEALED and fact.recurred:
-            self.desk.move(tracked, IncidentPhase.SETTLING, state=IncidentState.OPEN)
+            self.recorder.move(tracked, IncidentPhase.SETTLING, state=IncidentState.OPEN)
             self._begin(tracked)
 
     def _begin_again(self, tracked: TrackedIncident, fact: Revised) -> None:
@@ -181,7 +189,7 @@ class IncidentLoop:
 
     def _withdraw_plan(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
         if (fact.absorbed or not tracked.escalation.lasting) and tracked.plan is not None:
-            self.desk.record_plan(tracked.plan, "stale", "the incident was over before the plan was carried out")
+            self.recorder.record_plan(tracked.plan, "stale", "the incident was over before the plan was carried out")
         self._withdraw(tracked, fact)
 
     def _withdraw_absorbed(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
@@ -195,11 +203,11 @@ class IncidentLoop:
     # --- handlers: what the job did ------------------------------------------------------------------------------------
 
     def _epoch_started(self, tracked: TrackedIncident, _fact: EpochStarted) -> None:
-        self.self_healing.epoch_started(tracked, self.desk.job(tracked.job))
+        self.self_healing.epoch_started(tracked, self.state.job(tracked.job))
 
     def _own_epoch_started(self, tracked: TrackedIncident, _fact: EpochStarted) -> None:
         """The plan's own epoch, whose reply was lost, or one that made the plan needless."""
-        job, plan = self.desk.job(tracked.job), tracked.plan
+        job, plan = self.state.job(tracked.job), tracked.plan
         if plan is not None and any(epoch.plan == plan.id for epoch in job.started_epochs):
             tracked.plan = None
             self.verifier.begin(tracked, plan, (), began=job.started_epochs[-1].time)
@@ -208,17 +216,17 @@ class IncidentLoop:
 
     def _budget_exhausted(self, tracked: TrackedIncident, _fact: BudgetExhausted) -> None:
         tracked.alone = False
-        self.desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
+        self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 
     def _job_ended(self, tracked: TrackedIncident, fact: JobEnded) -> None:
-        desk, finished = self.desk, fact.event.name == "job.finished"
-        verification = desk.verifications.pop(tracked.incident.id, None)
+        finished = fact.event.name == "job.finished"
+        verification = self.state.verifications.pop(tracked.incident.id, None)
         if verification is not None:
             why = f"{fact.event.name} came before it could be judged"
-            desk.note(verification.outcome(desk.job(tracked.job), "done" if finished else "failed", desk.clock.now(), why))
+            self.recorder.record_outcome(verification.outcome(self.state.job(tracked.job), "done" if finished else "failed", self.clock.now(), why))
         elif tracked.phase is IncidentPhase.HELD and tracked.plan is not None:
-            desk.record_plan(tracked.plan, "stale", "the job ended")
-        desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED if finished else IncidentState.FAILED)
+            self.recorder.record_plan(tracked.plan, "stale", "the job ended")
+        self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED if finished else IncidentState.FAILED)
 
     # --- handlers: what our action did -----------------------------------------------------------------------------------
 
@@ -228,12 +236,12 @@ class IncidentLoop:
     def _verified(self, tracked: TrackedIncident, fact: Verified) -> None:
         """Healed, or the next stronger repair, or the operator's turn."""
         if fact.result == "healed":
-            self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)
+            self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)
             self.notify(tracked, f"healed by {fact.verification.plan.action}: {fact.why}")
         elif fact.result == "failed" and not fact.breaker_opened:
             self.planner.propose(tracked)
         else:
-            self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR, state=IncidentState.FAILED)
+            self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR, state=IncidentState.FAILED)
             if not fact.breaker_opened:
                 self.notify(tracked, fact.why)
 

@@ -52,7 +52,7 @@ DIRECT: Mapping[IncidentPhase, frozenset[IncidentPhase]] = {
 EDGES: Mapping[IncidentPhase, frozenset[IncidentPhase]] = {
     phase: followers | (PLANNED if phase in PLANNING else frozenset()) for phase, followers in DIRECT.items()
 }
-"""Every legal edge; EngineState.move reports any other."""
+"""Every legal edge; DecisionRecorder.move reports any other."""
 
 
 # --- facts -----------------------------------------------------------------------------------------------------------

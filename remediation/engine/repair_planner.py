@@ -2,19 +2,24 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
-from eagle_eye.types import Hold, IncidentState, Mode, Plan, Refuse, Verdict
+from eagle_eye.clock import Clock
+from eagle_eye.types import Hold, IncidentState, Mode, Plan, Refuse
 from remediation.live.live_decision import LiveDecision
 from remediation.live.live_planner import LivePlanner
 from remediation.policy.attempt_history import attempt_of
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import REVERSIBLE, Attempt, next_level
 from remediation.policy.prediction import predict
 from remediation.policy.slowdown_cost import NOTHING
 
+from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
+from .execution import Execution
+from .guard_review import GuardReview
 from .incident_phase import IncidentPhase
 from .plan_builder import NoPlan, PlanRequest, alternatives, losers, make, saved
 from .tracked_incident import TrackedIncident
@@ -24,74 +29,74 @@ log = logging.getLogger(__name__)
 RECHECK_S = 1.0
 """How often a plan that is held is made anew and asked for again."""
 SOON_S = 0.1
-VERDICTS_KEPT = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RepairPlanner:
     """Decides what is tried next."""
 
-    desk: EngineState
+    state: EngineState
+    recorder: DecisionRecorder
+    review: GuardReview
+    execution: Execution
+    clock: Clock
+    settings: EngineSettings
     live: LivePlanner
     notify: Callable[[TrackedIncident, str], object]
-    _verdicts: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
-    """(incident, guard) → what was written down last: (plan, allow, hold or refuse, reason)."""
 
     def propose(self, tracked: TrackedIncident) -> None:
         """Take the next step of a case: gather evidence, plan, ask, begin; or wait; or give up."""
-        desk = self.desk
-        job, now = desk.job(tracked.job), desk.clock.now()
+        job, now = self.state.job(tracked.job), self.clock.now()
         behind = job.current is None or job.epoch < tracked.epoch or tracked.stale_layout.holds(job.basis, now)
-        if desk.execution.busy(tracked.job) or behind:
-            desk.move(tracked, IncidentPhase.SETTLING, due=now + SOON_S)
+        if self.execution.busy(tracked.job) or behind:
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + SOON_S)
             return
         missing = [action for action in tracked.escalation.evidence if action not in tracked.evidence_kept]
         wanted = self._evidence(tracked, missing[0]) if missing else self._repair(tracked)
         if wanted is None:
             return
-        plan = make(wanted, job, desk.policy)
+        plan = make(wanted, job, self.settings)
         if isinstance(plan, NoPlan):
             self.give_up(tracked, f"{wanted.action} is impossible: {plan.why}")
         elif plan.own:
             self.begin(tracked, plan)
-        elif now < desk.settled(tracked) and not tracked.precomputed:
-            desk.move(tracked, IncidentPhase.SETTLING, due=desk.settled(tracked))
+        elif now < self.review.settles_at(tracked) and not tracked.precomputed:
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
         else:
             self._ask(tracked, self._same(tracked, plan))
 
     def attempts(self, tracked: TrackedIncident) -> list[Attempt]:
         """What was tried on this fault."""
-        return self.desk.memory.attempts_on(tracked.incident, tracked.culprits, self.desk.policy.relapse_s)
+        return self.state.history.attempts_on(tracked.incident, tracked.culprits, self.settings.relapse_s)
 
     def level(self, tracked: TrackedIncident) -> str | None:
         """The weakest repair that is left; None: all were tried."""
-        return next_level(tracked.escalation.levels, self.attempts(tracked), self.desk.policy.attempts)
+        return next_level(tracked.escalation.levels, self.attempts(tracked), self.settings.attempts)
 
     def give_up(self, tracked: TrackedIncident, why: str) -> None:
         """Nothing more is done without a person."""
         log.warning("incident %s (%s): %s", tracked.incident.id, tracked.incident.cause, why)
-        if tracked.incident.id in self.desk.verifications:
-            self.desk.move(tracked, IncidentPhase.VERIFYING)  # the job healed itself as far as it can: judge that
+        if tracked.incident.id in self.state.verifications:
+            self.recorder.move(tracked, IncidentPhase.VERIFYING)  # the job healed itself as far as it can: judge that
         else:
-            self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR, state=IncidentState.FAILED)
+            self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR, state=IncidentState.FAILED)
         self.notify(tracked, why)
 
     def begin(self, tracked: TrackedIncident, plan: Plan) -> None:
         """Written down before it runs."""
-        desk = self.desk
         tracked.plan = plan
-        desk.keep(plan)
-        desk.record_plan(plan, "intended", predicted=self._predicted(tracked, plan))
-        desk.move(tracked, IncidentPhase.EXECUTING, state=IncidentState.HEALING)
-        desk.execution.begin(plan)
+        self.recorder.save_plan(plan)
+        self.recorder.record_plan(plan, "intended", predicted=self._predicted(tracked, plan))
+        self.recorder.move(tracked, IncidentPhase.EXECUTING, state=IncidentState.HEALING)
+        self.execution.begin(plan)
 
     def _predicted(self, tracked: TrackedIncident, plan: Plan) -> dict[str, float]:
         """Told before it runs, so that nobody can bend it afterwards."""
         if plan.action in tracked.escalation.evidence:
             return {}
-        job = self.desk.job(tracked.job)
+        job = self.state.job(tracked.job)
         bad = job.bad_step(tracked.incident) if plan.action == "roll_back" else -1
-        predicted = predict(plan, job, self.desk.policy, since=tracked.incident.since, bad_step=bad)
+        predicted = predict(plan, job, self.settings, since=tracked.incident.since, bad_step=bad)
         if plan.action == "rebalance" and "throughput_per_s" in predicted:
             predicted["throughput_per_s"] *= tracked.forecast.get("share", 1.0)
         return {**predicted, **{name: value for name, value in tracked.forecast.items() if name.startswith("waf")}}
@@ -99,7 +104,7 @@ class RepairPlanner:
     # --- what ----------------------------------------------------------------------------------------------------
 
     def _evidence(self, tracked: TrackedIncident, action: str) -> PlanRequest:
-        now = self.desk.clock.now()
+        now = self.clock.now()
         return PlanRequest(action=action, own=True, incident=tracked.incident, attempts=(), now=now, reason="keep what a restart destroys")
 
     def _repair(self, tracked: TrackedIncident) -> PlanRequest | None:
@@ -117,22 +122,21 @@ class RepairPlanner:
             own=self._own(tracked, level),
             incident=tracked.incident,
             attempts=self.attempts(tracked),
-            now=self.desk.clock.now(),
+            now=self.clock.now(),
         )
 
     def _own(self, tracked: TrackedIncident, level: str) -> bool:
         """The job allowed it itself: it stands still, and what is done is reversible and within its budget."""
-        if level not in REVERSIBLE or not tracked.escalation.stops_job or self.desk.job(tracked.job).heal == "none":
+        if level not in REVERSIBLE or not tracked.escalation.stops_job or self.state.job(tracked.job).heal == "none":
             return False
-        return level != "restart_worker" or (tracked.alone and self.desk.job(tracked.job).may_restart)
+        return level != "restart_worker" or (tracked.alone and self.state.job(tracked.job).may_restart)
 
     def _cheapest(self, tracked: TrackedIncident) -> PlanRequest | None:
         """Of doing nothing and of the repairs that are left. A restart that did not help is not tried again."""
-        desk = self.desk
-        job, now = desk.job(tracked.job), desk.clock.now()
-        levels, allowed = tracked.escalation.levels, desk.policy.attempts
+        job, now = self.state.job(tracked.job), self.clock.now()
+        levels, allowed = tracked.escalation.levels, self.settings.attempts
         left = {level for level in levels if next_level((level,), self.attempts(tracked), allowed) is not None}
-        choices = alternatives(tracked.incident, job, desk.policy, frozenset(levels) - left)
+        choices = alternatives(tracked.incident, job, self.settings, frozenset(levels) - left)
         if not choices or choices[0].action == NOTHING:
             vain = f"; tried in vain: {', '.join(sorted(set(levels) - left))}" if left < set(levels) else ""
             self._leave(tracked, (choices[0].why if choices else "its throughput is not known yet") + vain)
@@ -152,9 +156,9 @@ class RepairPlanner:
 
     def _live(self, tracked: TrackedIncident) -> PlanRequest | None:
         """An elastic job: the planner weighs what the job did by itself against what goes beyond it."""
-        desk, choice = self.desk, self.live.decide(tracked)
-        if choice is None and desk.clock.now() < desk.settled(tracked):
-            desk.move(tracked, IncidentPhase.SETTLING, due=desk.settled(tracked))
+        choice = self.live.decide(tracked)
+        if choice is None and self.clock.now() < self.review.settles_at(tracked):
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
             return None
         if choice is None or choice.action == "nothing":
             self.goes_on(tracked, choice)
@@ -164,25 +168,24 @@ class RepairPlanner:
 
     def goes_on(self, tracked: TrackedIncident, choice: LiveDecision | None) -> None:
         """Nothing is done beyond what the job did: written down with all that could have been."""
-        desk = self.desk
-        trial = desk.verifications.get(tracked.incident.id)
+        trial = self.state.verifications.get(tracked.incident.id)
         plan = trial.plan if trial is not None else None
         if choice is not None and plan is not None and not plan.alternatives:
             reason = f"{plan.reason}; {choice.how}"
-            desk.keep(msgspec.structs.replace(plan, alternatives=choice.alternatives, cost=choice.cost, benefit=choice.benefit, reason=reason))
+            self.recorder.save_plan(msgspec.structs.replace(plan, alternatives=choice.alternatives, cost=choice.cost, benefit=choice.benefit, reason=reason))
         if trial is not None:
-            desk.move(tracked, IncidentPhase.VERIFYING)
+            self.recorder.move(tracked, IncidentPhase.VERIFYING)
         elif tracked.escalation.cost_weighed:
             self._leave(tracked, choice.how if choice is not None else "its throughput is not known yet")
         elif tracked.state is IncidentState.CONTAINED:
-            desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)  # judged while it was being weighed
+            self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)  # judged while it was being weighed
         else:
-            desk.move(tracked, IncidentPhase.SETTLING, due=desk.clock.now() + desk.policy.weigh_again_s)
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.weigh_again_s)
 
     def _leave(self, tracked: TrackedIncident, why: str) -> None:
         """Doing nothing is cheapest at present; weighed again as long as the fault lasts."""
         log.info("incident %s: doing nothing is cheapest: %s", tracked.incident.id, why)
-        self.desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.clock.now() + self.desk.policy.weigh_again_s)
+        self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.weigh_again_s)
 
     # --- whether -------------------------------------------------------------------------------------------------
 
@@ -190,33 +193,30 @@ class RepairPlanner:
         """The plan that is held, if it is still the right one and has not expired."""
         held = tracked.plan
         if tracked.phase is IncidentPhase.HELD and held is not None:
-            if held.digest == plan.digest and held.expires > self.desk.clock.now():
+            if held.digest == plan.digest and held.expires > self.clock.now():
                 return held
             why = f"planned anew as {plan.id}: " + ("expired" if held.digest == plan.digest else "action or targets differ")
-            self.desk.record_plan(held, "stale", why)
+            self.recorder.record_plan(held, "stale", why)
         return plan
 
     def _ask(self, tracked: TrackedIncident, plan: Plan) -> None:
         """All guards are asked; the strictest word counts."""
-        desk = self.desk
-        situation = desk.situation(tracked, plan)
+        situation = self.review.situation(tracked, plan)
         fresh = tracked.plan is not plan
         tracked.plan, tracked.refused_by = plan, ""
         if fresh:
-            desk.keep(plan)
-        verdicts = [guard(plan, situation) for guard in desk.guards]
-        for verdict in verdicts:
-            self._write(plan, verdict)
+            self.recorder.save_plan(plan)
+        verdicts = self.review.review(plan, situation)
         refusals = [verdict for verdict in verdicts if isinstance(verdict, Refuse)]
         holds = [verdict for verdict in verdicts if isinstance(verdict, Hold)]
-        if desk.policy.mode is Mode.OBSERVE:
+        if self.settings.mode is Mode.OBSERVE:
             self._park(tracked, plan, "recommended")
         elif refusals:
             tracked.refused_by = refusals[0].guard
             self._park(tracked, plan, "refused", f"{refusals[0].guard}: {refusals[0].reason}")
         elif holds:
             seconds = min((hold.seconds for hold in holds if hold.seconds > 0), default=RECHECK_S)
-            desk.move(tracked, IncidentPhase.HELD, due=desk.clock.now() + min(seconds, RECHECK_S))
+            self.recorder.move(tracked, IncidentPhase.HELD, due=self.clock.now() + min(seconds, RECHECK_S))
             if all(hold.seconds == 0 for hold in holds) and tracked.asked != plan.id:
                 tracked.asked = plan.id
                 self.notify(tracked, f"plan {plan.id} ({plan.action}) waits for a person's word on {plan.digest}")
@@ -225,21 +225,11 @@ class RepairPlanner:
 
     def _park(self, tracked: TrackedIncident, plan: Plan, state: str, reason: str = "") -> None:
         self.notify(tracked, f"plan {plan.id} ({plan.action}) is {state}{': ' + reason if reason else ''}")
-        judged = tracked.incident.id in self.desk.verifications
-        self.desk.move(tracked, IncidentPhase.VERIFYING if judged else IncidentPhase.NEEDS_OPERATOR)
-
-    def _write(self, plan: Plan, verdict: Verdict) -> None:
-        """Each verdict once, however often it is asked for; time that runs out is no news."""
-        key, said = (plan.incident, verdict.guard), type(verdict).__name__.lower()
-        if self._verdicts.get(key) != (plan.id, said, verdict.reason):
-            self._verdicts[key] = (plan.id, said, verdict.reason)
-            self.desk.counts[verdict.guard, said] += 1
-            while len(self._verdicts) > VERDICTS_KEPT:
-                self._verdicts.pop(next(iter(self._verdicts)))
-            self.desk.ledger.save_verdict(plan, verdict, self.desk.clock.now())
+        judged = tracked.incident.id in self.state.verifications
+        self.recorder.move(tracked, IncidentPhase.VERIFYING if judged else IncidentPhase.NEEDS_OPERATOR)
 
     def remember(self, tracked: TrackedIncident, plan: Plan, *, failed: bool) -> None:
         """The attempt counts from now on."""
-        bad = self.desk.job(tracked.job).bad_step(tracked.incident) if plan.action == "roll_back" else -1
-        now = self.desk.clock.now()
-        self.desk.memory.attempt(attempt_of(plan, tracked.incident, now, level=tracked.level, failed=failed, step=bad))
+        bad = self.state.job(tracked.job).bad_step(tracked.incident) if plan.action == "roll_back" else -1
+        now = self.clock.now()
+        self.state.history.attempt(attempt_of(plan, tracked.incident, now, level=tracked.level, failed=failed, step=bad))

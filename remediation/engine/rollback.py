@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
 from eagle_eye.types import Breaker, Plan, Severity, Target, digest_of
+from remediation.policy.engine_settings import EngineSettings
 
 from .background_actions import BackgroundActions
 from .engine_state import EngineState
@@ -20,12 +23,15 @@ NO_UNDO = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Rollback:
     """Acts on nothing that a job did to itself."""
 
-    desk: EngineState
-    errands: BackgroundActions
+    state: EngineState
+    ledger: Ledger
+    clock: Clock
+    settings: EngineSettings
+    background: BackgroundActions
     notify: Callable[[TrackedIncident, str], object]
 
     def undo(self, tracked: TrackedIncident, trial: Verification) -> str:
@@ -45,27 +51,27 @@ class Rollback:
         if tracked.escalation.lasting:
             return f"{', '.join(nodes)} stays out: {tracked.incident.cause} was seen there"
         words = f"without {', '.join(nodes)} it is the same: it takes part again"
-        self.errands.add(self._undoing(plan, words))
+        self.background.add(self._undoing(plan, words))
         return words
 
     def _given_back(self, plan: Plan) -> str:
         """The layout of before: who was given gives back first."""
         words = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
         back = tuple(
-            Target(job=each.job, epoch=0, basis=self.desk.job(each.job).basis, seats=each.seats_before, seats_before=each.seats)
+            Target(job=each.job, epoch=0, basis=self.state.job(each.job).basis, seats=each.seats_before, seats_before=each.seats)
             for each in reversed(plan.targets)
         )
-        self.errands.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
+        self.background.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
         return words
 
     def breaker(self, tracked: TrackedIncident, trial: Verification, why: str) -> Breaker | None:
         """The breaker, if this failure opens it. Call before the failure's outcome is written."""
-        plan, policy, now = trial.plan, self.desk.policy, self.desk.clock.now()
-        allowed = policy.breaker_after.get(plan.action)
-        known = [each for each in self.desk.ledger.breakers() if (each.job, each.action) == (tracked.job, plan.action)]
+        plan, settings, now = trial.plan, self.settings, self.clock.now()
+        allowed = settings.breaker_after.get(plan.action)
+        known = [each for each in self.ledger.breakers() if (each.job, each.action) == (tracked.job, plan.action)]
         if plan.own or allowed is None or any(each.until is None for each in known):
             return None
-        since = max([now - policy.breaker_s, *(each.until for each in known if each.until is not None)])
+        since = max([now - settings.breaker_s, *(each.until for each in known if each.until is not None)])
         failures = self._failures(tracked.job, plan.action, since) + 1
         if failures < allowed:
             return None
@@ -74,7 +80,7 @@ class Rollback:
             id=digest_of("breaker", plan.id), job=tracked.job, action=plan.action, plan=plan.id, incident=tracked.incident.id,
             reason=f"{times}{why}", since=now,
         )  # fmt: skip
-        self.desk.ledger.save_brake(opened)
+        self.ledger.save_brake(opened)
         return opened
 
     def tell(self, tracked: TrackedIncident, trial: Verification, breaker: Breaker, words: str) -> None:
@@ -84,7 +90,7 @@ class Rollback:
 
     def undone(self, plan: Plan, detail: str, done: bool) -> None:
         """The end of an errand."""
-        tracked, nodes = self.desk.incidents.get(plan.incident), ", ".join(plan.targets[0].exclude)
+        tracked, nodes = self.state.incidents.get(plan.incident), ", ".join(plan.targets[0].exclude)
         if tracked is None or plan.action != "undo":
             return
         if not nodes:
@@ -96,15 +102,15 @@ class Rollback:
 
     def _failures(self, job: str, action: str, since: float) -> int:
         """Judged failures; a plan that was refused and never carried out has no figures."""
-        plans = self.desk.memory.plans
-        failed = [outcome for outcome in self.desk.memory.outcomes() if outcome.state == "failed" and outcome.action == action]
+        plans = self.state.history.plans
+        failed = [outcome for outcome in self.state.history.outcomes() if outcome.state == "failed" and outcome.action == action]
         mine = (outcome for outcome in failed if outcome.actual and outcome.time > since and outcome.plan in plans)
         return sum(plans[outcome.plan].targets[0].job == job and not plans[outcome.plan].own for outcome in mine)
 
     def _undoing(self, plan: Plan, why: str) -> Plan:
-        now, target = self.desk.clock.now(), plan.targets[0]
+        now, target = self.clock.now(), plan.targets[0]
         return Plan(
             id=digest_of("undo", plan.id), incident=plan.incident, action="undo", undoes=plan.id, made=now,
-            targets=(Target(job=target.job, epoch=0, basis=self.desk.job(target.job).basis, exclude=target.exclude),),
-            expires=now + self.desk.policy.expires_s, severity=Severity.INFO, reason=f"{plan.action} did not help: {why}",
+            targets=(Target(job=target.job, epoch=0, basis=self.state.job(target.job).basis, exclude=target.exclude),),
+            expires=now + self.settings.expires_s, severity=Severity.INFO, reason=f"{plan.action} did not help: {why}",
         )  # fmt: skip

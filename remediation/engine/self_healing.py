@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
 from eagle_eye.types import Incident, IncidentState, Plan, Progress, Target, digest_of
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, escalation_of, level_of
 
+from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
+from .guard_review import GuardReview
 from .incident_phase import IncidentPhase
 from .job_state import JobState, StartedEpoch
 from .repair_planner import RepairPlanner
@@ -65,55 +69,59 @@ def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: f
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SelfHealing:
     """Writes down what jobs do to themselves, and steps in where one does not."""
 
-    desk: EngineState
+    state: EngineState
+    recorder: DecisionRecorder
+    review: GuardReview
+    ledger: Ledger
+    clock: Clock
+    settings: EngineSettings
     planner: RepairPlanner
     verifier: Verifier
     notify: Callable[[TrackedIncident, str], object]
-    standing: Callable[[str, TrackedIncident], bool] = lambda _plan, _case: False
-    """Whether that is a standing plan for this case which still holds."""
+    precomputed: Callable[[str, TrackedIncident], bool] = lambda _plan, _tracked: False
+    """(plan, incident): whether that is a precomputed plan for this incident which still holds."""
 
     def epoch_started(self, tracked: TrackedIncident, job: JobState) -> None:
         """A new epoch, whatever started it, may have ended the fault."""
         started = answer_to(tracked, job)
-        if started is not None and tracked.incident.id not in self.desk.verifications:
+        if started is not None and tracked.incident.id not in self.state.verifications:
             self.contained(tracked, started)
 
     def contained(self, tracked: TrackedIncident, begun: StartedEpoch) -> None:
         """The coordinator has healed it by itself; only what outlasts that is still to be done."""
-        desk = self.desk
-        job, now = desk.job(tracked.job), desk.clock.now()
+        job, now = self.state.job(tracked.job), self.clock.now()
         earlier = [attempt for attempt in self.planner.attempts(tracked) if attempt.incident != tracked.incident.id]
         if tracked.plan is not None and tracked.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
-            desk.record_plan(tracked.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
-        plan = plan_of(tracked, begun, job, now, desk.policy)
+            self.recorder.record_plan(tracked.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
+        plan = plan_of(tracked, begun, job, now, self.settings)
         told = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
         done = msgspec.structs.replace(told, state="done")
-        desk.memory.plan(plan)
-        desk.ledger.record_intent(plan, told)
-        desk.ledger.record_result(plan, done)
-        desk.record_plan(plan, "intended")
+        self.state.history.plan(plan)
+        self.ledger.record_intent(plan, told)
+        self.ledger.record_result(plan, done)
+        self.recorder.record_plan(plan, "intended")
         tracked.plan, tracked.level = None, plan.action
         self.verifier.begin(tracked, plan, (told, done), began=begun.time)
         if begun.in_place and self.planner.live.applies_to(tracked, earlier):
-            tracked.precomputed = self.standing(begun.plan, tracked)
-            desk.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else desk.settled(tracked))
+            tracked.precomputed = self.precomputed(begun.plan, tracked)
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else self.review.settles_at(tracked))
             return
         levels, level = tracked.escalation.levels, level_of(plan.action)
         outlasts = level not in levels or any(level_of(attempt.action) == level for attempt in earlier)
         if levels and outlasts and self.planner.level(tracked) is not None:
-            desk.move(tracked, IncidentPhase.SETTLING, due=self.desk.settled(tracked))
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 
     def overdue(self, tracked: TrackedIncident) -> None:
         """The coordinator did not do what it does by itself: a repair is sent, unless the job has no need of it."""
         isolates = tracked.escalation.levels[:1] == ("evict_node",)
         if not tracked.incident.active:
-            self.desk.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
-        elif not isolates and self.desk.job(tracked.job).moved_after(tracked.opened + MOVES_S):
-            self.desk.move(tracked, IncidentPhase.NEEDS_OPERATOR)
+            self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
+        elif not isolates and self.state.job(tracked.job).moved_after(tracked.opened + MOVES_S):
+            self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
             self.notify(tracked, "the job runs on: nothing is done about it")
         else:
             self.planner.propose(tracked)

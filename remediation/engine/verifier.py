@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from eagle_eye.clock import Clock
 from eagle_eye.types import IncidentState, Outcome, Plan, Progress
 from remediation.policy.attempt_history import attempt_of
 from remediation.policy.downtime_model import RESTARTS, regroups
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import same_fault
 from remediation.policy.prediction import predict
 
+from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .incident_phase import IncidentPhase, Verified
 from .job_state import JobState
@@ -19,21 +22,24 @@ from .tracked_incident import TrackedIncident
 from .verification import Verification, VerificationResult
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Verifier:
     """The incident loop goes on with each result (`judge`)."""
 
-    desk: EngineState
+    state: EngineState
+    recorder: DecisionRecorder
+    clock: Clock
+    settings: EngineSettings
     rollback: Rollback
     _short: dict[str, tuple[Outcome, float]] = field(default_factory=dict)
     """Job → the outcome (and the time of its incident) whose sub-healthy time goes on."""
 
     def begin(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], *, began: float) -> None:
         """The action is done; now steps and throughput must come back. The verification of a weaker action ends undecided."""
-        job = self.desk.job(tracked.job)
-        older = self.desk.verifications.pop(tracked.incident.id, None)
+        job = self.state.job(tracked.job)
+        older = self.state.verifications.pop(tracked.incident.id, None)
         if older is not None:
-            self.desk.note(older.outcome(job, "done", began, f"followed by {plan.action} before it was judged"))
+            self.recorder.record_outcome(older.outcome(job, "done", began, f"followed by {plan.action} before it was judged"))
         bad = job.bad_step(tracked.incident) if plan.action == "roll_back" else -1
         verification = Verification(
             plan=plan,
@@ -47,28 +53,28 @@ class Verifier:
             predicted=self._predicted(plan, tracked, bad),
             progress=progress,
         )
-        self.desk.verifications[tracked.incident.id] = verification
-        self.desk.memory.attempt(attempt_of(plan, tracked.incident, began, level=tracked.level, step=bad))
-        self.desk.move(tracked, IncidentPhase.VERIFYING, state=IncidentState.CONTAINED)
+        self.state.verifications[tracked.incident.id] = verification
+        self.state.history.attempt(attempt_of(plan, tracked.incident, began, level=tracked.level, step=bad))
+        self.recorder.move(tracked, IncidentPhase.VERIFYING, state=IncidentState.CONTAINED)
 
     def judge(self) -> Iterator[tuple[TrackedIncident, Verified]]:
         """Results that are known now. Another fault of the same job stops the clock: its downtime is not due to this action."""
-        for verification in list(self.desk.verifications.values()):
-            tracked = self.desk.incidents[verification.incident]
-            job = self.desk.job(tracked.job)
+        for verification in list(self.state.verifications.values()):
+            tracked = self.state.incidents[verification.incident]
+            job = self.state.job(tracked.job)
             if self._disturbed(tracked):
                 verification.patience = max(verification.patience, job.stream_time)
-            result, why = verification.judge(job, self.desk.policy)
+            result, why = verification.judge(job, self.settings)
             if result is not None:
                 yield tracked, self._end(tracked, verification, result, why)
 
     def came_back(self, tracked: TrackedIncident) -> None:
         """The same fault is reported as a new incident while an action against it is under verification: the action did not help."""
-        for verification in list(self.desk.verifications.values()):
-            other = self.desk.incidents[verification.incident]
+        for verification in list(self.state.verifications.values()):
+            other = self.state.incidents[verification.incident]
             same = same_fault(other.incident.cause, other.culprits, tracked.incident.cause, tracked.culprits)
             if other is not tracked and other.job == tracked.job and same and tracked.incident.since > verification.began:
-                self.desk.move(other, IncidentPhase.ENDED, state=IncidentState.FAILED)
+                self.recorder.move(other, IncidentPhase.ENDED, state=IncidentState.FAILED)
                 self._end(other, verification, "failed", f"it came back as incident {tracked.incident.id}")
 
     def follow_short(self, job: JobState) -> None:
@@ -77,13 +83,13 @@ class Verifier:
         if short is None or not (job.at_full_size or job.over):
             return
         outcome, opened = self._short.pop(job.name)
-        lost = job.lost_gpu_seconds(opened, self.desk.clock.now())
-        self.desk.note(msgspec.structs.replace(outcome, sub_healthy_s=lost))
+        lost = job.lost_gpu_seconds(opened, self.clock.now())
+        self.recorder.record_outcome(msgspec.structs.replace(outcome, sub_healthy_s=lost))
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _disturbed(self, tracked: TrackedIncident) -> bool:
-        later = [other for other in self.desk.incidents_of(tracked.job) if other is not tracked and other.opened > tracked.opened]
+        later = [other for other in self.state.incidents_of(tracked.job) if other is not tracked and other.opened > tracked.opened]
         return any(
             other.phase in (IncidentPhase.SELF_HEALING, IncidentPhase.EXECUTING, IncidentPhase.RETRYING)
             or (other.phase is IncidentPhase.SETTLING and other.escalation.ended_by_epoch)
@@ -92,21 +98,21 @@ class Verifier:
 
     def _predicted(self, plan: Plan, tracked: TrackedIncident, bad: int) -> dict[str, float]:
         """As it was written down before the action; what a job did to itself is predicted when it is heard of."""
-        before = next((outcome for outcome in self.desk.memory.outcomes() if outcome.plan == plan.id and outcome.predicted), None)
+        before = next((outcome for outcome in self.state.history.outcomes() if outcome.plan == plan.id and outcome.predicted), None)
         if before is not None:
             return dict(before.predicted)
-        return predict(plan, self.desk.job(tracked.job), self.desk.policy, since=tracked.incident.since, bad_step=bad)
+        return predict(plan, self.state.job(tracked.job), self.settings, since=tracked.incident.since, bad_step=bad)
 
     def _end(self, tracked: TrackedIncident, verification: Verification, result: VerificationResult, why: str) -> Verified:
-        job, now = self.desk.job(tracked.job), self.desk.clock.now()
-        self.desk.verifications.pop(verification.incident, None)
+        job, now = self.state.job(tracked.job), self.clock.now()
+        self.state.verifications.pop(verification.incident, None)
         healed, failed = result == "healed", result == "failed"
         breaker = self.rollback.breaker(tracked, verification, why) if failed else None
         undone = self.rollback.undo(tracked, verification) if failed else ""
         detail = "; ".join(part for part in (why, undone) if part)
-        outcome = verification.outcome(job, "done" if healed else "failed", now, detail, last=self.desk.policy.verify_steps + 1)
-        self.desk.memory.judged(verification.plan.id, now, failed=failed)
-        self.desk.note(outcome)
+        outcome = verification.outcome(job, "done" if healed else "failed", now, detail, last=self.settings.verify_steps + 1)
+        self.state.history.judged(verification.plan.id, now, failed=failed)
+        self.recorder.record_outcome(outcome)
         if not healed:
             job.discard_epoch(job.epoch, verification.began)
         restarted = verification.plan.action in RESTARTS and not regroups(verification.plan.action, verification.plan.target_of(job.name).workers, job)

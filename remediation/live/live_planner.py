@@ -7,14 +7,17 @@ from statistics import median
 
 import msgspec
 
+from eagle_eye.clock import Clock
 from eagle_eye.types import Incident, Mode, Plan, Severity, Target, digest_of
 from remediation.engine.background_actions import BackgroundActions
+from remediation.engine.decision_recorder import DecisionRecorder
 from remediation.engine.engine_state import EngineState
-from remediation.engine.execution import ActionReport
+from remediation.engine.execution import ActionReport, Execution
 from remediation.engine.job_state import JobState
 from remediation.engine.plan_builder import PlanRequest, workers_of
 from remediation.engine.tracked_incident import TrackedIncident
 from remediation.policy.downtime_model import restart_downtime
+from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import DEATH, LOST, Attempt
 
 from .event_responses import best_worker_counts
@@ -38,12 +41,16 @@ class PendingMeasurement:
     until: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LivePlanner:
     """Called by the engine, which holds its lock."""
 
-    desk: EngineState
-    errands: BackgroundActions
+    state: EngineState
+    recorder: DecisionRecorder
+    execution: Execution
+    clock: Clock
+    settings: EngineSettings
+    background: BackgroundActions
     _repaired: dict[str, int] = field(default_factory=dict)
     """Node → workers that can run there again and that no job has."""
     _restoring: str = ""
@@ -57,22 +64,22 @@ class LivePlanner:
 
     def cluster(self, of: str = "") -> LiveCluster:
         """The elastic jobs that may be planned for: this one, and those without an open incident."""
-        jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.current is not None and not job.over]
-        calm = [job for job in jobs if job.name == of or not self.desk.incidents_of(job.name)]
-        return LiveCluster(jobs=tuple(self._live(job) for job in calm), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
+        jobs = [job for job in self.state.jobs.values() if job.demand is not None and job.current is not None and not job.over]
+        calm = [job for job in jobs if job.name == of or not self.state.incidents_of(job.name)]
+        return LiveCluster(jobs=tuple(self._live(job) for job in calm), spare=dict(self._repaired), worker_mtbf_s=self.settings.worker_mtbf_s)
 
     def _live(self, job: JobState) -> LiveJob:
-        desk, name = self.desk, "/".join(job.name.split("/")[:2])
+        name = "/".join(job.name.split("/")[:2])
         assert job.demand is not None
-        known = desk.reached.get(name, {})
+        known = self.state.earlier_throughputs.get(name, {})
         measured = {**known, **{count: median(rate for _, rate in rates) for count, rates in job.rates.items() if rates}}
         return LiveJob(
             name=job.name,
             epoch=job.epoch,
             demand=job.demand,
             measured=measured,
-            regroup_s=_median_or(job.regroup_times, desk.costs.get((name, "regroup_s"), desk.policy.regroup_s)),
-            start_s=_median_or(job.join_times, desk.costs.get((name, "start_s"), desk.policy.start_s)),
+            regroup_s=_median_or(job.regroup_times, self.state.earlier_costs.get((name, "regroup_s"), self.settings.regroup_s)),
+            start_s=_median_or(job.join_times, self.state.earlier_costs.get((name, "start_s"), self.settings.start_s)),
         )
 
     # --- decisions ----------------------------------------------------------------------------------------------
@@ -80,11 +87,11 @@ class LivePlanner:
     def applies_to(self, case: TrackedIncident, attempts: Sequence[Attempt]) -> bool:
         """Whether the case is a loss or a straggler of an elastic job, and no attempt has failed yet."""
         known = case.escalation in (DEATH, LOST) or case.escalation.cost_weighed
-        return known and self.desk.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
+        return known and self.state.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
 
     def decide(self, case: TrackedIncident) -> LiveDecision | None:
         """The cheapest alternative; None: nothing to decide (the job has all its workers, or its throughput is not known well enough)."""
-        job, cluster = self.desk.job(case.job), self.cluster(case.job)
+        job, cluster = self.state.job(case.job), self.cluster(case.job)
         live = cluster.job(case.job)
         if live is None:
             return None
@@ -92,8 +99,8 @@ class LivePlanner:
         if not speeds and (case.escalation.cost_weighed or live.workers >= live.demand.most):
             return None
         inputs = DecisionInputs(
-            repair_s=self.desk.policy.horizon_s if speeds else self.desk.policy.repair_s,
-            restart_s=restart_downtime(job, self.desk.policy),
+            repair_s=self.settings.horizon_s if speeds else self.settings.repair_s,
+            restart_s=restart_downtime(job, self.settings),
             checkpoint_age_s=_since_checkpoint(job),
             speeds=speeds,
         )
@@ -103,7 +110,7 @@ class LivePlanner:
 
     def request(self, case: TrackedIncident, choice: LiveDecision, attempts: Sequence[Attempt]) -> PlanRequest:
         """The decision as a request for a plan."""
-        job = self.desk.job(case.job)
+        job = self.state.job(case.job)
         targets: tuple[Target, ...] = ()
         if choice.moves is not None:
             targets = self.targets(choice.moves)
@@ -111,13 +118,13 @@ class LivePlanner:
             speeds = self._speeds(case, job)
             targets = (Target(job=job.name, epoch=job.epoch, basis=job.basis, workers=tuple(speeds), speeds=speeds),)
         return PlanRequest(
-            action=choice.action, own=False, incident=case.incident, attempts=attempts, now=self.desk.clock.now(), cost=choice.cost,
+            action=choice.action, own=False, incident=case.incident, attempts=attempts, now=self.clock.now(), cost=choice.cost,
             benefit=choice.benefit, alternatives=choice.alternatives, reason=f"{case.incident.cause}: {choice.how}", targets=targets,
         )  # fmt: skip
 
     def targets(self, moved: WorkerMoves) -> tuple[Target, ...]:
         """Givers before takers."""
-        jobs = [self.desk.job(name) for name in moved.placement]
+        jobs = [self.state.job(name) for name in moved.placement]
         return tuple(
             Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.placement[job.name], seats_before=moved.before[job.name]) for job in jobs
         )
@@ -126,7 +133,7 @@ class LivePlanner:
         """Culprit → speed. All workers wait for the slowest, so the job's loss of pace is the culprits' loss."""
         workers = workers_of(case.incident, job)
         count = len(job.layout.placements) if job.layout is not None else 0
-        now, healthy = job.throughput(self.desk.policy.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
+        now, healthy = job.throughput(self.settings.verify_steps + 1, epoch=job.epoch, after=case.incident.since), job.expected(count)
         if not workers or not math.isfinite(now) or not math.isfinite(healthy) or healthy <= 0 or now >= healthy:
             return {}
         return dict.fromkeys(workers, max(LEAST_SPEED, now / healthy))
@@ -155,25 +162,25 @@ class LivePlanner:
         plan = self._uneven.get(case.job)
         if plan is None or plan.incident != case.incident.id:
             return
-        job = self.desk.job(case.job)
+        job = self.state.job(case.job)
         target = Target(job=job.name, epoch=0, basis=job.basis)
         self._schedule("rebalance", (target,), plan, "the straggler recovered: even shares again")
         del self._uneven[case.job]
 
     def _restore(self) -> None:
         """Carry out the best allocation, once no job that it changes has an open incident."""
-        cluster, now = self._running_cluster(), self.desk.clock.now()
-        surplus = self.desk.policy.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
+        cluster, now = self._running_cluster(), self.clock.now()
+        surplus = self.settings.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
         if not (self._repaired or surplus) or self._restoring or now < self._not_before:
             return
         moved = plan_moves(cluster, best_worker_counts(cluster))
         if not moved.placement:
             self._repaired.clear()
-        elif not any(self.desk.incidents_of(job) or self.desk.execution.busy(job) for job in moved.placement):
+        elif not any(self.state.incidents_of(job) or self.execution.busy(job) for job in moved.placement):
             self._hand_out(cluster, moved)
 
     def _hand_out(self, cluster: LiveCluster, moved: WorkerMoves) -> None:
-        earlier = next((plan for plan in reversed(self.desk.memory.plans.values()) if plan.action == "resize" and plan.incident and not plan.undoes), None)
+        earlier = next((plan for plan in reversed(self.state.history.plans.values()) if plan.action == "resize" and plan.incident and not plan.undoes), None)
         after = {job.name: job.workers + moved.workers.get(job.name, 0) for job in cluster.jobs}
         full = all(count == job.demand.most for job, count in zip(cluster.jobs, after.values(), strict=True))
         why = "workers returned: " + ("every job has its initial workers again" if full else "allocated again")
@@ -181,32 +188,32 @@ class LivePlanner:
         self._restoring = self._schedule("resize", self.targets(moved), earlier, why, forecast)
 
     def _schedule(self, action: str, targets: tuple[Target, ...], earlier: Plan | None, why: str, forecast: dict[str, float] | None = None) -> str:
-        now = self.desk.clock.now()
+        now = self.clock.now()
         undoes = earlier.id if earlier is not None else ""
         plan = Plan(
             id=digest_of(action, undoes, targets, now), incident=earlier.incident if earlier is not None else "", action=action, targets=targets,
-            made=now, expires=now + self.desk.policy.expires_s, severity=Severity.INFO, undoes=undoes, reason=why,
+            made=now, expires=now + self.settings.expires_s, severity=Severity.INFO, undoes=undoes, reason=why,
         )  # fmt: skip
-        self.errands.add(plan, forecast)
+        self.background.add(plan, forecast)
         return plan.id
 
     # --- results -------------------------------------------------------------------------------------------------
 
     def action_ended(self, report: ActionReport) -> None:
         """An action has ended: its duration goes into the model, its effect is measured later."""
-        plan, now = report.plan, self.desk.clock.now()
+        plan, now = report.plan, self.clock.now()
         if plan.id == self._restoring:
             self._restoring = ""
             if report.ending == "done":
                 self._repaired.clear()
-            self._not_before = now + self.desk.policy.weigh_again_s
+            self._not_before = now + self.settings.weigh_again_s
         if report.ending != "done":
             return
         if plan.action == "rebalance" and plan.targets[0].speeds:
             self._uneven[plan.targets[0].job] = plan
         if plan.action == "resize":
             self._learn(report)
-            case = self.desk.incidents.get(plan.incident)
+            case = self.state.incidents.get(plan.incident)
             incident = case.incident if case is not None and not plan.undoes else None
             self._unmeasured.append(PendingMeasurement(plan, incident, now + MEASURE_TIMEOUT_S))
 
@@ -216,7 +223,7 @@ class LivePlanner:
             step = f"resize {target.job}"
             ended = next((each.time for each in report.progress if each.step == step and each.state == "done"), None)
             more = sum(target.seats.values()) > sum(target.seats_before.values())
-            job = self.desk.job(target.job)
+            job = self.state.job(target.job)
             if more and ended is not None and ended > begun[step]:
                 job.join_times.append(ended - begun[step])
             if job.demand is not None:  # the coordinator reports the same a moment later
@@ -224,22 +231,22 @@ class LivePlanner:
                 job.demand = msgspec.structs.replace(job.demand, seats=seats)
 
     def _measure(self) -> None:
-        now, steps = self.desk.clock.now(), self.desk.policy.verify_steps
+        now, steps = self.clock.now(), self.settings.verify_steps
         for pending in list(self._unmeasured):
             cluster = self._running_cluster()
-            after = waf_since(cluster, self.desk.jobs, {target.job: target.epoch for target in pending.plan.targets}, steps)
+            after = waf_since(cluster, self.state.jobs, {target.job: target.epoch for target in pending.plan.targets}, steps)
             if math.isnan(after) and now < pending.until:
                 continue
             self._unmeasured.remove(pending)
             found = {"waf": after}
             if pending.incident is not None:
-                found["waf_before"] = waf_before(cluster, self.desk.jobs, pending.incident.since, steps)
-                found["waf_left"] = waf_left(cluster, self.desk.jobs, pending.plan, pending.incident)
-            self.desk.actual(pending.plan.id, {name: value for name, value in found.items() if math.isfinite(value)})
+                found["waf_before"] = waf_before(cluster, self.state.jobs, pending.incident.since, steps)
+                found["waf_left"] = waf_left(cluster, self.state.jobs, pending.plan, pending.incident)
+            self.recorder.record_measured(pending.plan.id, {name: value for name, value in found.items() if math.isfinite(value)})
 
     def _running_cluster(self) -> LiveCluster:
-        jobs = [job for job in self.desk.jobs.values() if job.demand is not None and job.layout is not None and not job.over]
-        return LiveCluster(jobs=tuple(self._live(job) for job in jobs), spare=dict(self._repaired), worker_mtbf_s=self.desk.policy.worker_mtbf_s)
+        jobs = [job for job in self.state.jobs.values() if job.demand is not None and job.layout is not None and not job.over]
+        return LiveCluster(jobs=tuple(self._live(job) for job in jobs), spare=dict(self._repaired), worker_mtbf_s=self.settings.worker_mtbf_s)
 
 
 def _median_or(seen: Sequence[float], otherwise: float) -> float:

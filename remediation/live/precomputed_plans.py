@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from eagle_eye.clock import Clock
 from eagle_eye.types import (
     Allow,
     Culprit,
@@ -26,8 +27,10 @@ from eagle_eye.types import (
 )
 from remediation.engine.debounce import Debounce
 from remediation.engine.engine_state import EngineState
+from remediation.engine.guard_review import GuardReview
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
+from remediation.policy.engine_settings import EngineSettings
 
 from .event_responses import EventResponse, event_responses
 from .live_cluster import LiveCluster
@@ -38,11 +41,14 @@ CHANGED = 0.1
 CAUSES: Mapping[str, str] = {"worker lost": "worker killed", "node lost": "node lost", "worker returned": "worker returned"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PrecomputedPlans:
     """`lock` is the engine's: held for the quick parts, not while the responses are computed."""
 
-    desk: EngineState
+    state: EngineState
+    review: GuardReview
+    clock: Clock
+    settings: EngineSettings
     live: LivePlanner
     lock: threading.RLock
     plans: tuple[PrecomputedPlan, ...] = ()
@@ -52,14 +58,14 @@ class PrecomputedPlans:
     def renew(self) -> tuple[PrecomputedPlan, ...] | None:
         """New plans, if anything has changed or the old ones expire soon; None: the old ones remain valid. Takes seconds for many jobs."""
         with self.lock:
-            cluster, now = self.live.cluster(), self.desk.clock.now()
-            if any(job.demand is not None and self.desk.incidents_of(job.name) for job in self.desk.jobs.values()):
+            cluster, now = self.live.cluster(), self.clock.now()
+            if any(job.demand is not None and self.state.incidents_of(job.name) for job in self.state.jobs.values()):
                 return None  # the old one may be spent just now
             if self._made_for is not None and now < self._again and alike(cluster, self._made_for):
                 return None
         responses = event_responses(cluster)
         with self.lock:
-            self._made_for, self._again = cluster, now + self.desk.policy.expires_s / 2
+            self._made_for, self._again = cluster, now + self.settings.expires_s / 2
             self.plans = tuple(self._precomputed(cluster, response) for response in responses)
             return self.plans
 
@@ -72,18 +78,18 @@ class PrecomputedPlans:
         known = next((each for each in self.plans if each.id == plan), None)
         if known is None or not known.allowed:
             return False
-        epochs = {name: job.epoch for name, job in self.desk.jobs.items()} | {case.job: case.epoch}
-        return known.fits(epochs, self.desk.policy.mode, self.desk.clock.now())
+        epochs = {name: job.epoch for name, job in self.state.jobs.items()} | {case.job: case.epoch}
+        return known.fits(epochs, self.settings.mode, self.clock.now())
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 
     def _precomputed(self, cluster: LiveCluster, response: EventResponse) -> PrecomputedPlan:
-        now, policy = self.desk.clock.now(), self.desk.policy
+        now, settings = self.clock.now(), self.settings
         allowed, why = self._guard_verdict(response)
         epochs = {job.name: job.epoch for job in cluster.jobs}
         return PrecomputedPlan(
             id=digest_of("standing", response.event, response.of, response.node, epochs, response.workers, now), event=response.event, of=response.of,
-            node=response.node, mode=policy.mode, epochs=epochs, made=now, expires=now + policy.expires_s, workers=response.workers,
+            node=response.node, mode=settings.mode, epochs=epochs, made=now, expires=now + settings.expires_s, workers=response.workers,
             seats=response.moves.placement, waf_before=response.waf_before, waf=response.waf, allowed=allowed, why=why,
         )  # fmt: skip
 
@@ -93,10 +99,10 @@ class PrecomputedPlans:
             return True, "no worker changes jobs"
         case = self._hypothetical_case(response)
         plan = self._plan(case, response)
-        situation = self.desk.situation(case, plan)
-        verdicts = [guard(plan, situation) for guard in self.desk.guards]
+        situation = self.review.situation(case, plan)
+        verdicts = [guard(plan, situation) for guard in self.review.guards]
         against = [verdict for verdict in verdicts if not isinstance(verdict, Allow)]
-        if self.desk.policy.mode is Mode.OBSERVE:
+        if self.settings.mode is Mode.OBSERVE:
             return False, "the mode is observe: it is only recorded"
         if against:
             held = "would be held by" if all(isinstance(verdict, Hold) for verdict in against) else "is refused by"
@@ -105,21 +111,21 @@ class PrecomputedPlans:
 
     def _hypothetical_case(self, response: EventResponse) -> TrackedIncident:
         """The case that the event would open."""
-        now = self.desk.clock.now()
+        now = self.clock.now()
         job = response.of or next(iter(response.moves.placement))
         culprit = Culprit(entity=Entity(kind=Kind.NODE, name=response.node), confidence=1.0)
         incident = Incident(
             id=f"imagined {response.event} {response.of} {response.node}", revision=1, job=job, cause=CAUSES[response.event], culprits=(culprit,),
             severity=Severity.SEV1, findings=(), evidence=(), since=now, time=now,
         )  # fmt: skip
-        settled = Debounce.of(incident, now - self.desk.policy.settle_max_s)
-        return TrackedIncident(incident=incident, state=IncidentState.OPEN, phase=IncidentPhase.SETTLING, opened=now, settling=settled, epoch=self.desk.job(job).epoch)
+        settled = Debounce.of(incident, now - self.settings.settle_max_s)
+        return TrackedIncident(incident=incident, state=IncidentState.OPEN, phase=IncidentPhase.SETTLING, opened=now, settling=settled, epoch=self.state.job(job).epoch)
 
     def _plan(self, case: TrackedIncident, response: EventResponse) -> Plan:
-        now = self.desk.clock.now()
+        now = self.clock.now()
         return Plan(
             id=digest_of(case.incident.id, now), incident=case.incident.id, action="resize", targets=self.live.targets(response.moves), made=now,
-            expires=now + self.desk.policy.expires_s, severity=Severity.SEV1, reason=response.event,
+            expires=now + self.settings.expires_s, severity=Severity.SEV1, reason=response.event,
         )  # fmt: skip
 
 

@@ -4,19 +4,25 @@ from dataclasses import dataclass
 
 import msgspec
 
+from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError
+from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 from eagle_eye.types import Approval, Hold, Note, Plan
 from remediation.engine.engine_state import EngineState
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
+from remediation.policy.engine_settings import EngineSettings
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Approvals:
     """Plans that are held, and decisions on them. Whoever calls holds the engine's lock."""
 
-    desk: EngineState
+    state: EngineState
+    ledger: Ledger
+    clock: Clock
+    settings: EngineSettings
 
     def pending_plans(self, question: PendingPlansQuery) -> Body:
         """`plans`: all that a person should see before deciding, one dict each. Raises ControlError for a name that is not held."""
@@ -27,22 +33,21 @@ class Approvals:
 
     def decide(self, decision: Decision, approved: bool) -> Body:
         """A person's word on a plan. Raises ControlError if it does not wait, has expired, or is not the one that was seen."""
-        desk = self.desk
         tracked, plan = self._named(decision.plan, decision.tenant)
-        now = desk.clock.now()
+        now = self.clock.now()
         if not decision.digest:
             raise ControlError(f"a decision names the digest of the plan that was seen: look at {plan.id} first, then decide on {plan.digest}")
         if decision.digest != plan.digest:
             raise ControlError(f"the plan has changed: {plan.digest} waits now, not {decision.digest}. Look at it and decide again.")
         if plan.expires <= now:
             raise ControlError(f"plan {plan.id} has expired and is being made anew: look at it again in a moment")
-        valid = decision.valid_s or desk.policy.expires_s
+        valid = decision.valid_s or self.settings.expires_s
         word = Approval(
             digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid, incident=plan.incident
         )  # fmt: skip
-        desk.ledger.save_approval(word)
+        self.ledger.save_approval(word)
         if decision.note:
-            desk.ledger.save_note(Note(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
+            self.ledger.save_note(Note(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
         tracked.due = now
         return {
             "plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved, "person": decision.person,
@@ -54,7 +59,7 @@ class Approvals:
     def _held(self, tenant: str) -> list[tuple[TrackedIncident, Plan]]:
         return [
             (tracked, tracked.plan)
-            for tracked in self.desk.incidents.values()
+            for tracked in self.state.incidents.values()
             if tracked.phase is IncidentPhase.HELD and tracked.plan is not None and tenant in ("", tracked.job.partition("/")[0])
         ]
 
@@ -70,7 +75,7 @@ class Approvals:
 
     def _shown(self, tracked: TrackedIncident, plan: Plan) -> Body:
         """`holds`: what else than a person's word the guards want."""
-        verdicts = (kept.verdict for kept in self.desk.ledger.verdicts(plan=plan.id))
+        verdicts = (kept.verdict for kept in self.ledger.verdicts(plan=plan.id))
         newest = {verdict.guard: verdict for verdict in verdicts}
         return {
             "plan": msgspec.to_builtins(plan), "digest": plan.digest, "job": tracked.job, "incident": tracked.incident.id,

@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
+from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError
+from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_messages import (
     Body,
     BreakerCommand,
@@ -18,7 +20,9 @@ from eagle_eye.rpc.control_messages import (
 )
 from eagle_eye.topology import node_of
 from eagle_eye.types import Breaker, Note, Silence, Window, digest_of, matches_job
+from remediation.engine.decision_recorder import DecisionRecorder
 from remediation.engine.engine_state import EngineState
+from remediation.engine.guard_review import GuardReview
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
 from remediation.policy.escalation import ESCALATIONS
@@ -30,11 +34,15 @@ Brake = TypeVar("Brake", Silence, Window, Breaker)
 Timed = TypeVar("Timed", Silence, Window)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OperatorCommands:
     """Checks an order, writes it into the ledger and answers; guards read it there. Raises ControlError."""
 
-    desk: EngineState
+    state: EngineState
+    recorder: DecisionRecorder
+    review: GuardReview
+    ledger: Ledger
+    clock: Clock
 
     def order(self, order: OperatorCommand) -> Body:
         """The answer holds `message`, for the person, and `id`."""
@@ -50,12 +58,12 @@ class OperatorCommands:
 
     def in_force(self) -> Body:
         """What is in force now, and planned work that has yet to begin."""
-        breakers = self.desk.ledger.breakers(at=self.desk.clock.now())
+        breakers = self.ledger.breakers(at=self.clock.now())
         return {"silences": self._silences(), "windows": self._windows(), "breakers": breakers}
 
     def expected(self, tracked: TrackedIncident) -> str:
         """For the news about a case: whose planned work it belongs to; '' if to nobody's."""
-        for window in self.desk.windows():
+        for window in self.review.windows():
             nodes = self._nodes(tracked)
             hit = [node for node in nodes if window.expects(tracked.job, node)]
             if hit or window.expects_job(tracked.job):
@@ -65,7 +73,7 @@ class OperatorCommands:
     # --- silences and windows ------------------------------------------------------------------------------------
 
     def _silence(self, order: SilenceCommand) -> Body:
-        now = self.desk.clock.now()
+        now = self.clock.now()
         _check(order.seconds, order.reason, anything=bool(order.job or order.node or order.cause), what="a job, a node or a cause")
         if not order.ahead:
             self._known(order.job, order.node)
@@ -75,11 +83,11 @@ class OperatorCommands:
             id=digest_of("silence", order, now), person=order.person, reason=order.reason, since=now, until=now + order.seconds,
             job=order.job or "*", node=order.node or "*", cause=order.cause or "*",
         )  # fmt: skip
-        self.desk.ledger.save_brake(silence)
+        self.ledger.save_brake(silence)
         return {"id": silence.id, "message": f"silence {silence.id}: nothing is done by itself about job {silence.job}, node {silence.node}, cause {silence.cause}"}
 
     def _maintain(self, order: MaintenanceCommand) -> Body:
-        since = self.desk.clock.now() + max(0.0, order.begins_in_s)
+        since = self.clock.now() + max(0.0, order.begins_in_s)
         _check(order.seconds, order.reason, anything=bool(order.nodes or order.jobs), what="nodes or jobs")
         if not order.ahead:
             for node in order.nodes:
@@ -90,53 +98,53 @@ class OperatorCommands:
             id=digest_of("window", order, since), person=order.person, reason=order.reason, since=since, until=since + order.seconds,
             nodes=order.nodes, jobs=order.jobs,
         )  # fmt: skip
-        self.desk.ledger.save_brake(window)
+        self.ledger.save_brake(window)
         return {"id": window.id, "message": f"window {window.id}: nobody is isolated among {', '.join((*window.nodes, *window.jobs))}"}
 
     def _end(self, name: str, person: str, known: Sequence[Timed]) -> Body:
         brake = _named(name, known, "is in force")
-        ended = msgspec.structs.replace(brake, until=self.desk.clock.now(), ended_by=person)
-        self.desk.ledger.save_brake(ended)
+        ended = msgspec.structs.replace(brake, until=self.clock.now(), ended_by=person)
+        self.ledger.save_brake(ended)
         return {"id": brake.id, "message": f"{type(brake).__name__.lower()} {brake.id} is over"}
 
     def _silences(self) -> tuple[Silence, ...]:
-        return self.desk.ledger.silences(at=self.desk.clock.now())
+        return self.ledger.silences(at=self.clock.now())
 
     def _windows(self) -> tuple[Window, ...]:
-        return self.desk.ledger.windows(at=self.desk.clock.now())
+        return self.ledger.windows(at=self.clock.now())
 
     # --- breakers and notes --------------------------------------------------------------------------------------
 
     def _close(self, order: BreakerCommand) -> Body:
         """The action may be tried again, also on the faults that it did not help against."""
-        desk, now = self.desk, self.desk.clock.now()
-        breaker = _named(order.id, desk.ledger.breakers(at=now), "is open")
-        desk.ledger.save_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
-        desk.memory.forgive(breaker.job, breaker.action, now)
-        for tracked in desk.incidents.values():
+        now = self.clock.now()
+        breaker = _named(order.id, self.ledger.breakers(at=now), "is open")
+        self.ledger.save_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
+        self.state.history.forgive(breaker.job, breaker.action, now)
+        for tracked in self.state.incidents.values():
             stopped = tracked.phase is IncidentPhase.NEEDS_OPERATOR and tracked.refused_by == "breaker"
             if stopped and tracked.job == breaker.job and (tracked.incident.active or tracked.escalation.lasting):
-                desk.move(tracked, IncidentPhase.SETTLING, due=now)
+                self.recorder.move(tracked, IncidentPhase.SETTLING, due=now)
         return {"id": breaker.id, "message": f"breaker {breaker.id} is closed: {breaker.action} may be tried on {breaker.job} again"}
 
     def _note(self, order: NoteCommand) -> Body:
         if not order.text.strip():
             raise ControlError("a note needs a text")
         incident = self._incident(order.incident)
-        self.desk.ledger.save_note(Note(incident=incident, person=order.person, time=self.desk.clock.now(), text=order.text.strip()))
+        self.ledger.save_note(Note(incident=incident, person=order.person, time=self.clock.now(), text=order.text.strip()))
         return {"id": incident, "message": f"noted about incident {incident}"}
 
     # --- who is meant --------------------------------------------------------------------------------------------
 
     def _nodes(self, tracked: TrackedIncident) -> tuple[str, ...]:
-        topology = self.desk.cluster_view.topology(self.desk.jobs.values())
+        topology = self.state.cluster_view.topology(self.state.jobs.values())
         nodes = (node_of(culprit.entity, topology) for culprit in tracked.incident.culprits)
         return tuple(dict.fromkeys(node for node in nodes if node))
 
     def _incident(self, name: str) -> str:
-        if self.desk.ledger.incident_record(name) is not None:
+        if self.ledger.incident_record(name) is not None:
             return name
-        ids = [kept.incident.id for kept in self.desk.ledger.incidents(limit=INCIDENTS_SEARCHED)]
+        ids = [kept.incident.id for kept in self.ledger.incidents(limit=INCIDENTS_SEARCHED)]
         found = [known for known in ids if name and known.startswith(name)]
         if len(found) != 1:
             raise ControlError(f"{len(found) or 'no'} incidents begin with {name!r}; `eagle-eye incidents` lists them")
@@ -144,8 +152,8 @@ class OperatorCommands:
 
     def _known(self, job: str, node: str) -> None:
         """A name that nobody has is a slip of the pen, and would silence nothing."""
-        jobs = {*self.desk.jobs, *self.desk.ledger.jobs()}
-        nodes = {name for known in self.desk.jobs.values() if known.layout is not None for name in known.layout.launchers}
+        jobs = {*self.state.jobs, *self.ledger.jobs()}
+        nodes = {name for known in self.state.jobs.values() if known.layout is not None for name in known.layout.launchers}
         if job and not any(matches_job(job, known) for known in jobs):
             raise ControlError(f"there is no job {job!r}; there are: {_some(jobs)}. For one that has yet to begin, say --ahead")
         if node and not any(fnmatchcase(known, node) for known in nodes):

@@ -177,7 +177,7 @@ class Night:
         actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
         policy = EngineSettings(mode=mode, restart_hope=0.0)  # on these machines no slow-down ends with a restart
-        engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, policy=policy, start=at_once)
+        engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=policy, start=at_once)
         engine.resume()
         return engine
 

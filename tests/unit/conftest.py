@@ -44,7 +44,7 @@ class World:
         actions = {name: build(load("remediation.actions", name), options.get(name, {}), services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
         return Engine(
-            ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, policy=self.policy,
+            ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.policy,
             start=at_once, leads=lambda: self.leads,
         )
 

@@ -107,7 +107,7 @@ class LeaderTerm:
         commander = SessionCommander(asyncio.get_running_loop())
         actions = plugin_wiring.actions(config, {"commander": commander, "ledger": ledger, "clock": clock})
         engine = Engine(
-            ledger=ledger, actions=actions, guards=plugin_wiring.guards(config), clock=clock, policy=plugin_wiring.policy(config), leads=lambda: lease.ours,
+            ledger=ledger, actions=actions, guards=plugin_wiring.guards(config), clock=clock, settings=plugin_wiring.policy(config), leads=lambda: lease.ours,
             publish=lambda job, outcome: writer.write(OUTCOMES, job, msgspec.json.encode(outcome), keep=True),
         )  # fmt: skip
         engine.resume()

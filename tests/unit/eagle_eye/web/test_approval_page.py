@@ -188,7 +188,7 @@ def test_what_was_decided_on_the_command_line_is_over_here_too(scene):
 
 
 def test_what_a_plan_says_cannot_become_markup(scene):
-    case = next(iter(scene.world.engine._desk.incidents.values()))
+    case = next(iter(scene.world.engine._state.incidents.values()))
     hostile = "<script>alert(1)</script>"
     case.incident = msgspec.structs.replace(case.incident, cause=hostile)
     text = scene.get(scene.link()).text

@@ -301,7 +301,7 @@ def test_the_engine_opens_asks_and_resolves(make_world):
     assert asked.waits is not None
     assert asked.approval_link == f"https://eye.example/approve/{asked.waits.plan}"
     world.job.slow = lambda nodes: 1.0
-    [over] = [case.incident for case in world.engine._desk.incidents.values()]
+    [over] = [case.incident for case in world.engine._state.incidents.values()]
     world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), revision=over.revision + 1, active=False, since=over.since)
     world.run(3)
     assert room.said()[-1] == ("resolve", "i1")

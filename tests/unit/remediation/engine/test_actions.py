@@ -102,7 +102,7 @@ def test_a_release_names_the_node(commander, clock):
     assert commander.sent[0].arguments == {"node": "b"}
 
 
-class Book:
+class MemoryProgressLog:
     def __init__(self):
         self.written = []
 
@@ -114,7 +114,7 @@ class Book:
 
 
 def test_every_step_is_written_before_it_runs_and_a_failure_after_it(commander, clock):
-    book = Book()
+    book = MemoryProgressLog()
     seen = []
 
     def restart(sent):
@@ -123,7 +123,7 @@ def test_every_step_is_written_before_it_runs_and_a_failure_after_it(commander, 
 
     commander.answers["restart"] = restart
     execution = Execution(
-        actions={"roll_back": RollBack(commander=commander, clock=clock)}, book=book, clock=clock, start=at_once
+        actions={"roll_back": RollBack(commander=commander, clock=clock)}, log=book, clock=clock, start=at_once
     )
     execution.begin(plan("roll_back", resume_step=1))
     [report] = execution.reports()
@@ -138,8 +138,8 @@ def test_an_action_that_breaks_in_a_way_of_its_own_is_reported_too(clock):
             raise ZeroDivisionError("odd")
             yield
 
-    book = Book()
-    execution = Execution(actions={"odd": Odd()}, book=book, clock=clock, start=at_once)
+    book = MemoryProgressLog()
+    execution = Execution(actions={"odd": Odd()}, log=book, clock=clock, start=at_once)
     execution.begin(plan("odd"))
     [report] = execution.reports()
     assert report.ending == "refused"
@@ -147,7 +147,7 @@ def test_an_action_that_breaks_in_a_way_of_its_own_is_reported_too(clock):
 
 
 def test_an_action_that_is_not_there_names_the_remedy(clock):
-    execution = Execution(actions={}, book=Book(), clock=clock, start=at_once)
+    execution = Execution(actions={}, log=MemoryProgressLog(), clock=clock, start=at_once)
     execution.begin(plan("reboot"))
     [report] = execution.reports()
     assert "remediation/actions/reboot.py" in report.detail
@@ -158,7 +158,7 @@ def test_a_lease_lost_between_two_steps_stops_before_the_second(commander, clock
     cordons = Cordons()
     action = EvictNode(commander=commander, ledger=cordons, clock=clock)
     execution = Execution(
-        actions={"evict_node": action}, book=Book(), clock=clock, start=at_once, leads=lambda: next(leads)
+        actions={"evict_node": action}, log=MemoryProgressLog(), clock=clock, start=at_once, leads=lambda: next(leads)
     )
     execution.begin(plan("evict_node", exclude=("b",)))
     [report] = execution.reports()

@@ -371,7 +371,7 @@ def test_a_bad_number_that_comes_back_in_a_new_incident_is_skipped_as_well(make)
 
 def test_without_a_good_checkpoint_nothing_is_rolled_back(make):
     world = make()
-    world.engine._desk.job(world.job.name).checkpoints.clear()
+    world.engine._state.job(world.job.name).checkpoints.clear()
     world.job.bad_batch = world.job.step + 1
     world.job.checkpoint_every = 10**6
     world.run(2)

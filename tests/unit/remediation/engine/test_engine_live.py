@@ -31,7 +31,7 @@ class Cluster:
         services = {"commander": self.commander, "clock": self.clock, "ledger": ledger}
         actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, policy=EngineSettings(mode=mode, **policy), start=at_once)
+        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, settings=EngineSettings(mode=mode, **policy), start=at_once)
         self.engine.resume()
         self.run(8)
 
@@ -83,7 +83,7 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
     services = {"commander": commander, "clock": clock, "ledger": ledger}
     actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
     policy = EngineSettings(mode=Mode.AUTO, downtime_s=40.0, regroup_s=0.5)
-    engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, policy=policy, start=at_once)
+    engine = Engine(ledger=ledger, actions=actions, guards=[], clock=clock, settings=policy, start=at_once)
     engine.resume()
 
     def run(seconds: float) -> None:
@@ -105,7 +105,7 @@ def test_a_node_that_is_left_out_in_place_costs_what_was_foretold_and_says_nothi
     assert (plan.cost, outcome.predicted["downtime_s"]) == (pytest.approx(4 * 0.5), 0.5)
     assert outcome.state == "done"
     assert outcome.actual["downtime_s"] < 0.5
-    assert not engine._desk.job(job.name).downtimes, "nothing was restarted"
+    assert not engine._state.job(job.name).downtimes, "nothing was restarted"
     assert [cordon.node for cordon in ledger.cordoned()] == ["n2"]
 
 

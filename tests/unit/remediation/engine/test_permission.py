@@ -223,7 +223,7 @@ def test_a_refusal_beyond_that_ends_with_a_person(make_world):
 
 def test_an_action_never_blocks_the_engine_and_one_runs_per_job_at_a_time(make_world):
     world = make_world()
-    world.engine._desk.execution._start = in_thread
+    world.engine._execution._start = in_thread
     free, entered = threading.Event(), threading.Event()
 
     def slowly(sent):
@@ -238,7 +238,7 @@ def test_an_action_never_blocks_the_engine_and_one_runs_per_job_at_a_time(make_w
     assert entered.wait(10)
     world.find("worker stopped", Entity(kind=Kind.WORKER, name="run1/node-a/0"), name="i2")
     world.run(3)
-    assert world.engine._desk.execution.busy(world.job.name)
+    assert world.engine._execution.busy(world.job.name)
     assert [plan.action for plan in world.ledger.plans(incident="i2")] == []
     free.set()
     for _ in range(200):

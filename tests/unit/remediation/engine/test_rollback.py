@@ -100,7 +100,7 @@ def test_a_slow_down_that_nobody_repairs_is_not_learned_as_healthy(make_world):
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 8)
     world.run(60)
-    assert world.engine._desk.job(world.job.name).expected(4) == pytest.approx(2048 / 0.2, rel=0.05)
+    assert world.engine._state.job(world.job.name).expected(4) == pytest.approx(2048 / 0.2, rel=0.05)
 
 
 def test_an_action_that_helps_opens_nothing_and_undoes_nothing(make_world):
@@ -252,7 +252,7 @@ def test_a_new_leader_knows_that_a_person_has_closed_the_breaker(world):
     next_leader(world)
     world.run(1)
     assert breakers(world) == ()
-    assert [attempt for attempt in world.engine._desk.memory._attempts.values() if attempt.action == "evict_node"] == []
+    assert [attempt for attempt in world.engine._state.history._attempts.values() if attempt.action == "evict_node"] == []
 
 
 # --- the loss ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""What a guard sees of the cluster, and what the guards say of a plan: asked together, each verdict recorded once."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from eagle_eye.clock import Clock
+from eagle_eye.ledger import Ledger
+from eagle_eye.protocols import Guard
+from eagle_eye.types import Plan, Situation, Verdict, Window
+from remediation.policy.engine_settings import EngineSettings
+
+from .engine_state import EngineState
+from .execution import Execution
+from .tracked_incident import TrackedIncident
+
+VERDICTS_KEPT = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class GuardReview:
+    """Of all plans of one engine."""
+
+    state: EngineState
+    ledger: Ledger
+    clock: Clock
+    settings: EngineSettings
+    guards: Sequence[Guard]
+    execution: Execution
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(guard, allow, hold or refuse) → number of verdicts; the same verdict on the same plan counts once."""
+    _recorded: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
+    """(incident, guard) → the verdict recorded last: (plan, allow, hold or refuse, reason)."""
+
+    def review(self, plan: Plan, situation: Situation) -> list[Verdict]:
+        """The verdict of every guard, recorded. All are asked, so that the ledger holds every reason."""
+        verdicts = [guard(plan, situation) for guard in self.guards]
+        for verdict in verdicts:
+            self._record(plan, verdict)
+        return verdicts
+
+    def settles_at(self, tracked: TrackedIncident) -> float:
+        """When the incident has settled (debounce.py)."""
+        quiet_s = self.settings.settle_slow_s if tracked.escalation.cost_weighed else self.settings.settle_s
+        return tracked.settling.due(quiet_s, self.settings.settle_max_s)
+
+    def situation(self, tracked: TrackedIncident, plan: Plan) -> Situation:
+        """What a guard sees. A plan of the same incident that is only being verified does not count against the plan."""
+        now, cluster, jobs = self.clock.now(), self.state.cluster_view, self.state.jobs.values()
+        verified = tuple(each.plan for each in self.state.verifications.values() if each.incident != tracked.incident.id)
+        nodes = {node for job in jobs if job.layout is not None for node in job.layout.launchers}
+        return Situation(
+            mode=self.settings.mode,
+            incident=tracked.incident,
+            open=tuple(other.incident for other in self.state.incidents.values() if other.open),
+            outcomes=self.state.history.outcomes(),
+            running=(*self.execution.running, *verified),
+            plans=self.state.history.plans,
+            approvals=self.ledger.approvals(digest=plan.digest, now=now),
+            nodes=len(nodes),
+            now=now,
+            settled=self.settles_at(tracked),
+            silences=tuple(silence for silence in self.ledger.silences(at=now) if silence.since <= now),
+            windows=self.windows(),
+            breakers=self.ledger.breakers(at=now),
+            topology=cluster.topology(jobs),
+            layouts=cluster.layouts(jobs),
+            nodes_min={job.name: job.nodes_min for job in jobs},
+            demands={job.name: job.demand for job in jobs if job.demand is not None},
+            telemetry=cluster.telemetry(jobs),
+        )
+
+    def windows(self) -> tuple[Window, ...]:
+        """Maintenance windows that are open now."""
+        now = self.clock.now()
+        return tuple(window for window in self.ledger.windows(at=now) if window.open_at(now))
+
+    def _record(self, plan: Plan, verdict: Verdict) -> None:
+        """Each verdict once, however often it is asked for; the seconds that are left of a hold are no news."""
+        key, kind = (plan.incident, verdict.guard), type(verdict).__name__.lower()
+        if self._recorded.get(key) != (plan.id, kind, verdict.reason):
+            self._recorded[key] = (plan.id, kind, verdict.reason)
+            self.counts[verdict.guard, kind] += 1
+            while len(self._recorded) > VERDICTS_KEPT:
+                self._recorded.pop(next(iter(self._recorded)))
+            self.ledger.save_verdict(plan, verdict, self.clock.now())
