@@ -85,7 +85,7 @@ class JobRegistry:
                 del self._runs[run]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_file.replace(self._path, msgspec.json.encode(_SavedJobs(jobs=self._runs)), lasting=False)
+            atomic_file.replace(self._path, msgspec.json.encode(_SavedJobs(jobs=self._runs)), durable=False)
         except OSError as error:  # a full disk: the agent goes on, a restarted one knows less
             log.warning("the jobs of this node cannot be saved in %s: %s", self._path, error)
 

@@ -196,7 +196,7 @@ class BaselineLearner:
         path = self._directory / f"{baseline.digest}.msgpack"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            atomic_file.replace(path, msgspec.msgpack.encode(baseline), lasting=False)
+            atomic_file.replace(path, msgspec.msgpack.encode(baseline), durable=False)
         except OSError as error:
             self._notify(f"baseline {baseline.digest} of {baseline.job} is not stored: {error}")
 

@@ -45,7 +45,7 @@ def registered(state_dir: Path, job: str, node: str, run_dir: Path) -> Iterator[
     entry = LauncherEntry(job=job, node=node, run_dir=str(run_dir.absolute()), pid=pid, start_time=start_time_of(pid))
     path = state_dir / FOLDER / f"{job.rpartition('/')[2]}-{node}-{pid}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(path, msgspec.json.encode(entry), lasting=False)
+    atomic_file.replace(path, msgspec.json.encode(entry), durable=False)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ def held(path: Path) -> Iterator[None]:
     other = living(path)
     if other is not None:
         raise ConfigError(f"process {other} runs here already, says {path}: end it first, or choose another --run-dir")
-    atomic_file.replace(path, f"{os.getpid()} {start_time_of(os.getpid())}\n".encode(), lasting=False)
+    atomic_file.replace(path, f"{os.getpid()} {start_time_of(os.getpid())}\n".encode(), durable=False)
     try:
         yield
     finally:

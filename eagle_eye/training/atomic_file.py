@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: a reader sees the old one or the new one, never a half."""
+"""Atomic replacement of files: a reader sees the old content or the new one, never a part."""
 
 import os
 import threading
@@ -8,24 +8,24 @@ UNFINISHED = ".new"
 """How a file that is being written ends; before it stands the pid of the writer."""
 
 
-def replace(path: Path, data: bytes, *, lasting: bool = True) -> None:
+def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Put `data` in the place of a file. Raises OSError, and then leaves nothing behind.
 
-    lasting: it is on disk when this returns, under its name, whatever happens to the machine.
+    durable: it is on disk when this returns, under its name, whatever happens to the machine.
     """
     unfinished = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:
             file.write(data)
             file.flush()
-            if lasting:
+            if durable:
                 os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError:
         unfinished.unlink(missing_ok=True)
         raise
-    if lasting:
-        _force(path.parent)
+    if durable:
+        _fsync_directory(path.parent)
 
 
 def is_abandoned(unfinished: Path) -> bool:
@@ -33,8 +33,8 @@ def is_abandoned(unfinished: Path) -> bool:
     return not Path(f"/proc/{unfinished.name.split('.')[-2]}").exists()
 
 
-def _force(directory: Path) -> None:
-    """The new name itself."""
+def _fsync_directory(directory: Path) -> None:
+    """Make the new name durable."""
     file = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -1,4 +1,4 @@
-"""Plain and correct checkpoints: visible only when whole, checksummed, written and read without pickle.
+"""Checkpoints: visible only when complete, checksummed, written and read without pickle.
 
     saved = checkpoint.load()
     state, start = saved or ({}, 0)
@@ -29,7 +29,7 @@ from . import atomic_file, messages, state_tree
 
 VERSION = 1
 KEPT = 2
-"""Newest checkpoints that are kept, beside the newest finite one."""
+"""Newest checkpoints that are kept, besides the newest finite one."""
 _DISCARDED = ".discarded"
 _log = logging.getLogger("eagle_eye.checkpoint")
 
@@ -64,7 +64,7 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
 
     home = directory_of(directory)
     home.mkdir(parents=True, exist_ok=True)
-    tensors, rest = state_tree.take_apart(state, lambda value: isinstance(value, torch.Tensor))
+    tensors, rest = state_tree.flatten(state, lambda value: isinstance(value, torch.Tensor))
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     finite = all(bool(torch.isfinite(copy).all()) for copy in copies.values() if copy.is_floating_point())
     data = safetensors.torch.save(copies)
@@ -87,7 +87,7 @@ def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | N
     try:
         atomic_file.replace(path, json.dumps(manifest).encode())
     except OSError:
-        (home / name).unlink(missing_ok=True)  # nobody would ever name it, and there is no room
+        (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
         raise
     _prune(home)
     _tell_launcher(step, path, finite, epoch)
@@ -98,7 +98,7 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
     """State and step of the newest whole, finite checkpoint; None if there is none.
 
     `at_most` (default EAGLE_EYE_RESUME_STEP; below 0: no limit) is the highest number to take. One that is torn
-    or was changed on disk is named in a warning and passed over.
+    or was changed on disk is named in a warning and skipped.
     """
     import safetensors.torch
 
@@ -107,12 +107,12 @@ def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = 
         if 0 <= limit < entry.step:
             continue
         if not entry.finite:
-            _log.warning("checkpoint %s holds numbers that are not finite: passed over", entry.path)
+            _log.warning("checkpoint %s holds values that are not finite: skipped", entry.path)
             continue
         try:
             data = _whole(entry)
             rest = json.loads(entry.path.read_text())["rest"]
-            return state_tree.put_together(safetensors.torch.load(data), rest), entry.step
+            return state_tree.unflatten(safetensors.torch.load(data), rest), entry.step
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("checkpoint %s cannot be used, an older one is tried: %s", entry.path, error)
     return None
@@ -125,7 +125,7 @@ def entries(directory: str | os.PathLike[str]) -> list[SavedCheckpoint]:
 
 
 def discard_after(directory: str | os.PathLike[str], step: int) -> list[int]:
-    """Put aside all checkpoints above `step`, so that no later restart picks them; returns their numbers."""
+    """Rename all checkpoints above `step`, so that no later restart loads them; returns their numbers."""
     aside = [entry for entry in entries(directory) if entry.step > step]
     for entry in aside:
         entry.path.replace(entry.path.with_name(entry.path.name + _DISCARDED))
@@ -192,7 +192,7 @@ def _tell_launcher(step: int, path: Path, finite: bool, epoch: int) -> None:
     launcher = os.environ.get("EAGLE_EYE_SOCKET")
     if launcher:
         worker = os.environ.get("EAGLE_EYE_WORKER", "")
-        with contextlib.suppress(OSError):  # the checkpoint is there whether or not somebody hears of it
+        with contextlib.suppress(OSError):  # the checkpoint is valid whether or not the launcher knows of it
             messages.send(
                 launcher,
                 messages.encode("checkpoint", worker=worker, epoch=epoch, step=step, path=str(path), finite=finite),

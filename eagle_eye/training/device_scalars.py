@@ -1,4 +1,4 @@
-"""Numbers that still lie on a device: read later, never waited for."""
+"""`DeviceScalars`: logged values that are still on a device, read later and never waited for."""
 
 import sys
 from typing import Any
@@ -26,11 +26,11 @@ class DeviceScalars:
         self._waiting[step, column] = (host, event)
 
     def ready(self, step: int) -> bool:
-        """Whether the device has got past all numbers of a step."""
+        """Whether all values of a step have been copied."""
         return all(event.query() for (number, _), (_, event) in self._waiting.items() if number == step)
 
     def take(self, step: int) -> dict[int, float]:
-        """Column → value of those of a step that have come; what has not, and what is older, is dropped."""
+        """Column → value of the values of a step that have been copied; values that have not, and those of older steps, are dropped."""
         values = {}
         for key in [key for key in self._waiting if key[0] <= step]:
             host, event = self._waiting.pop(key)

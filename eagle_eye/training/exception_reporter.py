@@ -1,4 +1,4 @@
-"""Tells the launcher of an exception that nobody caught, the moment it reaches the top, and writes it into the ring."""
+"""Reports an uncaught exception to the launcher, at the moment at which it reaches the top, and writes it into the ring."""
 
 import contextlib
 import os
@@ -18,79 +18,79 @@ _LONGEST_TEXT = 3000
 _NO_FAULT = (KeyboardInterrupt, SystemExit)
 
 
-class ErrorRecord(Protocol):
-    """What is needed of a monitor."""
+class ErrorStore(Protocol):
+    """What the reporter needs of a monitor."""
 
     @property
     def step(self) -> int: ...
-    def store_last(self, words: Mapping[str, Any]) -> None: ...
+    def store_error(self, error: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Who tells, as whom, to whom."""
+    """Sends the exceptions of one worker to its launcher."""
 
-    voice: ErrorRecord
+    monitor: ErrorStore
     launcher: str
     """Its unix socket, '' for none."""
     worker: str
     epoch: int
 
-    def tell(
+    def report(
         self, kind: type[BaseException], value: BaseException | None, trace: TracebackType | None, thread: str = ""
     ) -> None:
         """Send it, then store it. Never raises: the process has trouble enough."""
-        words = {**words_of(kind, value, trace), "step": self.voice.step, "thread": thread, "fatal": not thread}
-        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **words)
+        error = {**describe(kind, value, trace), "step": self.monitor.step, "thread": thread, "fatal": not thread}
+        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **error)
         if self.launcher:
-            with contextlib.suppress(OSError):  # it is gone; the ring tells it to the agent
+            with contextlib.suppress(OSError):  # the launcher is gone; the ring holds it for the agent
                 messages.send(self.launcher, message)
         if not thread:
-            self.voice.store_last(words)
+            self.monitor.store_error(error)
 
 
-def words_of(
+def describe(
     kind: type[BaseException], value: BaseException | None, trace: TracebackType | None
 ) -> dict[str, str]:
     """Type, message and the last frames, without locals. Cut to a size that fits into the ring."""
     frames = "".join(traceback.format_tb(trace, limit=-_FRAMES))
     try:
         message = str(value)
-    except Exception as error:  # noqa: BLE001 - a stranger's __str__
+    except Exception as error:  # noqa: BLE001 - the __str__ of a user's class
         message = f"<no message: its __str__ raised {type(error).__name__}>"
     return {"type": kind.__qualname__, "message": message[:_LONGEST_TEXT], "traceback": frames[-_LONGEST_TEXT:]}
 
 
 _reporters: list[Reporter] = []
-"""The process's one; empty without a launcher and in a forked child of the script, which is no worker."""
+"""The reporter of this process; empty without a launcher, and in a forked child of the script, which is no worker."""
 
 
 def install(reporter: Reporter) -> None:
-    """Put our hooks before those of the interpreter and of other libraries, which are called afterwards."""
+    """Install hooks for uncaught exceptions; those of the interpreter and of other libraries are called afterwards."""
     _reporters.append(reporter)
     os.register_at_fork(after_in_child=_reporters.clear)
     before, before_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        tell(kind, value, trace)
+        report(kind, value, trace)
         before(kind, value, trace)
 
     def thread_hook(arguments: threading.ExceptHookArgs) -> None:
         name = arguments.thread.name if arguments.thread is not None else "unknown thread"
-        tell(arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name)
+        report(arguments.exc_type, arguments.exc_value, arguments.exc_traceback, name)
         before_thread(arguments)
 
     sys.excepthook, threading.excepthook = hook, thread_hook
 
 
-def tell(
+def report(
     kind: type[BaseException], value: BaseException | None, trace: TracebackType | None, thread: str = ""
 ) -> None:
-    """Tell of an exception if there is a launcher and the exception is a fault. Never raises."""
+    """Report an exception if there is a launcher and the exception is an error. Never raises."""
     if issubclass(kind, _NO_FAULT):
         return
     try:
         for reporter in _reporters:
-            reporter.tell(kind, value, trace, thread)
+            reporter.report(kind, value, trace, thread)
     except Exception:  # noqa: BLE001 - inside an exception hook: the script's own error must still be printed
         return

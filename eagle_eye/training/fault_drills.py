@@ -1,6 +1,6 @@
-"""Faults that can only be made inside a trainer, brought in from outside for a fire drill.
+"""Fault drills: faults that can only be made inside a trainer, injected from outside.
 
-Nothing of this lies in the script or in the hot path: the probe's thread queues a call that the interpreter runs
+Nothing of this is in the script or in the hot path: the probe's thread queues a call that the interpreter runs
 in the main thread between two instructions of the script, as it runs signal handlers.
 """
 
@@ -29,8 +29,8 @@ _alive: list[object] = []
 class AcceleratorError(RuntimeError):
     """Looks like the error that torch raises after an illegal memory access on a GPU."""
 
-    def __init__(self, *words: object) -> None:
-        super().__init__(*(words or (ILLEGAL_ACCESS,)))
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(arguments or (ILLEGAL_ACCESS,)))
 
 
 AcceleratorError.__module__ = "torch"
@@ -46,7 +46,7 @@ def prepare(name: str) -> Callable[[], None]:
         return _raise_in_main_thread
     if name == "nan":
         parameter = _biggest_parameter()
-        return lambda: _spoil(parameter)
+        return lambda: _write_nan(parameter)
     raise EagleEyeError(f"unknown drill {name!r}: one of {', '.join(DRILLS)}")
 
 
@@ -83,7 +83,7 @@ def _raise_in_main_thread() -> None:
 def _biggest_parameter() -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
-        raise EagleEyeError("this worker has not imported torch: there is no parameter to spoil")
+        raise EagleEyeError("this worker has not imported torch: there is no parameter to write NaN to")
     found = None
     for thing in gc.get_objects():
         # by type, not isinstance: that would wake up every lazy proxy on the heap
@@ -94,7 +94,7 @@ def _biggest_parameter() -> Any:
     return found
 
 
-def _spoil(parameter: Any) -> None:
+def _write_nan(parameter: Any) -> None:
     """Write NaN into one column, so that a table of which a step reads few rows is hit as well.
 
     Through `.data`: autograd must not notice, it would raise instead of computing with the NaN.

@@ -1,4 +1,4 @@
-"""Asks a worker which collectives it has called, even while its main thread hangs with the GIL held.
+"""Flight recorder: the newest collectives of a worker, readable even while its main thread hangs with the GIL held.
 
 torch has a small HTTP server in C++ for that (`_WorkerServer`, private, hence this one module and its version
 probe). Source: torch/csrc/distributed/c10d/control_plane.
@@ -18,7 +18,7 @@ from typing import Any
 
 _log = logging.getLogger("eagle_eye.probe")
 _servers: list[object] = []
-"""A server ends when nobody refers to it."""
+"""A server ends when there is no reference to it."""
 
 
 def path_beside(probe_socket: str) -> str:
@@ -45,7 +45,7 @@ def serve(path: str) -> bool:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Keep the server's greeting out of the worker's log, as long as no other thread could lose words by that."""
+    """Keep the server's greeting out of the worker's log, as long as no other thread could lose output by that."""
     if threading.active_count() > 1:
         yield
         return

@@ -1,4 +1,4 @@
-"""What crosses the sockets between trainer, zygote and launcher: one JSON object a line, `{"v": 1, "kind": ...}`.
+"""The messages between trainer, zygote and launcher: one JSON object a line, `{"v": 1, "kind": ...}`.
 
 Four conversations, all on one machine, between processes of one user:
 
@@ -9,12 +9,12 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
                                                     in a thread beside the main one, whose name is given
     checkpoint(worker, epoch, step, path, finite)   a checkpoint became visible
 
-anybody of the same uid → launcher
+any process of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}
 
-anybody of the same uid → probe, unix socket EAGLE_EYE_PROBE_SOCKET
+any process of the same uid → probe, unix socket EAGLE_EYE_PROBE_SOCKET
     status() → {"ok": true, "step": ..., "phase": ..., "marks": ..., ...}    needs no token
-    drill(token, drill, arguments) → {"ok": true} and then the act, or {"ok": false, "error": ...}
+    drill(token, drill, arguments) → {"ok": true} and then the fault, or {"ok": false, "error": ...}
 
 launcher ↔ zygote, inherited socket pair
     fork(slot, argv, env, cwd, log, python) → forked(slot, pid) | failed(slot, error)
@@ -25,35 +25,36 @@ launcher ↔ zygote, inherited socket pair
 
 worker ↔ launcher, unix socket EAGLE_EYE_ELASTIC_SOCKET: one connection for the life of an elastic worker. Every
 message of the worker names it (`worker`); `epoch` rises with each new group. eagle_eye/training/elastic/epoch_protocol.py
-explains the fields of holding and regroup.
-    enter(pid, epoch, step, micro_batches, segments, layers, fresh)
-                                                    first, and again after `fenced`: I am elastic. step: the first one
-                                                    still to do; layers: bytes of state of each; fresh: the state is
-                                                    the initial one, worth nothing if anybody holds more
-    fence(epoch, soft)                              ← an epoch is being formed. Hard: the group of an older one is cut
-                                                    now, no commit of it is entered any more. Soft: after the step
-    holding(epoch, step, done, segments, phase, fresh)
+explains the fields of held_state and assignment. ← marks messages of the launcher.
+    join(pid, epoch, step, micro_batches, segments, layers, fresh)
+                                                    first, and again after `fenced`: asks to join the job. step: the first
+                                                    one still to do; layers: bytes of state of each; fresh: the state is
+                                                    the initial one, not used if any other worker holds more
+    fence(epoch, soft)                              ← an epoch is being formed. Hard: the group of an older one is aborted
+                                                    now, and no step is committed in it any more. Soft: after the step
+    held_state(epoch, step, done, segments, phase, fresh)
                                                     the answer: to a hard fence at once, to a soft one at the next
-                                                    boundary of a step; what is told stays true
-    regroup(epoch, rank, world, workers, step, current, shares, finish, moves, source, resume_step)
-                                                    ← the epoch's group, and how the step in flight goes on
-    broken(epoch, error, giver, layers)             a collective failed, and no fence was known; or the state of these
-                                                    layers arrived from the giver (a worker) other than it is there
-    regrouped(epoch, timings), resumed(epoch, step, recompute_s, recomputed)
-                                                    in the new group, with whole state; first step committed in it
-    saving(epoch, step, why, path)                  the last checkpoint, every second until it lies at `path`; why: what
-                                                    keeps it from being written. Its worker keeps the state meanwhile
+                                                    boundary of a step; it stays true until the next epoch
+    assignment(epoch, rank, world, workers, step, current, shares, finish, moves, source, resume_step)
+                                                    ← the workers of the epoch, and how the step in flight goes on
+    broken(epoch, error, sender, layers)            a collective failed, and no fence had arrived; or the state of these
+                                                    layers arrived changed from the sender (a worker)
+    joined(epoch, timings), resumed(epoch, step, recompute_s, recomputed)
+                                                    the worker is in the new group, with complete state; it has
+                                                    committed the first step in it
+    saving(epoch, step, why, path)                  the last checkpoint, every second until it is written to `path`; why:
+                                                    what keeps it from being written. The worker keeps the state
     store(id, op, keys, values, timeout_s) → stored(id, ok, values, error)
-                                                    op: set, get, wait, add, check, delete, count (keys.py); values
-                                                    in base64; get and wait are answered when all keys are there
-    fenced(reason)                                  ← no longer part of the job: nothing it writes counts
-    halt(reason, code)                              ← save a checkpoint if the state is whole, exit with the code
+                                                    op: set, get, wait, add, check, delete, count (key_value_store.py); values
+                                                    in base64; get and wait are answered when all keys are set
+    fenced(reason)                                  ← no longer part of the job: it cannot commit any more
+    halt(reason, code)                              ← save a checkpoint if the state is complete, exit with the code
     ended(reason)                                   ← the job ended while the worker was joining
     leave(epoch, step, reason)                      done, or a clean stop
 
 Tokens. The launcher gives each worker a secret (EAGLE_EYE_TOKEN); the n-th token is a keyed digest of n. The
-probe takes a token once, and none that is older than one it has taken: nothing but the secret is shared, no
-message has to keep the two in step, and a token that was seen on its way is worth nothing afterwards.
+probe accepts a token once, and none that is older than one it has accepted: only the secret is shared, no message has
+to synchronize the two, and a token that was intercepted is useless afterwards.
 """
 
 import hashlib
@@ -71,7 +72,7 @@ PHASES = ("other", "data", "forward", "backward", "communication", "optimizer", 
 
 DRILLS = ("hang", "hang-gil", "exception", "nan")
 LONGEST = 1 << 20
-"""Bytes of the longest line that is read: more is no message of ours."""
+"""Bytes of the longest line that is read: a longer one is not of this protocol."""
 TOKEN_WINDOW = 64
 """How many tokens may be asked for and never used before the probe refuses newer ones."""
 
@@ -109,7 +110,7 @@ class Lines:
         """Yield the whole lines so far. Raises WireError once a line is longer than LONGEST."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST:
-            raise WireError(f"a line of more than {LONGEST} bytes: the other end does not speak our protocol")
+            raise WireError(f"a line of more than {LONGEST} bytes: the other end does not speak this protocol")
         for line in whole:
             if line.strip():
                 yield line
@@ -121,13 +122,13 @@ def token(secret: str, number: int) -> str:
 
 
 class TokenVerifier:
-    """Takes each token once, in order; a gap of up to TOKEN_WINDOW unused ones is passed over."""
+    """Accepts each one-time token once, in order, with a gap of up to TOKEN_WINDOW unused ones."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
         self._next = 0
 
-    def take(self, offered: object) -> bool:
+    def accept(self, offered: object) -> bool:
         """True, once, for a token that the launcher has handed out."""
         if not self._secret or not isinstance(offered, str):
             return False
@@ -161,7 +162,7 @@ def reply(ok: bool, **fields: Any) -> bytes:
 
 
 def answer_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The reply itself, or WireError with the other end's own words if it refused."""
+    """The reply itself, or WireError with the other end's error text if it refused."""
     if not message.get("ok"):
         raise WireError(str(message.get("error", "refused without a reason")))
     return message

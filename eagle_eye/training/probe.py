@@ -1,4 +1,4 @@
-"""The probe: what a training loop tells, in two lines, at less than half a microsecond a mark.
+"""The probe: reports what a training loop does, in two lines of the script, at less than half a microsecond a mark.
 
     monitor = eagle_eye.monitor()
     for batch in monitor.steps(loader):
@@ -30,11 +30,11 @@ _OTHER = _INDEX["other"]
 _STEP_S = NAMES.index("step_s")
 _FIRST_PHASE = NAMES.index(f"{messages.PHASES[0]}_s")
 _PRIVATE = ("EAGLE_EYE_RING", "EAGLE_EYE_PROBE_SOCKET", "EAGLE_EYE_TOKEN")
-"""Ours alone: taken out of the environment, so that no child of the script takes itself for the worker."""
+"""Removed from the environment, so that no child process of the script acts as the worker."""
 
 
 class Monitor:
-    """A training loop's voice. All methods may be called in any order, from the thread of the loop."""
+    """What a training loop calls to report its steps. All methods may be called in any order, from the thread of the loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Monitor:
         self._words = memoryview(bytearray(64)).cast("q") if ring is None else ring.now
         self._columns: dict[str, int] = {}
         self._values: dict[int, float] = {}
-        self._late = DeviceScalars()
+        self._device_scalars = DeviceScalars()
         self._held: tuple[int, int, dict[int, float]] | None = None
         self._spent = [0] * len(_INDEX)
         self._phase = _OTHER
@@ -58,14 +58,14 @@ class Monitor:
         self._marks = 0
         self._step = -1
         self._words[STEP] = -1
-        if ring is None:  # nobody listens: cost nothing
+        if ring is None:  # there is no reader: cost nothing
             self.mark = self._ignore  # type: ignore[method-assign]
 
     # --- what a script calls --------------------------------------------------------------------------------------
 
     @property
     def watched(self) -> bool:
-        """Whether there is a ring that somebody can read."""
+        """Whether there is a ring that the launcher and the agent can read."""
         return self._ring is not None
 
     @property
@@ -78,7 +78,7 @@ class Monitor:
 
         A step begins when its batch is asked for (phase `data`) and ends when the next one is asked for, or the
         loader is at its end; one that is left by `break` is not recorded. Steps that the launcher lists to be
-        skipped are drawn and thrown away. Whatever the loader raises passes through.
+        skipped are drawn and thrown away. Exceptions of the loader pass through.
         """
         number = start
         batches = iter(loader)
@@ -116,10 +116,10 @@ class Monitor:
         except Exception:  # noqa: BLE001 - the probe never raises into the loop
             self._fault()
 
-    def go_on(self, epoch: int) -> None:
-        """The steps that end from now on are of this epoch: for elastic workers, which live through several."""
+    def set_epoch(self, epoch: int) -> None:
+        """The steps that end from now on are of this epoch: for elastic workers, which go through several."""
         if self._ring is not None:
-            self._ring.go_on(epoch)
+            self._ring.set_epoch(epoch)
 
     def end(self) -> None:
         """End the step and store its record."""
@@ -135,21 +135,21 @@ class Monitor:
             for column, nanoseconds in enumerate(spent, _FIRST_PHASE):
                 if nanoseconds:
                     values[column] = nanoseconds / 1e9
-            if self._held is not None or self._late:
-                self._settle()
-                if not self._late.ready(self._step):
+            if self._held is not None or self._device_scalars:
+                self._store_held()
+                if not self._device_scalars.ready(self._step):
                     self._held = (self._step, now, values)
                     return
-                values |= self._late.take(self._step)
+                values |= self._device_scalars.take(self._step)
             self._ring.append(self._step, now, values)
         except Exception:  # noqa: BLE001 - the probe never raises into the loop
             self._fault()
 
     def stop(self) -> None:
-        """The loop is over: standing still is no stall from here on."""
+        """The loop is over: no progress is no stall from here on."""
         try:
             self._words[RUNNING] = 0
-            self._settle()
+            self._store_held()
         except Exception:  # noqa: BLE001 - the probe never raises into the loop
             self._fault()
 
@@ -196,7 +196,7 @@ class Monitor:
         except Exception:  # noqa: BLE001 - the probe never raises into the loop
             self._fault()
 
-    # --- what our own room calls ------------------------------------------------------------------------------------
+    # --- what the rest of eagle_eye.training calls ------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What the probe's socket answers."""
@@ -211,34 +211,34 @@ class Monitor:
             "faults": words[FAULTS],
         }
 
-    def store_last(self, words: Mapping[str, Any]) -> None:
-        """Store what ends the process in the ring, for whoever looks post mortem."""
+    def store_error(self, error: Mapping[str, Any]) -> None:
+        """Store the exception that ends the process in the ring, to be read post mortem."""
         if self._ring is not None:
-            self._ring.last(words)
+            self._ring.write_error(error)
 
-    def silence(self) -> None:
-        """Write nothing from now on: we are a forked child, and the ring is the parent's."""
+    def disable(self) -> None:
+        """Write nothing from now on: called in a forked child, because the ring is the parent's."""
         self._ring = None
         self._words = memoryview(bytearray(64)).cast("q")
         self.mark = self._ignore  # type: ignore[method-assign]
 
     def _ignore(self, phase: str) -> None:
-        """A mark that nobody reads."""
+        """A mark without a ring."""
 
     def _put(self, column: int, value: Any) -> None:
         if getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
             self._values[column] = float(value)
         else:
             self._values.pop(column, None)
-            self._late.keep(self._step, column, value)
+            self._device_scalars.keep(self._step, column, value)
 
-    def _settle(self) -> None:
+    def _store_held(self) -> None:
         """Store the record that was held back for the device, with what has come by now."""
         if self._held is None or self._ring is None:
             return
         number, end, values = self._held
         self._held = None
-        self._ring.append(number, end, values | self._late.take(number))
+        self._ring.append(number, end, values | self._device_scalars.take(number))
 
     def _fault(self) -> None:
         self._words[FAULTS] += 1
@@ -269,7 +269,7 @@ class Phase:
 def monitor() -> Monitor:
     """The process's monitor; made from the environment when it is first asked for. Never raises.
 
-    With it come the probe's socket, the flight recorder's and the hooks for exceptions that nobody catches.
+    Also starts the sockets of the probe and the flight recorder, and installs the hooks for uncaught exceptions.
     """
     environment = dict(os.environ)
     for name in _PRIVATE:
@@ -302,7 +302,7 @@ def steps_of(text: str) -> frozenset[int]:
 
 
 def _connect(made: Monitor, environment: Mapping[str, str]) -> None:
-    os.register_at_fork(after_in_child=made.silence)
+    os.register_at_fork(after_in_child=made.disable)
     launcher = environment.get("EAGLE_EYE_SOCKET", "")
     worker = environment.get("EAGLE_EYE_WORKER", "")
     epoch = int(environment.get("EAGLE_EYE_EPOCH", "0") or 0)

@@ -28,7 +28,7 @@ from .profile_collectives import all_reduce_ms
 from .profile_layers import LayerProfile, Repeats, named, profile_layers, stopwatch
 
 FORMAT = 1
-Tell = Callable[[Mapping[str, Any]], None]
+Report = Callable[[Mapping[str, Any]], None]
 
 
 class ModelError(Exception):
@@ -48,25 +48,25 @@ class ProfileRequest:
     repeats: Repeats = field(default_factory=Repeats)
 
 
-def profile(wanted: ProfileRequest, cache: Path, tell: Tell, fresh: bool = False) -> Path:
+def profile(request: ProfileRequest, cache: Path, report: Report, fresh: bool = False) -> Path:
     """The file with the profile, measured only if there is none of the same model, hardware and versions.
 
     Raises ModelError for a model without layers or batch, or one that fails on its batch.
     """
-    module = load(wanted.model)
+    module = load(request.model)
     layers = named(_call(module, "layers"))
     if not layers:
-        raise ModelError(f"{wanted.model}: layers() gave none")
-    device = wanted.device or _device()
-    identity = _identity(wanted, module, layers, device)
+        raise ModelError(f"{request.model}: layers() gave none")
+    device = request.device or _device()
+    identity = _identity(request, module, layers, device)
     path = cache / f"{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]}.json"
     if path.is_file() and not fresh:
-        tell({"profile": str(path), "cached": True})
+        report({"profile": str(path), "cached": True})
         return path
-    record = _measure(wanted, layers, _call(module, "batch", wanted.micro_batch), device, tell)
+    record = _measure(request, layers, _call(module, "batch", request.micro_batch), device, report)
     cache.mkdir(parents=True, exist_ok=True)
     _write(path, {**identity, **record})
-    tell({"profile": str(path), "cached": False})
+    report({"profile": str(path), "cached": False})
     return path
 
 
@@ -96,24 +96,24 @@ def _call(module: Any, name: str, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _measure(wanted: ProfileRequest, layers: Sequence[tuple[str, Any]], batch: Any, device: str, tell: Tell) -> dict[str, Any]:
-    counts = [2**power for power in range(1, wanted.processes.bit_length())]
+def _measure(request: ProfileRequest, layers: Sequence[tuple[str, Any]], batch: Any, device: str, report: Report) -> dict[str, Any]:
+    counts = [2**power for power in range(1, request.processes.bit_length())]
     total, done = len(layers) + len(counts), 0
     found: list[LayerProfile] = []
-    tell({"done": 0, "of": total, "what": layers[0][0]})
+    report({"done": 0, "of": total, "what": layers[0][0]})
     try:
-        for layer in profile_layers(layers, batch, device, wanted.repeats, stopwatch(device)):
+        for layer in profile_layers(layers, batch, device, request.repeats, stopwatch(device)):
             found.append(layer)
             done += 1
-            tell({"done": done, "of": total, "what": layers[min(done, len(layers) - 1)][0]})
+            report({"done": done, "of": total, "what": layers[min(done, len(layers) - 1)][0]})
     except (RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"layer {layers[len(found)][0]!r} failed on its input: {error}") from error
     reduced: dict[int, dict[int, float]] = {}
     for count in counts:
-        tell({"done": done, "of": total, "what": f"all-reduce of {count} processes"})
+        report({"done": done, "of": total, "what": f"all-reduce of {count} processes"})
         reduced[count] = all_reduce_ms([layer.parameter_bytes for layer in found], count, "nccl" if device.startswith("cuda") else "gloo")
         done += 1
-    tell({"done": total, "of": total, "what": ""})
+    report({"done": total, "of": total, "what": ""})
     return _record(found, reduced)
 
 
@@ -135,18 +135,18 @@ def _record(found: Sequence[LayerProfile], reduced: Mapping[int, Mapping[int, fl
     return {"layers": layers, "allreduce_in_node": in_node}
 
 
-def _identity(wanted: ProfileRequest, module: Any, layers: Sequence[tuple[str, Any]], device: str) -> dict[str, Any]:
+def _identity(request: ProfileRequest, module: Any, layers: Sequence[tuple[str, Any]], device: str) -> dict[str, Any]:
     import torch
 
-    words = "".join(path.read_text() for path in _sources(module, layers))
+    source = "".join(path.read_text() for path in _sources(module, layers))
     shapes = [[name, type(layer).__name__, [[list(one.shape), str(one.dtype)] for one in layer.parameters()]] for name, layer in layers]
     return {
         "format": FORMAT,
-        "model": {"name": wanted.model, "digest": hashlib.sha256((words + json.dumps(shapes)).encode()).hexdigest()},
-        "hardware": {"device": device, "name": _hardware_name(device), "processes": wanted.processes, "cores": os.cpu_count()},
+        "model": {"name": request.model, "digest": hashlib.sha256((source + json.dumps(shapes)).encode()).hexdigest()},
+        "hardware": {"device": device, "name": _hardware_name(device), "processes": request.processes, "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "torch": str(torch.__version__), "cuda": str(torch.version.cuda or "")},
-        "micro_batch": wanted.micro_batch,
-        "repeats": [wanted.repeats.warm_up, wanted.repeats.measured],
+        "micro_batch": request.micro_batch,
+        "repeats": [request.repeats.warm_up, request.repeats.measured],
     }
 
 
@@ -177,7 +177,7 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """As a command; a model that cannot be profiled is told in words, with status 2."""
+    """As a command; a model that cannot be profiled is reported on stderr, with status 2."""
     parser = argparse.ArgumentParser(prog="python -m eagle_eye.training.profile")
     parser.add_argument("model")
     parser.add_argument("--cache", type=Path, required=True)
@@ -189,9 +189,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--fresh", action="store_true")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the processes of an all-reduce are ended too
-    wanted = ProfileRequest(given.model, given.micro_batch, given.processes, given.device, Repeats(given.warm_up, given.repeats))
+    request = ProfileRequest(given.model, given.micro_batch, given.processes, given.device, Repeats(given.warm_up, given.repeats))
     try:
-        profile(wanted, given.cache, lambda words: print(json.dumps(words), flush=True), given.fresh)  # noqa: T201 -- this is its output
+        profile(request, given.cache, lambda record: print(json.dumps(record), flush=True), given.fresh)  # noqa: T201 -- this is its output
     except ModelError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2

@@ -25,15 +25,15 @@ TIMEOUT_S = 300.0
 def all_reduce_ms(sizes: Sequence[int], ranks: int, backend: str, timeout_s: float = TIMEOUT_S) -> dict[int, float]:
     """Bytes -> median milliseconds of an all-reduce among so many local processes; one alone reduces nothing.
 
-    Raises RuntimeError with what the processes said if they cannot form a group. They are ended in any case.
+    Raises RuntimeError with the error output of the processes if they cannot form a group. They are ended in any case.
     """
-    wanted = sorted({size for size in sizes if size > 0})
-    if ranks == 1 or not wanted:
-        return dict.fromkeys(wanted, 0.0)
+    distinct = sorted({size for size in sizes if size > 0})
+    if ranks == 1 or not distinct:
+        return dict.fromkeys(distinct, 0.0)
     with tempfile.TemporaryDirectory(prefix="eagle-eye-profile-") as folder:
         started: list[subprocess.Popen[str]] = []
         try:
-            started.extend(_start(rank, ranks, backend, folder, wanted) for rank in range(ranks))
+            started.extend(_start(rank, ranks, backend, folder, distinct) for rank in range(ranks))
             return _answer(started, timeout_s)
         finally:
             _end(started)
@@ -49,16 +49,16 @@ def _start(rank: int, ranks: int, backend: str, folder: str, sizes: Sequence[int
 
 
 def _answer(started: "Sequence[subprocess.Popen[str]]", timeout_s: float) -> dict[int, float]:
-    said = ""
+    output = ""
     for process in started:
         try:
-            said, complaint = process.communicate(timeout=timeout_s)
+            output, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"{len(started)} processes took more than {timeout_s:g} s to all-reduce; profile with fewer or smaller layers") from None
         if process.returncode:
-            raise RuntimeError(f"a process of the all-reduce group ended with {process.returncode}: {complaint[-800:]}")
+            raise RuntimeError(f"a process of the all-reduce group ended with {process.returncode}: {errors[-800:]}")
         if process is started[0]:
-            answer = said
+            answer = output
     return {int(size): float(time_ms) for size, time_ms in json.loads(answer.splitlines()[-1]).items()}
 
 

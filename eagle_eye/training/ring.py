@@ -1,16 +1,16 @@
-"""A ring of step records in shared memory, one file per worker and epoch.
+"""The ring: a ring buffer of step records in shared memory, one file per worker and epoch.
 
 The writer is the training loop: it stores words into a mapped file and never waits, locks or calls the
-kernel. The reader is another process: it reads the file with `pread` (a file cut short under a mapping would
+kernel. The reader is another process: it reads the file with `pread` (a truncated file under a mapping would
 kill it), at any time, also after the writer was killed with SIGKILL.
 
     0      header    magic, version, sizes, pid, start time, epoch, clock offset, worker, names of the columns
-    4096   now       what the loop does at this moment: words that are each stored whole
-    8192   last      the exception that ended the loop: length, checksum, JSON
+    4096   now       what the loop does at this moment: 64-bit words, each stored atomically
+    8192   error     the exception that ended the loop: length, checksum, JSON
     16384  slots     512 records of 512 bytes
 
-A record's checksum and ordinal are stored after its body: whatever the hardware makes of the order of stores,
-and wherever a SIGKILL strikes, a torn record does not pass for a whole one. Times inside are CLOCK_MONOTONIC
+A record's checksum and ordinal are stored after its body: in whatever order the hardware stores them, and wherever
+a SIGKILL comes, a torn record does not pass for a complete one. Times inside are CLOCK_MONOTONIC
 nanoseconds, which all processes of a machine share; the header holds the offset to wall time, the reader
 returns wall seconds.
 """
@@ -34,14 +34,14 @@ MAGIC = b"EAGLEEYE"
 VERSION = 1
 COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 NAMES = ("step_s", *COLUMNS, "loss", "tokens", "grad_norm")
-"""The first columns of every ring; what else a script logs is appended when it is first logged."""
+"""The first columns of every ring; another value that a script logs is appended when it is first logged."""
 
 WIDTH = 57
 """Columns of a record."""
 SLOTS = 512
 SLOT_BYTES = 512
 NOW = 4096
-LAST = 8192
+ERROR_AT = 8192
 SLOTS_AT = 16384
 SIZE = SLOTS_AT + SLOTS * SLOT_BYTES
 
@@ -58,13 +58,13 @@ _MARK = struct.Struct("<2q")
 """ordinal, checksum of the body and the ordinal"""
 _NOW = struct.Struct("<8q")
 
-# words of the part `now`
+# positions of the words in the part `now`
 MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS = range(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Who writes the ring."""
+    """The process that writes the ring."""
 
     pid: int
     start_time: int
@@ -88,7 +88,7 @@ class Now:
     marks: int
     """Count of marks since the start: the order of progress."""
     running: bool
-    """A loop over `monitor.steps` is under way."""
+    """A loop over `monitor.steps` is running."""
     completed: int
     """Steps completed since the start."""
     faults: int
@@ -115,7 +115,7 @@ def start_time_of(pid: int) -> int:
 
 
 class RingWriter:
-    """The training loop's end. `now` is a view of 64-bit words: MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, ..."""
+    """The writer, in the training loop. `now` is a view of 64-bit words: MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, ..."""
 
     def __init__(self, memory: mmap.mmap, epoch: int) -> None:
         self._memory = memory
@@ -171,8 +171,8 @@ class RingWriter:
             self._columns[name] = index
         return index
 
-    def go_on(self, epoch: int) -> None:
-        """The records that follow are of this epoch: an elastic worker lives through several."""
+    def set_epoch(self, epoch: int) -> None:
+        """The next records are of this epoch: an elastic worker goes through several."""
         self._epoch = epoch
 
     def append(self, number: int, end_ns: int, values: Mapping[int, float]) -> None:
@@ -192,14 +192,14 @@ class RingWriter:
         self._ordinal = ordinal
         self.now[DONE] = ordinal
 
-    def last(self, words: Mapping[str, Any]) -> None:
-        """Store what ended the loop, as JSON of at most 8 KiB; too long strings are cut by the caller."""
-        text = json.dumps(words).encode()[: SLOTS_AT - LAST - 16]
-        self._memory[LAST + 16 : LAST + 16 + len(text)] = text
-        _MARK.pack_into(self._memory, LAST, len(text), zlib.crc32(text))
+    def write_error(self, error: Mapping[str, Any]) -> None:
+        """Store the exception that ended the loop, as JSON of at most 8 KiB; the caller shortens its texts."""
+        text = json.dumps(error).encode()[: SLOTS_AT - ERROR_AT - 16]
+        self._memory[ERROR_AT + 16 : ERROR_AT + 16 + len(text)] = text
+        _MARK.pack_into(self._memory, ERROR_AT, len(text), zlib.crc32(text))
 
     def close(self) -> None:
-        """Unmap. The file stays for whoever reads it post mortem; the launcher removes it."""
+        """Unmap. The file stays for a reader post mortem; the launcher removes it."""
         self.now.release()
         self._memory.close()
 
@@ -211,7 +211,7 @@ class RingWriter:
 
 
 class RingReader:
-    """Another process's end: reads at any time, waits for nobody."""
+    """The reader, in another process: reads at any time, never waits."""
 
     def __init__(self, file: int, path: str) -> None:
         self._file = file
@@ -245,7 +245,7 @@ class RingReader:
 
     @property
     def header(self) -> Header:
-        """Who writes; `names` grows when the script logs something new."""
+        """The process that writes; `names` grows when the script logs something new."""
         names = self._read_names()
         if names != self._header.names:
             self._header = self._read_header()
@@ -293,12 +293,12 @@ class RingReader:
         records.reverse()
         return records
 
-    def last(self) -> dict[str, Any] | None:
-        """What ended the loop (type, message, traceback, step), None if nothing did or it was torn."""
-        length, checksum = _MARK.unpack(self._read(LAST, _MARK.size))
-        if not 0 < length <= SLOTS_AT - LAST - 16:
+    def error(self) -> dict[str, Any] | None:
+        """The exception that ended the loop (type, message, traceback, step); None if there is none, or it was torn."""
+        length, checksum = _MARK.unpack(self._read(ERROR_AT, _MARK.size))
+        if not 0 < length <= SLOTS_AT - ERROR_AT - 16:
             return None
-        text = self._read(LAST + 16, length)
+        text = self._read(ERROR_AT + 16, length)
         if zlib.crc32(text) != checksum:
             return None
         try:

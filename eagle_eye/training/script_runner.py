@@ -1,6 +1,6 @@
-"""Runs a Python command inside a process that already is an interpreter, as `python …` would.
+"""Runs a script (`python …`) inside a process that already is an interpreter.
 
-Same `sys.argv`, `sys.path[0]`, `__main__` and `__file__`, the same exit codes and the same words on stderr; so
+Same `sys.argv`, `sys.path[0]`, `__main__` and `__file__`, the same exit codes and the same text on stderr; so
 classes of the script can be pickled and `multiprocessing` finds the script again.
 """
 
@@ -149,7 +149,7 @@ def _file(script: str, rest: list[str]) -> None:
             file=sys.stderr,
             flush=True,
         )
-        exception_reporter.tell(type(error), error, None)  # no hook is called for a script that cannot even be read
+        exception_reporter.report(type(error), error, None)  # no hook is called for a script that cannot even be read
         raise SystemExit(CANNOT_OPEN) from error
     _begin(script, rest, str(path.resolve().parent))
     main = _main_module(str(path))

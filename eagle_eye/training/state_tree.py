@@ -1,4 +1,4 @@
-"""A nested state as a flat dict of tensors and a JSON value that says where each belongs."""
+"""Flattens a nested state into a dict of tensors and a JSON value that says where each belongs, and back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 _TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
 
 
-def take_apart(state: dict[str, Any], is_tensor: Callable[[Any], bool]) -> tuple[dict[str, Any], Any]:
+def flatten(state: dict[str, Any], is_tensor: Callable[[Any], bool]) -> tuple[dict[str, Any], Any]:
     """Tensors by name, and the rest with a reference in the place of each.
 
     Raises TypeError, naming the place, for a value that JSON cannot hold.
@@ -30,19 +30,19 @@ def take_apart(state: dict[str, Any], is_tensor: Callable[[Any], bool]) -> tuple
     return tensors, walk(state, "state")
 
 
-def put_together(tensors: dict[str, Any], rest: Any) -> Any:
+def unflatten(tensors: dict[str, Any], rest: Any) -> Any:
     """The state again. Raises KeyError for a tensor that is missing."""
     if isinstance(rest, list):
-        return [put_together(tensors, item) for item in rest]
+        return [unflatten(tensors, item) for item in rest]
     if not isinstance(rest, dict):
         return rest
     if _TENSOR in rest:
         return tensors[rest[_TENSOR]]
     if _TUPLE in rest:
-        return tuple(put_together(tensors, item) for item in rest[_TUPLE])
+        return tuple(unflatten(tensors, item) for item in rest[_TUPLE])
     if _ITEMS in rest:
-        return {key: put_together(tensors, value) for key, value in rest[_ITEMS]}
-    return {key: put_together(tensors, value) for key, value in rest.items()}
+        return {key: unflatten(tensors, value) for key, value in rest[_ITEMS]}
+    return {key: unflatten(tensors, value) for key, value in rest.items()}
 
 
 def _walk_dict(value: dict[Any, Any], place: str, walk: Callable[[Any, str], Any]) -> Any:

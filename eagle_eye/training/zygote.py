@@ -6,7 +6,7 @@ inherited socket (messages.py). Everything it forks ends with it:
 - launcher gone (the socket closes, or the parent changes): the zygote kills all process groups and ends;
 - zygote gone: the kernel kills the workers (PR_SET_PDEATHSIG); the launcher, which knows their groups, kills what
   they had started;
-- worker gone: the rest of its process group is killed before the exit is told.
+- worker gone: the rest of its process group is killed before the exit is reported.
 
 The zygote has no PR_SET_PDEATHSIG of its own: it would die before it could kill the groups.
 """
@@ -66,7 +66,7 @@ class Child:
     slot: str
     """The launcher's name for it."""
     port: int = -1
-    """File descriptor over which a store tells its port, -1 else."""
+    """File descriptor from which the port of a store is read, -1 else."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Zygote:
             while os.getppid() == self._parent and self._turn():
                 pass
         except (ConnectionError, BrokenPipeError):
-            pass  # the launcher went away while we spoke
+            pass  # the launcher is gone
         self._end()
 
     def _listen(self) -> None:
@@ -126,9 +126,9 @@ class Zygote:
         elif kind == "kill":
             self._kill(int(message["pid"]), int(message.get("signal", signal.SIGKILL)), bool(message.get("group", True)))
         else:
-            self._tell("failed", slot="", error=f"unknown message {kind!r}")
+            self._send("failed", slot="", error=f"unknown message {kind!r}")
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _send(self, kind: str, **fields: Any) -> None:
         self.launcher.sendall(messages.encode(kind, **fields))
 
     def _import(self, modules: list[str]) -> None:
@@ -138,13 +138,13 @@ class Zygote:
             try:
                 importlib.import_module(name)
                 loaded.append(name)
-            except Exception as error:  # noqa: BLE001 - a stranger's module; the script will meet the same error itself
+            except Exception as error:  # noqa: BLE001 - the script will get the same error itself
                 missing[name] = f"{type(error).__name__}: {error}"
         self.unsafe = _why_unsafe()
         gc.collect()
         gc.freeze()  # so that a collection in a worker does not copy every page of what was imported here
         seconds = time.monotonic() - began
-        self._tell("ready", pid=os.getpid(), modules=loaded, missing=missing, unsafe=self.unsafe, seconds=seconds)
+        self._send("ready", pid=os.getpid(), modules=loaded, missing=missing, unsafe=self.unsafe, seconds=seconds)
 
     # --- children ---------------------------------------------------------------------------------------------
 
@@ -153,10 +153,10 @@ class Zygote:
         try:
             pid = self._spawn(lambda: _work(message, not self.unsafe))
         except OSError as error:
-            self._tell("failed", slot=slot, error=f"cannot fork: {error.strerror}")
+            self._send("failed", slot=slot, error=f"cannot fork: {error.strerror}")
             return
         self.children[pid] = Child(slot)
-        self._tell("forked", slot=slot, pid=pid)
+        self._send("forked", slot=slot, pid=pid)
 
     def _store(self, host: str) -> None:
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -164,23 +164,23 @@ class Zygote:
             pid = self._spawn(lambda: _serve_store(host, writing))
         except OSError as error:
             os.close(reading)
-            self._tell("failed", slot="store", error=f"cannot fork: {error.strerror}")
+            self._send("failed", slot="store", error=f"cannot fork: {error.strerror}")
             return
         finally:
             os.close(writing)
         self.children[pid] = Child("store", reading)
-        self._selector.register(reading, selectors.EVENT_READ, lambda: self._stored(pid, host))
+        self._selector.register(reading, selectors.EVENT_READ, lambda: self._report_store(pid, host))
 
-    def _stored(self, pid: int, host: str) -> bool:
+    def _report_store(self, pid: int, host: str) -> bool:
         child = self.children.get(pid)
         if child is None or child.port < 0:
             return True
-        words = os.read(child.port, 4096).decode(errors="replace")
+        text = os.read(child.port, 4096).decode(errors="replace")
         self._forget_port(child)
-        if words.isdigit():
-            self._tell("stored", host=host, port=int(words), pid=pid)
+        if text.isdigit():
+            self._send("stored", host=host, port=int(text), pid=pid)
         else:
-            self._tell("failed", slot="store", error=words or "the store's process died at its start")
+            self._send("failed", slot="store", error=text or "the store's process died at its start")
         return True
 
     def _forget_port(self, child: Child) -> None:
@@ -200,7 +200,7 @@ class Zygote:
         try:
             self._become_child(zygote)
             code = body()
-        except BaseException:  # noqa: BLE001 - nothing may climb into the zygote's own loop, whose copy lies beneath us
+        except BaseException:  # noqa: BLE001 - no exception may reach the copy of the zygote's own loop below on the stack
             sys.excepthook(*sys.exc_info())
         finally:
             _die(code)
@@ -227,10 +227,10 @@ class Zygote:
             os.read(self._wake[0], 4096)
         with contextlib.suppress(ChildProcessError):
             while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                self._bury(dead.si_pid)
+                self._collect(dead.si_pid)
         return True
 
-    def _bury(self, pid: int) -> None:
+    def _collect(self, pid: int) -> None:
         child = self.children.pop(pid, None)
         if child is not None:
             _signal(pid, signal.SIGKILL, True)  # its group; the pid is still taken, so no stranger can be hit
@@ -238,14 +238,14 @@ class Zygote:
         if child is None:
             return  # an orphan of a worker
         if child.port >= 0:
-            self._stored_dead(child)
-        self._tell("exited", pid=pid, slot=child.slot, status=status)
+            self._report_failed_store(child)
+        self._send("exited", pid=pid, slot=child.slot, status=status)
 
-    def _stored_dead(self, child: Child) -> None:
+    def _report_failed_store(self, child: Child) -> None:
         os.set_blocking(child.port, False)
         with contextlib.suppress(BlockingIOError):
-            words = os.read(child.port, 4096).decode(errors="replace")
-            self._tell("failed", slot="store", error=words or "the store's process died at its start")
+            text = os.read(child.port, 4096).decode(errors="replace")
+            self._send("failed", slot="store", error=text or "the store's process died at its start")
         self._forget_port(child)
 
     def _end(self) -> None:
@@ -306,7 +306,7 @@ def _work(message: Mapping[str, Any], forkable: bool) -> int:
         os.chdir(message["cwd"])
     if not (forkable and message.get("python", True) and script_runner.is_ours(argv)):
         return _execute(argv)
-    _freshen()
+    _reseed()
     probe.monitor()
     return script_runner.run(argv)
 
@@ -335,7 +335,7 @@ def _execute(argv: list[str]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _freshen() -> None:
+def _reseed() -> None:
     """What a fresh interpreter would have and a fork shares: seeds and the number of threads.
 
     `random` reseeds itself after a fork; numpy and torch would draw the same numbers in every worker.
@@ -352,17 +352,17 @@ def _freshen() -> None:
         torch.set_num_threads(int(threads))
 
 
-def _serve_store(host: str, tell: int) -> int:
+def _serve_store(host: str, port_pipe: int) -> int:
     """Serve a TCPStore until killed."""
     try:
         import torch.distributed as distributed
 
         store = distributed.TCPStore(host, 0, None, True, wait_for_workers=False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear it
-        os.write(tell, f"{type(error).__name__}: {error}"[:2000].encode())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must know
+        os.write(port_pipe, f"{type(error).__name__}: {error}"[:2000].encode())
         return 1
-    os.write(tell, str(store.port).encode())
-    os.close(tell)
+    os.write(port_pipe, str(store.port).encode())
+    os.close(port_pipe)
     while True:
         signal.pause()
 

@@ -28,7 +28,7 @@ class JobFile:
             "workers": [_words(worker) for worker in workers], "state": state,
         }  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(self.path, msgspec.json.encode(body), lasting=False)
+        atomic_file.replace(self.path, msgspec.json.encode(body), durable=False)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

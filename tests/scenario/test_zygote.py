@@ -272,7 +272,7 @@ def test_an_exception_ends_the_worker_and_is_in_the_ring(torch_launcher: Any) ->
     worker = Worker(torch_launcher, "raise")
     worker.drill("exception")
     assert os.waitstatus_to_exitcode(torch_launcher.hear("exited", pid=worker.pid)["status"]) == 1
-    last = worker.ring.last()
+    last = worker.ring.error()
     assert last is not None
     assert last["type"] == "AcceleratorError"
     assert last["message"].startswith("CUDA error: an illegal memory access")

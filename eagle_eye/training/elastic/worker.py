@@ -295,7 +295,7 @@ class ElasticWorker:
         self._faults.at("joining" if self._fresh else "regrouping", self.step)
         self._session.use_group(None)
         self._group, self._assignment = None, assignment
-        self._monitor.go_on(assignment.epoch)
+        self._monitor.set_epoch(assignment.epoch)
         self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
         if any(taker == assignment.rank for _, taker, _ in assignment.moves):
             self._fresh = True  # also a worker that was far behind: its state is incomplete until everything has arrived

@@ -1,4 +1,4 @@
-"""Data by number: the samples of a micro-batch are a function of its step and number alone."""
+"""`SampleOrder`: the samples of a micro-batch are a function of its step and number only."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from eagle_eye.errors import ConfigError
 
 
 class SampleOrder:
-    """Every epoch in another order, in whole steps: what is left over at its end is left out."""
+    """Every epoch in another order, in whole steps: the rest at its end is dropped."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], *, size: int, micro_batches: int, seed: int) -> None:
         """size: samples of a micro-batch; micro_batches: of a step. Raises ConfigError if there is not one step's worth."""
@@ -38,7 +38,7 @@ class SampleOrder:
 
 
 class PlaceholderLoader:
-    """Stands in for a data loader: so many times nothing an epoch."""
+    """Replaces a data loader: `count` empty batches an epoch, for the trainer's loop to count."""
 
     def __init__(self, dataset: Any, count: int) -> None:
         self.dataset = dataset

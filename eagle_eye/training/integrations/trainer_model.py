@@ -17,7 +17,7 @@ class TrainerModel:
     """Update and scheduler are stepped here; what the trainer's loop does about them afterwards finds no gradients."""
 
     def __init__(
-        self, model: nn.Module, backward: Callable[[Any], float], draw: SampleOrder, *, optimizer: Any, scheduler: Any, clip: float | None, seed: int
+        self, model: nn.Module, backward: Callable[[Any], float], sample_order: SampleOrder, *, optimizer: Any, scheduler: Any, clip: float | None, seed: int
     ) -> None:
         """`backward(inputs)`: adds the gradients of a micro-batch, returns its mean loss. `optimizer`: as the trainer holds it."""
         self.layers = list(layers_of(model))
@@ -28,13 +28,13 @@ class TrainerModel:
         self.device = self.parameters[0].device
         self.norm = math.nan
         """Of the last step's gradient; nan without clipping."""
-        self._step, self._backward, self._draw = optimizer.step, backward, draw
+        self._step, self._backward, self._sample_order = optimizer.step, backward, sample_order
         self._clip, self._seed = clip, seed
 
     def run(self, step: int, micro_batch: int) -> tuple[float, int]:
         """Forward and backward of one micro-batch."""
         torch.manual_seed(seed_of(self._seed, step, micro_batch))
-        inputs = self._draw.batch(step, micro_batch)
+        inputs = self._sample_order.batch(step, micro_batch)
         return self._backward(inputs), _tokens(inputs)
 
     def apply(self, gradient: Tensor, /) -> float:
@@ -53,20 +53,20 @@ class TrainerModel:
 
 
 class SchedulerView:
-    """A scheduler to look at: the trainer's loop steps it in vain, the elastic worker's update steps the real one."""
+    """A read-only view of a scheduler: `step` has no effect, because the elastic worker's update steps the real one."""
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
 
     def step(self, *_: Any, **__: Any) -> None:
-        """Done already."""
+        """No effect."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scheduler, name)
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules into which a model falls apart: the elements of its lists of blocks, and whatever stands beside these."""
+    """The layers of a model: the elements of its lists of blocks, and the modules beside these."""
     children = list(module.children())
     holds_lists = any(isinstance(each, nn.ModuleList) for each in module.modules())
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]

@@ -8,7 +8,7 @@
     arguments = training_arguments(output_dir="out", per_device_train_batch_size=4, gradient_accumulation_steps=16, max_steps=1000)
     ElasticTrainer(model=model, args=arguments, train_dataset=dataset).train()
 
-Each worker's Trainer believes that it is alone. Of a step of `gradient_accumulation_steps` micro-batches, which is the
+Each worker's Trainer trains as if it were the only one. Of a step of `gradient_accumulation_steps` micro-batches, which is the
 number over all workers together, it computes its share; the elastic worker reduces, commits, heals and moves state. Data
 are drawn by (step, micro-batch), so any worker can do any of them.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 PEERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""By these transformers would make a process group of its own, which could not be healed."""
+"""With these transformers would make a process group of its own, which could not be healed."""
 
 
 def training_arguments(*arguments: Any, **named: Any) -> "TrainingArguments":
@@ -79,7 +79,7 @@ class ElasticTraining:
         self.elastic: ElasticWorker | None = None
         """The worker behind this trainer, from its first step on."""
         self._steps: Iterator[Any] | None = None
-        self._draw: SampleOrder | None = None
+        self._sample_order: SampleOrder | None = None
         self._trained: TrainerModel | None = None
         super().__init__(*arguments, **named)
         _refuse(self.args)
@@ -91,7 +91,7 @@ class ElasticTraining:
         try:
             output = super().train(*arguments, **named)  # type: ignore[misc]  # of Trainer
             if self._steps is not None:
-                next(self._steps, None)  # the last step is over: say good-bye
+                next(self._steps, None)  # the last step is over: leave the job
             return output
         finally:
             if self._steps is not None:
@@ -102,8 +102,8 @@ class ElasticTraining:
         loader = super().get_train_dataloader()  # type: ignore[misc]  # of Trainer
         size, total = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        self._draw = SampleOrder(loader.dataset, loader.collate_fn, size=size, micro_batches=total, seed=seed)
-        return PlaceholderLoader(loader.dataset, self._draw.steps_per_epoch * total)
+        self._sample_order = SampleOrder(loader.dataset, loader.collate_fn, size=size, micro_batches=total, seed=seed)
+        return PlaceholderLoader(loader.dataset, self._sample_order.steps_per_epoch * total)
 
     def create_scheduler(self, *arguments: Any, **named: Any) -> Any:
         """As Trainer's, but stepped together with the optimizer, before a new worker may take its state."""
@@ -113,7 +113,7 @@ class ElasticTraining:
         self.lr_scheduler = scheduler if isinstance(scheduler, SchedulerView) else SchedulerView(scheduler)
         return self.lr_scheduler
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> "torch.Tensor":  # noqa: ARG002 - Trainer's words
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> "torch.Tensor":  # noqa: ARG002 - the signature of Trainer
         """The whole step, at the last of the micro-batches that the loop counts: its mean loss, and nothing at the others."""
         import torch
 
@@ -135,7 +135,7 @@ class ElasticTraining:
             logs["grad_norm"] = self._trained.norm
         super().log(logs, *arguments, **named)  # type: ignore[misc]  # of Trainer
 
-    def floating_point_ops(self, inputs: Any) -> int:  # noqa: ARG002 - Trainer's words
+    def floating_point_ops(self, inputs: Any) -> int:  # noqa: ARG002 - the signature of Trainer
         """Not counted: the loop does not see the data."""
         return 0
 
@@ -144,10 +144,10 @@ class ElasticTraining:
         return self.elastic is None or self.elastic.rank <= 0
 
     def _begin(self, model: Any) -> Iterator[Any]:
-        if self._draw is None:
+        if self._sample_order is None:
             raise ConfigError("the data loader was made elsewhere: let get_train_dataloader of ElasticTraining make it")
         trained = self._trained = TrainerModel(
-            model, self._backward(model), self._draw, optimizer=self.optimizer, scheduler=self.lr_scheduler.scheduler,
+            model, self._backward(model), self._sample_order, optimizer=self.optimizer, scheduler=self.lr_scheduler.scheduler,
             clip=self.args.max_grad_norm, seed=self.args.seed,
         )  # fmt: skip
         session, monitor = connect()

@@ -145,7 +145,7 @@ def test_an_elastic_worker_is_read_on_in_the_next_epoch_and_no_step_comes_twice(
     write_listing(tmp_path, worker)
     found = collector.collect()
     worker.epoch = 2
-    worker.ring.go_on(2)
+    worker.ring.set_epoch(2)
     worker.step(2)
     write_listing(tmp_path, worker)
     found += watch(collector, clock, 2.0)

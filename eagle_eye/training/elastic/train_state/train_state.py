@@ -130,7 +130,7 @@ class TrainState:
         import torch
 
         for parameter, state in state_shapes(self._optimizer).items():
-            tensors, _ = _taken_apart(state, "the optimizer's state")
+            tensors, _ = _flattened(state, "the optimizer's state")
             for place, tensor in tensors.items():
                 if tensor.device.type == "meta":
                     self._preallocated[parameter, place.removeprefix(_AT)] = torch.empty_like(tensor, device=parameter.device)
@@ -157,9 +157,9 @@ class TrainState:
         if len(ours) != len(theirs):
             raise ConfigError(f"the optimizer has {len(ours)} parameter groups here and {len(theirs)} in the worker that sends its state")
         if self._scheduler is not None:
-            self._scheduler.load_state_dict(_full(state["scheduler"]))
+            self._scheduler.load_state_dict(_restored(state["scheduler"]))
         for group, plain in zip(ours, theirs, strict=True):
-            for key, value in _full(plain).items():
+            for key, value in _restored(plain).items():
                 group[key] = _replaced(group.get(key), value)
         self.step = int(state["step"])
 
@@ -211,7 +211,7 @@ class TrainState:
     def _optimizer_state(self, index: int) -> "dict[str, tuple[dict[str, Tensor], Any]]":
         """By parameter that has some: its tensors by place, and the rest with a reference in the place of each."""
         return {
-            name: _taken_apart(self._optimizer.state[self._key(parameter)], f"the optimizer's state of {name}")
+            name: _flattened(self._optimizer.state[self._key(parameter)], f"the optimizer's state of {name}")
             for name, parameter in self._parameters[index]
             if self._has_state(parameter)
         }
@@ -232,7 +232,7 @@ class TrainState:
         key = self._key(parameter)
         ready = {place: self._preallocated.pop((key, place), None) for place in places}
         made = {_AT + place: _fitting(held.get(prefix + place, ready[place]), key, *sort) for place, sort in places.items()}
-        self._optimizer.state[key] = state_tree.put_together(made, rest)
+        self._optimizer.state[key] = state_tree.unflatten(made, rest)
 
     def _key(self, parameter: "Tensor") -> "Tensor":
         return self._masters.get(parameter, parameter)
@@ -282,28 +282,28 @@ def _fitting(held: "Tensor | None", like: "Tensor", dtype: str, shape: tuple[int
     return torch.empty(shape, dtype=sort, device="cpu" if on_host else like.device)
 
 
-def _taken_apart(state: Mapping[str, Any], where: str) -> "tuple[dict[str, Tensor], Any]":
+def _flattened(state: Mapping[str, Any], where: str) -> "tuple[dict[str, Tensor], Any]":
     import torch
 
     try:
-        return state_tree.take_apart(dict(sorted(state.items())), lambda value: isinstance(value, torch.Tensor))
+        return state_tree.flatten(dict(sorted(state.items())), lambda value: isinstance(value, torch.Tensor))
     except TypeError as error:
         raise ConfigError(f"{where} cannot be transferred: {error}") from error
 
 
 def _plain(state: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A small state, its tensors as text."""
-    tensors, rest = _taken_apart(state, where)
+    tensors, rest = _flattened(state, where)
     return {"rest": rest, "tensors": {name: [_name_of(each.dtype), list(each.shape), _text_of(each)] for name, each in tensors.items()}}
 
 
-def _full(plain: Mapping[str, Any]) -> Any:
+def _restored(plain: Mapping[str, Any]) -> Any:
     import torch
 
     def tensor(dtype: str, shape: list[int], text: str) -> "Tensor":
         return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=getattr(torch, dtype)).view(shape)
 
-    return state_tree.put_together({name: tensor(*each) for name, each in plain["tensors"].items()}, plain["rest"])
+    return state_tree.unflatten({name: tensor(*each) for name, each in plain["tensors"].items()}, plain["rest"])
 
 
 def _text_of(tensor: "Tensor") -> str:

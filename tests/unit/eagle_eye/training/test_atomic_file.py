@@ -7,11 +7,11 @@ import pytest
 from eagle_eye.training import atomic_file
 
 
-@pytest.mark.parametrize("lasting", [True, False])
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path, lasting):
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path, durable):
     path = tmp_path / "fence.json"
     for data in (b"old", b"new"):
-        atomic_file.replace(path, data, lasting=lasting)
+        atomic_file.replace(path, data, durable=durable)
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -35,28 +35,28 @@ def test_an_endless_line_is_refused() -> None:
 
 
 def test_a_token_is_good_once() -> None:
-    gate = messages.TokenVerifier("secret")
+    verifier = messages.TokenVerifier("secret")
     first = messages.token("secret", 0)
-    assert gate.take(first)
-    assert not gate.take(first)
-    assert gate.take(messages.token("secret", 1))
+    assert verifier.accept(first)
+    assert not verifier.accept(first)
+    assert verifier.accept(messages.token("secret", 1))
 
 
 def test_a_token_older_than_one_that_was_taken_is_worth_nothing() -> None:
-    gate = messages.TokenVerifier("secret")
-    assert gate.take(messages.token("secret", 3))
-    assert not gate.take(messages.token("secret", 2))
-    assert gate.take(messages.token("secret", 4))
+    verifier = messages.TokenVerifier("secret")
+    assert verifier.accept(messages.token("secret", 3))
+    assert not verifier.accept(messages.token("secret", 2))
+    assert verifier.accept(messages.token("secret", 4))
 
 
 @pytest.mark.parametrize("offered", [None, 5, "", "secret", messages.token("other", 0)])
 def test_what_is_no_token_is_not_taken(offered: object) -> None:
-    assert not messages.TokenVerifier("secret").take(offered)
+    assert not messages.TokenVerifier("secret").accept(offered)
 
 
 def test_without_a_secret_no_token_is_taken() -> None:
-    gate = messages.TokenVerifier("")
-    assert not gate.take("anything")
+    verifier = messages.TokenVerifier("")
+    assert not verifier.accept("anything")
 
 
 def test_a_refusal_is_raised_in_the_other_ends_words() -> None:

@@ -172,7 +172,7 @@ def test_without_a_launcher_nothing_is_written_and_the_loop_runs(tmp_path: Path)
 
 def test_a_forked_child_writes_nothing_into_its_parents_ring(watched: Watched) -> None:
     monitor, reader = watched
-    monitor.silence()  # what the fork hook calls in the child
+    monitor.disable()  # what the fork hook calls in the child
     for _ in monitor.steps("ab"):
         monitor.mark("forward")
         monitor.log(loss=1.0)
@@ -309,13 +309,13 @@ def test_an_exception_is_sent_and_stored_without_locals(watched: Watched, tmp_pa
     launcher = Launcher(tmp_path / "l.sock")
     monitor.begin(12)
     error = caught("shapes do not fit")
-    exception_reporter.Reporter(monitor, launcher.path, "run/a/0", 2).tell(type(error), error, error.__traceback__)
+    exception_reporter.Reporter(monitor, launcher.path, "run/a/0", 2).report(type(error), error, error.__traceback__)
     heard = launcher.wait()
     assert (heard["kind"], heard["type"], heard["message"]) == ("exception", "ValueError", "shapes do not fit")
     assert (heard["worker"], heard["epoch"], heard["step"], heard["fatal"]) == ("run/a/0", 2, 12, True)
     assert "in caught" in heard["traceback"]
     assert "hunter2" not in heard["traceback"]
-    stored = reader.last()
+    stored = reader.error()
     assert stored is not None
     assert (stored["type"], stored["step"]) == ("ValueError", 12)
 
@@ -323,8 +323,8 @@ def test_an_exception_is_sent_and_stored_without_locals(watched: Watched, tmp_pa
 def test_an_exception_is_stored_when_the_launcher_is_gone(watched: Watched, tmp_path: Path) -> None:
     monitor, reader = watched
     error = caught("long " * 20_000)
-    exception_reporter.Reporter(monitor, str(tmp_path / "gone"), "w", 0).tell(type(error), error, None)
-    stored = reader.last()
+    exception_reporter.Reporter(monitor, str(tmp_path / "gone"), "w", 0).report(type(error), error, None)
+    stored = reader.error()
     assert stored is not None
     assert stored["message"].startswith("long long")
 
@@ -334,7 +334,7 @@ def test_an_exception_that_cannot_even_be_printed_is_told() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert "RuntimeError" in exception_reporter.words_of(Broken, Broken(), None)["message"]
+    assert "RuntimeError" in exception_reporter.describe(Broken, Broken(), None)["message"]
 
 
 # --- the socket -------------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_drill_of_another_user_is_refused_even_with_a_good_token(watched: Watc
     offered = messages.encode("drill", token=messages.token("secret", 0), drill="x")
     reply = ask_as_another_user(watched[0], path, offered)
     assert not reply["ok"]
-    assert "for the user of the training job only" in reply["error"]
+    assert "to the user of the training job only" in reply["error"]
 
 
 def test_the_kernel_says_who_has_connected() -> None:

@@ -78,18 +78,18 @@ def test_a_layer_gets_what_the_one_before_it_made_and_parameters_are_left_as_the
 
 def test_a_profile_is_kept_until_model_or_micro_batch_change(model, tmp_path):
     said: list[dict] = []
-    wanted = ProfileRequest(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 1))
-    path = profile(wanted, tmp_path / "cache", said.append)
+    request = ProfileRequest(str(model), micro_batch=2, processes=1, device="cpu", repeats=Repeats(0, 1))
+    path = profile(request, tmp_path / "cache", said.append)
     assert said[-1] == {"profile": str(path), "cached": False}
     assert [words["done"] for words in said[:-1]] == sorted(words["done"] for words in said[:-1])
-    assert profile(wanted, tmp_path / "cache", said.append) == path
+    assert profile(request, tmp_path / "cache", said.append) == path
     assert said[-1]["cached"]
-    profile(wanted, tmp_path / "cache", said.append, fresh=True)
+    profile(request, tmp_path / "cache", said.append, fresh=True)
     assert not said[-1]["cached"]
     other = ProfileRequest(str(model), micro_batch=3, processes=1, device="cpu", repeats=Repeats(0, 1))
     assert profile(other, tmp_path / "cache", said.append) != path
     model.write_text(MODEL.replace("32", "64"))
-    assert profile(wanted, tmp_path / "cache", said.append) != path
+    assert profile(request, tmp_path / "cache", said.append) != path
     assert len(list((tmp_path / "cache").iterdir())) == 3
 
 

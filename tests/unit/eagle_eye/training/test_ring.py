@@ -43,7 +43,7 @@ def test_before_the_first_step_there_is_none(path: Path) -> None:
         assert reader.now().step == -1
         assert not reader.now().running
         assert reader.steps(-1) == []
-        assert reader.last() is None
+        assert reader.error() is None
 
 
 def test_nan_is_a_value_and_a_missing_number_is_none(path: Path) -> None:
@@ -109,13 +109,13 @@ def test_a_record_that_was_overwritten_while_it_was_looked_for_is_left_out(path:
 
 def test_what_ended_the_loop_is_read(path: Path) -> None:
     writer = RingWriter.create(path)
-    writer.last({"type": "ValueError", "message": "bad", "step": 3})
+    writer.write_error({"type": "ValueError", "message": "bad", "step": 3})
     with RingReader.open(path) as reader:
-        assert reader.last() == {"type": "ValueError", "message": "bad", "step": 3}
+        assert reader.error() == {"type": "ValueError", "message": "bad", "step": 3}
         with path.open("r+b") as file:
-            file.seek(ring.LAST + 20)
+            file.seek(ring.ERROR_AT + 20)
             file.write(b"XX")
-        assert reader.last() is None
+        assert reader.error() is None
 
 
 def test_a_missing_ring_is_refused(path: Path) -> None:
