@@ -1,13 +1,13 @@
-"""Prints what stands in the way of automatic action: silences, planned work, breakers."""
+"""Lists of what holds back automatic actions: silences, maintenance windows, breakers."""
 
-import time
+from collections.abc import Sequence
 from typing import TypeVar
 
 import click
 import msgspec
 from rich.console import Console
 
-from eagle_eye.app.printing import plain_table, print_json
+from eagle_eye.app.printing import TableColumn, local_time, print_json, print_table
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
 from eagle_eye.types import Breaker, Silence, Window
@@ -15,27 +15,23 @@ from eagle_eye.types import Breaker, Silence, Window
 Brake = TypeVar("Brake", Silence, Window, Breaker)
 
 
-def standing(config: Config, server: str, name: str, noun: type[Brake]) -> list[Brake]:
-    """Those that the server knows of now; `name`: silences, windows or breakers. Raises EagleEyeError."""
-    return [msgspec.convert(each, noun) for each in ask(config, server, "status").get(name, ())]
+def active(config: Config, server: str, name: str, kind: type[Brake]) -> list[Brake]:
+    """Those that the server has now; `name`: silences, windows or breakers. Raises EagleEyeError."""
+    return [msgspec.convert(each, kind) for each in ask(config, server, "status").get(name, ())]
 
 
-def show(rows: list[Brake], headings: tuple[str, ...], cells: dict[str, str], *, nothing: str, json_lines: bool) -> None:
-    """A table of the rows, or one JSON object a line. `cells`: heading → field."""
+def print_brakes(rows: list[Brake], columns: Sequence[tuple[TableColumn, str]], *, empty: str, json_lines: bool, wide: bool) -> None:
+    """A table of the rows, or one JSON object a line. columns: (column, field of a row); empty: the line without any row."""
     if json_lines:
         for row in rows:
             print_json(row)
-        return
-    if not rows:
-        click.echo(nothing)
-        return
-    table = plain_table(*headings)
-    for row in rows:
-        table.add_row(*(_text(getattr(row, cells[heading])) for heading in headings))
-    Console().print(table)
+    elif rows:
+        print_table(Console(), [column for column, _ in columns], ([_text(getattr(row, field)) for _, field in columns] for row in rows), wide=wide)
+    else:
+        click.echo(empty)
 
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+        return local_time(value)
     return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -1,22 +1,25 @@
-"""Prints what the ledger knows, for people and as JSON."""
+"""Prints incidents of the ledger, as text and as JSON."""
 
-import time
 from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from eagle_eye.app.printing import plain_table, print_json
+from eagle_eye.app.printing import TableColumn, brief_id, brief_time, brief_worker, local_time, print_json, print_table, print_text
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Incident, Outcome, Plan
 
 LONGEST = 160
 """Characters of a line of the timeline."""
+COLUMNS = (
+    TableColumn("id", brief=brief_id), TableColumn("opened", brief=brief_time), TableColumn("job", name=True, drop=1), TableColumn("cause", name=True),
+    TableColumn("culprit", name=True, brief=brief_worker), TableColumn("severity", drop=2), TableColumn("state"),
+)  # fmt: skip
 
 
-def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool) -> None:
+def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: str, limit: int, json_lines: bool, wide: bool) -> None:
     """The list, the newest first."""
     kept = ledger.incidents(open_only=open_only, job=job, limit=limit)
     if json_lines:
@@ -26,16 +29,16 @@ def print_incidents(console: Console, ledger: Ledger, *, open_only: bool, job: s
     if not kept:
         console.print("no incident" + (" is open" if open_only else " so far"))
         return
-    table = plain_table("id", "opened", "job", "cause", "culprit", "severity", "state")
-    for each in kept:
-        incident = each.incident
-        cells = (incident.id, _local_time(each.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), each.state)
-        table.add_row(*(escape(cell) for cell in cells))
-    console.print(table)
+    print_table(console, COLUMNS, (_row(each) for each in kept), wide=wide)
 
 
-def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: bool, stacks: bool) -> None:
-    """One incident: what, who, why we think so, what else it could be, and what was done. A prefix of the id will do."""
+def _row(record: IncidentRecord) -> tuple[str, ...]:
+    incident = record.incident
+    return (incident.id, local_time(record.opened), incident.job, incident.cause, _culprits(incident), incident.severity.upper(), str(record.state))
+
+
+def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: bool, stacks: bool, wide: bool) -> None:
+    """One incident: cause, culprit, evidence, rival causes, timeline, plans. `name`: its id, or the beginning of it. Raises LedgerError."""
     kept = _find(ledger, name)
     if stacks:
         _print_stacks(console, ledger, kept.incident.id)
@@ -47,57 +50,61 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
             print_json(outcome)
         return
     incident = kept.incident
-    console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}   {incident.severity.upper()}, {kept.state}")
-    console.print(f"job {escape(incident.job)}   began {_local_time(incident.since)}   found {kept.opened - incident.since:.2f} s later   cost so far {incident.bill_gpu_hours:.4f} GPU-hours\n")
+    console.print(f"[bold]{escape(incident.cause)}[/]  {escape(_culprits(incident))}", soft_wrap=True, highlight=False)
+    console.print(f"{incident.severity.upper()}, {kept.state}   id {incident.id}   job {escape(incident.job)}", soft_wrap=True, highlight=False)
+    print_text(console, f"began {local_time(incident.since)}, found {kept.opened - incident.since:.2f} s later, cost so far {incident.bill_gpu_hours:.4f} GPU-hours")
+    console.print()
     console.print("[bold]evidence[/]")
     for line in incident.evidence:
-        console.print(f"  {line.text}", highlight=False, markup=False)
+        print_text(console, line.text, indent=2)
     if incident.rivals:
-        console.print("[bold]it could also be[/]")
+        console.print("[bold]rival causes[/]")
         for rival in incident.rivals:
-            console.print(f"  {rival.cause}: {rival.apart}", highlight=False, markup=False)
+            print_text(console, f"{rival.cause}: {rival.apart}", indent=2)
     console.print("[bold]timeline[/]")
-    for moment in ledger.timeline(incident.id):
-        console.print(f"  {moment.time - incident.since:+9.3f} s  {moment.what:<9} {_short(moment.text)}", highlight=False, markup=False, soft_wrap=True)
-    _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000))
-    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000))
+    columns = (TableColumn("after"), TableColumn("what"), TableColumn("", prose=True))
+    print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _short(moment.text)) for moment in ledger.timeline(incident.id)), wide=wide)
+    _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000), wide=wide)
+    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000), wide=wide)
 
 
-def _print_alternatives(console: Console, plans: Sequence[Plan]) -> None:
-    """Of each plan that was chosen among several: all of them, with their prices, and why the others lost."""
+def _print_alternatives(console: Console, plans: Sequence[Plan], *, wide: bool) -> None:
+    """Each plan that was chosen among several, with its alternatives: cost, benefit, and why they lost."""
     weighed = [plan for plan in reversed(plans) if plan.alternatives]
     if not weighed:
         return
-    console.print("[bold]alternatives[/]  (cost and what it saves against doing nothing, in weighted worker-seconds)")
+    console.print("[bold]alternatives[/]")
+    print_text(console, "cost, and benefit against doing nothing, in weighted worker-seconds", indent=2)
+    rows = []
     for plan in weighed:
-        console.print(f"  {plan.action:<22} {plan.cost:>12.6g} {plan.benefit:>12.6g}  chosen: {plan.reason}", highlight=False, markup=False, soft_wrap=True)
+        rows.append((plan.action, f"{plan.cost:.6g}", f"{plan.benefit:.6g}", f"chosen: {plan.reason}"))
         for loser in sorted(plan.alternatives, key=lambda each: (each.cost is None, each.cost or 0.0)):
-            price = f"{'impossible':>12} {'':>12}" if loser.cost is None else f"{loser.cost:>12.6g} {loser.benefit or 0.0:>12.6g}"
-            console.print(f"  {loser.action:<22} {price}  {loser.why}", highlight=False, markup=False, soft_wrap=True)
+            cost, benefit = ("impossible", "") if loser.cost is None else (f"{loser.cost:.6g}", f"{loser.benefit or 0.0:.6g}")
+            rows.append((loser.action, cost, benefit, loser.why))
+    print_table(console, (TableColumn("action"), TableColumn("cost"), TableColumn("benefit"), TableColumn("why", prose=True)), rows, wide=wide)
 
 
-def _print_predictions(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """What was said before each action, beside what came of it. What the job did by itself was not foretold."""
-    told = [outcome for outcome in reversed(outcomes) if outcome.predicted or outcome.actual]
-    if not told:
+def _print_predictions(console: Console, outcomes: Sequence[Outcome], *, wide: bool) -> None:
+    """Predicted and actual values of each action. Self-healing has no prediction."""
+    known = [outcome for outcome in reversed(outcomes) if outcome.predicted or outcome.actual]
+    if not known:
         return
     console.print("[bold]predicted and actual[/]")
-    for outcome in told:
-        console.print(f"  {outcome.action}, {outcome.state}", highlight=False, markup=False)
-        for name in dict.fromkeys([*outcome.predicted, *outcome.actual]):
-            said, came = outcome.predicted.get(name), outcome.actual.get(name.removesuffix("_high"))
-            console.print(f"    {name:<18} {_figure(said)} {_figure(came)}".rstrip(), highlight=False, markup=False)
+    for outcome in known:
+        names = dict.fromkeys([*outcome.predicted, *outcome.actual])
+        rows = [(name, _value(outcome.predicted.get(name)), _value(outcome.actual.get(name.removesuffix("_high")))) for name in names]
+        print_table(console, (TableColumn(f"{outcome.action}, {outcome.state}"), TableColumn("predicted"), TableColumn("actual")), rows, wide=wide)
 
 
-def _figure(value: float | None) -> str:
-    return " " * 12 if value is None else f"{value:>12.6g}"
+def _value(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
-    """What the workers did when they were asked; those that stand alone come first."""
+    """Stacks of the workers, from the action `dump`; those that differ from the others come first."""
     dumps = [step.detail for plan in ledger.plans(incident=incident) if plan.action == "dump" for step in ledger.progress(plan.id) if step.state == "done"]
     if not dumps:
-        console.print("no stacks were taken for this incident")
+        console.print("no stacks were dumped for this incident")
     for dump in dumps:
         for each in msgspec.json.decode(dump)["stacks"]:
             console.print(f"[bold]{escape(', '.join(each['workers']))}[/]")
@@ -120,9 +127,5 @@ def _find(ledger: Ledger, name: str) -> IncidentRecord:
 
 
 def _culprits(incident: Incident) -> str:
-    """Who did it, with how sure we are."""
+    """Culprits with their confidence."""
     return ", ".join(f"{culprit.entity} ({culprit.confidence:.0%})" for culprit in incident.culprits) or "unknown"
-
-
-def _local_time(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

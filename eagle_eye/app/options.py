@@ -17,8 +17,8 @@ def deployment(function: Function) -> Function:
     """Add --config, --state-dir and --run-dir; the command receives the loaded `config`."""
 
     @click.option("--config", "config_path", type=click.Path(), help="Configuration file. Default: ./eagle-eye.toml, else /etc/eagle-eye/config.toml.")
-    @click.option("--state-dir", default="", help="What outlives a restart: stream, ledger, checkpoints.")
-    @click.option("--run-dir", default="", help="Sockets and the list of running jobs of this node.")
+    @click.option("--state-dir", default="", help="Directory of what survives a restart: stream, ledger, checkpoints.")
+    @click.option("--run-dir", default="", help="Directory of this node's sockets and job files.")
     @functools.wraps(function)
     def with_config(*args: Any, config_path: str | None, state_dir: str, run_dir: str, **kwargs: Any) -> Any:
         loaded = configuration.load(config_path, state_dir=state_dir, run_dir=run_dir)
@@ -28,19 +28,20 @@ def deployment(function: Function) -> Function:
 
 
 def config_file() -> Path | None:
-    """What the running command was given as --config, to hand it on to other processes; None: they find their own."""
+    """The --config of the running command, to pass it to child processes; None: they find their own."""
     given = click.get_current_context().params["config_path"]
     return Path(given).absolute() if given else None
 
 
 def run_dir_given() -> bool:
-    """Whether the running command was told --run-dir."""
+    """Whether the running command has --run-dir."""
     return bool(click.get_current_context().params["run_dir"])
 
 
 as_json = click.option("--json", "json_lines", is_flag=True, help="Print JSON, one object a line.")
-server = click.option("--server", default="", help="host:port of the server, or of all that may lead, with commas. Default: server.addresses, else server.listen.")
-person = click.option("--as", "person", default="", help="Who decides. Default: whoever your token names; your login where there are no tokens.")
+wide = click.option("--wide", is_flag=True, help="Print every column in full, however wide the terminal is.")
+server = click.option("--server", default="", help="host:port of the server; with standbys all of them, separated by commas. Default: server.addresses, else server.listen.")
+person = click.option("--as", "person", default="", help="Name that is recorded as the operator. Default: the name of your token, or your login name without tokens.")
 
 
 def training(function: Function) -> Function:
@@ -50,17 +51,17 @@ def training(function: Function) -> Function:
         click.option("--nproc-per-node", type=int, default=1, show_default=True, help="Workers on this node."),
         click.option(
             "--heal", default="", show_default="restart:3; in-place for a script that calls eagle_eye.elastic",
-            help="What the job may do to itself: none, restart:N (all workers, from the newest checkpoint), or in-place[:N] "
-            "(elastic workers go on without those that are lost).",
+            help="Self-healing without a server's command: none, restart:N (all workers, from the newest checkpoint), or in-place[:N] "
+            "(elastic workers go on without those that are lost); N is the heal budget.",
         ),
-        click.option("--min-workers", type=int, default=1, show_default=True, help="An elastic job with fewer saves a checkpoint and stops."),
-        click.option("--weight", type=float, default=1.0, show_default=True, help="What an elastic job's progress is worth against that of others, when the server shares workers out."),
-        click.option("--respawns", type=int, default=-1, show_default=True, help="How many workers of an elastic job that die are replaced on the spot; -1: all."),
-        click.option("--checkpoint-dir", default="", type=click.Path(), help="Shared by all nodes. Default: under the state directory."),
+        click.option("--min-workers", type=int, default=1, show_default=True, help="An elastic job with fewer workers saves a checkpoint and stops."),
+        click.option("--weight", type=float, default=1.0, show_default=True, help="Priority of an elastic job against others when the planner assigns workers: the weight of its throughput."),
+        click.option("--respawns", type=int, default=-1, show_default=True, help="How many dead workers of an elastic job are replaced on the same node; -1: all."),
+        click.option("--checkpoint-dir", default="", type=click.Path(), help="Directory of checkpoints, shared by all nodes. Default: under the state directory."),
         click.option(
             "--preload", default="", metavar="MODULES",
-            help="What each node imports once beside torch, so that no worker has to, with commas: a restart is as much faster. none: nothing, "
-            "for scripts without torch; it saves them seconds at the start.",
+            help="Modules that each node imports once before it forks workers, besides torch, separated by commas; it makes restarts faster. "
+            "none: import nothing; it saves seconds at the start of a script without torch.",
         ),
         click.argument("training_command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),
     )

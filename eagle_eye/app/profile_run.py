@@ -1,4 +1,4 @@
-"""Runs the profiler in the user's interpreter, with a progress bar, and shows what it found."""
+"""Runs the layer profiler in the user's interpreter, with a progress bar, and prints the profile."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eagle_eye.app.printing import plain_table
+from eagle_eye.app.printing import TableColumn, print_table
 from eagle_eye.errors import ConfigError, EagleEyeError
 
 UNUSABLE = 2
@@ -18,7 +18,7 @@ UNUSABLE = 2
 
 
 def run(python: str, arguments: Sequence[str]) -> tuple[Path, bool]:
-    """The file with the profile, and whether it was there already. Ends the profiler when it is interrupted itself.
+    """(file of the profile, whether it was in the cache). Ends the profiler when interrupted.
 
     Raises ConfigError for a model that cannot be profiled, EagleEyeError when the profiler fails.
     """
@@ -42,33 +42,35 @@ def run(python: str, arguments: Sequence[str]) -> tuple[Path, bool]:
 
 
 def _watch(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Draws what it says; returns the last that it said."""
-    said: dict[str, Any] = {}
+    """Show its progress; returns its last report."""
+    report: dict[str, Any] = {}
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading the model", total=None)
         for line in process.stdout or ():
             try:
-                said = json.loads(line)
+                report = json.loads(line)
             except ValueError:
-                continue  # the user's model prints what it likes
-            if isinstance(said, dict) and "of" in said:
-                bar.update(task, total=said["of"], completed=said["done"], description=str(said["what"]))
-    return said if isinstance(said, dict) else {}
+                continue  # output of the user's model
+            if isinstance(report, dict) and "of" in report:
+                bar.update(task, total=report["of"], completed=report["done"], description=str(report["what"]))
+    return report if isinstance(report, dict) else {}
 
 
-def print_profile(record: dict[str, Any], path: Path, cached: bool) -> None:
+def print_profile(record: dict[str, Any], path: Path, cached: bool, *, wide: bool) -> None:
     """One line a layer, and the sums."""
     console = Console()
     layers, counts = record["layers"], sorted({count for times in record["allreduce_in_node"] for count in times} - {"1"}, key=int)
-    table = plain_table("layer", "forward ms", "backward ms", "parameters MB", "activations MB", "GFLOP", *(f"all-reduce ×{count} ms" for count in counts))
+    titles = ("forward ms", "backward ms", "parameters MB", "activations MB", "GFLOP", *(f"all-reduce ×{count} ms" for count in counts))
+    columns = (TableColumn("layer", name=True), *(TableColumn(title, drop=place if place > 1 else 0) for place, title in enumerate(titles)))
+    rows = []
     for layer, times in zip(layers, record["allreduce_in_node"], strict=True):
         parameters, activations = layer["mem_required"]
         numbers = (layer["forward"], layer["backward"], parameters / 1e6, activations / 1e6, layer["flops"] / 1e9, *(times.get(count, 0.0) for count in counts))
-        table.add_row(layer["name"], *(f"{number:.3g}" for number in numbers))
+        rows.append((layer["name"], *(f"{number:.3g}" for number in numbers)))
     hardware, versions = record["hardware"], record["versions"]
     console.print(f"{record['model']['name']}, micro-batch {record['micro_batch']}, on {hardware['device']} ({hardware['name']}), torch {versions['torch']}", highlight=False)
-    console.print(table)
+    print_table(console, columns, rows, wide=wide)
     milliseconds = sum(layer["forward"] + layer["backward"] for layer in layers)
     teraflops = sum(layer["flops"] for layer in layers) / milliseconds / 1e9 if milliseconds else 0.0
     console.print(f"{milliseconds:.1f} ms forward and backward, {teraflops:.3g} TFLOP/s{', from the cache' if cached else ''}: {path}", highlight=False, soft_wrap=True)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 
 from eagle_eye.app import options, plugin_wiring
-from eagle_eye.app.printing import plain_table, print_json
+from eagle_eye.app.printing import TableColumn, print_json, print_table
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from remediation.alerts.receiver import Endpoint
 
 
-@click.group(short_help="try the receivers of alerts, see what waits for them")
+@click.group(short_help="test the alert receivers, list undelivered notifications")
 def command() -> None:
-    """Who is told of incidents, and whether it works.
+    """Receivers of alerts: whether they work, and what is not delivered yet.
 
     \b
     Examples:
@@ -34,8 +33,8 @@ def command() -> None:
 @options.as_json
 @options.deployment
 def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
-    """Send a test alert to each receiver of [actions.notify], or to those that are named, and print what each answered.
-    Exits with 1 if one did not take it.
+    """Send a test alert to each receiver of [actions.notify], or to those that are named, and print each answer.
+    Exits with 1 if a receiver did not accept it.
 
     \b
     Examples:
@@ -59,11 +58,12 @@ def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
         raise SystemExit(1)
 
 
-@command.command(short_help="notifications that did not arrive yet")
+@command.command(short_help="list notifications that are not delivered yet")
 @options.as_json
+@options.wide
 @options.deployment
-def waiting(config: Config, json_lines: bool) -> None:
-    """List the receivers for which notifications wait, and why the last try failed.
+def waiting(config: Config, json_lines: bool, wide: bool) -> None:
+    """List the receivers with undelivered notifications, and why the last attempt failed.
 
     \b
     Examples:
@@ -79,12 +79,10 @@ def waiting(config: Config, json_lines: bool) -> None:
             print_json({"receiver": name, "waiting": count, "oldest": oldest, "error": error})
         return
     if not found:
-        click.echo("nothing waits: every notification has arrived")
+        click.echo("every notification was delivered")
         return
-    table = plain_table("receiver", "waiting", "last failure")
-    for name, (count, _, error) in found.items():
-        table.add_row(escape(name), str(count), escape(error) or "not tried yet")
-    Console().print(table)
+    columns = (TableColumn("receiver", name=True), TableColumn("waiting"), TableColumn("last failure", prose=True))
+    print_table(Console(), columns, ((name, str(count), error or "not tried yet") for name, (count, _, error) in found.items()), wide=wide)
 
 
 def _addresses(config: Config, names: tuple[str, ...]) -> "list[Endpoint]":
@@ -92,8 +90,8 @@ def _addresses(config: Config, names: tuple[str, ...]) -> "list[Endpoint]":
 
     found = {address.name: address for address in endpoints_of(plugin_wiring.receivers(config))}
     if not found:
-        raise ConfigError("nobody is told of incidents: add [[actions.notify.receivers]] to the configuration; docs/alerts.md has examples")
+        raise ConfigError("no alert receiver is configured: add [[actions.notify.receivers]] to the configuration; docs/alerts.md has examples")
     for name in names:
         if name not in found:
-            raise ConfigError(f"there is no alert receiver {name!r}; there are: {', '.join(found)}")
+            raise ConfigError(f"no alert receiver is named {name!r}; configured are: {', '.join(found)}")
     return [found[name] for name in names] if names else list(found.values())

@@ -1,6 +1,5 @@
 """`eagle-eye certs init | issue | show`."""
 
-import time
 from pathlib import Path
 
 import click
@@ -8,15 +7,15 @@ from rich.console import Console
 
 from eagle_eye.access.certificates import CertificateInfo, CertificateKind, Identity, certificate_info, read_public
 from eagle_eye.app import options
-from eagle_eye.app.printing import plain_table
+from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 
 DAY_S = 86_400.0
-directory = click.option("--dir", "folder", default="", type=click.Path(), help="Where the authority lies. Default: certs under the state directory.")
+directory = click.option("--dir", "folder", default="", type=click.Path(), help="Directory of the certificate authority. Default: certs under the state directory.")
 
 
-@click.group(short_help="a small authority for mutual TLS between servers, nodes and people")
+@click.group(short_help="certificate authority for mutual TLS between servers, nodes and clients")
 def command() -> None:
     """Certificates of the control channel. The authority's key (ca.key) stays where it was made.
 
@@ -29,11 +28,11 @@ def command() -> None:
     """
 
 
-@command.command(short_help="make the authority")
+@command.command(short_help="create the certificate authority")
 @directory
 @options.deployment
 def init(config: Config, folder: str) -> None:
-    """Make ca.pem, which goes to every machine, and ca.key, which goes nowhere.
+    """Create ca.pem, which every machine needs, and ca.key, which stays secret where it was created.
 
     \b
     Examples:
@@ -47,16 +46,16 @@ def init(config: Config, folder: str) -> None:
     click.echo(f"made {authority.certificate} (for every machine) and {authority.key} (keep it here, and a copy offline)")
 
 
-@command.command(short_help="make a key and a certificate")
+@command.command(short_help="create a key and a certificate")
 @click.argument("name")
-@click.option("--kind", type=click.Choice([str(kind) for kind in CertificateKind]), required=True, help="server; node: its agent and launchers; client: a person's commands.")
+@click.option("--kind", type=click.Choice([str(kind) for kind in CertificateKind]), required=True, help="server; node: its agent and launchers; client: the commands of an operator.")
 @click.option("--host", "hosts", multiple=True, help="Name or address under which it is reached; several are fine. Default: NAME. This machine's own are always added.")
-@click.option("--days", type=click.FloatRange(min=0.01), default=365, show_default=True, help="How long it counts.")
-@click.option("--out", default="", type=click.Path(), help="Directory of NAME.pem and NAME.key. Default: where the authority lies.")
+@click.option("--days", type=click.FloatRange(min=0.01), default=365, show_default=True, help="Days until it expires.")
+@click.option("--out", default="", type=click.Path(), help="Directory of NAME.pem and NAME.key. Default: the directory of the authority.")
 @directory
 @options.deployment
 def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], days: float, out: str, folder: str) -> None:
-    """Make NAME.pem and NAME.key; issued again they are replaced, and new connections use them without a restart.
+    """Create NAME.pem and NAME.key. Issuing them again replaces them; new connections use them without a restart.
 
     For a node NAME is the name that its agent and launchers are started with (--node; default: the host name): its
     certificate opens sessions as that node and as no other.
@@ -76,11 +75,12 @@ def issue(config: Config, name: str, kind: str, hosts: tuple[str, ...], days: fl
     click.echo(f'  ca_file = "{authority.certificate.name}"  certificate_file = "{made.certificate.name}"  key_file = "{made.key.name}"')
 
 
-@command.command(short_help="who a certificate is for, and how long it counts")
+@command.command(short_help="show owners and expiry dates of certificates")
 @click.argument("files", nargs=-1, type=click.Path())
 @directory
+@options.wide
 @options.deployment
-def show(config: Config, files: tuple[str, ...], folder: str) -> None:
+def show(config: Config, files: tuple[str, ...], folder: str, wide: bool) -> None:
     """Show FILES; without any, all certificates beside the authority and that of the configuration.
 
     \b
@@ -91,15 +91,15 @@ def show(config: Config, files: tuple[str, ...], folder: str) -> None:
     own = config.access.certificate_file
     found = [Path(name) for name in files] or [*sorted(_folder(config, folder).glob("*.pem")), *([Path(own).expanduser()] if own else [])]
     if not found:
-        click.echo(f"there is none in {_folder(config, folder)}: `eagle-eye certs init` begins")
+        click.echo(f"no certificate in {_folder(config, folder)}: create the authority with `eagle-eye certs init`")
         return
     now = SystemClock().now()
-    table = plain_table("file", "for", "hosts", "until", "")
+    columns = (TableColumn("file", name=True), TableColumn("for", name=True), TableColumn("hosts", prose=True, drop=1), TableColumn("until", brief=brief_time), TableColumn("state", prose=True))
+    rows = []
     for path in dict.fromkeys(found):
         facts = certificate_info(read_public(path, "certificate"), str(path))
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts.ends))
-        table.add_row(path.name, _owner(facts), " ".join(facts.hosts), until, _state(facts, now))
-    Console().print(table)
+        rows.append((path.name, _owner(facts), " ".join(facts.hosts), local_time(facts.ends)[:16], _state(facts, now)))
+    print_table(Console(), columns, rows, wide=wide)
 
 
 def _folder(config: Config, given: str) -> Path:

@@ -1,4 +1,4 @@
-"""`eagle-eye doctor`: what works here, what is missing, what to do."""
+"""`eagle-eye doctor`: checks the requirements of this machine, and names the remedy for each that is not met."""
 
 import contextlib
 import importlib.util
@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 import click
 from rich.console import Console
-from rich.markup import escape
 
 from eagle_eye.app import options
-from eagle_eye.app.printing import plain_table, print_json
+from eagle_eye.app.printing import Cell, TableColumn, print_json, print_table
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
 
 
 class Check(NamedTuple):
-    """One thing that was tried. `needed`: without it Eagle Eye does not work on this machine."""
+    """One check. `needed`: Eagle Eye does not work on this machine without it."""
 
     name: str
     works: bool
@@ -31,11 +30,12 @@ class Check(NamedTuple):
     remedy: str
 
 
-@click.command(short_help="what works here, what is missing, what to do")
+@click.command(short_help="check the requirements of this machine")
 @options.as_json
+@options.wide
 @options.deployment
-def command(config: Config, json_lines: bool) -> None:
-    """Try everything that Eagle Eye builds on. Exits with 1 when something needed is missing.
+def command(config: Config, json_lines: bool, wide: bool) -> None:
+    """Check everything that Eagle Eye needs on this machine. Exits with 1 when a required check fails.
 
     \b
     Examples:
@@ -47,13 +47,13 @@ def command(config: Config, json_lines: bool) -> None:
         for check in checks:
             print_json(check._asdict())
     else:
-        _show(checks)
+        _show(checks, wide=wide)
     if any(check.needed and not check.works for check in checks):
         raise SystemExit(1)
 
 
 def examine(config: Config) -> Iterator[Check]:
-    """Try every part in turn."""
+    """All checks, one after the other."""
     yield Check("python", sys.version_info >= (3, 11), True, sys.version.split()[0], "install Python 3.11 or newer")
     yield from (_module(name, needed, extra) for name, needed, extra in MODULES)
     yield _directory("state directory", config.state)
@@ -125,7 +125,7 @@ def _pidfd() -> Check:
     with contextlib.suppress(OSError, AttributeError):
         os.close(os.pidfd_open(os.getpid()))
         works = True
-    return Check("death notice (pidfd)", works, True, "works" if works else "missing", "Linux 5.3 or newer is needed")
+    return Check("worker exits (pidfd)", works, True, "works" if works else "missing", "Linux 5.3 or newer is needed")
 
 
 def _stacks() -> Check:
@@ -147,9 +147,11 @@ def _gpu() -> Check:
     return Check("GPU telemetry (NVML)", True, False, f"{count} GPUs", "")
 
 
-def _show(checks: list[Check]) -> None:
-    table = plain_table("", "what", "found", "what to do")
-    for check in checks:
-        sign = "[green]✓[/]" if check.works else "[red]✗[/]" if check.needed else "[yellow]–[/]"
-        table.add_row(sign, escape(check.name), escape(check.found), "" if check.works else escape(check.remedy))
-    Console().print(table)
+def _show(checks: list[Check], *, wide: bool) -> None:
+    columns = (TableColumn(""), TableColumn("check"), TableColumn("found", prose=True), TableColumn("remedy", prose=True))
+    print_table(Console(), columns, (_row(check) for check in checks), wide=wide)
+
+
+def _row(check: Check) -> tuple[Cell, ...]:
+    sign = ("✓", "green") if check.works else ("✗", "red") if check.needed else ("–", "yellow")
+    return sign, check.name, check.found, "" if check.works else check.remedy

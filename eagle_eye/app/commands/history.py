@@ -7,18 +7,17 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 
 from eagle_eye.app import options
-from eagle_eye.app.printing import plain_table
+from eagle_eye.app.printing import TableColumn, print_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 
 
-@click.group(short_help="what the numbers were: list and export them")
+@click.group(short_help="list and export metrics")
 def command() -> None:
-    """Questions to the history of all numbers.
+    """List and export metrics from the history.
 
     \b
     Examples:
@@ -32,7 +31,7 @@ def window(function: Callable[..., Any]) -> Callable[..., Any]:
     added: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         click.option("--job", default="", help="Only of one job: tenant/name, or one run of it: tenant/name/run."),
         click.option("--until", default="", help="End, e.g. 2025-11-20T09:00 (UTC). Default: now."),
-        click.option("--since", default="", help="Beginning, as --until; instead of --last."),
+        click.option("--since", default="", help="Beginning, written as --until; instead of --last."),
         click.option("--last", default="1h", show_default=True, callback=options.duration, help="How far back from the end: 90s, 30m, 6h, 2d."),
     )
     for add in added:
@@ -40,10 +39,11 @@ def window(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@command.command(short_help="which metrics there are")
+@command.command(short_help="list metrics")
 @click.argument("of", default="")
+@options.wide
 @options.deployment
-def metrics(config: Config, of: str) -> None:
+def metrics(config: Config, of: str, wide: bool) -> None:
     """List the metrics of a kind (gpu, node, worker, steps), or of all.
 
     \b
@@ -51,18 +51,20 @@ def metrics(config: Config, of: str) -> None:
       eagle-eye history metrics
       eagle-eye history metrics gpu
     """
-    table = plain_table("of", "metric")
-    for metric in _history(config).metrics(of):
-        table.add_row(escape(metric.table), escape(metric.name))
-    Console().print(table if table.row_count else "the history is empty so far: it is written every half minute")
+    rows = [(metric.table, metric.name) for metric in _history(config).metrics(of)]
+    if rows:
+        print_table(Console(), (TableColumn("of"), TableColumn("metric", name=True)), rows, wide=wide)
+    else:
+        click.echo("the history is empty so far: it is written every half minute")
 
 
-@command.command(short_help="who has numbers")
+@command.command(short_help="list GPUs, nodes or workers with samples")
 @click.argument("of")
 @window
+@options.wide
 @options.deployment
-def entities(config: Config, of: str, last: float, since: str, until: str, job: str) -> None:
-    """List the GPUs, nodes or workers that have numbers in a window of time.
+def entities(config: Config, of: str, last: float, since: str, until: str, job: str, wide: bool) -> None:
+    """List the GPUs, nodes or workers that have samples in a time window.
 
     \b
     Examples:
@@ -70,26 +72,24 @@ def entities(config: Config, of: str, last: float, since: str, until: str, job: 
       eagle-eye history entities worker --job team/gpt/20251120-083000
     """
     begin, end = _times(last, since, until)
-    table = plain_table("job", "node", "entity")
-    for row in _history(config).entities(of, since=begin, until=end, job=job):
-        table.add_row(*map(escape, row))
-    Console().print(table)
+    columns = (TableColumn("job", name=True), TableColumn("node", name=True), TableColumn("entity", name=True))
+    print_table(Console(), columns, _history(config).entities(of, since=begin, until=end, job=job), wide=wide)
 
 
-@command.command(short_help="numbers into a file")
+@command.command(short_help="export samples as CSV or Parquet")
 @click.argument("names", metavar="METRIC...", nargs=-1, required=True)
 @click.option("--of", "of", required=True, help="Kind or table: gpu, node, worker, steps; `eagle-eye history metrics` lists them.")
 @window
-@click.option("--entity", "entities", multiple=True, help="Only of this one; may be given several times.")
-@click.option("--every", default=None, callback=options.duration, help="One number per so long (10s, 5m) instead of all.")
-@click.option("--how", type=click.Choice(["mean", "min", "max", "last", "count"]), default="mean", show_default=True, help="How they become one.")
+@click.option("--entity", "entities", multiple=True, help="Only of this entity; may be given several times.")
+@click.option("--every", default=None, callback=options.duration, help="One value per interval (10s, 5m) instead of all samples.")
+@click.option("--how", type=click.Choice(["mean", "min", "max", "last", "count"]), default="mean", show_default=True, help="How the samples of an interval are aggregated.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="*.csv or *.parquet. Default: CSV to the terminal.")
 @options.deployment
 def export(
     config: Config, names: tuple[str, ...], of: str, last: float, since: str, until: str, job: str, entities: tuple[str, ...], every: float | None,
     how: str, output: Path | None,
 ) -> None:  # fmt: skip
-    """Write numbers as CSV or Parquet, one row for each time and entity.
+    """Export samples as CSV or Parquet, one row for each time and entity.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def export(
     if output is not None:
         console.print(f"{table.num_rows:,} rows in {output}")
     if not table.num_rows:
-        console.print(f"nobody who was asked for has numbers in that time: `eagle-eye history entities {of}` lists who has", soft_wrap=True)
+        console.print(f"no sample matches in that time: `eagle-eye history entities {of}` lists the entities that have samples", soft_wrap=True)
 
 
 def _history(config: Config) -> Any:
@@ -144,5 +144,5 @@ def _moment(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no time: write 2025-11-20T09:00, in UTC unless it says otherwise") from None
+        raise ConfigError(f"{text!r} is not a time: write for example 2025-11-20T09:00; it is UTC unless it names an offset") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

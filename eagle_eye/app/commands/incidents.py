@@ -11,16 +11,17 @@ from eagle_eye.config import Config
 from eagle_eye.ledger.factory import open_ledger
 
 
-@click.command(short_help="what happened, why, and what was done")
+@click.command(short_help="list incidents, or show one with evidence and timeline")
 @click.argument("incident", default="")
-@click.option("--open", "open_only", is_flag=True, help="Only those that are not over.")
-@click.option("--job", default="", help="Only those of one job.")
-@click.option("--limit", default=50, show_default=True, help="At most so many, the newest first.")
-@click.option("--stacks", is_flag=True, help="With an ID: the stacks that were taken of its workers.")
+@click.option("--open", "open_only", is_flag=True, help="Only open incidents.")
+@click.option("--job", default="", help="Only incidents of one job.")
+@click.option("--limit", default=50, show_default=True, help="At most so many incidents, the newest first.")
+@click.option("--stacks", is_flag=True, help="With an ID: print the stacks that were dumped of its workers.")
 @options.as_json
+@options.wide
 @options.deployment
-def command(config: Config, incident: str, open_only: bool, job: str, limit: int, stacks: bool, json_lines: bool) -> None:
-    """List incidents, or show one with its evidence, rivals and timeline.
+def command(config: Config, incident: str, open_only: bool, job: str, limit: int, stacks: bool, json_lines: bool, wide: bool) -> None:
+    """List incidents, or show one with its evidence, rival causes, timeline and plans. ID: an id, or the beginning of one.
 
     \b
     Examples:
@@ -32,6 +33,6 @@ def command(config: Config, incident: str, open_only: bool, job: str, limit: int
     console = Console()
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
         if incident:
-            print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks)
+            print_incident(console, ledger, incident, json_lines=json_lines, stacks=stacks, wide=wide)
         else:
-            print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines)
+            print_incidents(console, ledger, open_only=open_only, job=job, limit=limit, json_lines=json_lines, wide=wide)

@@ -3,22 +3,26 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.brake_printing import show, standing
+from eagle_eye.app.brake_printing import active, print_brakes
+from eagle_eye.app.printing import TableColumn, brief_id, brief_time
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import MaintenanceCommand
 from eagle_eye.types import Window
 
-CELLS = {"id": "id", "nodes": "nodes", "jobs": "jobs", "from": "since", "until": "until", "by": "person", "why": "reason"}
+COLUMNS = (
+    (TableColumn("id", brief=brief_id), "id"), (TableColumn("nodes", name=True), "nodes"), (TableColumn("jobs", name=True, drop=1), "jobs"), (TableColumn("from", brief=brief_time), "since"),
+    (TableColumn("until", brief=brief_time), "until"), (TableColumn("by", name=True, drop=2), "person"), (TableColumn("why", prose=True, drop=3), "reason"),
+)  # fmt: skip
 
 
-@click.group(short_help="planned work on nodes or jobs: their faults are expected", invoke_without_command=True)
+@click.group(short_help="announce maintenance windows: faults within them are expected", invoke_without_command=True)
 @click.option("--node", "nodes", multiple=True, help="A node or a pattern; may be given several times.")
 @click.option("--job", "jobs", multiple=True, help="tenant/name, tenant/name/run or a pattern; may be given several times.")
-@click.option("--in", "begins_in", callback=options.duration, default=None, metavar="DURATION", help="It begins after so long. Default: now.")
-@click.option("--for", "seconds", callback=options.duration, default=None, metavar="DURATION", help="45m, 4h, 2d.")
-@click.option("--reason", default="", help="What is done; stands in every alert about it.")
-@click.option("--ahead", is_flag=True, help="The nodes or jobs may not be known yet.")
+@click.option("--in", "begins_in", callback=options.duration, default=None, metavar="DURATION", help="Time until the window begins. Default: now.")
+@click.option("--for", "seconds", callback=options.duration, default=None, metavar="DURATION", help="Length of the window: 45m, 4h, 2d.")
+@click.option("--reason", default="", help="What is done; every alert about it contains it.")
+@click.option("--ahead", is_flag=True, help="Accept nodes or jobs that are not known yet.")
 @options.person
 @options.server
 @options.deployment
@@ -27,8 +31,8 @@ def command(
     context: click.Context, /, config: Config, server: str, nodes: tuple[str, ...], jobs: tuple[str, ...], begins_in: float | None,
     seconds: float | None, reason: str, ahead: bool, person: str,
 ) -> None:  # fmt: skip
-    """Announce planned work. Within it nobody is isolated for a fault of these nodes, and alerts call it expected;
-    weaker repairs, and what a job does to itself, go on.
+    """Announce a maintenance window. Within it no node is evicted for a fault of these nodes or jobs, and alerts call the
+    fault expected; weaker repairs and self-healing go on.
 
     \b
     Examples:
@@ -44,28 +48,28 @@ def command(
         click.echo(ask(config, server, "maintain", order)["message"])
 
 
-@command.command("list", short_help="work that is under way or planned")
+@command.command("list", short_help="list active and future windows")
 @options.as_json
+@options.wide
 @options.server
 @options.deployment
-def list_(config: Config, server: str, json_lines: bool) -> None:
-    """Who works on what, when and why.
+def list_(config: Config, server: str, json_lines: bool, wide: bool) -> None:
+    """List active and future windows: what each covers, when, by whom and why.
 
     \b
     Example:
       eagle-eye maintenance list
     """
-    found = standing(config, server, "windows", Window)
-    show(found, tuple(CELLS), CELLS, nothing="no work is planned", json_lines=json_lines)
+    print_brakes(active(config, server, "windows", Window), COLUMNS, empty="no maintenance window is planned", json_lines=json_lines, wide=wide)
 
 
-@command.command(short_help="the work is done, or will not be")
+@command.command(short_help="end or cancel a window")
 @click.argument("window")
 @options.person
 @options.server
 @options.deployment
 def end(config: Config, window: str, person: str, server: str) -> None:
-    """End WINDOW, an id or the beginning of one. What it held is looked at again within a second.
+    """End WINDOW, an id or the beginning of one. Plans that it held are decided again within a second.
 
     \b
     Example:

@@ -1,24 +1,22 @@
 """`eagle-eye token add | list | remove`."""
 
-import time
-
 import click
 from rich.console import Console
 
 from eagle_eye.access import Role
 from eagle_eye.access.tokens import TokenRecord, add_person, read_entries, remove_person, tokens_path
 from eagle_eye.app import options
-from eagle_eye.app.printing import plain_table
+from eagle_eye.app.printing import TableColumn, brief_time, local_time, print_table
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 
 RENEW_S = 7 * 86_400.0
-"""Time to ask for a new one."""
+"""Before its end a token is listed as expiring soon."""
 
 
-@click.group(short_help="who may approve, release, silence: people and their tokens")
+@click.group(short_help="manage the tokens of operators and viewers")
 def command() -> None:
-    """Tokens of people. Run it on the server's machine; the file holds hashes only and is read again when it changes.
+    """Manage tokens. Run it on the server's machine; the file holds hashes only, and servers read it again when it changes.
 
     \b
     Examples:
@@ -28,14 +26,14 @@ def command() -> None:
     """
 
 
-@command.command(short_help="make a person's token and print it, once")
+@command.command(short_help="create a token and print it, once")
 @click.argument("name")
-@click.option("--role", type=click.Choice([str(role) for role in Role]), required=True, help="viewer reads; operator decides; admin configures.")
-@click.option("--expires", callback=options.duration, default=None, metavar="DURATION", help="After how long: 30d, 12h. Default: never.")
+@click.option("--role", type=click.Choice([str(role) for role in Role]), required=True, help="viewer: reads; operator: approves, silences, releases; admin: everything.")
+@click.option("--expires", callback=options.duration, default=None, metavar="DURATION", help="Time until it expires: 30d, 12h. Default: never.")
 @click.option("--tenant", default="", help="Only the jobs of this tenant. Default: all.")
 @options.deployment
 def add(config: Config, name: str, role: str, expires: float | None, tenant: str) -> None:
-    """Give NAME a token. It is printed on stdout and kept nowhere: hand it over by a safe way.
+    """Create a token for NAME. It is printed on stdout and stored nowhere: send it over a safe channel.
 
     \b
     Examples:
@@ -46,13 +44,14 @@ def add(config: Config, name: str, role: str, expires: float | None, tenant: str
     now = SystemClock().now()
     token = add_person(tokens_path(config), name, Role(role), now=now, expires=now + expires if expires else None, tenant=tenant)
     click.echo(token)
-    click.echo(f"{name} is {role} now; shown this once. Commands take it from EAGLE_EYE_TOKEN, or from a file named in access.token_file.", err=True)
+    click.echo(f"{name} now has the role {role}; the token is shown only once. Commands read it from EAGLE_EYE_TOKEN, or from the file in access.token_file.", err=True)
 
 
-@command.command("list", short_help="who has a token")
+@command.command("list", short_help="list tokens: names, roles, expiry")
+@options.wide
 @options.deployment
-def list_(config: Config) -> None:
-    """Names, roles and ends; never tokens.
+def list_(config: Config, wide: bool) -> None:
+    """List names, roles, tenants and expiry dates; never the tokens themselves.
 
     \b
     Example:
@@ -61,27 +60,28 @@ def list_(config: Config) -> None:
     path, now = tokens_path(config), SystemClock().now()
     entries = read_entries(path) if path.exists() else {}
     if not entries:
-        click.echo(f"nobody has a token: `eagle-eye token add NAME --role operator` makes {path}")
+        click.echo(f"no token exists: create one, and the file {path}, with `eagle-eye token add NAME --role operator`")
         return
-    table = plain_table("name", "role", "tenant", "expires", "")
+    columns = (TableColumn("name", name=True), TableColumn("role"), TableColumn("tenant", name=True), TableColumn("expires", brief=brief_time), TableColumn("note"))
+    rows = []
     for name, entry in sorted(entries.items()):
-        ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.expires.timestamp())) if entry.expires else "never"
-        table.add_row(name, entry.role, entry.tenant or "all", ends, _warning(entry, now))
-    Console().print(table)
+        ends = local_time(entry.expires.timestamp())[:16] if entry.expires else "never"
+        rows.append((name, str(entry.role), entry.tenant or "all", ends, _warning(entry, now)))
+    print_table(Console(), columns, rows, wide=wide)
 
 
-@command.command(short_help="take a person's token away")
+@command.command(short_help="revoke a token")
 @click.argument("name")
 @options.deployment
 def remove(config: Config, name: str) -> None:
-    """NAME's token counts no more from the next question on.
+    """Revoke NAME's token: it is refused from the next request on.
 
     \b
     Example:
       eagle-eye token remove ada
     """
     remove_person(tokens_path(config), name)
-    click.echo(f"{name} has no token any more")
+    click.echo(f"the token of {name} is revoked")
 
 
 def _warning(entry: TokenRecord, now: float) -> str:

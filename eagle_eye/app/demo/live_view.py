@@ -3,40 +3,46 @@
 import math
 from collections.abc import Callable, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from eagle_eye.app.printing import Cell, TableColumn, print_table
 from eagle_eye.types import Incident
 
 from .fault_verdict import FaultVerdict
 from .step_trace import StepTrace
 
 BARS = "▁▂▃▄▅▆▇█"
-COLUMNS = ["fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"]
+TITLES = ["fault", "found after", "culprit named", "cause named", "action", "training again", "steps lost", "loss off by", "healed"]
+COLUMNS = (
+    TableColumn("fault", name=True), TableColumn("found"), TableColumn("culprit", name=True), TableColumn("cause", name=True, drop=1), TableColumn("action", prose=True, drop=3),
+    TableColumn("training", drop=2), TableColumn("steps lost", drop=4), TableColumn("loss off", drop=5), TableColumn("healed", prose=True),
+)  # fmt: skip
 
 
 def live(trace: StepTrace, incidents: Sequence[Incident], doing: str, now: float, began: float) -> RenderableType:
-    """What the job does at this moment."""
+    """Panel with the job and its newest incidents. now, began: seconds since 1970."""
     return Panel(Group(_job(trace, now), Text(), _incidents(incidents, now)), title=f"Eagle Eye  ·  {doing}", subtitle=f"{now - began:.0f} s", title_align="left")
 
 
-def table(rows: Sequence[FaultVerdict]) -> Table:
-    """The verdict, one line a fault."""
-    shown = Table(title="What was broken, what Eagle Eye made of it", header_style="bold")
-    for column in COLUMNS:
-        shown.add_column(column, overflow="fold", min_width=max(map(len, column.split())))
-    for row in rows:
-        healed = f"[red]no: {'; '.join(row.wrongs)}" if row.wrongs else "[green]yes"
-        shown.add_row(*_cells(row, _verdict), healed)
-    return shown
+def print_verdicts(console: Console, rows: Sequence[FaultVerdict], *, wide: bool = False) -> None:
+    """The table at the end of a demo, one line a fault."""
+    print_table(console, COLUMNS, (_row(row) for row in rows), wide=wide)
+
+
+def _row(row: FaultVerdict) -> list[Cell]:
+    cells: list[Cell] = [*_cells(row, _sign)]
+    for place, right in ((2, row.culprit_right), (3, row.cause_right)):
+        cells[place] = (str(cells[place]), "" if right else "red")
+    return [*cells, (f"no: {'; '.join(row.wrongs)}", "red") if row.wrongs else ("yes", "green")]
 
 
 def markdown(rows: Sequence[FaultVerdict]) -> str:
-    """The same table for a README."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS)]
-    lines += [[*_cells(row, _plain_verdict), "; ".join(row.wrongs) or "yes"] for row in rows]
+    """The same table as Markdown, with every column."""
+    lines = [TITLES, ["---"] * len(TITLES)]
+    lines += [[*_cells(row, _in_words), "; ".join(row.wrongs) or "yes"] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -52,7 +58,7 @@ def plain(row: FaultVerdict) -> dict[str, object]:
 def _job(trace: StepTrace, now: float) -> Table:
     job = Table(box=None, show_header=False, pad_edge=False)
     job.add_column(style="dim")
-    job.add_column()
+    job.add_column(no_wrap=True, overflow="ellipsis")
     layout = trace.layout
     recent = trace.steps[-40:]
     if layout is None or not recent:
@@ -63,14 +69,14 @@ def _job(trace: StepTrace, now: float) -> Table:
     job.add_row("step", f"{last.number}   {now - last.end:.1f} s ago")
     job.add_row("loss", f"{last.loss:.4f}   {_line([step.loss for step in recent])}")
     job.add_row("step time", f"{last.seconds * 1000:.0f} ms   {_line([step.seconds for step in recent])}")
-    job.add_row("ranks", "   ".join(f"{place.rank}:{place.node}" for place in layout.placements) + (f"   without {', '.join(layout.excluded)}" if layout.excluded else ""))
+    job.add_row("ranks", "   ".join(f"{place.rank}:{place.node}" for place in layout.placements) + (f"   evicted: {', '.join(layout.excluded)}" if layout.excluded else ""))
     return job
 
 
 def _incidents(incidents: Sequence[Incident], now: float) -> Table:
     shown = Table(box=None, header_style="dim", pad_edge=False)
     for column in ("incident", "cause", "culprit", "severity", "age"):
-        shown.add_column(column)
+        shown.add_column(column, no_wrap=True, overflow="ellipsis")
     for incident in sorted(incidents, key=lambda each: -each.time)[:6]:
         culprit = ", ".join(str(culprit.entity) for culprit in incident.culprits) or "unknown"
         shown.add_row(incident.id, incident.cause, culprit, incident.severity, f"{now - incident.time:.0f} s")
@@ -106,9 +112,9 @@ def _cells(row: FaultVerdict, verdict: Callable[[str, bool], str]) -> list[str]:
     ]
 
 
-def _plain_verdict(word: str, right: bool) -> str:
+def _in_words(word: str, right: bool) -> str:
     return f"{word} ({'right' if right else 'WRONG'})"
 
 
-def _verdict(word: str, right: bool) -> str:
-    return f"{word} [green]✓[/]" if right else f"[red]{word} ✗[/]"
+def _sign(word: str, right: bool) -> str:
+    return f"{word} {'✓' if right else '✗'}"

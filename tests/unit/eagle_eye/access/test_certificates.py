@@ -221,8 +221,8 @@ def test_a_cluster_is_secured_from_the_command_line(tmp_path):
     assert "expires soon" in listed
     assert token not in listed
     assert Tokens.of(Config(state_dir=str(tmp_path)), SystemClock()).person(token).name == "ada"
-    assert "no token any more" in command(tmp_path, "token", "remove", "ada")
-    assert "nobody has a token" in command(tmp_path, "token", "list")
+    assert "is revoked" in command(tmp_path, "token", "remove", "ada")
+    assert "no token exists" in command(tmp_path, "token", "list")
 
 
 @pytest.mark.parametrize("given", ["0d", "5", "d", "-1d", "3q"])

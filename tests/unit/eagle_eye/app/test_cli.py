@@ -192,7 +192,7 @@ def test_one_incident_is_found_by_the_beginning_of_its_id(cli: Cli, ledger: Ledg
     for words in ("worker killed", "7/node-a/1 (90%)", "ended by SIGKILL", JOB, "found 0.50 s later"):
         assert words in shown
     assert json.loads(cli("incidents", "4f1c", "--json", "--state-dir", "state").output.splitlines()[0])["cause"] == "worker killed"
-    assert "no stacks were taken" in cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
+    assert "no stacks were dumped" in cli("incidents", "4f1c", "--stacks", "--state-dir", "state").output
 
 
 def test_what_a_heal_cost_is_shown_though_nobody_foretold_it(cli: Cli, ledger: Ledger) -> None:
@@ -324,7 +324,7 @@ def test_an_unknown_drill_or_fault_names_those_that_there_are(cli: Cli) -> None:
     assert "'slow-node'" in drill.output
     demo = cli("demo", "--only", "nonsense")
     assert demo.exit_code == 1
-    assert "no fault is called nonsense" in demo.output
+    assert "unknown fault: nonsense" in demo.output
     assert "slow-node" in demo.output
 
 

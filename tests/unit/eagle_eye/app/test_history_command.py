@@ -52,7 +52,7 @@ def test_numbers_go_to_the_terminal_and_into_files(run, tmp_path) -> None:
 def test_a_job_is_named_with_its_run_or_without_and_who_is_not_there_is_said(run, job, rows) -> None:
     done = run("export", "cpu_percent", "--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01", "--job", job, "-o", "n.csv")
     assert f"{rows} rows in n.csv" in done.output
-    assert ("`eagle-eye history entities node` lists who has" in done.output) is (rows == 0)
+    assert ("`eagle-eye history entities node` lists the entities that have samples" in done.output) is (rows == 0)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_job_is_named_with_its_run_or_without_and_who_is_not_there_is_said(run
     [
         (("export", "cpu", "--of", "node", "--since", "2025-11-20T08:00", "--until", "2025-11-20T08:01"), "no metric 'cpu'"),
         (("export", "cpu_percent", "--of", "gpu"), "nothing of 'gpu'"),
-        (("export", "cpu_percent", "--of", "node", "--since", "yesterday"), "is no time"),
+        (("export", "cpu_percent", "--of", "node", "--since", "yesterday"), "is not a time"),
         (("export", "cpu_percent", "--of", "node", "--last", "soon"), "is not a duration"),
         (("export", "cpu_percent", "--of", "node", "-o", "numbers.xlsx"), "*.csv or *.parquet"),
         (("metrics", "gpus"), "no table 'gpus'"),
