@@ -6,7 +6,16 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from eagle_eye.app.printing import TableColumn, brief_id, brief_time, brief_worker, local_time, print_json, print_table, print_text
+from eagle_eye.app.printing import (
+    TableColumn,
+    brief_id,
+    brief_time,
+    brief_worker,
+    local_time,
+    print_json,
+    print_table,
+    print_text,
+)
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Incident, Outcome, Plan

@@ -220,7 +220,7 @@ def test_the_command_tries_each_receiver_and_shows_no_secret(tmp_path: Path, pag
 
 
 def test_the_command_shows_what_waits_and_why(tmp_path: Path, ledger: Ledger, secrets: None) -> None:
-    assert "every notification has arrived" in command(tmp_path, "", "waiting").output
+    assert "every notification was delivered" in command(tmp_path, "", "waiting").output
     with telling(ledger, Receiver(kind="plain", url=f"http://127.0.0.1:{free_port()}/")) as (_, room):
         room.open()
         looked(room)
