@@ -32,12 +32,24 @@ demo: .venv/.ready  ## a real training job, broken ten times and healed; ends wi
 test: export EAGLE_EYE_REQUIRE_ALL := 1
 test: check unit processes  ## everything that must hold before a change lands
 
-check: .venv/.ready  ## ruff, mypy, who may import whom, what nothing uses, generated stubs
-	@.venv/bin/ruff check .
+# its parts run side by side; what each prints comes in one piece
+check: .venv/.ready  ## ruff, mypy, who may import whom, circles, what nothing uses, generated stubs
+	@$(MAKE) --no-print-directory -s -j 2 --output-sync=target types style imports stubs-fresh compiled
+
+.PHONY: types style imports stubs-fresh compiled
+types:
 	@.venv/bin/mypy
+style:
+	@.venv/bin/ruff check .
+imports:
 	@.venv/bin/lint-imports --no-cache > .lint-imports.log 2>&1 || (cat .lint-imports.log; rm -f .lint-imports.log; exit 1); rm -f .lint-imports.log
+	@$(RUN) scripts/import-circles
 	@$(RUN) scripts/unreachable-modules
+stubs-fresh:
 	@scripts/check-stubs
+# tests are compiled once here, and not by each process that runs them
+compiled:
+	@.venv/bin/pytest -q --collect-only tests > .collected.log 2>&1 || (cat .collected.log; rm -f .collected.log; exit 1); rm -f .collected.log
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
 	@test -z "$(ROOM)" -o -d "tests/unit/$(ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }

@@ -57,7 +57,8 @@ class Dashboard:
 
         room = Path(sources.__file__).parent
         script = room / "entry" / "app.py"
-        command = [sys.executable, "-m", "dashboard.entry", "run", str(script), f"--server.address={host}", f"--server.port={port}", *streamlit_settings.flags()]
+        command = [sys.executable, "-P", "-m", "dashboard.entry", "run", str(script), f"--server.address={host}", f"--server.port={port}", *streamlit_settings.flags()]
+        # -P: the folder that it runs in must not become a place of modules: html.py would hide the html of Python
         path = os.pathsep.join([str(room.parent), *filter(None, [os.environ.get("PYTHONPATH", "")])])
         environment = {**os.environ, "PYTHONPATH": path, sources.VARIABLE: msgspec.json.encode(_settled(self.config)).decode()}
         out: IO[bytes] | None = self.log.open("ab") if self.log else None
