@@ -18,12 +18,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.report import Row, report
 from remediation.simulator import downtime_curve, job_mix, recovery_policy
 from remediation.simulator.fault_trace import FaultTrace
 from remediation.simulator.recovery_policy import RecoveryPolicy
 from remediation.simulator.simulation import Scenario, SimulationResult, initial_allocation, simulate
-from remediation.simulator.summary_statistics import confidence_interval, waf_ratio
+from remediation.simulator.summary_statistics import ConfidenceInterval, confidence_interval
 from remediation.simulator.trace_generators import generate
 
 PAPER = {
@@ -145,7 +148,7 @@ class Bench:
             planned = waf(jobs, initial_allocation(Scenario(jobs=jobs), NODES, 1e7, recovery_policy.load_policy("unicron")))
             parameters = [next(size for model, size in PARAMETERS.items() if f"-{model}-" in job.name) for job in jobs]
             others = {
-                "equally": job_mix.split_equally(jobs, NODES), "weighted": job_mix.split_by_weight(jobs, NODES), "sized": job_mix.split_by_size(jobs, NODES, parameters),
+                "equally": split_equally(jobs, NODES), "weighted": split_by_weight(jobs, NODES), "sized": split_by_size(jobs, NODES, parameters),
             }  # fmt: skip
             shares = {way: waf(jobs, counts) / planned for way, counts in others.items()}
             beside = ", ".join(f"{way} {share:.3f}" for way, share in shares.items())
@@ -187,6 +190,35 @@ def switches() -> list[Row]:
     for label, seconds in downtime_curve.downtime_curve([recovery_policy.load_policy(name) for name in recovery_policy.policy_names()], sizes).items():
         rows.append(Row(f"{label}: a lost node stops a job of {', '.join(f'{size:,}' for size in sizes)} GPUs", ", ".join(f"{each:,.0f}" for each in seconds) + " s"))
     return rows
+
+
+def waf_ratio(ours: Sequence[SimulationResult], theirs: Sequence[SimulationResult]) -> ConfidenceInterval:
+    """Accumulated WAF of the one over the other, seed by seed."""
+    return confidence_interval([one.waf_s / other.waf_s if other.waf_s else np.inf for one, other in zip(ours, theirs, strict=True)])
+
+
+def split_equally(jobs: Sequence[job_mix.JobMixEntry], nodes: int) -> list[int]:
+    """The same number of nodes for each task."""
+    return _by_share(np.ones(len(jobs)), jobs, nodes)
+
+
+def split_by_weight(jobs: Sequence[job_mix.JobMixEntry], nodes: int) -> list[int]:
+    """In proportion to the weights."""
+    return _by_share(np.array([job.weight for job in jobs]), jobs, nodes)
+
+
+def split_by_size(jobs: Sequence[job_mix.JobMixEntry], nodes: int, parameters: Sequence[float]) -> list[int]:
+    """In proportion to the parameters of the models."""
+    return _by_share(np.array(parameters), jobs, nodes)
+
+
+def _by_share(shares: NDArray[np.float64], jobs: Sequence[job_mix.JobMixEntry], nodes: int) -> list[int]:
+    """Whole nodes by the largest remainder, no task above its maximum."""
+    exact = shares / shares.sum() * nodes
+    given = np.floor(exact).astype(int)
+    for index in np.argsort(given - exact, kind="stable")[: nodes - int(given.sum())]:
+        given[index] += 1
+    return [min(count, job.maximum) for count, job in zip(given.tolist(), jobs, strict=True)]
 
 
 if __name__ == "__main__":

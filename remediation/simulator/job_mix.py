@@ -13,7 +13,7 @@
     points = [[8, 150.0], [64, 140.0]]     # GPUs, TFLOP/s of each
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -183,27 +183,3 @@ def _worth_of_extra_nodes(replica: int, layers: int) -> NDArray[np.float64]:
     for nodes in range(1, replica):
         best[nodes] = max(best[nodes - 1], *(best[nodes - size] + worth for size, worth in gain.items() if size <= nodes))
     return best
-
-
-def split_equally(jobs: Sequence[JobMixEntry], nodes: int) -> list[int]:
-    """The same for each task."""
-    return _by_share(np.ones(len(jobs)), jobs, nodes)
-
-
-def split_by_weight(jobs: Sequence[JobMixEntry], nodes: int) -> list[int]:
-    """In proportion to the weights."""
-    return _by_share(np.array([job.weight for job in jobs]), jobs, nodes)
-
-
-def split_by_size(jobs: Sequence[JobMixEntry], nodes: int, parameters: Sequence[float]) -> list[int]:
-    """In proportion to the parameters of the models."""
-    return _by_share(np.array(parameters), jobs, nodes)
-
-
-def _by_share(shares: NDArray[np.float64], jobs: Sequence[JobMixEntry], nodes: int) -> list[int]:
-    """Whole nodes by the largest remainder, no task above its maximum."""
-    wanted = shares / shares.sum() * nodes
-    given = np.floor(wanted).astype(int)
-    for index in np.argsort(given - wanted, kind="stable")[: nodes - int(given.sum())]:
-        given[index] += 1
-    return [min(count, job.maximum) for count, job in zip(given.tolist(), jobs, strict=True)]

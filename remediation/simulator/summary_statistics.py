@@ -48,11 +48,6 @@ def confidence_interval(values: Sequence[float]) -> ConfidenceInterval:
     return ConfidenceInterval(float(data.mean()), float(low), float(high))
 
 
-def waf_ratio(ours: Sequence[SimulationResult], theirs: Sequence[SimulationResult]) -> ConfidenceInterval:
-    """Accumulated WAF of the one over the other, seed by seed."""
-    return confidence_interval([one.waf_s / other.waf_s if other.waf_s else np.inf for one, other in zip(ours, theirs, strict=True)])
-
-
 def summarize(results: Sequence[SimulationResult]) -> PolicySummary:
     """Of the seeds of one policy and trace."""
     shares = {category.label: float(np.mean([result.time_shares[category.label] for result in results])) for category in TimeCategory}

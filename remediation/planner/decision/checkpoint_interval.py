@@ -18,7 +18,7 @@ from eagle_eye.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class IntervalAdvice:
     """When to save."""
 
     interval_s: float
@@ -50,7 +50,7 @@ def overhead(interval_s: float, save_s: float, mtbf_s: float, restart_s: float =
     return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-def advise(save_s: float, failures: int, observed_s: float, restart_s: float = 0.0) -> Advice:
+def advise_interval(save_s: float, failures: int, observed_s: float, restart_s: float = 0.0) -> IntervalAdvice:
     """From failures counted over a time of running. None at all: as if the next one came now, the rate is no higher.
 
     Raises ConfigError for a time that is not above zero.
@@ -63,4 +63,4 @@ def advise(save_s: float, failures: int, observed_s: float, restart_s: float = 0
     mtbf = observed_s / max(1, failures)
     spread = f"{failures} failures in {observed_s / 3600:,.1f} h" + (f", the rate is known to about ±{1 / math.sqrt(failures):.0%}" if failures else ": no failure yet, the rate is at most this")
     interval = daly(save_s, mtbf)
-    return Advice(interval, young(save_s, mtbf), mtbf, overhead(interval, save_s, mtbf, restart_s), spread)
+    return IntervalAdvice(interval, young(save_s, mtbf), mtbf, overhead(interval, save_s, mtbf, restart_s), spread)

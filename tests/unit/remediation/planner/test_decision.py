@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.errors import ConfigError
-from remediation.planner.decision.checkpoint_interval import advise, daly, overhead, young
+from remediation.planner.decision.checkpoint_interval import advise_interval, daly, overhead, young
 from remediation.planner.decision.decision import (
     AlternativeKind,
     IncidentCase,
@@ -249,15 +249,15 @@ def test_dalys_interval_is_near_the_least_overhead(save, mtbf):
 
 
 def test_checkpoint_advice_names_rate_and_doubt():
-    advice = advise(save_s=10.6, failures=9, observed_s=9 * 3 * 3600.0)
+    advice = advise_interval(save_s=10.6, failures=9, observed_s=9 * 3 * 3600.0)
     assert advice.mtbf_s == 3 * 3600
     assert advice.young_s == pytest.approx(478, abs=1)
     assert 460 < advice.interval_s < advice.young_s
     assert "9 failures in 27.0 h" in advice.observed
     assert "±33%" in advice.observed
-    assert "at most" in advise(1, 0, DAY).observed
+    assert "at most" in advise_interval(1, 0, DAY).observed
     with pytest.raises(ConfigError, match="save_s is 0"):
-        advise(0, 1, DAY)
+        advise_interval(0, 1, DAY)
 
 
 def test_every_option_is_an_alternative_of_the_same_case():

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.planner.simulator_unicron import split_by_size, split_by_weight, split_equally
 from eagle_eye.errors import ConfigError
 from remediation.simulator import job_mix, recovery_policy, trace_generators
 from remediation.simulator.fault_trace import FaultKind, FaultSymptom, TraceEvent, read_trace
@@ -171,6 +172,6 @@ def test_unequal_pipelines_use_what_whole_replicas_leave_over():
 
 def test_the_allocations_without_a_plan():
     jobs = job_mix.read_job_mix("mix4", 16, 8)
-    assert job_mix.split_equally(jobs, 12) == [2, 2, 2, 2, 2, 2]
-    assert sum(job_mix.split_by_weight(jobs, 16)) <= 16
-    assert job_mix.split_by_size(jobs, 16, [1, 1, 7, 7, 13, 13])[0] < job_mix.split_by_size(jobs, 16, [1, 1, 7, 7, 13, 13])[5]
+    assert split_equally(jobs, 12) == [2, 2, 2, 2, 2, 2]
+    assert sum(split_by_weight(jobs, 16)) <= 16
+    assert split_by_size(jobs, 16, [1, 1, 7, 7, 13, 13])[0] < split_by_size(jobs, 16, [1, 1, 7, 7, 13, 13])[5]
