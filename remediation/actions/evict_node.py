@@ -1,4 +1,4 @@
-"""SEV1: go on without a node, which stays out until a person releases it."""
+"""SEV1: the job goes on without a node, which stays cordoned until an operator releases it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from remediation.job_commands.commander import Commander
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictNode:
-    """Restarts the job on the nodes that are left, then writes down who is out."""
+    """Restarts the job on the nodes that are left, then cordons the evicted ones."""
 
     commander: Commander
     ledger: CordonLedger

@@ -1,4 +1,4 @@
-"""Tell somebody: what was decided or done about an incident is written down, and the alert about it says so."""
+"""Notify: what was decided or done about an incident is recorded, and its alert says so."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class NewsLedger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """One alert per incident, to every receiver: opened, updated, resolved. Without receivers nobody is told."""
+    """One alert per incident, to every receiver: opened, updated, resolved. Without receivers nothing is sent."""
 
     ledger: NewsLedger
     clock: Clock
@@ -39,15 +39,15 @@ class Notify:
     secret_file: str = ""
     """File with the secret that signs what goes to `url` (HMAC-SHA256); else the variable EAGLE_EYE_WEBHOOK_SECRET."""
     link: str = ""
-    """Address of a page about an incident; `{incident}` stands for its id. Default: /incidents/{incident} at server.public_url."""
+    """Address of a page about an incident; `{incident}` is replaced by its id. Default: /incidents/{incident} at server.public_url."""
     update_s: float = 10.0
-    """An alert is not updated more often than this, except when it got worse or a plan waits for a person."""
+    """An alert is not updated more often than this, except when it got worse or a plan waits for approval."""
     delay_s: float = 0.0
     """An incident that is over sooner makes no alert."""
     storm_alerts: int = 5
-    """So many incidents of a job within storm_s are told one by one; the others together in one alert. 0: never together."""
+    """So many incidents of a job within storm_s make an alert each; the others together in one alert. 0: never together."""
     storm_s: float = 60.0
-    """See storm_alerts. So often the number of incidents in a storm is told, too; a new cause among them at once."""
+    """See storm_alerts. So often the number of incidents in a storm is updated, too; a new cause among them at once."""
 
     @property
     def everybody(self) -> tuple[Receiver, ...]:

@@ -1,4 +1,4 @@
-"""Let a node take part again, as a person has decided."""
+"""Release a node: the job may use it again, as an operator has decided."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

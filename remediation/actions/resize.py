@@ -1,4 +1,4 @@
-"""SEV1: workers change jobs. Who gives does so first; if who takes cannot, it gets back what it gave."""
+"""SEV1: workers change jobs. The job that gives does so first; if the other cannot take, the first gets back what it gave."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Resize:
     """Seconds to wait for a coordinator's answer: a worker that comes has to start."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]:
-        """Raises PermanentError or Stale; TemporaryError only as long as nobody has given anything."""
+        """Raises PermanentError or Stale; TemporaryError only as long as no job has given a worker."""
         changed: list[Target] = []
         for target in plan.targets:
             try:

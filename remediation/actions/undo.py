@@ -1,4 +1,4 @@
-"""Take back what did not help: a node that was left out takes part again, workers and shares are as they were."""
+"""Roll back an action that did not help: an evicted node takes part again, workers and shares are as they were."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from remediation.job_commands.action_commands import (
 from remediation.job_commands.commander import Commander
 
 WHO = "eagle-eye"
-"""Who lets the node in again, in the place of a person."""
+"""Who releases the node, in the place of an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """`undoes` names the plan that left the nodes in `exclude` out (one that another plan keeps out stays cordoned), or that
+    """`undoes` names the plan that evicted the nodes in `exclude` (one that another plan evicted stays cordoned), or that
     changed `seats`, or shares."""
 
     commander: Commander
@@ -44,7 +44,7 @@ class Undo:
                 mine = any(cordon.node == node and cordon.plan == plan.undoes for cordon in self.ledger.cordoned())
                 if mine:
                     self.ledger.release(node, WHO, self.clock.now())
-                yield done(step, "lifted" if mine else "another plan keeps it out, or nobody", self.clock)
+                yield done(step, "lifted" if mine else "not lifted: another plan's cordon, or none", self.clock)
                 step = f"release {node} {target.job}"
                 yield intended(step, plan.reason, self.clock)
                 self.commander.command(

@@ -1,4 +1,4 @@
-"""What follows when an action has ended: a trial, another try, a new plan, or the next stronger repair."""
+"""What follows when an action has ended: its verification, another attempt, a new plan, or the next stronger repair."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from .verifier import Verifier
 
 @dataclass(slots=True, kw_only=True)
 class ActionResults:
-    """Takes the reports of the execution."""
+    """Called by the incident loop with the reports of the execution."""
 
     state: EngineState
     recorder: DecisionRecorder
@@ -82,7 +82,7 @@ class ActionResults:
     def _failed(self, tracked: TrackedIncident, plan: Plan) -> None:
         """Refused or expired: the job's own restart becomes a matter of mode and guards, else the next repair."""
         tracked.plan = None
-        if plan.action == "resize":  # the job goes on as it is, and nobody has given anything
+        if plan.action == "resize":  # the job goes on as it is, and no other job gave a worker
             self.planner.remember(tracked, plan, failed=True)
             self.planner.goes_on(tracked, None)
             return

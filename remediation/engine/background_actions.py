@@ -1,4 +1,4 @@
-"""Plans that are carried out beside the incidents: releases and undoings. One at a time and job, tried until they expire."""
+"""Plans that are carried out beside the incidents: releases and rollbacks. One at a time for each job, attempted until they expire."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,17 +22,17 @@ class BackgroundActions:
     _waiting: list[tuple[float, Plan]] = field(default_factory=list)
     """(not before, plan)."""
     _forecasts: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Plan of an errand that is no case's → what it was expected to bring."""
+    """Plan of a background action that belongs to no incident → what is predicted of it."""
 
     def add(self, plan: Plan, forecast: Mapping[str, float] | None = None) -> None:
-        """Carry it out as soon as nothing else is done to its jobs. `foretold`: what it is expected to bring."""
+        """Carry it out as soon as nothing else is done to its jobs. `forecast`: what is predicted of it."""
         self.recorder.save_plan(plan)
         self._forecasts[plan.id] = dict(forecast or {})
         self.recorder.record_plan(plan, "intended", predicted=forecast)
         self._waiting.append((self.clock.now(), plan))
 
     def holds(self, plan: Plan) -> bool:
-        """Whether it is an errand, and no case's plan."""
+        """Whether it is a background action, and no incident's plan."""
         return plan.action in ACTIONS or plan.id in self._forecasts
 
     def resume(self, outcomes: Iterable[Outcome], plans: Mapping[str, Plan]) -> None:
@@ -51,8 +51,8 @@ class BackgroundActions:
                 later.append((due, plan))
         self._waiting = later
 
-    def ended(self, report: ActionReport, tell: Callable[[Plan, str, bool], object]) -> None:
-        """Done, or tried again until it expires. `tell`: (plan, detail, whether it was done)."""
+    def ended(self, report: ActionReport, report_end: Callable[[Plan, str, bool], object]) -> None:
+        """Done, or attempted again until it expires. `report_end`: (plan, detail, whether it was done)."""
         now, plan = self.clock.now(), report.plan
         if report.ending == "stopped":
             return
@@ -62,4 +62,4 @@ class BackgroundActions:
         done = report.ending == "done"
         forecast = self._forecasts.pop(plan.id, None)
         self.recorder.record_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=forecast)
-        tell(plan, report.detail, done)
+        report_end(plan, report.detail, done)

@@ -1,4 +1,4 @@
-"""What the engine knows of the cluster around a job: layouts, switches, who can be heard."""
+"""What the engine knows of the cluster around a job: layouts, switches, the freshness of telemetry."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,13 +33,13 @@ class ClusterView:
         return {job.name: job.layout for job in jobs if job.layout is not None}
 
     def telemetry(self, jobs: Iterable[JobState]) -> dict[str, Telemetry]:
-        """Of every node that works; what the job says that heard it last, if several do."""
-        told: dict[str, Telemetry] = {}
+        """Of every node that a job runs on; if several do, that of the job with the newest."""
+        found: dict[str, Telemetry] = {}
         for job in jobs:
             if job.layout is not None and not job.over:
                 for node, news in job.telemetry.of(job.layout.nodes).items():
-                    told[node] = max(told.get(node, news), news, key=lambda each: each.heard)
-        return told
+                    found[node] = max(found.get(node, news), news, key=lambda each: each.heard)
+        return found
 
     def _switched(self, layout: Layout) -> Topology:
         return Topology(nodes={node: self._switch(node) for node in layout.launchers})

@@ -1,4 +1,4 @@
-"""When an incident has settled: nobody is isolated or blamed on the first finding."""
+"""Debounce of an incident: no node is evicted on the first finding; planning waits until no new cause or culprit is added."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Carries plans out: one thread per job at a time, every step in the ledger before and after."""
+"""Carries plans out: one thread per job at a time; every step is recorded in the ledger before and after it is done."""
 
 import logging
 import threading

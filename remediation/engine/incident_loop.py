@@ -12,6 +12,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Event, Incident, IncidentState, Plan
 from remediation.live.live_planner import LivePlanner
+from remediation.policy.affected_nodes import isolated
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
 
@@ -24,10 +25,10 @@ from .incident_phase import (
     ActionEnded,
     BudgetExhausted,
     Due,
-    EpochStarted,
     Fact,
     IncidentPhase,
     JobEnded,
+    JobEpochStarted,
     Revised,
     Verified,
     Withdrawn,
@@ -147,9 +148,9 @@ class IncidentLoop:
     def _inform(self, tracked: TrackedIncident) -> None:
         """An unknown cause, or one that no repair helps against: the operator is notified, nothing is acted on."""
         self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
-        plan = self.notify(tracked, "nothing is done about it")
+        plan = self.notify(tracked, "no action is taken: no repair is known for this cause")
         self.recorder.save_plan(plan)
-        self.recorder.record_plan(plan, "done", "nobody is touched")
+        self.recorder.record_plan(plan, "done", "no action is taken")
 
     def _close(self, tracked: TrackedIncident) -> None:
         self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
@@ -202,10 +203,10 @@ class IncidentLoop:
 
     # --- handlers: what the job did ------------------------------------------------------------------------------------
 
-    def _epoch_started(self, tracked: TrackedIncident, _fact: EpochStarted) -> None:
+    def _epoch_started(self, tracked: TrackedIncident, _fact: JobEpochStarted) -> None:
         self.self_healing.epoch_started(tracked, self.state.job(tracked.job))
 
-    def _own_epoch_started(self, tracked: TrackedIncident, _fact: EpochStarted) -> None:
+    def _own_epoch_started(self, tracked: TrackedIncident, _fact: JobEpochStarted) -> None:
         """The plan's own epoch, whose reply was lost, or one that made the plan needless."""
         job, plan = self.state.job(tracked.job), tracked.plan
         if plan is not None and any(epoch.plan == plan.id for epoch in job.started_epochs):
@@ -222,7 +223,7 @@ class IncidentLoop:
         finished = fact.event.name == "job.finished"
         verification = self.state.verifications.pop(tracked.incident.id, None)
         if verification is not None:
-            why = f"{fact.event.name} came before it could be judged"
+            why = f"{fact.event.name} came before it could be verified"
             self.recorder.record_outcome(verification.outcome(self.state.job(tracked.job), "done" if finished else "failed", self.clock.now(), why))
         elif tracked.phase is IncidentPhase.HELD and tracked.plan is not None:
             self.recorder.record_plan(tracked.plan, "stale", "the job ended")
@@ -237,7 +238,7 @@ class IncidentLoop:
         """Healed, or the next stronger repair, or the operator's turn."""
         if fact.result == "healed":
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)
-            self.notify(tracked, f"healed by {fact.verification.plan.action}: {fact.why}")
+            self.notify(tracked, f"healed by {fact.verification.plan.action}: {fact.why}{_remedy(fact.verification.plan)}")
         elif fact.result == "failed" and not fact.breaker_opened:
             self.planner.propose(tracked)
         else:
@@ -246,11 +247,17 @@ class IncidentLoop:
                 self.notify(tracked, fact.why)
 
 
+def _remedy(plan: Plan) -> str:
+    """How the operator lets evicted nodes take part again."""
+    nodes = isolated(plan)
+    return f"; {', '.join(nodes)} evicted: release it with: eagle-eye release {nodes[0]}" if nodes else ""
+
+
 def _fact_of(event: Event) -> Fact:
     """`event`: one that JobState.update returns."""
     if event.name in ("job.finished", "job.failed"):
         return JobEnded(event)
-    return BudgetExhausted() if event.name == "budget.spent" else EpochStarted()
+    return BudgetExhausted() if event.name == "budget.spent" else JobEpochStarted()
 
 
 Handler = Callable[[IncidentLoop, TrackedIncident, Any], None]
@@ -259,26 +266,26 @@ HANDLERS: Mapping[IncidentPhase, Mapping[type[Fact], Handler]] = {
     IncidentPhase.SELF_HEALING: {
         Due: IncidentLoop._self_healing_due,
         Withdrawn: IncidentLoop._withdraw_absorbed,
-        EpochStarted: IncidentLoop._epoch_started,
+        JobEpochStarted: IncidentLoop._epoch_started,
         BudgetExhausted: IncidentLoop._budget_exhausted,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.SETTLING: {
         Due: IncidentLoop._plan_due,
         Withdrawn: IncidentLoop._withdraw,
-        EpochStarted: IncidentLoop._epoch_started,
+        JobEpochStarted: IncidentLoop._epoch_started,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.HELD: {
         Due: IncidentLoop._plan_due,
         Withdrawn: IncidentLoop._withdraw_plan,
-        EpochStarted: IncidentLoop._epoch_started,
+        JobEpochStarted: IncidentLoop._epoch_started,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.RETRYING: {
         Due: IncidentLoop._retry_due,
         Withdrawn: IncidentLoop._withdraw,
-        EpochStarted: IncidentLoop._own_epoch_started,
+        JobEpochStarted: IncidentLoop._own_epoch_started,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.EXECUTING: {

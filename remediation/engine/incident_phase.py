@@ -82,7 +82,7 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochStarted:
+class JobEpochStarted:
     """The job's coordinator has started a new epoch."""
 
 
@@ -116,4 +116,4 @@ class Verified:
     """The action is not attempted again on this job, and the operator has been notified."""
 
 
-Fact = Due | Revised | Withdrawn | EpochStarted | BudgetExhausted | JobEnded | ActionEnded | Verified
+Fact = Due | Revised | Withdrawn | JobEpochStarted | BudgetExhausted | JobEnded | ActionEnded | Verified

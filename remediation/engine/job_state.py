@@ -15,7 +15,7 @@ from .telemetry_freshness import TelemetryFreshness
 
 KEPT_STEPS = 512
 BAD_EARLY_S = 5.0
-"""A bad step that ended so long before the fault is said to have begun belongs to an earlier one."""
+"""A bad step that ended so long before the fault began belongs to an earlier one."""
 KEPT_RATES = 200
 WARM_STEPS = 2
 """First intervals of an epoch: caches fill, nothing is learned from them."""
@@ -46,7 +46,7 @@ class JobState:
     name: str
     layout: Layout | None = None
     epoch: int = -1
-    """The highest that was heard of; the layout may come a moment later."""
+    """The highest that was reported; the layout may come a moment later."""
     stream_time: float = 0.0
     """Time of the newest tick. The engine's patience runs on it: while the stream is away no time passes."""
     telemetry_until: float = 0.0
@@ -69,10 +69,10 @@ class JobState:
     heal: str = ""
     """What the job may do to itself, in its own words; '' as long as we do not know."""
     budget_left: int | None = None
-    """Restarts that the job may still spend on itself; None: not told yet."""
+    """Restarts that the job may still spend on itself; None: not reported yet."""
     nodes_min: int = 1
     demand: Demand | None = None
-    """What it asks for and has, if it is elastic; None: nobody changes its size."""
+    """What it asks for and has, if it is elastic; None: its size does not change."""
     regroup_times: deque[float] = field(default_factory=lambda: deque(maxlen=32))
     """Measured seconds from the notice of a change to the new group with its state."""
     join_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
@@ -81,7 +81,7 @@ class JobState:
 
     def update(self, snapshot: JobSnapshot, *, calm: bool) -> list[Event]:
         """Take a snapshot in; returns the events that the engine has to answer. `calm`: no fault is open."""
-        news = [event for event in snapshot.events if self._hear(event)]
+        news = [event for event in snapshot.events if self._take_event(event)]
         if snapshot.layout is not None:
             self._take_layout(snapshot.layout)
         if snapshot.tick:
@@ -91,7 +91,7 @@ class JobState:
                 self._take_step(step, calm)
         return news
 
-    def _hear(self, event: Event) -> bool:
+    def _take_event(self, event: Event) -> bool:
         attributes = event.attributes
         if event.name == "epoch.begun":
             self._begin(event)
@@ -155,7 +155,7 @@ class JobState:
     # --- throughput ----------------------------------------------------------------------------------------------
 
     def throughput(self, last: int, *, epoch: int, after: float = 0.0) -> float:
-        """Tokens per second (steps per second where no tokens are told) over the `last` steps of an epoch that
+        """Tokens per second (steps per second where tokens are not reported) over the `last` steps of an epoch that
         ended after `after`; NaN with fewer than two."""
         steps = [step for step in self.steps if step.epoch == epoch and step.end > after][-last:]
         if len(steps) < 2 or steps[-1].end <= steps[0].end:
@@ -164,7 +164,7 @@ class JobState:
         return sum(done) / (steps[-1].end - steps[0].end)
 
     def _work(self, step: SnapshotStep) -> float:
-        """Tokens, where they are told. A step of an elastic job is the same work whoever does it."""
+        """Tokens, where they are reported. A step of an elastic job is the same work on any number of workers."""
         return 1.0 if step.tokens is None or self.demand is not None else step.tokens
 
     def discard_epoch(self, epoch: int, since: float) -> None:
@@ -215,7 +215,7 @@ class JobState:
         return median(self._work(step) for step in self.steps) / expected
 
     def losses(self, *, until: float) -> list[float]:
-        """Of the steps that ended by then, as far as they are told and numbers."""
+        """Of the steps that ended by then, as far as they are reported and finite."""
         return [step.loss for step in self.steps if step.end <= until and step.finite and step.loss is not None]
 
     def lost_gpu_seconds(self, since: float, until: float) -> float:
@@ -236,7 +236,7 @@ class JobState:
 
     @property
     def current(self) -> Layout | None:
-        """The layout, once it is that of the highest epoch that was heard of."""
+        """The layout, once it is that of the highest epoch that was reported."""
         return self.layout if self.layout is not None and self.layout.epoch == self.epoch else None
 
     @property
@@ -245,7 +245,7 @@ class JobState:
 
     @property
     def may_restart(self) -> bool:
-        """The job's own budget allows a restart, as far as we know: the coordinator has the last word."""
+        """The job's own budget allows a restart, as far as the engine knows: the coordinator decides."""
         return self.budget_left is None or self.budget_left > 0
 
     def bad_step(self, incident: Incident) -> int:

@@ -1,7 +1,7 @@
-"""The leader's side of the control channel: who is connected, who coordinates which job, who gets the leader's voice.
+"""The leader's side of the control channel: who is connected, who coordinates which job, to which half of a job an epoch is granted.
 
 It writes `session.opened` and `session.lost` to the stream, but only once it is older than two lease times: a
-leader that has just begun has not yet heard from everybody and may not call anybody lost.
+leader that was elected just now has not received every session yet and must not report any as lost.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ LONGEST_RETURN = 15.0
 
 
 class OperatorApi(Protocol):
-    """What the engine answers to a person."""
+    """The part of the engine that operators call."""
 
     def declare_job(self, job: str, *, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> None: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
@@ -69,7 +69,7 @@ class Leader:
         self._peers: dict[tuple[str, str, str], Peer] = {}
         self._jobs: dict[str, JobRecord] = ledger.jobs()
         self._inherited = set(self._jobs)
-        """Jobs of the leader before: whoever of them has not come back in time was lost between the two."""
+        """Jobs of the leader before: a launcher or agent of them that has not come back in time was lost between the two."""
 
     @property
     def old_enough(self) -> bool:
@@ -78,7 +78,7 @@ class Leader:
 
     @property
     def _still_coming(self) -> bool:
-        """Thousands come back one after the other: as long as some do, nobody is late; but not for ever."""
+        """Thousands come back one after the other: as long as some do, none is late; but not for ever."""
         now = self._clock.monotonic()
         return now - self._came < self._lease_s and now - self._began < LONGEST_RETURN * self._lease_s
 
@@ -93,7 +93,7 @@ class Leader:
         return peer
 
     def facts(self, job: str) -> JobRecord | None:
-        """What the job's coordinator said last."""
+        """What the job's coordinator reported last."""
         return self._jobs.get(job)
 
     @property

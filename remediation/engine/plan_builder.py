@@ -123,20 +123,20 @@ def node_of(culprit: Culprit, job: JobState) -> str:
 
 
 def exclusion(incident: Incident, job: JobState, policy: EngineSettings) -> tuple[str, ...] | NoPlan:
-    """The nodes to leave out: those of sure culprits, and never the last ones that the job needs."""
+    """The nodes to evict: those of sure culprits, and never the last ones that the job needs."""
     if not incident.culprits:
-        return NoPlan("nobody is named: unknown evicts nobody")
+        return NoPlan("no culprit is named, and no node is evicted without one")
     sure = [culprit for culprit in incident.culprits if culprit.confidence >= policy.confidence]
     if not sure:
         best = max(culprit.confidence for culprit in incident.culprits)
-        return NoPlan(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} are needed to isolate it")
+        return NoPlan(f"the surest culprit has confidence {best:.2f}, {policy.confidence:.2f} is needed to evict it")
     inside = job.layout.nodes if job.layout is not None else ()
     nodes = tuple(dict.fromkeys(node for node in (node_of(culprit, job) for culprit in sure) if node in inside))
     if not nodes:
-        return NoPlan("no node of the culprits takes part in the job")
+        return NoPlan("no culprit is on a node of the job")
     left = len(inside) - len(nodes)
     if left < max(1, job.nodes_min):
-        return NoPlan(f"without {', '.join(nodes)} {left} nodes would be left, the job needs {max(1, job.nodes_min)}")
+        return NoPlan(f"without {', '.join(nodes)} {left} nodes would be left; the job needs {max(1, job.nodes_min)}")
     return nodes
 
 

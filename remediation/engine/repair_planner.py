@@ -1,4 +1,4 @@
-"""From a case to a plan that runs: the next repair, its permission, the guards, the hand-over to the execution."""
+"""From an incident to a plan that is carried out: the next repair, its permission, the guards, the hand-over to the execution."""
 
 import logging
 from collections.abc import Callable
@@ -33,7 +33,7 @@ SOON_S = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class RepairPlanner:
-    """Decides what is tried next."""
+    """Decides which repair is attempted next."""
 
     state: EngineState
     recorder: DecisionRecorder
@@ -45,7 +45,7 @@ class RepairPlanner:
     notify: Callable[[TrackedIncident, str], object]
 
     def propose(self, tracked: TrackedIncident) -> None:
-        """Take the next step of a case: gather evidence, plan, ask, begin; or wait; or give up."""
+        """The next step of an incident: gather evidence, plan, ask the guards, begin; or wait; or give up."""
         job, now = self.state.job(tracked.job), self.clock.now()
         behind = job.current is None or job.epoch < tracked.epoch or tracked.stale_layout.holds(job.basis, now)
         if self.execution.busy(tracked.job) or behind:
@@ -74,7 +74,7 @@ class RepairPlanner:
         return next_level(tracked.escalation.levels, self.attempts(tracked), self.settings.attempts)
 
     def give_up(self, tracked: TrackedIncident, why: str) -> None:
-        """Nothing more is done without a person."""
+        """Nothing more is done until the operator acts."""
         log.warning("incident %s (%s): %s", tracked.incident.id, tracked.incident.cause, why)
         if tracked.incident.id in self.state.verifications:
             self.recorder.move(tracked, IncidentPhase.VERIFYING)  # the job healed itself as far as it can: judge that
@@ -91,7 +91,7 @@ class RepairPlanner:
         self.execution.begin(plan)
 
     def _predicted(self, tracked: TrackedIncident, plan: Plan) -> dict[str, float]:
-        """Told before it runs, so that nobody can bend it afterwards."""
+        """Recorded before the action begins, and compared with what came of it."""
         if plan.action in tracked.escalation.evidence:
             return {}
         job = self.state.job(tracked.job)
@@ -114,7 +114,7 @@ class RepairPlanner:
             return self._cheapest(tracked)
         level = self.level(tracked)
         if level is None:
-            self.give_up(tracked, "every repair was tried, none helped")
+            self.give_up(tracked, "every repair was attempted, none helped")
             return None
         tracked.level = level
         return PlanRequest(
@@ -126,7 +126,7 @@ class RepairPlanner:
         )
 
     def _own(self, tracked: TrackedIncident, level: str) -> bool:
-        """The job allowed it itself: it stands still, and what is done is reversible and within its budget."""
+        """The job allowed it at its start: it makes no progress, and the action is reversible and within its heal budget."""
         if level not in REVERSIBLE or not tracked.escalation.stops_job or self.state.job(tracked.job).heal == "none":
             return False
         return level != "restart_worker" or (tracked.alone and self.state.job(tracked.job).may_restart)
@@ -138,7 +138,7 @@ class RepairPlanner:
         left = {level for level in levels if next_level((level,), self.attempts(tracked), allowed) is not None}
         choices = alternatives(tracked.incident, job, self.settings, frozenset(levels) - left)
         if not choices or choices[0].action == NOTHING:
-            vain = f"; tried in vain: {', '.join(sorted(set(levels) - left))}" if left < set(levels) else ""
+            vain = f"; attempted without success: {', '.join(sorted(set(levels) - left))}" if left < set(levels) else ""
             self._leave(tracked, (choices[0].why if choices else "its throughput is not known yet") + vain)
             return None
         tracked.level = choices[0].action
@@ -168,12 +168,12 @@ class RepairPlanner:
 
     def goes_on(self, tracked: TrackedIncident, choice: LiveDecision | None) -> None:
         """Nothing is done beyond what the job did: written down with all that could have been."""
-        trial = self.state.verifications.get(tracked.incident.id)
-        plan = trial.plan if trial is not None else None
+        verification = self.state.verifications.get(tracked.incident.id)
+        plan = verification.plan if verification is not None else None
         if choice is not None and plan is not None and not plan.alternatives:
             reason = f"{plan.reason}; {choice.how}"
             self.recorder.save_plan(msgspec.structs.replace(plan, alternatives=choice.alternatives, cost=choice.cost, benefit=choice.benefit, reason=reason))
-        if trial is not None:
+        if verification is not None:
             self.recorder.move(tracked, IncidentPhase.VERIFYING)
         elif tracked.escalation.cost_weighed:
             self._leave(tracked, choice.how if choice is not None else "its throughput is not known yet")
@@ -200,7 +200,7 @@ class RepairPlanner:
         return plan
 
     def _ask(self, tracked: TrackedIncident, plan: Plan) -> None:
-        """All guards are asked; the strictest word counts."""
+        """All guards are asked; the strictest verdict counts."""
         situation = self.review.situation(tracked, plan)
         fresh = tracked.plan is not plan
         tracked.plan, tracked.refused_by = plan, ""
@@ -219,7 +219,7 @@ class RepairPlanner:
             self.recorder.move(tracked, IncidentPhase.HELD, due=self.clock.now() + min(seconds, RECHECK_S))
             if all(hold.seconds == 0 for hold in holds) and tracked.asked != plan.id:
                 tracked.asked = plan.id
-                self.notify(tracked, f"plan {plan.id} ({plan.action}) waits for a person's word on {plan.digest}")
+                self.notify(tracked, f"plan {plan.id} ({plan.action}) waits for approval: eagle-eye approve {plan.id}")
         else:
             self.begin(tracked, plan)
 

@@ -1,4 +1,4 @@
-"""What follows when an action did not help: undone as far as it can be, its breaker opened, a person told."""
+"""Rollback of an action that did not help: undone as far as it can be, its breaker opened, the operator notified."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ NO_UNDO = {
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """Acts on nothing that a job did to itself."""
+    """Called by the verifier. What a job did to itself is not undone."""
 
     state: EngineState
     ledger: Ledger
@@ -34,13 +34,13 @@ class Rollback:
     background: BackgroundActions
     notify: Callable[[TrackedIncident, str], object]
 
-    def undo(self, tracked: TrackedIncident, trial: Verification) -> str:
+    def undo(self, tracked: TrackedIncident, verification: Verification) -> str:
         """Take the action back if that can be done, and say what is done.
 
         A fault that survives the absence of a node proves that the node was innocent; but a broken part was seen on
         the node itself, whatever else is wrong with the job.
         """
-        plan = trial.plan
+        plan = verification.plan
         if plan.own:
             return ""
         nodes = plan.targets[0].exclude
@@ -50,23 +50,23 @@ class Rollback:
             return NO_UNDO.get(plan.action, f"{plan.action} cannot be undone")
         if tracked.escalation.lasting:
             return f"{', '.join(nodes)} stays out: {tracked.incident.cause} was seen there"
-        words = f"without {', '.join(nodes)} it is the same: it takes part again"
-        self.background.add(self._undoing(plan, words))
-        return words
+        text = f"without {', '.join(nodes)} the fault stays: released"
+        self.background.add(self._undoing(plan, text))
+        return text
 
     def _given_back(self, plan: Plan) -> str:
         """The layout of before: who was given gives back first."""
-        words = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
+        text = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
         back = tuple(
             Target(job=each.job, epoch=0, basis=self.state.job(each.job).basis, seats=each.seats_before, seats_before=each.seats)
             for each in reversed(plan.targets)
         )
-        self.background.add(msgspec.structs.replace(self._undoing(plan, words), targets=back))
-        return words
+        self.background.add(msgspec.structs.replace(self._undoing(plan, text), targets=back))
+        return text
 
-    def breaker(self, tracked: TrackedIncident, trial: Verification, why: str) -> Breaker | None:
+    def breaker(self, tracked: TrackedIncident, verification: Verification, why: str) -> Breaker | None:
         """The breaker, if this failure opens it. Call before the failure's outcome is written."""
-        plan, settings, now = trial.plan, self.settings, self.clock.now()
+        plan, settings, now = verification.plan, self.settings, self.clock.now()
         allowed = settings.breaker_after.get(plan.action)
         known = [each for each in self.ledger.breakers() if (each.job, each.action) == (tracked.job, plan.action)]
         if plan.own or allowed is None or any(each.until is None for each in known):
@@ -83,22 +83,22 @@ class Rollback:
         self.ledger.save_brake(opened)
         return opened
 
-    def tell(self, tracked: TrackedIncident, trial: Verification, breaker: Breaker, words: str) -> None:
-        """A person is needed now."""
-        told = f"{trial.plan.action} did not help: {words}. Its breaker is open for {tracked.job}: it is not tried again until "
-        self.notify(tracked, f"{told}somebody says `eagle-eye breaker close {breaker.id}`")
+    def notify_of_breaker(self, tracked: TrackedIncident, verification: Verification, breaker: Breaker, detail: str) -> None:
+        """The operator is needed now."""
+        state = f"{verification.plan.action} did not help: {detail}. Its breaker on {tracked.job} is open"
+        self.notify(tracked, f"{state}: it is not attempted again; close it with: eagle-eye breaker close {breaker.id}")
 
     def undone(self, plan: Plan, detail: str, done: bool) -> None:
-        """The end of an errand."""
+        """The end of a rollback: the operator is notified."""
         tracked, nodes = self.state.incidents.get(plan.incident), ", ".join(plan.targets[0].exclude)
         if tracked is None or plan.action != "undo":
             return
         if not nodes:
-            self.notify(tracked, "undone: it is as it was before" if done else f"it could not be undone ({detail})")
+            self.notify(tracked, "rolled back: workers and shares are as they were before" if done else f"the rollback failed: {detail}")
         elif done:
-            self.notify(tracked, f"undone: {nodes} takes part again")
+            self.notify(tracked, f"rolled back: {nodes} is released")
         else:
-            self.notify(tracked, f"{nodes} could not be let in again ({detail}): try `eagle-eye release {nodes}`")
+            self.notify(tracked, f"{nodes} could not be released ({detail}); release it with: eagle-eye release {plan.targets[0].exclude[0]}")
 
     def _failures(self, job: str, action: str, since: float) -> int:
         """Judged failures; a plan that was refused and never carried out has no figures."""

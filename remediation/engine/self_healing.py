@@ -1,4 +1,4 @@
-"""What a job did to itself: an epoch that its coordinator began is matched with the incidents that it answers."""
+"""What a job did to itself: an epoch that its coordinator started is matched with the incidents that it ends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from .verifier import Verifier
 MOVES_S = 1.0
 """A step that ends so long after an incident was opened was not under way when the fault struck."""
 STANDSTILL_EARLY_S = 2.0
-"""A standstill may seem to begin so long before the epoch in which it is: at the start of its processes."""
+"""A stall may seem to begin so long before the epoch in which it is: at the start of its processes."""
 
 
 def fault_epoch(incident: Incident, job: JobState) -> int:
-    """The epoch in which a fault happened, also if the one that answers it was heard of first."""
+    """The epoch in which a fault happened, also if the epoch that ends it was reported first."""
     events = frozenset(line.event for line in incident.evidence if line.event)
     by_itself = escalation_of(incident.cause, incident.severity).self_healed
     since = incident.since if by_itself else incident.since + STANDSTILL_EARLY_S
@@ -48,7 +48,7 @@ def answer_to(tracked: TrackedIncident, job: JobState) -> StartedEpoch | None:
 
 
 def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: float, policy: EngineSettings) -> Plan:
-    """The job's own repair, as a plan: nobody sent it, but it is written down like any other."""
+    """The job's own repair, as a plan: no command was sent, but it is recorded like any other."""
     lost = begun.reason == "node lost"
     workers = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "worker")
     nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
@@ -71,7 +71,7 @@ def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: f
 
 @dataclass(slots=True, kw_only=True)
 class SelfHealing:
-    """Writes down what jobs do to themselves, and steps in where one does not."""
+    """Records what jobs do to themselves, and has a repair planned where a job does not."""
 
     state: EngineState
     recorder: DecisionRecorder
@@ -116,12 +116,12 @@ class SelfHealing:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 
     def overdue(self, tracked: TrackedIncident) -> None:
-        """The coordinator did not do what it does by itself: a repair is sent, unless the job has no need of it."""
+        """The coordinator did not do what it does by itself: a repair is planned, unless the job runs on."""
         isolates = tracked.escalation.levels[:1] == ("evict_node",)
         if not tracked.incident.active:
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
         elif not isolates and self.state.job(tracked.job).moved_after(tracked.opened + MOVES_S):
             self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
-            self.notify(tracked, "the job runs on: nothing is done about it")
+            self.notify(tracked, "the job runs on: no action is taken")
         else:
             self.planner.propose(tracked)

@@ -1,4 +1,4 @@
-"""Which nodes of a job can be heard, and whose clock is off; told from the age of their newest batches alone."""
+"""Which nodes of a job send telemetry, and whose clock is off: known from the age of their newest batches alone."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from eagle_eye.types import JobSnapshot, Telemetry
 @dataclass(slots=True)
 class TelemetryFreshness:
     """Of one job. A node whose batches are old and whose newest one stays the same is silent; one whose batches are old
-    (or from the future) and go on is heard, with a clock that is off."""
+    (or from the future) and go on sends, with a clock that is off."""
 
     stream_time: float = 0.0
     """Time of the newest tick."""
     _odd: Mapping[str, Telemetry] = field(default_factory=dict)
-    """Nodes that are not heard as they should be."""
+    """Nodes whose telemetry is not fresh."""
 
     def update(self, snapshot: JobSnapshot) -> None:
         """Take a tick in."""

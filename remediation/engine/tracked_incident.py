@@ -1,4 +1,4 @@
-"""An incident as the engine treats it: where it stands, what was tried, what is being tried."""
+"""An incident as the engine treats it: its phase, what was attempted, the plan that is held, executed or verified."""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ class StaleLayout:
 
 @dataclass(slots=True, kw_only=True)
 class TrackedIncident:
-    """One incident under treatment."""
+    """One incident; the incident loop (incident_loop.py) moves it from phase to phase."""
 
     incident: Incident
     state: IncidentState
@@ -46,15 +46,15 @@ class TrackedIncident:
     plan: Plan | None = None
     """The plan that is held, runs or is tried."""
     level: str = ""
-    """The repair that the plan stands for, by its name on the ladder."""
+    """The level of escalation that the plan is."""
     evidence_kept: set[str] = field(default_factory=set)
     """Actions that kept evidence and need not run again."""
     asked: str = ""
-    """The plan for which a person was asked."""
+    """The plan whose approval was asked of the operator."""
     refused_by: str = ""
     """The guard that refused the last plan; '' if none did."""
     told: int = 0
-    """How often somebody was told of what was decided or done."""
+    """Number of notifications about it."""
     due: float = 0.0
     """Phases that wait for a time: when to go on."""
     alone: bool = True

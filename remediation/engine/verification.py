@@ -1,4 +1,4 @@
-"""Did it help? An action is judged by the steps and the throughput that follow it."""
+"""Did the action help? It is verified by the steps, the throughput and the loss that follow it."""
 
 import math
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from .job_state import JobState
 
 VerificationResult = Literal["healed", "failed", "unknown"]
 KEPT = 16
-"""Steps after an action over which its loss is told."""
+"""Steps after an action over which its loss is recorded."""
 DRIFT = 0.05
 """By so much the throughput that an action is judged by may differ from the predicted one before both are named."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """An action that was carried out and is being judged."""
+    """One action that was carried out and whose effect is not known yet."""
 
     plan: Plan
     incident: str
@@ -36,11 +36,11 @@ class Verification:
     """Time from which the job's silence counts against the action; another fault of the job moves it on."""
     cost_weighed: bool = False
     """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
-    fault a missing throughput is another matter, for which nobody is isolated."""
+    fault a missing throughput is another matter, for which no node is evicted."""
     bad_step: int = -1
     """First step whose loss was no number, of a roll-back."""
     predicted: Mapping[str, float]
-    """As it was told before the action: remediation/policy/prediction.py."""
+    """As it was recorded before the action: remediation/policy/prediction.py."""
     progress: tuple[Progress, ...] = ()
 
     @property
@@ -109,7 +109,7 @@ class Verification:
         return share >= policy.throughput_share, told
 
     def _astray(self, job: JobState, policy: EngineSettings) -> str:
-        """Why the loss is not back in the band that it had before; '' if it is, or is not told."""
+        """Why the loss is not back in the band that it had before; '' if it is, or is not reported."""
         loss, high = self._loss(job, policy.verify_steps), self.predicted.get("loss_high", math.inf)
         return f"the loss is {loss:.4g}, above the {high:.4g} that it reached before" if loss > high else ""
 
@@ -125,11 +125,11 @@ class Verification:
             return None, why
         if not job.reported_since(self.began):
             late = job.stream_time > self.plan.expires
-            return ("unknown" if late else None), "a node of the job sends no telemetry: nothing can be judged"
+            return ("unknown" if late else None), "a node of the job sends no telemetry: the action cannot be verified"
         return verdict, why
 
     def outcome(self, job: JobState, state: Literal["done", "failed"], time: float, detail: str, *, last: int = KEPT) -> Outcome:
-        """What became of the plan, with its costs; transition_s is None while no new step is committed. `last`: steps whose throughput is told."""
+        """What became of the plan, with its costs; transition_s is None while no new step is committed. `last`: steps whose throughput is recorded."""
         first = min((step.end for step in self.new(job)), default=None)
         transition = None if first is None else max(0.0, first - self.opened)
         counted = self.counted(job)

@@ -39,7 +39,7 @@ class Verifier:
         job = self.state.job(tracked.job)
         older = self.state.verifications.pop(tracked.incident.id, None)
         if older is not None:
-            self.recorder.record_outcome(older.outcome(job, "done", began, f"followed by {plan.action} before it was judged"))
+            self.recorder.record_outcome(older.outcome(job, "done", began, f"followed by {plan.action} before it was verified"))
         bad = job.bad_step(tracked.incident) if plan.action == "roll_back" else -1
         verification = Verification(
             plan=plan,
@@ -97,7 +97,7 @@ class Verifier:
         )
 
     def _predicted(self, plan: Plan, tracked: TrackedIncident, bad: int) -> dict[str, float]:
-        """As it was written down before the action; what a job did to itself is predicted when it is heard of."""
+        """As it was recorded before the action; what a job did to itself is predicted when it is reported."""
         before = next((outcome for outcome in self.state.history.outcomes() if outcome.plan == plan.id and outcome.predicted), None)
         if before is not None:
             return dict(before.predicted)
@@ -121,5 +121,5 @@ class Verifier:
         if healed and not job.at_full_size:
             self._short[job.name] = (outcome, verification.opened)
         if breaker is not None:
-            self.rollback.tell(tracked, verification, breaker, detail)
+            self.rollback.notify_of_breaker(tracked, verification, breaker, detail)
         return Verified(verification, result, why, breaker_opened=breaker is not None)

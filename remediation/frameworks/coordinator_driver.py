@@ -27,7 +27,7 @@ def carry_out(
     """Send the commands (action, arguments), one after another; each waits for its answer, `timeout` seconds at most.
 
     The outcome is `stale` if the job has gone on to another epoch, `failed` if its coordinator refuses. Raises
-    TemporaryError where nobody answers: the same transition may be applied again, commands that were done are not repeated.
+    TemporaryError where the coordinator cannot be reached: the same transition may be applied again, commands that were done are not repeated.
     """
     began = clock.now()
     plan = _plan(transition, began, timeout)

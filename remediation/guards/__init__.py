@@ -2,7 +2,7 @@
 
 POLICY = (
     "duplicates",  # is it being done already?
-    "breaker",  # did it fail to help before? What people have said comes first ...
+    "breaker",  # did it fail to help before? What operators have commanded comes first ...
     "silence",
     "maintenance",
     "telemetry_distrust",  # ... then what we know ...
@@ -12,4 +12,4 @@ POLICY = (
     "blast_radius",
     "approval",  # ... and last, who has to agree.
 )
-"""Every guard that is asked, in this order. All are asked, so that the ledger holds every reason; the first refusal is the one that is told."""
+"""Every guard that is asked, in this order. All are asked, so that the ledger holds every reason; the first refusal is the one that is reported."""

@@ -1,4 +1,4 @@
-"""How much may be touched in an hour, whoever asks for it: of a job, of a failure domain, of the cluster."""
+"""Blast radius: how many nodes may be affected in an hour, of a job, of a failure domain, of the cluster."""
 
 import math
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from remediation.policy.affected_nodes import isolated, touched
 class BlastRadius:
     """Refuses a plan that would reach more nodes than allowed. Of each pair of limits the larger one holds.
 
-    A node of a job is touched when it is left out or its workers were the reason of a restart. Of a failure domain (a
-    switch) and of the cluster only those that were left out count. What jobs did to themselves counts as well.
+    A node of a job is affected when it is evicted or its workers were the reason of a restart. Of a failure domain (a
+    switch) and of the cluster only those that were evicted count. What jobs did to themselves counts as well.
     """
 
     nodes: int = 2
-    """Most nodes of one job that may be touched within the window ..."""
+    """Most nodes of one job that may be affected within the window ..."""
     share: float = 0.1
     """... or this part of the job's nodes, rounded down."""
     domain_nodes: int = 2
-    """Most nodes at one switch that may be left out: if more are accused, the switch is to blame ..."""
+    """Most nodes at one switch that may be evicted: if more are accused, the switch is to blame ..."""
     domain_share: float = 0.1
     """... or this part of the nodes at that switch."""
     cluster_nodes: int = 4
-    """Most nodes of the cluster that may be left out ..."""
+    """Most nodes of the cluster that may be evicted ..."""
     cluster_share: float = 0.02
     """... or this part of all nodes."""
     window_s: float = 3600.0

@@ -1,4 +1,4 @@
-"""What did not help is not tried again: an open breaker stops its action on its job until a person closes it."""
+"""Circuit breaker: an action that did not help a job is not attempted on it again until an operator closes the breaker."""
 
 from dataclasses import dataclass
 
@@ -14,5 +14,5 @@ class OpenBreaker:
         for breaker in situation.breakers:
             if breaker.job in jobs and breaker.action == plan.action:
                 why = f"{breaker.action} on {breaker.job} did not help ({breaker.reason})"
-                return Refuse(guard="breaker", reason=f"{why}; a person may `eagle-eye breaker close {breaker.id}`")
+                return Refuse(guard="breaker", reason=f"{why}; close it with: eagle-eye breaker close {breaker.id}")
         return Allow(guard="breaker", reason="no breaker of this action on this job is open")

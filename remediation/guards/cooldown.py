@@ -1,20 +1,20 @@
-"""After an action that helped, a job and its nodes are left in peace for a while."""
+"""Cooldown: after an action that helped, nothing is done to the job and its nodes for a while."""
 
 from dataclasses import dataclass
 
 from eagle_eye.types import Allow, Hold, Outcome, Plan, Situation, Verdict
-from remediation.policy.affected_nodes import LOOKING_ON, touched
+from remediation.policy.affected_nodes import OBSERVING, touched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cooldown:
     """Holds the next action for another incident. One that did not help is followed at once by the next stronger one.
 
-    What a job did to itself begins no peace, and none is kept from it.
+    What a job does to itself neither starts a cooldown nor waits for one.
     """
 
     job_s: float = 10.0
-    """Seconds for which a job is left alone after an action on it."""
+    """Seconds of cooldown of a job after an action on it."""
     node_s: float = 60.0
     """The same for each node that was acted on, whichever job it was for."""
 
@@ -33,15 +33,15 @@ class Cooldown:
         """Who is left alone, and for how many seconds more."""
         again = sorted(set(_nodes(plan)) & set(_nodes(earlier)))
         if again and ago < self.node_s:
-            return f"{', '.join(again)} is left alone for {self.node_s:g} s", self.node_s - ago
+            return f"{', '.join(again)} is in cooldown for {self.node_s:g} s", self.node_s - ago
         jobs = sorted({target.job for target in plan.targets} & {target.job for target in earlier.targets})
         if jobs and ago < self.job_s:
-            return f"{', '.join(jobs)} is left alone for {self.job_s:g} s", self.job_s - ago
+            return f"{', '.join(jobs)} is in cooldown for {self.job_s:g} s", self.job_s - ago
         return "", 0.0
 
 
 def _counts(earlier: Plan, outcome: Outcome, plan: Plan) -> bool:
-    return outcome.state == "done" and not earlier.own and earlier.action not in LOOKING_ON and outcome.incident != plan.incident
+    return outcome.state == "done" and not earlier.own and earlier.action not in OBSERVING and outcome.incident != plan.incident
 
 
 def _nodes(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""Planned work on nodes: their faults are expected, and nobody is isolated for them."""
+"""Maintenance windows: faults of nodes under planned work are expected, and no node is evicted for them."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ class Maintenance:
             nodes = [node for node in isolated(plan) if any(window.expects(target.job, node) for target in plan.targets)]
             if nodes:
                 seconds = max(0.001, window.until - situation.now)
-                return Hold(guard="maintenance", reason=_words(window, nodes), seconds=seconds)
-        return Allow(guard="maintenance", reason="nobody works on the nodes that it isolates")
+                return Hold(guard="maintenance", reason=_reason(window, nodes), seconds=seconds)
+        return Allow(guard="maintenance", reason="no maintenance window covers the nodes that it evicts")
 
 
-def _words(window: Window, nodes: list[str]) -> str:
+def _reason(window: Window, nodes: list[str]) -> str:
     work = f"{window.person} works on {', '.join(nodes)}: {window.reason or 'no reason given'}"
-    return f"{work}; `eagle-eye maintenance end {window.id}` says that it is done"
+    return f"{work}; end the window with: eagle-eye maintenance end {window.id}"

@@ -1,4 +1,4 @@
-"""A job needs somebody to run on."""
+"""Minimum workers: a job keeps the nodes and workers that it needs."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A person has said: hands off."""
+"""Silences: an operator wants nothing done about a job, a node or a cause."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from remediation.policy.affected_nodes import concerned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silenced:
-    """Holds whatever a silence covers until it is over; who made it may end it before."""
+    """Holds what a silence covers until it is over or an operator ends it."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
         nodes, cause = concerned(plan, situation), situation.incident.cause
         for silence in situation.silences:
             if any(silence.covers(target.job, nodes, cause) for target in plan.targets):
-                return Hold(guard="silence", reason=_words(silence), seconds=max(0.001, silence.until - situation.now))
+                return Hold(guard="silence", reason=_reason(silence), seconds=max(0.001, silence.until - situation.now))
         return Allow(guard="silence", reason="no silence covers it")
 
 
-def _words(silence: Silence) -> str:
-    return f"{silence.person} wants silence: {silence.reason or 'no reason given'}; `eagle-eye silence end {silence.id}` ends it"
+def _reason(silence: Silence) -> str:
+    return f"{silence.person} silenced it: {silence.reason or 'no reason given'}; end it with: eagle-eye silence end {silence.id}"

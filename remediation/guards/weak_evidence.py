@@ -1,4 +1,4 @@
-"""Nobody is isolated on a guess."""
+"""Weak evidence: no node is evicted on a guess."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from eagle_eye.types import Allow, Hold, Incident, Plan, Refuse, Situation, Verd
 from remediation.policy.affected_nodes import isolated
 
 BLAMELESS = frozenset({"resize"})
-"""Actions that change who does the work, whoever is to blame: what is lost is lost."""
+"""Actions that change who does the work, and blame no node: what is lost is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,17 +19,17 @@ class WeakEvidence:
     alone: float = 0.7
     """The same, where a single detector speaks."""
     weak: tuple[str, ...] = ("isolation_forest", "site_alerts")
-    """Detectors on whose word alone nobody is isolated."""
+    """Detectors on whose findings alone no node is evicted."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict:
         if plan.action in BLAMELESS:
-            return Allow(guard="weak_evidence", reason="it isolates and blames nobody")
+            return Allow(guard="weak_evidence", reason="it evicts and blames no node")
         if situation.now < situation.settled:
             seconds = situation.settled - situation.now
             return Hold(guard="weak_evidence", reason="the incident has not settled: causes may still be added", seconds=seconds)
         nodes = isolated(plan)
         if not nodes:
-            return Allow(guard="weak_evidence", reason="it isolates nobody")
+            return Allow(guard="weak_evidence", reason="it evicts no node")
         doubt = self._doubt(nodes, situation)
         if doubt:
             return Refuse(guard="weak_evidence", reason=doubt)
@@ -38,10 +38,10 @@ class WeakEvidence:
     def _doubt(self, nodes: tuple[str, ...], situation: Situation) -> str:
         incident = situation.incident
         if incident.cause == "unknown":
-            return "the cause is unknown: unknown isolates nobody"
+            return "the cause is unknown: no node is evicted without a known cause"
         speaking = _detectors(incident)
         if speaking and speaking <= set(self.weak):
-            return f"only {', '.join(sorted(speaking))} says so, on whose word alone nobody is isolated"
+            return f"only {', '.join(sorted(speaking))} reports it, on whose findings alone no node is evicted"
         needed = self.alone if len(speaking) == 1 else self.confidence
         for node in nodes:
             sure = _confidence(node, situation)

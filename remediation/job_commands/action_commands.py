@@ -1,4 +1,4 @@
-"""What the actions share: one command to each target's coordinator, told before and after."""
+"""Commands that the actions send: one to each target's coordinator, recorded before and after."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ RESIZE_TIMEOUT_S = 60.0
 
 
 class CordonLedger(Protocol):
-    """Where it is written which nodes are out, and who let them in again."""
+    """The cordons: which nodes are evicted, and who released them."""
 
     def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool: ...
     def release(self, node: str, person: str, time: float) -> bool: ...
@@ -40,7 +40,7 @@ def send_command(
 ) -> Iterator[Progress]:
     """One command: intended, sent, done with the coordinator's answer.
 
-    Raises what the commander raises; whoever runs the action writes the failure down.
+    Raises what the commander raises; the execution records the failure.
     """
     step = f"{action} {target.job}"
     yield intended(step, _text(arguments), clock)

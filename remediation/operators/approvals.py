@@ -1,4 +1,4 @@
-"""What waits for a person, and what the person says to it: a word counts for the plan that was seen, and for no other."""
+"""Plans that wait for approval, and the operators' decisions: an approval counts for the plan that was seen, and for no other."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from remediation.policy.engine_settings import EngineSettings
 
 @dataclass(slots=True, kw_only=True)
 class Approvals:
-    """Plans that are held, and decisions on them. Whoever calls holds the engine's lock."""
+    """Called by the engine, which holds its lock."""
 
     state: EngineState
     ledger: Ledger
@@ -25,14 +25,14 @@ class Approvals:
     settings: EngineSettings
 
     def pending_plans(self, question: PendingPlansQuery) -> Body:
-        """`plans`: all that a person should see before deciding, one dict each. Raises ControlError for a name that is not held."""
+        """`plans`: all that an operator should see before deciding, one dict each. Raises ControlError for a name that is not held."""
         held = self._held(question.tenant)
         if question.plan:
             held = [self._named(question.plan, question.tenant)]
         return {"plans": [self._shown(tracked, plan) for tracked, plan in held]}
 
     def decide(self, decision: Decision, approved: bool) -> Body:
-        """A person's word on a plan. Raises ControlError if it does not wait, has expired, or is not the one that was seen."""
+        """Approve or refuse a plan. Raises ControlError if it does not wait, has expired, or is not the one that was seen."""
         tracked, plan = self._named(decision.plan, decision.tenant)
         now = self.clock.now()
         if not decision.digest:
@@ -42,10 +42,10 @@ class Approvals:
         if plan.expires <= now:
             raise ControlError(f"plan {plan.id} has expired and is being made anew: look at it again in a moment")
         valid = decision.valid_s or self.settings.expires_s
-        word = Approval(
+        approval = Approval(
             digest=plan.digest, person=decision.person, approved=approved, time=now, expires=now + valid, incident=plan.incident
         )  # fmt: skip
-        self.ledger.save_approval(word)
+        self.ledger.save_approval(approval)
         if decision.note:
             self.ledger.save_note(Note(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
         tracked.due = now
@@ -74,7 +74,7 @@ class Approvals:
         raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(plan.id for _, plan in held) or 'none'}")
 
     def _shown(self, tracked: TrackedIncident, plan: Plan) -> Body:
-        """`holds`: what else than a person's word the guards want."""
+        """`holds`: what the guards want besides the approval."""
         verdicts = (kept.verdict for kept in self.ledger.verdicts(plan=plan.id))
         newest = {verdict.guard: verdict for verdict in verdicts}
         return {

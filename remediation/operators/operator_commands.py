@@ -1,4 +1,4 @@
-"""What people order: silences, maintenance windows, the closing of a breaker, notes. Each order has a name under it."""
+"""Commands of operators: silences, maintenance windows, the closing of a breaker, notes. Each names the operator."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ Timed = TypeVar("Timed", Silence, Window)
 
 @dataclass(slots=True, kw_only=True)
 class OperatorCommands:
-    """Checks an order, writes it into the ledger and answers; guards read it there. Raises ControlError."""
+    """Checks a command, records it in the ledger and answers; guards read it there. Raises ControlError."""
 
     state: EngineState
     recorder: DecisionRecorder
@@ -45,9 +45,9 @@ class OperatorCommands:
     clock: Clock
 
     def order(self, order: OperatorCommand) -> Body:
-        """The answer holds `message`, for the person, and `id`."""
+        """The answer holds `message`, for the operator, and `id`."""
         if not order.person:
-            raise ControlError("an order needs the name of the person who gives it: --as NAME")
+            raise ControlError("a command needs the name of the operator: --as NAME")
         if isinstance(order, SilenceCommand):
             return self._end(order.id, order.person, self._silences()) if order.id else self._silence(order)
         if isinstance(order, MaintenanceCommand):
@@ -62,7 +62,7 @@ class OperatorCommands:
         return {"silences": self._silences(), "windows": self._windows(), "breakers": breakers}
 
     def expected(self, tracked: TrackedIncident) -> str:
-        """For the news about a case: whose planned work it belongs to; '' if to nobody's."""
+        """For the news about an incident: whose maintenance window it falls into; '' if none."""
         for window in self.review.windows():
             nodes = self._nodes(tracked)
             hit = [node for node in nodes if window.expects(tracked.job, node)]
@@ -78,13 +78,13 @@ class OperatorCommands:
         if not order.ahead:
             self._known(order.job, order.node)
         if order.cause and not any(fnmatchcase(cause, order.cause) for cause in ESCALATIONS):
-            raise ControlError(f"nothing is ever done about a cause like {order.cause!r}; causes: {_some(ESCALATIONS)}")
+            raise ControlError(f"no repair exists for a cause like {order.cause!r}; causes: {_some(ESCALATIONS)}")
         silence = Silence(
             id=digest_of("silence", order, now), person=order.person, reason=order.reason, since=now, until=now + order.seconds,
             job=order.job or "*", node=order.node or "*", cause=order.cause or "*",
         )  # fmt: skip
         self.ledger.save_brake(silence)
-        return {"id": silence.id, "message": f"silence {silence.id}: nothing is done by itself about job {silence.job}, node {silence.node}, cause {silence.cause}"}
+        return {"id": silence.id, "message": f"silence {silence.id}: no action is taken about job {silence.job}, node {silence.node}, cause {silence.cause}"}
 
     def _maintain(self, order: MaintenanceCommand) -> Body:
         since = self.clock.now() + max(0.0, order.begins_in_s)
@@ -99,7 +99,7 @@ class OperatorCommands:
             nodes=order.nodes, jobs=order.jobs,
         )  # fmt: skip
         self.ledger.save_brake(window)
-        return {"id": window.id, "message": f"window {window.id}: nobody is isolated among {', '.join((*window.nodes, *window.jobs))}"}
+        return {"id": window.id, "message": f"window {window.id}: no node is evicted among {', '.join((*window.nodes, *window.jobs))}"}
 
     def _end(self, name: str, person: str, known: Sequence[Timed]) -> Body:
         brake = _named(name, known, "is in force")
@@ -151,22 +151,22 @@ class OperatorCommands:
         return found[0]
 
     def _known(self, job: str, node: str) -> None:
-        """A name that nobody has is a slip of the pen, and would silence nothing."""
+        """A name that is not known is probably mistyped, and would silence nothing."""
         jobs = {*self.state.jobs, *self.ledger.jobs()}
         nodes = {name for known in self.state.jobs.values() if known.layout is not None for name in known.layout.launchers}
         if job and not any(matches_job(job, known) for known in jobs):
-            raise ControlError(f"there is no job {job!r}; there are: {_some(jobs)}. For one that has yet to begin, say --ahead")
+            raise ControlError(f"there is no job {job!r}; there are: {_some(jobs)}. For one that has yet to start, add --ahead")
         if node and not any(fnmatchcase(known, node) for known in nodes):
-            raise ControlError(f"there is no node {node!r}; there are: {_some(nodes)}. For one that has yet to come, say --ahead")
+            raise ControlError(f"there is no node {node!r}; there are: {_some(nodes)}. For one that has yet to join, add --ahead")
 
 
 def _check(seconds: float, reason: str, *, anything: bool, what: str) -> None:
     if not anything:
         raise ControlError(f"name {what}; '*' stands for all")
     if seconds <= 0:
-        raise ControlError("say for how long, e.g. --for 2h")
+        raise ControlError("give a duration, e.g. --for 2h")
     if not reason.strip():
-        raise ControlError('say why, e.g. --reason "benchmark": whoever is woken at night will read it')
+        raise ControlError('give a reason, e.g. --reason "benchmark": the operator on call will read it')
 
 
 def _named(name: str, known: Iterable[Brake], how: str) -> Brake:

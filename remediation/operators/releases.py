@@ -1,4 +1,4 @@
-"""Nodes that a person lets take part again."""
+"""Releases: nodes that an operator lets take part again."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ EXPIRES_S = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class Releases:
-    """Tells the jobs that leave a released node out, one command at a time and job. Workers of elastic jobs that could not be
-    replaced there can run again: the planner gives them out."""
+    """Commands the jobs that a released node was evicted from, one command at a time and job. Workers of elastic jobs that
+    could not be replaced there can run again: the planner assigns them."""
 
     state: EngineState
     ledger: Ledger
@@ -25,13 +25,13 @@ class Releases:
     live: LivePlanner
 
     def ask(self, node: str, person: str) -> list[str]:
-        """Written down at once; returns the jobs that will be told. Raises ControlError for a node that nobody leaves out."""
+        """Recorded at once; returns the jobs that will be commanded. Raises ControlError for a node that is not cordoned."""
         now = self.clock.now()
         jobs = [job for job in self.state.jobs.values() if job.layout is not None and node in job.layout.excluded]
         out = {cordon.node for cordon in self.ledger.cordoned()}
         back = self.live.workers_repaired(node)
         if not jobs and node not in out and not back:
-            raise ControlError(f"nobody leaves {node!r} out; out now: {', '.join(sorted(out)) or 'no node'}; and no elastic job lacks a worker there")
+            raise ControlError(f"node {node!r} is not cordoned; cordoned now: {', '.join(sorted(out)) or 'none'}; and no elastic job lacks a worker there")
         self.ledger.release(node, person, now)
         for job in jobs:
             target = Target(job=job.name, epoch=0, basis=job.basis, exclude=(node,))

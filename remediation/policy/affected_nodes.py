@@ -1,26 +1,26 @@
-"""Whom a plan reaches: the nodes that it touches, leaves out or is about."""
+"""Which nodes a plan affects: those that it acts on, evicts or is about."""
 
 from collections.abc import Iterator
 
 from eagle_eye.topology import node_of
 from eagle_eye.types import Incident, Plan, Situation
 
-LOOKING_ON = frozenset({"dump", "notify", "release", "undo"})
-"""Actions that take nothing from anybody."""
+OBSERVING = frozenset({"dump", "notify", "release", "undo"})
+"""Actions that take nothing from a job."""
 
 
 def touched(plan: Plan, job: str) -> Iterator[str]:
     """Nodes of a job that a plan acts on. A worker is called run/node/slot."""
     for target in plan.targets:
-        if target.job == job and plan.action not in LOOKING_ON:
+        if target.job == job and plan.action not in OBSERVING:
             yield from target.exclude
             yield from (node for node, count in target.seats.items() if count < target.seats_before.get(node, 0))
             yield from (worker.split("/")[-2] for worker in target.workers if worker.count("/") >= 2)
 
 
 def isolated(plan: Plan) -> tuple[str, ...]:
-    """Nodes that a plan leaves out, of whichever job."""
-    if plan.action in LOOKING_ON:
+    """Nodes that a plan evicts, from any job."""
+    if plan.action in OBSERVING:
         return ()
     return tuple(dict.fromkeys(node for target in plan.targets for node in target.exclude))
 

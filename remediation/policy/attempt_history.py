@@ -1,4 +1,4 @@
-"""What was tried lately, so that the same repair is not tried on the same fault for ever."""
+"""What was attempted lately, so that the same repair is not attempted on the same fault for ever."""
 
 import math
 from collections import deque
@@ -16,7 +16,7 @@ REPAIRS = frozenset({"reattempt", "restart_worker", "evict_node", "roll_back", "
 def attempt_of(
     plan: Plan, incident: Incident, ended: float, *, level: str = "", failed: bool = False, step: int = -1
 ) -> Attempt:
-    """A plan as an attempt on its incident's fault; `rung`: its name on the ladder, if it is not the action's."""
+    """A plan as an attempt on its incident's fault; `level`: its level of escalation, where that is not the name of the action."""
     return Attempt(
         plan=plan.id,
         incident=incident.id,
@@ -51,19 +51,19 @@ class AttemptHistory:
             self._attempts.pop(next(iter(self._attempts)))
 
     def judged(self, plan: str, ended: float, *, failed: bool) -> None:
-        """The verdict on an attempt."""
+        """The result of the verification of an attempt."""
         if plan in self._attempts:
             self._attempts[plan] = replace(self._attempts[plan], ended=ended, failed=failed)
 
     def forgive(self, job: str, action: str, until: float) -> None:
-        """A person wants this action to be tried again: what failed before counts no more."""
+        """An operator has closed the breaker: what failed before counts no more."""
         mine = {key for key, old in self._attempts.items() if (old.job, self.action_of(old)) == (job, action)}
         for key in mine:
             if self._attempts[key].ended <= until:
                 del self._attempts[key]
 
     def action_of(self, attempt: Attempt) -> str:
-        """Of the plan that was tried; its name on the ladder may say more."""
+        """Of the plan that was attempted; its level may be narrower (skip_batch)."""
         return self.plans[attempt.plan].action if attempt.plan in self.plans else attempt.action
 
     def outcome(self, outcome: Outcome) -> None:
@@ -89,7 +89,7 @@ class AttemptHistory:
         return max((attempt.ended for attempt in self._attempts.values() if attempt.incident == incident), default=math.inf)
 
     def recall(self, plans: Iterable[Plan], outcomes: Iterable[Outcome], incidents: dict[str, Incident]) -> None:
-        """Take in what the leader before wrote down."""
+        """Take in what the leader before recorded."""
         for plan in plans:
             self.plan(plan)
         for outcome in sorted(outcomes, key=lambda outcome: outcome.time):

@@ -1,4 +1,4 @@
-"""What a repair costs a job in time: a restart stands for all of its workers, an elastic job only regroups.
+"""Downtime of a repair: a restart stops all workers of a job, an elastic job only regroups.
 
 Measured on the job itself where it was, else the policy's constants. Unicron's D_transition (section 5): recomputation is
 no part of it where finished micro-batches are kept (section 6).
@@ -32,7 +32,7 @@ def regroups(action: str, named: Collection[str], job: JobState) -> bool:
 
 
 def repair_downtime(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
-    """Seconds in which nobody of the job works because of the repair; NaN for one that stops nobody."""
+    """Seconds in which no worker of the job trains because of the repair; NaN for one that stops none."""
     if action not in RESTARTS:
         return math.nan
     if not regroups(action, named, job):
@@ -49,7 +49,7 @@ def gpu_seconds_starting(action: str, named: Collection[str], job: JobState, pol
 
 
 def gpu_seconds_unworked(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
-    """GPU-seconds that a repair costs at once; 0 for one that stops nobody."""
+    """GPU-seconds that a repair costs at once; 0 for one that stops no worker."""
     seconds = repair_downtime(action, named, job, policy)
     if math.isnan(seconds) or job.layout is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""How patient the engine is, and how much it may try: numbers that an operator may change."""
+"""Settings of the engine ([engine] in the configuration): its mode, its time-outs, and how often it may attempt a repair."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ class EngineSettings:
     """Seconds, steps and counts; shares are between 0 and 1."""
 
     mode: Mode = Mode.OBSERVE
-    """observe: write down what should be done; recommend: ask a person; auto: do it within the guards."""
+    """observe: record what should be done; recommend: ask an operator for approval; auto: do it where the guards allow it."""
     settle_s: float = 1.0
     """After the last new cause an incident counts as settled ..."""
     settle_slow_s: float = 2.5
@@ -36,7 +36,7 @@ class EngineSettings:
     breaker_after: dict[str, int] = field(
         default_factory=lambda: {"evict_node": 1, "restart_worker": 3, "roll_back": 3, "resize": 1, "rebalance": 2}
     )
-    """How many times an action may fail to help a job before its breaker opens; then a person must close it. The first
+    """How many times an action may fail to help a job before its breaker opens; then an operator must close it. The first
     isolating action that does not help opens it; weaker ones are followed by stronger ones, but not for ever. What a job
     does to itself is not counted."""
     breaker_s: float = 3600.0
@@ -62,4 +62,4 @@ class EngineSettings:
     weigh_again_s: float = 5.0
     """A slow-down that was found to be cheapest left alone is weighed again after so long."""
     expires_s: float = 600.0
-    """How long a plan stands."""
+    """How long a plan is valid."""

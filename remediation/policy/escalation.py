@@ -21,22 +21,22 @@ SEVERITIES: Mapping[str, Severity] = {
     "resize": Severity.SEV1,
     "evict_node": Severity.SEV1,
 }
-"""Of each action, and of the rungs that are another action with more said."""
+"""Of each action, and of the levels that are an action with a narrower meaning."""
 
 REVERSIBLE = frozenset({"dump", "reattempt", "restart_worker"})
-"""What a job may do to itself: it accuses nobody and follows the first finding when the job stands still."""
+"""What a job may do to itself: it blames no node, and follows the first finding when the job makes no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escalation:
-    """What can help against a cause."""
+    """What can help against a cause: repairs from the weakest to the strongest, and how the cause behaves."""
 
     levels: tuple[str, ...] = ()
-    """Actions, the weakest first; `skip_batch` is a roll-back past the batch. Empty: tell somebody."""
+    """Actions, the weakest first; `skip_batch` is a roll-back past the batch. Empty: notify the operator."""
     evidence: tuple[str, ...] = ()
     """Actions that keep evidence, before the first repair destroys it."""
     self_healed: bool = False
-    """The job's coordinator heals it without being told; the engine writes it down."""
+    """The job's coordinator heals it without a command; the engine records it."""
     stops_job: bool = False
     """The job does nothing while the fault lasts, so that a restart loses nothing."""
     cost_weighed: bool = False
@@ -89,7 +89,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "slow worker": SLOW,
     "loss not finite": LOSS,
 }
-"""Cause (a word of diagnosis) → treatment."""
+"""Cause (as diagnosis names it) → escalation."""
 
 LEVEL_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
 """An elastic job that goes on without a worker and takes a new one in has restarted that worker."""
@@ -107,7 +107,7 @@ BY_SEVERITY: Mapping[Severity, Escalation] = {
 
 
 def escalation_of(cause: str, severity: Severity) -> Escalation:
-    """What can help; an unknown cause, or one that asks for nothing, is only told."""
+    """What can help; an unknown cause, or one that asks for nothing, is only notified."""
     if cause == "unknown" or severity == Severity.INFO:
         return INFORM
     return ESCALATIONS.get(cause, BY_SEVERITY[severity])
@@ -123,7 +123,7 @@ class Attempt:
     cause: str
     culprits: frozenset[str]
     action: str
-    """By its name on the ladder."""
+    """Its level of escalation."""
     ended: float
     """Seconds since 1970; of its judgement, or of its beginning while it is judged."""
     failed: bool = False
@@ -150,7 +150,7 @@ def _nodes(culprits: frozenset[str]) -> frozenset[str]:
 
 
 def level_of(action: str) -> str:
-    """What an action counts as on the ladder."""
+    """The level of escalation that an action counts as."""
     return LEVEL_OF.get(action, action)
 
 

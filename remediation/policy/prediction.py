@@ -1,4 +1,4 @@
-"""What an action is expected to lead to. It is told before the action is done, and judged by what came of it."""
+"""What an action is expected to lead to: recorded before it is done, and compared with what came of it."""
 
 import math
 from statistics import median

@@ -20,11 +20,11 @@ class Slowdown:
     healthy: float
     """The same, of all workers before the fault."""
     without: float
-    """The same, expected of the workers that are left without the culprit's node; NaN if it cannot be left out."""
+    """The same, expected of the workers that are left without the culprit's node; NaN if it cannot be evicted."""
     downtime_s: float
     """All stand still for so long when the culprits are restarted ..."""
     eviction_s: float
-    """... and when the culprit's node is left out."""
+    """... and when the culprit's node is evicted."""
     horizon_s: float
     restart_hope: float
     """Share of slow-downs that a restart ends."""
@@ -53,12 +53,12 @@ def weigh(slow: Slowdown, tried: frozenset[str]) -> list[SlowdownOption]:
     choices = [SlowdownOption(action=NOTHING, cost=nothing, why=f"runs at {slow.now / slow.healthy:.0%} of its throughput")]
     if math.isfinite(slow.without) and "evict_node" not in tried:
         leave = slow.workers * slow.eviction_s + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
-        why = f"{slow.eviction_s:.1f} s of standstill, then {slow.without / slow.healthy:.0%} of the throughput"
+        why = f"{slow.eviction_s:.1f} s of downtime, then {slow.without / slow.healthy:.0%} of the throughput"
         choices.append(SlowdownOption(action="evict_node", cost=leave, why=why))
     if "restart_worker" not in tried:
         otherwise = min(choice.cost for choice in choices)
         restart = slow.workers * slow.downtime_s + slow.gpu_seconds_starting + (1 - slow.restart_hope) * otherwise
-        why = f"{slow.downtime_s:.1f} s of standstill; {slow.restart_hope:.0%} of slow-downs end with it"
+        why = f"{slow.downtime_s:.1f} s of downtime; {slow.restart_hope:.0%} of slow-downs end with it"
         choices.append(SlowdownOption(action="restart_worker", cost=restart, why=why))
     return sorted(choices, key=lambda choice: choice.cost)
 

@@ -90,9 +90,9 @@ def test_a_plan_that_waits_is_in_the_letter_with_its_link(ledger, clock):
 def test_news_reach_the_notification(room):
     case = room.open()
     room.look()
-    room.tell(case, "every repair was tried, none helped")
+    room.tell(case, "every repair was attempted, none helped")
     room.look(20)
-    assert [notification.news for notification in room.notifications()] == ["", "every repair was tried, none helped"]
+    assert [notification.news for notification in room.notifications()] == ["", "every repair was attempted, none helped"]
 
 
 @pytest.mark.parametrize(("severity", "told"), [(Severity.INFO, 0), (Severity.SEV3, 1)])

@@ -73,7 +73,7 @@ def test_one_detector_alone_must_be_surer_and_a_weak_one_is_never_enough():
     assert isinstance(WeakEvidence()(LEAVE, situation(incident=incident(confidence=0.7, detectors=alone))), Allow)
     weak = WeakEvidence()(LEAVE, situation(incident=incident(confidence=1.0, detectors=("isolation_forest",))))
     assert isinstance(weak, Refuse)
-    assert "only isolation_forest says so" in weak.reason
+    assert "only isolation_forest reports it" in weak.reason
     borne_out = incident(confidence=0.9, detectors=("isolation_forest", "straggler"))
     assert isinstance(WeakEvidence()(LEAVE, situation(incident=borne_out)), Allow)
 

@@ -32,7 +32,7 @@ def test_a_silence_holds_the_plan_until_it_is_over_and_says_whose_it_is():
     verdict = Silenced()(plan(exclude=("c",)), situation(silences=(QUIET,)))
     assert isinstance(verdict, Hold)
     assert verdict.seconds == 40
-    assert "ada wants silence: benchmark" in verdict.reason
+    assert "ada silenced it: benchmark" in verdict.reason
     assert "eagle-eye silence end s1" in verdict.reason
 
 

@@ -73,11 +73,11 @@ def test_what_the_job_does_to_itself_is_not_silenced(make_world):
 @pytest.mark.parametrize(("order", "said"), [
     ({"job": "tenant/gpd"}, r"there is no job 'tenant/gpd'; there are: tenant/gpt/run1.*--ahead"),
     ({"node": "node-x"}, r"there is no node 'node-x'; there are: node-a, node-b"),
-    ({"cause": "slow nod"}, "nothing is ever done about a cause like 'slow nod'; causes: collective timeout"),
-    ({"seconds": 0.0}, "say for how long, e.g. --for 2h"),
-    ({"reason": " "}, "say why"),
+    ({"cause": "slow nod"}, "no repair exists for a cause like 'slow nod'; causes: collective timeout"),
+    ({"seconds": 0.0}, "give a duration, e.g. --for 2h"),
+    ({"reason": " "}, "give a reason"),
     ({"job": ""}, "name a job, a node or a cause"),
-    ({"person": ""}, "needs the name of the person"),
+    ({"person": ""}, "needs the name of the operator"),
     ({"id": "nothing"}, "nothing of the id 'nothing' is in force; there are: none"),
 ])  # fmt: skip
 def test_a_silence_that_cannot_be_meant_is_told_what_is_wrong(make_world, order, said):
@@ -102,7 +102,7 @@ def test_a_fault_of_a_node_that_is_worked_on_is_called_expected(make_world):
     for number, node in enumerate(("node-b", "node-a")):
         world.find("unknown", Entity(kind=Kind.NODE, name=node), name=f"i{number}", severity=Severity.SEV1)
     told = [world.ledger.plans(incident=name)[0].reason for name in ("i0", "i1")]
-    assert told == ["nothing is done about it (expected: ada works on node-b: cables)", "nothing is done about it"]
+    assert told == ["no action is taken: no repair is known for this cause (expected: ada works on node-b: cables)", "no action is taken: no repair is known for this cause"]
 
 
 def test_within_a_window_nobody_is_isolated(make_world):

@@ -369,5 +369,5 @@ def test_a_person_releases_a_node(make_world):
 
 
 def test_a_node_that_nobody_leaves_out_cannot_be_released(make_world):
-    with pytest.raises(ControlError, match="nobody leaves 'node-x' out"):
+    with pytest.raises(ControlError, match="node 'node-x' is not cordoned"):
         make_world().engine.release("node-x", "Ada")

@@ -25,9 +25,9 @@ def culprit(node: str, confidence: float = 0.9) -> Culprit:
 
 def test_an_incident_without_a_culprit_never_leads_to_an_exclusion(job: JobState) -> None:
     nameless = an_incident(culprits=())
-    assert exclusion(nameless, job, EngineSettings()) == NoPlan("nobody is named: unknown evicts nobody")
+    assert exclusion(nameless, job, EngineSettings()) == NoPlan("no culprit is named, and no node is evicted without one")
     wanted = PlanRequest(action="evict_node", own=False, incident=nameless, attempts=(), now=110.0)
-    assert make(wanted, job, EngineSettings()) == NoPlan("nobody is named: unknown evicts nobody")
+    assert make(wanted, job, EngineSettings()) == NoPlan("no culprit is named, and no node is evicted without one")
 
 
 def test_sure_culprits_alone_are_left_out(job: JobState) -> None:
@@ -35,11 +35,11 @@ def test_sure_culprits_alone_are_left_out(job: JobState) -> None:
     assert exclusion(blamed, job, EngineSettings(confidence=0.5)) == ("node-b",)
     unsure = exclusion(an_incident(culprits=(culprit("node-c", confidence=0.49),)), job, EngineSettings(confidence=0.5))
     assert isinstance(unsure, NoPlan)
-    assert "confidence 0.49, 0.50 are needed" in unsure.why
+    assert "confidence 0.49, 0.50 is needed" in unsure.why
 
 
 def test_a_node_outside_the_job_is_not_left_out_of_it(job: JobState) -> None:
-    assert exclusion(an_incident(culprits=(culprit("node-x"),)), job, EngineSettings()) == NoPlan("no node of the culprits takes part in the job")
+    assert exclusion(an_incident(culprits=(culprit("node-x"),)), job, EngineSettings()) == NoPlan("no culprit is on a node of the job")
 
 
 @pytest.mark.parametrize(("needed", "blamed", "left"), [(3, 1, 2), (1, 3, 0)])
@@ -47,4 +47,4 @@ def test_the_nodes_that_the_job_needs_stay(job: JobState, needed: int, blamed: i
     job.nodes_min = needed
     refused = exclusion(an_incident(culprits=tuple(map(culprit, NODES[:blamed]))), job, EngineSettings())
     assert isinstance(refused, NoPlan)
-    assert f"{left} nodes would be left, the job needs {needed}" in refused.why
+    assert f"{left} nodes would be left; the job needs {needed}" in refused.why

@@ -60,7 +60,7 @@ def test_what_was_predicted_stands_in_the_ledger_before_the_action_and_beside_wh
     assert late.predicted == early.predicted
     assert late.actual["throughput_per_s"] < 0.5 * late.predicted["throughput_per_s"]
     assert late.actual["verify_s"] >= late.predicted["verify_s"]
-    assert "without node-b it is the same" in late.detail
+    assert "without node-b the fault stays" in late.detail
 
 
 def test_its_breaker_opens_and_a_person_is_told_how_to_close_it(world):
@@ -71,7 +71,7 @@ def test_its_breaker_opens_and_a_person_is_told_how_to_close_it(world):
     told = [letter for letter in letters(world) if "did not help" in letter]
     assert len(told) == 1
     assert f"eagle-eye breaker close {breaker.id}" in told[0]
-    assert "undone: node-b takes part again" in letters(world)
+    assert "rolled back: node-b is released" in letters(world)
 
 
 def test_later_plans_are_refused_with_the_breakers_reason_until_a_person_closes_it(world):
