@@ -37,7 +37,7 @@ class Alert(Value, frozen=True, kw_only=True):
     version: int = 1
     notification: str = ""
     """`id/number`: the same at every try, so that a receiver drops what it has seen."""
-    what: EventAction = "trigger"
+    event_action: EventAction = "trigger"
     id: str
     """Of the incident, or of the storm: the key under which a receiver keeps one alert."""
     job: str
@@ -51,7 +51,7 @@ class Alert(Value, frozen=True, kw_only=True):
     culprits: tuple[AlertCulprit, ...] = ()
     news: str = ""
     """What was decided or done last."""
-    waits: PendingPlan | None = None
+    pending_plan: PendingPlan | None = None
     approval_link: str = ""
     """Where the plan that waits is approved or refused."""
     link: str = ""
@@ -61,9 +61,9 @@ class Alert(Value, frozen=True, kw_only=True):
     """When this was written."""
     causes: dict[str, int] = {}
     """Of a storm: cause → incidents so far."""
-    former: tuple[Severity, ...] = ()
+    former_severities: tuple[Severity, ...] = ()
     """Severities under which this alert was known before."""
-    more: int = 0
+    more_pending: int = 0
     """So many other alerts wait for this receiver: its pace is bounded."""
 
 

@@ -25,7 +25,7 @@ class AlertSubject:
     incident: Incident
     state: IncidentState
     opened: float
-    waits: Plan | None = None
+    pending_plan: Plan | None = None
     """The plan that waits for a person."""
     ended: bool = False
     """Nothing more is done or judged."""
@@ -41,7 +41,7 @@ class AlertSubject:
 
 def alert_subject_of(case: TrackedIncident) -> AlertSubject:
     """What the engine has on its desk."""
-    return AlertSubject(incident=case.incident, state=case.state, opened=case.opened, waits=plan_awaiting_approval(case), ended=case.phase is IncidentPhase.ENDED)
+    return AlertSubject(incident=case.incident, state=case.state, opened=case.opened, pending_plan=plan_awaiting_approval(case), ended=case.phase is IncidentPhase.ENDED)
 
 
 def plan_awaiting_approval(case: TrackedIncident) -> Plan | None:
@@ -52,7 +52,7 @@ def plan_awaiting_approval(case: TrackedIncident) -> Plan | None:
 
 def alert_about(subject: AlertSubject, *, news: str, link: str, approval_link: str, now: float) -> Alert:
     """One incident in words."""
-    incident, waits = subject.incident, subject.waits
+    incident, pending_plan = subject.incident, subject.pending_plan
     culprits = sorted(incident.culprits, key=lambda culprit: -culprit.confidence)[:KEPT_CULPRITS]
     blamed = tuple(AlertCulprit(name=culprit.entity.name, confidence=culprit.confidence) for culprit in culprits)
     return Alert(
@@ -64,7 +64,7 @@ def alert_about(subject: AlertSubject, *, news: str, link: str, approval_link: s
         summary=f"{incident.cause}: {_named(blamed)} ({incident.job})",
         culprits=blamed,
         news=news,
-        waits=_waiting(waits) if waits is not None else None,
+        pending_plan=_waiting(pending_plan) if pending_plan is not None else None,
         approval_link=approval_link,
         link=link.replace("{incident}", incident.id),
         opened=subject.opened,
@@ -111,15 +111,15 @@ def differs(new: Alert, old: Alert) -> bool:
 
 def urgent(new: Alert, old: Alert) -> bool:
     """Whether it should be heard at once: a plan waits for a person, it got worse, or nothing more is done about it."""
-    waits = new.waits is not None and (old.waits is None or old.waits.digest != new.waits.digest)
+    pending_plan = new.pending_plan is not None and (old.pending_plan is None or old.pending_plan.digest != new.pending_plan.digest)
     graver = BY_SEVERITY.index(new.severity) > BY_SEVERITY.index(old.severity)
     failed = new.state == IncidentState.FAILED.value != old.state
-    return waits or graver or failed or bool(new.causes.keys() - old.causes.keys())
+    return pending_plan or graver or failed or bool(new.causes.keys() - old.causes.keys())
 
 
 def _heard(alert: Alert) -> Sequence[object]:
     names = frozenset(culprit.name for culprit in alert.culprits)
-    plan = alert.waits.plan if alert.waits is not None else ""
+    plan = alert.pending_plan.plan if alert.pending_plan is not None else ""
     return (alert.cause, names, alert.severity, alert.state, alert.news, plan, _frozen(alert.causes))
 
 

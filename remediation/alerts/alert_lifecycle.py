@@ -133,7 +133,7 @@ class AlertLifecycle:
             self._again(subject.id, self._delay_s - waited)
             return
         alert = self._words(subject, now)
-        storm = self._storms.storm_for(alert.job, alert.id, now) if alert.waits is None else ""
+        storm = self._storms.storm_for(alert.job, alert.id, now) if alert.pending_plan is None else ""
         fresh = replaced(self._fresh(alert.id, now), storm=storm)
         if storm:
             self._join(fresh, alert, now)
@@ -144,7 +144,7 @@ class AlertLifecycle:
     def _revise(self, record: AlertRecord, alert: Alert, now: float) -> None:
         old = sent_alert_of(record.body).alert
         if record.storm:
-            if alert.waits is not None:  # a person has to decide: it leaves the storm
+            if alert.pending_plan is not None:  # a person has to decide: it leaves the storm
                 self._say(replaced(record, storm=""), alert, now)
         elif differs(alert, old):
             wait = record.changed + self._update_s - now
@@ -209,19 +209,19 @@ class AlertLifecycle:
     # --- saying --------------------------------------------------------------------------------------------------
 
     def _words(self, subject: AlertSubject, now: float) -> Alert:
-        kept, waits = self._ledger.alert(subject.id), subject.waits
+        kept, pending_plan = self._ledger.alert(subject.id), subject.pending_plan
         news = kept.news if kept is not None else ""
-        approval_link = self._approval_link(waits) if waits is not None else ""
+        approval_link = self._approval_link(pending_plan) if pending_plan is not None else ""
         return alert_about(subject, news=news, link=self._link, approval_link=approval_link, now=now)
 
-    def _say(self, record: AlertRecord, alert: Alert, now: float, what: EventAction = "update") -> None:
+    def _say(self, record: AlertRecord, alert: Alert, now: float, event_action: EventAction = "update") -> None:
         """Write a notification to everybody who has heard of it, and to those whom it concerns by now."""
         told = sent_alert_of(record.body) if record.body else SentAlert(alert=alert, receivers=())
-        hears = [each for each in self._receivers if each.called in told.receivers or (what != "resolve" and each.wants(alert.severity))]
+        hears = [each for each in self._receivers if each.called in told.receivers or (event_action != "resolve" and each.wants(alert.severity))]
         number = record.number + 1
-        former = tuple(sorted({*told.alert.former, told.alert.severity} - {alert.severity}))
-        alert = replaced(alert, notification=f"{alert.id}/{number}", former=former, time=now)
-        notifications = [(each.called, encode(replaced(alert, what=what if each.called in told.receivers else "trigger"))) for each in hears]
+        former_severities = tuple(sorted({*told.alert.former_severities, told.alert.severity} - {alert.severity}))
+        alert = replaced(alert, notification=f"{alert.id}/{number}", former_severities=former_severities, time=now)
+        notifications = [(each.called, encode(replaced(alert, event_action=event_action if each.called in told.receivers else "trigger"))) for each in hears]
         names = tuple(each.called for each in hears)
         said = replaced(record, number=number, changed=now, body=encode(SentAlert(alert=alert, receivers=names)))
         self._ledger.save_alert(said, notifications, now)
@@ -263,5 +263,5 @@ class AlertLifecycle:
 
 def _looks(case: TrackedIncident) -> tuple[object, ...]:
     """Changes whenever an alert about it may have to."""
-    waits = plan_awaiting_approval(case)
-    return (case.incident.revision, case.state, waits.id if waits is not None else "", case.told, case.phase is IncidentPhase.ENDED)
+    pending_plan = plan_awaiting_approval(case)
+    return (case.incident.revision, case.state, pending_plan.id if pending_plan is not None else "", case.told, case.phase is IncidentPhase.ENDED)

@@ -37,17 +37,17 @@ class AlertService:
     ) -> None:
         """`page`: address of an incident's page, where the configuration names none. `ticking`: whether all runners tick.
         `approval_link`: where a plan that waits is approved or refused; '' where nowhere."""
-        addresses = endpoints_of(notify.everybody)
+        endpoints = endpoints_of(notify.everybody)
         self._ledger = ledger
         self._clock = clock
         self._leads = leads
         self._ticking = ticking
         self._looked = clock.monotonic()
         self._broken = False
-        self._workers = [DeliveryWorker(address=address, outbox=ledger, clock=clock, leads=leads, well=self.well) for address in addresses]
+        self._workers = [DeliveryWorker(endpoint=endpoint, outbox=ledger, clock=clock, leads=leads, well=self.well) for endpoint in endpoints]
         self._lifecycle = AlertLifecycle(
             ledger=ledger,
-            receivers=[address.receiver for address in addresses],
+            receivers=[endpoint.receiver for endpoint in endpoints],
             clock=clock,
             storms=AlertStorms(alone=notify.storm_alerts, within_s=notify.storm_s),
             link=notify.link or page,
@@ -56,7 +56,7 @@ class AlertService:
             delay_s=notify.delay_s,
             written=self._wake,
         )
-        self._names = {address.name for address in addresses}
+        self._names = {endpoint.name for endpoint in endpoints}
 
     def update(self, cases: Mapping[str, TrackedIncident]) -> None:
         """What the engine has on its desk, at each of its ticks. Raises LedgerError."""

@@ -23,7 +23,7 @@ from .http_post import DeliveryResult, client_for, post
 from .notification_merge import PendingNotification, merge
 from .receiver import Endpoint
 from .repeated_notifications import RepeatedNotifications
-from .templates import TEMPLATES
+from .templates import template_of
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class DeliveryWorker:
     def __init__(
         self,
         *,
-        address: Endpoint,
+        endpoint: Endpoint,
         outbox: NotificationOutbox,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
@@ -92,19 +92,19 @@ class DeliveryWorker:
         chance: Callable[[], float] = random.random,
         client: Callable[[Endpoint], httpx.Client] = client_for,
     ) -> None:
-        self._address = address
+        self._endpoint = endpoint
         self._outbox = outbox
         self._clock = clock
         self._leads = leads
         self._chance = chance
         self._client = client
-        self._template = TEMPLATES[address.receiver.kind]
-        self._repeated = RepeatedNotifications(open_alerts=outbox, address=address, clock=clock, well=well)
-        self._rate_limit = RateLimit(address.receiver.per_minute, clock)
+        self._template = template_of(endpoint.receiver.kind)
+        self._repeated = RepeatedNotifications(open_alerts=outbox, endpoint=endpoint, clock=clock, well=well)
+        self._rate_limit = RateLimit(endpoint.receiver.per_minute, clock)
         self._away = False
         self._wake = threading.Event()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"alerts to {address.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"alerts to {endpoint.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -124,15 +124,15 @@ class DeliveryWorker:
             self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        with self._client(self._address) as client:
+        with self._client(self._endpoint) as client:
             while not self._over.is_set():
                 self._wake.clear()
                 try:
                     self.round(client)
                 except EagleEyeError as error:
-                    log.warning("alerts to %s: %s", self._address.name, error)
+                    log.warning("alerts to %s: %s", self._endpoint.name, error)
                 except Exception:  # boundary: whatever is wrong with one notification, the thread must live for the next
-                    log.exception("alerts to %s", self._address.name)
+                    log.exception("alerts to %s", self._endpoint.name)
                 self._wake.wait(POLL_S)
 
     # --- one round -----------------------------------------------------------------------------------------------
@@ -156,15 +156,15 @@ class DeliveryWorker:
         body = self._repeated.body()
         if body is None:
             return
-        answer = post(client, self._address, body, self._clock)
+        answer = post(client, self._endpoint, body, self._clock)
         if not answer.taken:
             self._repeated.failed()
-            log.info("%s did not take what is repeated: %s", self._address.name, answer)
+            log.info("%s did not take what is repeated: %s", self._endpoint.name, answer)
 
     def _ready(self) -> tuple[list[PendingNotification], int]:
         """(what may be sent now: one, or all of it to a receiver that takes several; how many incidents have notifications)."""
         now = self._clock.now()
-        found, unreadable = merge(self._outbox.undelivered(self._address.name))
+        found, unreadable = merge(self._outbox.undelivered(self._endpoint.name))
         for notification in unreadable:
             self._give_up(notification.id, "it was written by another version of Eagle Eye, and cannot be read", notification.name)
         ready: list[PendingNotification] = []
@@ -180,10 +180,10 @@ class DeliveryWorker:
     def _send(self, client: httpx.Client, ready: Sequence[PendingNotification], others: int) -> int:
         """One message. Returns how many notifications it took to the receiver."""
         more = others if self._rate_limit.last else 0
-        alerts = [msgspec.structs.replace(head.alert, more=more) for head in ready]
+        alerts = [msgspec.structs.replace(head.alert, more_pending=more) for head in ready]
         self._rate_limit.take()
         notification = alerts[0].notification if len(alerts) == 1 else ""
-        answer = post(client, self._address, self._template.body(alerts, self._address, self._clock.now()), self._clock, notification=notification)
+        answer = post(client, self._endpoint, self._template.body(alerts, self._endpoint, self._clock.now()), self._clock, notification=notification)
         if answer.refused and len(ready) > 1:  # one of them spoils it: find out which
             return sum(self._send(client, [head], others) for head in ready)
         self._away = not (answer.taken or answer.refused or answer.about_the_notification)
@@ -206,13 +206,13 @@ class DeliveryWorker:
             asked = min(answer.retry_after_s, LONGEST_ASKED_S)
             self._outbox.failed(head.id, now + max(asked, wait_before(attempts, self._chance())), str(answer))
             if attempts == PATIENCE:
-                self._notice("alerts.away", f"alert receiver {self._address.name} ({self._address.shown}) does not take notifications: {answer}")
+                self._notice("alerts.away", f"alert receiver {self._endpoint.name} ({self._endpoint.shown}) does not take notifications: {answer}")
 
     def _give_up(self, notification: int, why: str, subject: str, merged: Iterable[int] = ()) -> None:
         now = self._clock.now()
         for each in (*merged, notification):
             self._outbox.given_up(each, now, why)
-        self._notice("alerts.given_up", f"notification {notification} about {subject} never reached alert receiver {self._address.name}: {why}")
+        self._notice("alerts.given_up", f"notification {notification} about {subject} never reached alert receiver {self._endpoint.name}: {why}")
 
     def _notice(self, name: str, message: str) -> None:
         log.warning("%s", message)

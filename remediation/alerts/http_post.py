@@ -55,41 +55,41 @@ class DeliveryResult:
         return f"status {self.status}{said}" if self.status else self.text
 
 
-def client_for(address: Endpoint) -> httpx.Client:
+def client_for(endpoint: Endpoint) -> httpx.Client:
     """A client with the receiver's time-outs. Its ca_file was looked at before."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells each request with its whole address, which may be a secret
-    receiver = address.receiver
+    receiver = endpoint.receiver
     timeout = httpx.Timeout(receiver.timeout_s, connect=min(CONNECT_S, receiver.timeout_s))
     return httpx.Client(timeout=timeout, follow_redirects=False, verify=_trust(receiver.ca_file), headers={"User-Agent": f"eagle-eye/{__version__}"})
 
 
-def post(client: httpx.Client, address: Endpoint, body: object, clock: Clock, *, notification: str = "") -> DeliveryResult:
+def post(client: httpx.Client, endpoint: Endpoint, body: object, clock: Clock, *, notification: str = "") -> DeliveryResult:
     """Send it once. Never raises for what a receiver or the network does."""
     content = msgspec.json.encode(body)
-    now, deadline = clock.now(), clock.monotonic() + address.receiver.timeout_s
+    now, deadline = clock.now(), clock.monotonic() + endpoint.receiver.timeout_s
     try:
-        with client.stream("POST", address.url, content=content, headers=_headers(address, content, notification, now)) as response:
+        with client.stream("POST", endpoint.url, content=content, headers=_headers(endpoint, content, notification, now)) as response:
             text = _read(response, clock, deadline)
             return DeliveryResult(
                 status=response.status_code,
-                text="" if response.is_success else address.redact(_said(response, text)),
+                text="" if response.is_success else endpoint.redact(_said(response, text)),
                 retry_after_s=_retry_after(response.headers.get("Retry-After", ""), now),
             )
     except httpx.TimeoutException:
-        return DeliveryResult(text=f"no answer within {address.receiver.timeout_s:g} s")
+        return DeliveryResult(text=f"no answer within {endpoint.receiver.timeout_s:g} s")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return DeliveryResult(text=address.redact(f"{type(error).__name__}: {error}"))
+        return DeliveryResult(text=endpoint.redact(f"{type(error).__name__}: {error}"))
 
 
-def _headers(address: Endpoint, content: bytes, notification: str, now: float) -> dict[str, str]:
+def _headers(endpoint: Endpoint, content: bytes, notification: str, now: float) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
     if notification:
         headers[NOTIFICATION] = notification
-    if address.secret:
-        headers[SIGNATURE] = signature(address.secret, int(now), content)
-    if address.receiver.kind == "alertmanager" and address.key:
-        basic = base64.b64encode(address.key.encode()).decode()
-        headers["Authorization"] = f"Basic {basic}" if ":" in address.key else f"Bearer {address.key}"
+    if endpoint.secret:
+        headers[SIGNATURE] = signature(endpoint.secret, int(now), content)
+    if endpoint.receiver.kind == "alertmanager" and endpoint.key:
+        basic = base64.b64encode(endpoint.key.encode()).decode()
+        headers["Authorization"] = f"Basic {basic}" if ":" in endpoint.key else f"Bearer {endpoint.key}"
     return headers
 
 

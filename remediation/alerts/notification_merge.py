@@ -60,9 +60,9 @@ def merge(notifications: Iterable[Notification]) -> tuple[list[PendingNotificati
 def _head(run: Sequence[DecodedNotification]) -> PendingNotification:
     taken = _together(run)
     first, last = taken[0], taken[-1]
-    what = first.alert.what if last.alert.what == "update" else last.alert.what
+    event_action = first.alert.event_action if last.alert.event_action == "update" else last.alert.event_action
     return PendingNotification(
-        alert=msgspec.structs.replace(last.alert, what=what),
+        alert=msgspec.structs.replace(last.alert, event_action=event_action),
         notifications=tuple(each.notification.id for each in taken),
         made=first.notification.made,
         attempts=max(each.notification.attempts for each in taken),
@@ -72,10 +72,10 @@ def _head(run: Sequence[DecodedNotification]) -> PendingNotification:
 
 def _together(run: Sequence[DecodedNotification]) -> Sequence[DecodedNotification]:
     """The longest beginning of an incident's notifications that one notification can say."""
-    first = run[0].alert.what
+    first = run[0].alert.event_action
     if first not in ("trigger", "update"):
         return run[:1]
-    end = next((index for index, each in enumerate(run) if index and each.alert.what != "update"), len(run))
-    if first == "update" and end < len(run) and run[end].alert.what == "resolve":
+    end = next((index for index, each in enumerate(run) if index and each.alert.event_action != "update"), len(run))
+    if first == "update" and end < len(run) and run[end].alert.event_action == "resolve":
         return run[: end + 1]
     return run[:end]

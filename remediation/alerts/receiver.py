@@ -1,10 +1,12 @@
 """Who is told, and how: what the configuration says, and the secrets that belong to it."""
 
+import functools
+import pkgutil
 import re
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import msgspec
@@ -13,7 +15,6 @@ from eagle_eye.errors import ConfigError
 from eagle_eye.secret import secret_of
 from eagle_eye.types import Severity
 
-ReceiverKind = Literal["plain", "pagerduty", "slack", "alertmanager", "heartbeat"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 PAGERDUTY_KEY_LENGTH = 32
@@ -24,10 +25,16 @@ BY_SEVERITY: tuple[Severity, ...] = (Severity.INFO, Severity.SEV3, Severity.SEV2
 """The mildest first."""
 
 
+@functools.cache
+def receiver_kinds() -> tuple[str, ...]:
+    """Names of the modules in remediation/alerts/templates, sorted: each is the template of one kind of receiver."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "templates")])))
+
+
 class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table of actions.notify.receivers; each field is explained by the text below it."""
 
-    kind: ReceiverKind
+    kind: str
     """plain (our own JSON, signed), pagerduty, slack, alertmanager, or heartbeat (a dead-man's signal, no alerts)."""
     name: str = ""
     """Names it in logs, and its variables EAGLE_EYE_<NAME>_URL, _KEY and _SECRET. Default: its kind."""
@@ -53,6 +60,8 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """alertmanager: more labels for each alert, e.g. {cluster = "a"}."""
 
     def __post_init__(self) -> None:
+        if self.kind not in receiver_kinds():
+            raise ValueError(f"kind is {self.kind!r}; there are: {', '.join(receiver_kinds())}")
         if self.name and not NAME.fullmatch(self.name):
             raise ValueError(f"name is {self.name!r}; use small letters, digits, - and _")
         if self.timeout_s <= 0 or self.every_s <= 0:

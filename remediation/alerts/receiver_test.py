@@ -11,7 +11,7 @@ from eagle_eye.types import Severity, digest_of
 from .alert import Alert, EventAction
 from .http_post import DeliveryResult, client_for, post
 from .receiver import Endpoint
-from .templates import TEMPLATES
+from .templates import template_of
 
 STEPS: dict[str, tuple[EventAction, ...]] = {"pagerduty": ("test", "resolve")}
 """Kind → what is sent; PagerDuty keeps an alert until it is resolved."""
@@ -31,28 +31,28 @@ class ReceiverTestResult:
 
 
 def send_test_alerts(
-    addresses: Iterable[Endpoint], clock: Clock, host: str, client: Callable[[Endpoint], httpx.Client] = client_for
+    endpoints: Iterable[Endpoint], clock: Clock, host: str, client: Callable[[Endpoint], httpx.Client] = client_for
 ) -> Iterator[ReceiverTestResult]:
     """One line per message, as the answers come."""
-    for address in addresses:
-        with client(address) as connection:
-            for what in STEPS.get(address.receiver.kind, ("test",)):
+    for endpoint in endpoints:
+        with client(endpoint) as connection:
+            for event_action in STEPS.get(endpoint.receiver.kind, ("test",)):
                 began = clock.monotonic()
-                alert = test_alert(what, clock.now(), host)
-                body = TEMPLATES[address.receiver.kind].body([alert], address, clock.now())
-                answer = post(connection, address, body, clock, notification=alert.notification)
+                alert = test_alert(event_action, clock.now(), host)
+                body = template_of(endpoint.receiver.kind).body([alert], endpoint, clock.now())
+                answer = post(connection, endpoint, body, clock, notification=alert.notification)
                 yield ReceiverTestResult(
-                    receiver=address.name, kind=address.receiver.kind, where=address.shown, sent=what, answer=answer,
+                    receiver=endpoint.name, kind=endpoint.receiver.kind, where=endpoint.shown, sent=event_action, answer=answer,
                     seconds=clock.monotonic() - began,
                 )  # fmt: skip
                 if not answer.taken:
                     break
 
 
-def test_alert(what: EventAction, now: float, host: str) -> Alert:
+def test_alert(event_action: EventAction, now: float, host: str) -> Alert:
     """Says that it is only a test. Known by its minute, so that what resolves it finds it."""
     name = f"test-{digest_of(host, int(now // 60))}"
     return Alert(
-        id=name, notification=f"{name}/{now:.3f}", what=what, job="test/eagle-eye/test", cause="test", severity=Severity.SEV3, state="open",
+        id=name, notification=f"{name}/{now:.3f}", event_action=event_action, job="test/eagle-eye/test", cause="test", severity=Severity.SEV3, state="open",
         summary=f"Test alert of Eagle Eye on {host}: nothing is wrong", opened=now, time=now,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from eagle_eye.ledger import AlertRecord
 
 from .alert import Alert, sent_alert_of
 from .receiver import Endpoint
-from .templates import TEMPLATES
+from .templates import template_of
 
 SOON_S = 5.0
 """After a failure it is tried again this soon, or at the usual time if that is sooner."""
@@ -25,12 +25,12 @@ class OpenAlerts(Protocol):
 class RepeatedNotifications:
     """`well`: whether a leader leads and its runners tick."""
 
-    def __init__(self, *, open_alerts: OpenAlerts, address: Endpoint, clock: Clock, well: Callable[[], bool]) -> None:
+    def __init__(self, *, open_alerts: OpenAlerts, endpoint: Endpoint, clock: Clock, well: Callable[[], bool]) -> None:
         self._open_alerts = open_alerts
-        self._address = address
+        self._endpoint = endpoint
         self._clock = clock
         self._well = well
-        self._say = TEMPLATES[address.receiver.kind].repeated
+        self._say = template_of(endpoint.receiver.kind).repeated
         self._next = 0.0
 
     @property
@@ -40,17 +40,17 @@ class RepeatedNotifications:
 
     def body(self) -> object | None:
         """What has to be said, None: nothing. Raises LedgerError."""
-        self._next = self._clock.monotonic() + self._address.receiver.every_s
+        self._next = self._clock.monotonic() + self._endpoint.receiver.every_s
         assert self._say is not None
-        return self._say(self._alerts(), self._address, self._clock.now(), self._well())
+        return self._say(self._alerts(), self._endpoint, self._clock.now(), self._well())
 
     def failed(self) -> None:
         """It did not arrive."""
-        self._next = self._clock.monotonic() + min(SOON_S, self._address.receiver.every_s)
+        self._next = self._clock.monotonic() + min(SOON_S, self._endpoint.receiver.every_s)
 
     def _alerts(self) -> list[Alert]:
         """Those that this receiver has heard of."""
-        if not self._address.receiver.hears:
+        if not self._endpoint.receiver.hears:
             return []
         found = []
         for record in self._open_alerts.alerts():
@@ -58,6 +58,6 @@ class RepeatedNotifications:
                 told = sent_alert_of(record.body)
             except msgspec.MsgspecError:
                 continue  # of a newer version: its own leader repeats it
-            if self._address.name in told.receivers:
+            if self._endpoint.name in told.receivers:
                 found.append(told.alert)
         return found

@@ -73,4 +73,4 @@ class Newsroom:
         return [alert_of(notification.body) for notification in self.ledger.undelivered(name, limit=10_000)]
 
     def said(self, name: str = "pager") -> list[tuple[str, str]]:
-        return [(alert.what, alert.id) for alert in self.notifications(name)]
+        return [(alert.event_action, alert.id) for alert in self.notifications(name)]

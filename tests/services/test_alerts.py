@@ -29,14 +29,14 @@ CLOCK = SystemClock()
 KEY = "0123456789abcdef0123456789abcdef"
 
 
-def until(what: str, look: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(event_action: str, look: Callable[[], Any], seconds: float = 20.0) -> Any:
     """The first answer that is not empty."""
     deadline = CLOCK.monotonic() + seconds
     while CLOCK.monotonic() < deadline:
         if found := look():
             return found
         CLOCK.sleep(0.05)
-    pytest.fail(f"waited {seconds:.0f} s in vain for {what}")
+    pytest.fail(f"waited {seconds:.0f} s in vain for {event_action}")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def telling(ledger: Ledger, *receivers: Receiver, **more: Any) -> Iterator[tuple
 def looked(room: Newsroom) -> None:
     """As the engine does it, twenty times a second; the lifecycle looks five times."""
     for _ in range(6):
-        room.lifecycle.update(room.cases)
+        room.lifecycle.update(room.incidents)
         CLOCK.sleep(0.05)
 
 
@@ -102,7 +102,7 @@ def test_every_kind_of_receiver_takes_a_life_of_an_incident(ledger: Ledger, page
         looked(room)
         until("the last notifications", lambda: ledger.undelivered_by_receiver() == {})
     assert {kind: each.refused for kind, each in pagers.items()} == {kind: [] for kind in kinds}
-    assert [body["what"] for body in pagers["plain"].bodies][-1] == "resolve"
+    assert [body["event_action"] for body in pagers["plain"].bodies][-1] == "resolve"
     assert [body["event_action"] for body in pagers["pagerduty"].bodies][-1] == "resolve"
     assert {body["dedup_key"] for body in pagers["pagerduty"].bodies} == {"i1"}
     assert pagers["slack"].bodies[-1]["text"].startswith("🟢 Resolved: slow &lt;node&gt;")
@@ -157,13 +157,13 @@ def test_letters_survive_the_leader_and_a_receiver_that_was_dead(ledger: Ledger,
         room.move(cases[0], IncidentState.HEALED, IncidentPhase.ENDED)
         looked(room)
         until("a try", lambda: ledger.undelivered_by_receiver()["plain"][2])
-        kept = dict(room.cases)
+        kept = dict(room.incidents)
     receiver.start()
     with telling(ledger, config) as (_, room):
-        room.cases = kept
+        room.incidents = kept
         looked(room)
         until("the notifications", lambda: ledger.undelivered_by_receiver() == {})
-    told = [(body["what"], body["id"]) for body in receiver.bodies]
+    told = [(body["event_action"], body["id"]) for body in receiver.bodies]
     assert sorted(told) == [("resolve", "i0"), ("trigger", "i0"), ("trigger", "i1"), ("trigger", "i2")]
     assert told.index(("trigger", "i0")) < told.index(("resolve", "i0"))
 
@@ -209,7 +209,7 @@ def test_the_command_tries_each_receiver_and_shows_no_secret(tmp_path: Path, pag
     assert done.exit_code == 0, done.output
     assert done.output.count("✓") == 4  # PagerDuty's is resolved again
     assert [body["event_action"] for body in pagerduty.bodies] == ["trigger", "resolve"]
-    assert plain.bodies[0]["what"] == "test"
+    assert plain.bodies[0]["event_action"] == "test"
     assert "nothing is wrong" in slack.bodies[0]["text"]
     wrong = f"[[actions.notify.receivers]]\nkind = 'slack'\nurl = '{pagerduty.url}/T0-secret'\n"
     done = command(tmp_path, wrong, "test", "--json")
@@ -263,7 +263,7 @@ def test_an_alertmanager_routes_groups_keeps_and_resolves(ledger: Ledger, alertm
         assert first["annotations"]["summary"].startswith("slow node: node-0")
 
         def kept() -> bool:  # sent again, long after the first would have been over
-            room.lifecycle.update(room.cases)
+            room.lifecycle.update(room.incidents)
             return "i0" in (now := server.firing()) and now["i0"]["endsAt"] > first["endsAt"] and now["i0"]["updatedAt"] > first["endsAt"]
 
         until("the alert to be sent again", kept)
@@ -275,7 +275,7 @@ def test_an_alertmanager_routes_groups_keeps_and_resolves(ledger: Ledger, alertm
         until("the new severity", lambda: server.firing()["i0"]["labels"]["severity"] == "error")
         assert len([alert for alert in server.amtool("alert", "query") if alert["labels"].get("eagle_eye_incident") == "i0"]) == 1
         well[0] = False
-        until("the watchdog to stop", lambda: room.lifecycle.update(room.cases) or ("resolved", "EagleEyeWatchdog") in heard(hook))
+        until("the watchdog to stop", lambda: room.lifecycle.update(room.incidents) or ("resolved", "EagleEyeWatchdog") in heard(hook))
         assert {"i0", "i2"} <= set(server.firing())
 
 

@@ -11,6 +11,8 @@ from remediation.alerts.alert import Alert
 from remediation.alerts.alert_formatting import PAGER, rfc3339
 from remediation.alerts.receiver import Endpoint
 
+BATCH = True
+"""One message may hold several alerts."""
 ALERTNAME = "EagleEyeIncident"
 WATCHDOG = "EagleEyeWatchdog"
 MISSED = 4
@@ -19,35 +21,35 @@ NAMES = 20
 TEST_S = 60.0
 
 
-def body(alerts: Sequence[Alert], address: Endpoint, now: float) -> object:
+def body(alerts: Sequence[Alert], endpoint: Endpoint, now: float) -> object:
     """Several alerts."""
-    return [entry for alert in alerts for entry in _entries(alert, address, now)]
+    return [entry for alert in alerts for entry in _entries(alert, endpoint, now)]
 
 
-def repeated(alerts: Sequence[Alert], address: Endpoint, now: float, well: bool) -> object | None:
+def repeated(alerts: Sequence[Alert], endpoint: Endpoint, now: float, well: bool) -> object | None:
     """Every open alert, and while all is well the one that always fires: when it stops, we have."""
-    ends = now + MISSED * address.receiver.every_s
-    entries = [_entry(alert, address, alert.severity, ends) for alert in alerts]
+    ends = now + MISSED * endpoint.receiver.every_s
+    entries = [_entry(alert, endpoint, alert.severity, ends) for alert in alerts]
     if well:
-        entries.append(_watchdog(address, now))
+        entries.append(_watchdog(endpoint, now))
     return entries or None
 
 
-def _entries(alert: Alert, address: Endpoint, now: float) -> Iterator[dict[str, object]]:
-    ends = now if alert.what == "resolve" else now + (TEST_S if alert.what == "test" else MISSED * address.receiver.every_s)
-    for former in set(alert.former) - {alert.severity}:
-        yield _entry(alert, address, former, now)
-    yield _entry(alert, address, alert.severity, ends)
+def _entries(alert: Alert, endpoint: Endpoint, now: float) -> Iterator[dict[str, object]]:
+    ends = now if alert.event_action == "resolve" else now + (TEST_S if alert.event_action == "test" else MISSED * endpoint.receiver.every_s)
+    for former_severities in set(alert.former_severities) - {alert.severity}:
+        yield _entry(alert, endpoint, former_severities, now)
+    yield _entry(alert, endpoint, alert.severity, ends)
 
 
-def _entry(alert: Alert, address: Endpoint, severity: Severity, ends: float) -> dict[str, object]:
+def _entry(alert: Alert, endpoint: Endpoint, severity: Severity, ends: float) -> dict[str, object]:
     labels = {
         "alertname": ALERTNAME,
         "eagle_eye_incident": alert.id,
         "job": alert.job,
         "tenant": alert.job.partition("/")[0],
         "severity": PAGER[severity],
-        **address.receiver.labels,
+        **endpoint.receiver.labels,
     }
     entry: dict[str, object] = {
         "labels": {name: value for name, value in labels.items() if value},
@@ -69,14 +71,14 @@ def _annotations(alert: Alert) -> dict[str, str]:
         "news": alert.news,
         "approval_link": alert.approval_link,
     }
-    if alert.waits is not None:
-        annotations["plan"] = f"{alert.waits.action} ({alert.waits.plan})"
+    if alert.pending_plan is not None:
+        annotations["plan"] = f"{alert.pending_plan.action} ({alert.pending_plan.plan})"
     return {name: text for name, text in annotations.items() if text}
 
 
-def _watchdog(address: Endpoint, now: float) -> dict[str, object]:
+def _watchdog(endpoint: Endpoint, now: float) -> dict[str, object]:
     return {
-        "labels": {"alertname": WATCHDOG, "severity": "none", **address.receiver.labels},
+        "labels": {"alertname": WATCHDOG, "severity": "none", **endpoint.receiver.labels},
         "annotations": {"summary": "Eagle Eye leads and its runners tick. This alert fires for ever; when it stops, Eagle Eye has."},
-        "endsAt": rfc3339(now + MISSED * address.receiver.every_s),
+        "endsAt": rfc3339(now + MISSED * endpoint.receiver.every_s),
     }

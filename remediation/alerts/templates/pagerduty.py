@@ -17,15 +17,15 @@ NAMES = 50
 """Culprits that are listed."""
 
 
-def body(alerts: Sequence[Alert], address: Endpoint, _now: float) -> object:
+def body(alerts: Sequence[Alert], endpoint: Endpoint, _now: float) -> object:
     """One event."""
     [alert] = alerts
     event: dict[str, object] = {
-        "routing_key": address.key,
-        "event_action": "resolve" if alert.what == "resolve" else "trigger",
+        "routing_key": endpoint.key,
+        "event_action": "resolve" if alert.event_action == "resolve" else "trigger",
         "dedup_key": alert.id[:KEY],
     }
-    if alert.what == "resolve":
+    if alert.event_action == "resolve":
         return event
     links = [(alert.link, "Incident"), (alert.approval_link, "Approve or refuse the plan that waits")]
     event |= {
@@ -53,10 +53,10 @@ def _details(alert: Alert, names: list[str]) -> dict[str, object]:
     details: dict[str, object] = {"state": alert.state, "job": alert.job, "culprits": names[:NAMES], "notification": alert.notification}
     if alert.news:
         details["news"] = alert.news
-    if alert.waits is not None:
-        details["plan"] = f"{alert.waits.action} ({alert.waits.plan}, {alert.waits.digest}): {alert.waits.reason}"
+    if alert.pending_plan is not None:
+        details["plan"] = f"{alert.pending_plan.action} ({alert.pending_plan.plan}, {alert.pending_plan.digest}): {alert.pending_plan.reason}"
     if alert.causes:
         details["causes"] = alert.causes
-    if alert.more:
-        details["more"] = f"{alert.more} other alerts wait to be sent"
+    if alert.more_pending:
+        details["more"] = f"{alert.more_pending} other alerts wait to be sent"
     return details

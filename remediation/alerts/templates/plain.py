@@ -8,7 +8,7 @@ from remediation.alerts.alert import Alert
 from remediation.alerts.receiver import Endpoint
 
 
-def body(alerts: Sequence[Alert], _address: Endpoint, _now: float) -> object:
+def body(alerts: Sequence[Alert], _endpoint: Endpoint, _now: float) -> object:
     """One notification."""
     [alert] = alerts
     return msgspec.to_builtins(alert)

@@ -19,21 +19,21 @@ SIGNS = {"sev1": "🔴", "sev2": "🟠", "sev3": "🟡", "info": "🔵"}
 WORDS = {"trigger": "", "update": "Update: ", "resolve": "Resolved: ", "test": "Test: "}
 
 
-def body(alerts: Sequence[Alert], _address: Endpoint, _now: float) -> object:
+def body(alerts: Sequence[Alert], _endpoint: Endpoint, _now: float) -> object:
     """One message."""
     [alert] = alerts
-    sign = "🟢" if alert.what == "resolve" else SIGNS[alert.severity]
-    title = f"{sign} {WORDS[alert.what]}{alert.summary}"
+    sign = "🟢" if alert.event_action == "resolve" else SIGNS[alert.severity]
+    title = f"{sign} {WORDS[alert.event_action]}{alert.summary}"
     blocks: list[dict[str, object]] = [
         {"type": "header", "text": {"type": "plain_text", "text": cut(title, HEADER), "emoji": True}},
         {"type": "section", "fields": [_mrkdwn(f"*{name}*\n{_escaped(text, FIELD - 100)}", FIELD) for name, text in _fields(alert)]},
     ]
     if alert.news:
         blocks.append({"type": "section", "text": _mrkdwn(_escaped(alert.news, TEXT - 100), TEXT)})
-    if alert.waits is not None and alert.what != "resolve":
+    if alert.pending_plan is not None and alert.event_action != "resolve":
         blocks.append({"type": "section", "text": _mrkdwn(_request(alert), TEXT)})
     foot = [_link(alert.link, "incident")] if alert.link else []
-    foot += [f"and {alert.more} more alerts wait to be sent"] if alert.more else []
+    foot += [f"and {alert.more_pending} more alerts wait to be sent"] if alert.more_pending else []
     foot.append(_escaped(alert.id, 200))
     blocks.append({"type": "context", "elements": [_mrkdwn(" · ".join(foot), FIELD)]})
     return {"text": _escaped(title, TEXT), "blocks": blocks}
@@ -51,10 +51,10 @@ def _fields(alert: Alert) -> list[tuple[str, str]]:
 
 
 def _request(alert: Alert) -> str:
-    assert alert.waits is not None
-    asked = f"*Waits for a person:* {_escaped(alert.waits.action, 100)} (`{_escaped(alert.waits.plan, 100)}`)"
-    if alert.waits.reason:
-        asked += f"\n{_escaped(alert.waits.reason, 1000)}"
+    assert alert.pending_plan is not None
+    asked = f"*Waits for a person:* {_escaped(alert.pending_plan.action, 100)} (`{_escaped(alert.pending_plan.plan, 100)}`)"
+    if alert.pending_plan.reason:
+        asked += f"\n{_escaped(alert.pending_plan.reason, 1000)}"
     return asked + (f"\n{_link(alert.approval_link, 'approve or refuse')}" if alert.approval_link else "")
 
 

@@ -80,11 +80,11 @@ def test_a_plan_that_waits_is_in_the_letter_with_its_link(ledger, clock):
     plan = room.ask(case, reason="it costs less")
     room.look(1)
     notification = room.notifications()[-1]
-    assert (notification.waits.plan, notification.waits.digest, notification.waits.reason) == ("plan-1", plan.digest, "it costs less")
+    assert (notification.pending_plan.plan, notification.pending_plan.digest, notification.pending_plan.reason) == ("plan-1", plan.digest, "it costs less")
     assert notification.approval_link == f"https://eye.example/approve/{plan.digest}"
     room.move(case, IncidentState.HEALING, IncidentPhase.EXECUTING)
     room.look(20)
-    assert (room.notifications()[-1].waits, room.notifications()[-1].approval_link) == (None, "")
+    assert (room.notifications()[-1].pending_plan, room.notifications()[-1].approval_link) == (None, "")
 
 
 def test_news_reach_the_notification(room):
@@ -110,9 +110,9 @@ def test_each_receiver_hears_from_its_severity_on(ledger, clock):
     room.look(1)
     room.move(case, IncidentState.HEALED, **ENDED)
     room.look(1)
-    assert [what for what, _ in room.said("chat")] == ["trigger", "update", "resolve"]
-    assert [what for what, _ in room.said("night")] == ["trigger", "resolve"]
-    assert room.notifications("chat")[-1].former == (Severity.SEV3,)
+    assert [event_action for event_action, _ in room.said("chat")] == ["trigger", "update", "resolve"]
+    assert [event_action for event_action, _ in room.said("night")] == ["trigger", "resolve"]
+    assert room.notifications("chat")[-1].former_severities == (Severity.SEV3,)
 
 
 def test_nobody_hears_for_the_first_time_that_it_is_over(ledger, clock):
@@ -143,7 +143,7 @@ def test_an_incident_that_comes_back_is_opened_again_and_no_letter_has_a_known_n
     room.look(1)
     room.move(case, IncidentState.OPEN, IncidentPhase.SETTLING)
     room.look(1)
-    assert [what for what, _ in room.said()] == ["trigger", "resolve", "trigger"]
+    assert [event_action for event_action, _ in room.said()] == ["trigger", "resolve", "trigger"]
     assert [notification.notification for notification in room.notifications()] == ["i1/1", "i1/2", "i1/3"]
 
 
@@ -152,10 +152,10 @@ def test_a_failed_incident_stays_until_it_can_matter_to_nobody(room):
     room.look()
     room.move(case, IncidentState.FAILED, IncidentPhase.ENDED)
     room.look(60)
-    assert [what for what, _ in room.said()] == ["trigger", "update"]
+    assert [event_action for event_action, _ in room.said()] == ["trigger", "update"]
     room.clock.advance(FORGET_S)
     room.look(1)
-    assert [what for what, _ in room.said()] == ["trigger", "update", "resolve"]
+    assert [event_action for event_action, _ in room.said()] == ["trigger", "update", "resolve"]
 
 
 # --- a new leader --------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_a_failed_one_is_not_resolved_because_a_new_leader_has_no_case_of_it(roo
     room.incidents.clear()
     room.lifecycle = room.new_lifecycle()
     room.look(60)
-    assert [what for what, _ in room.said()] == ["trigger"]
+    assert [event_action for event_action, _ in room.said()] == ["trigger"]
 
 
 # --- storms --------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_a_plan_that_waits_leaves_the_storm(room):
     room.ask(room.incidents["s40"])
     room.look(1)
     assert room.notifications()[-1].id == "s40"
-    assert (room.notifications()[-1].what, room.notifications()[-1].waits.plan) == ("trigger", "plan-1")
+    assert (room.notifications()[-1].event_action, room.notifications()[-1].pending_plan.plan) == ("trigger", "plan-1")
     room.move(room.incidents["s40"], IncidentState.HEALED, **ENDED)
     room.look(1)
     assert room.said()[-1] == ("resolve", "s40")
@@ -252,21 +252,21 @@ def test_a_storm_is_over_with_its_last_incident(room):
     storm(room, 20)
     room.look(15)
     for case in room.incidents.values():
-        assert not any(what == "resolve" and name.startswith("storm") for what, name in room.said())
+        assert not any(event_action == "resolve" and name.startswith("storm") for event_action, name in room.said())
         room.move(case, IncidentState.HEALED, **ENDED)
         room.look(1)
     assert room.said()[-1][0] == "resolve"
     assert room.notifications()[-1].news == "all of them are over"
     assert room.ledger.alerts() == ()
-    opened = [name for what, name in room.said() if what == "trigger"]
-    assert sorted(opened) == sorted(name for what, name in room.said() if what == "resolve")
+    opened = [name for event_action, name in room.said() if event_action == "trigger"]
+    assert sorted(opened) == sorted(name for event_action, name in room.said() if event_action == "resolve")
 
 
 def test_jobs_do_not_share_a_storm(room):
     for number in range(10):
         room.open(f"i{number}", job=f"tenant/job{number}/run1")
     room.look(1)
-    assert [what for what, _ in room.said()] == ["trigger"] * 10
+    assert [event_action for event_action, _ in room.said()] == ["trigger"] * 10
 
 
 def test_a_storm_survives_its_leader(room):
@@ -298,8 +298,8 @@ def test_the_engine_opens_asks_and_resolves(make_world):
     world.run(10)
     assert room.said()[0] == ("trigger", "i1")
     asked = room.notifications()[-1]
-    assert asked.waits is not None
-    assert asked.approval_link == f"https://eye.example/approve/{asked.waits.plan}"
+    assert asked.pending_plan is not None
+    assert asked.approval_link == f"https://eye.example/approve/{asked.pending_plan.plan}"
     world.job.slow = lambda nodes: 1.0
     [over] = [case.incident for case in world.engine._state.incidents.values()]
     world.find("slow node", Entity(kind=Kind.NODE, name="node-b"), revision=over.revision + 1, active=False, since=over.since)

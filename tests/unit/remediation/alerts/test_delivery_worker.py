@@ -26,10 +26,10 @@ class Office:
         """Statuses, responses or exceptions; when none is left: 200."""
         self.asked = []
         receiver = Receiver(kind=kind, name="pager", url="http://h/T0/token", **options)
-        address = Endpoint(receiver=receiver, url="http://h/T0/token", key=KEY, secret=SECRET)
+        endpoint = Endpoint(receiver=receiver, url="http://h/T0/token", key=KEY, secret=SECRET)
         self.leads = self.well = True
         self.worker = DeliveryWorker(
-            address=address, outbox=ledger, clock=clock, leads=lambda: self.leads, well=lambda: self.well, chance=lambda: 0.0
+            endpoint=endpoint, outbox=ledger, clock=clock, leads=lambda: self.leads, well=lambda: self.well, chance=lambda: 0.0
         )
         self.client = httpx.Client(transport=httpx.MockTransport(self._answer))
 
@@ -44,7 +44,7 @@ class Office:
         """Notifications like "i1t": the trigger of i1."""
         for name in names:
             alert = Alert(
-                id=name[:-1], notification=name, what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s",
+                id=name[:-1], notification=name, event_action=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s",
                 opened=self.clock.now(), time=self.clock.now(),
             )
             self.ledger.enqueue("pager", encode(alert), self.clock.now())
@@ -171,7 +171,7 @@ def test_what_was_superseded_before_it_was_taken_is_not_said(office):
     assert office.round(300) == 0
     assert office.round(300) == 3
     bodies = [msgspec.json.decode(request.content) for request in office.asked]
-    assert [(body["what"], body["id"]) for body in bodies] == [("trigger", "i1")] * 3 + [("trigger", "i2"), ("resolve", "i1")]
+    assert [(body["event_action"], body["id"]) for body in bodies] == [("trigger", "i1")] * 3 + [("trigger", "i2"), ("resolve", "i1")]
     assert office.waiting == 0
 
 
@@ -198,7 +198,7 @@ def test_the_pace_is_bounded_and_the_last_letter_says_how_many_wait(ledger, cloc
     office.post(*(f"i{number}t" for number in range(12)))
     assert office.round() == 5
     assert office.round(30) == 0
-    assert [msgspec.json.decode(request.content)["more"] for request in office.asked] == [0, 0, 0, 0, 7]
+    assert [msgspec.json.decode(request.content)["more_pending"] for request in office.asked] == [0, 0, 0, 0, 7]
     office.post(*(f"i{number}r" for number in range(12)))
     assert office.round(31) == 5
     assert sum(office.round(60) for _ in range(10)) == 24 - 10
@@ -266,7 +266,7 @@ def test_the_heart_beats_while_all_is_well_and_only_then(ledger, clock):
         office.round()
         clock.advance(31)
         assert len(office.asked) == beats
-    assert msgspec.json.decode(office.asked[0].content) == {"version": 1, "what": "heartbeat", "time": 1_700_000_000.0, "every_s": 30.0}
+    assert msgspec.json.decode(office.asked[0].content) == {"version": 1, "event_action": "heartbeat", "time": 1_700_000_000.0, "every_s": 30.0}
 
 
 def test_a_beat_that_did_not_arrive_is_sent_again_soon(ledger, clock):

@@ -18,7 +18,7 @@ def outbox(*names):
     notifications = []
     for number, name in enumerate(names, 1):
         alert = Alert(
-            id=name[:-1], what=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=0.0, time=float(number)
+            id=name[:-1], event_action=WORDS[name[-1]], job="j", cause="c", severity=Severity.SEV1, state="open", summary="s", opened=0.0, time=float(number)
         )
         notifications.append(Notification(id=number, name="pager", body=encode(alert), made=float(number), attempts=0, next_try=0.0))
     return notifications
@@ -30,7 +30,7 @@ def sent(notifications):
     while notifications:
         found, _ = merge(notifications)
         head = found[0]
-        order.append((head.alert.what, head.alert.id, head.alert.time))
+        order.append((head.alert.event_action, head.alert.id, head.alert.time))
         notifications = [notification for notification in notifications if notification.id not in head.notifications]
     return order
 
@@ -53,15 +53,15 @@ def test_the_newest_is_said_and_pairs_stay_in_order(waiting, order):
     assert sent(outbox(*waiting)) == order
 
 
-@given(st.lists(st.sampled_from(["a", "b"]).flatmap(lambda name: st.sampled_from("tur").map(lambda what: name + what)), max_size=20))
+@given(st.lists(st.sampled_from(["a", "b"]).flatmap(lambda name: st.sampled_from("tur").map(lambda event_action: name + event_action)), max_size=20))
 def test_every_trigger_and_every_resolve_arrives_and_in_order(waiting):
     notifications = outbox(*waiting)
     order = sent(notifications)
     for name in ("a", "b"):
         mine = [WORDS[each[-1]] for each in waiting if each[0] == name]
-        told = [what for what, incident, _ in order if incident == name]
+        told = [event_action for event_action, incident, _ in order if incident == name]
         assert told.count("resolve") == mine.count("resolve")
-        assert [what for what in told if what == "resolve" or told[0] == what][:1] == told[:1]
+        assert [event_action for event_action in told if event_action == "resolve" or told[0] == event_action][:1] == told[:1]
         times = [time for _, incident, time in order if incident == name]
         assert times == sorted(times)
 

@@ -52,7 +52,7 @@ def test_without_receivers_nothing_is_written(ledger, clock):
 def test_a_url_alone_is_one_receiver_called_webhook(ledger, clock, monkeypatch):
     monkeypatch.setenv("EAGLE_EYE_WEBHOOK_SECRET", "of the operator")
     action = notify(ledger, clock, url="https://hooks.example/", receivers=[{"kind": "slack", "url": "https://slack.example/x"}])
-    assert [address.name for address in endpoints_of(action.everybody)] == ["slack", "webhook"]
+    assert [endpoint.name for endpoint in endpoints_of(action.everybody)] == ["slack", "webhook"]
 
 
 def test_receivers_are_tables_of_the_configuration(ledger, clock):

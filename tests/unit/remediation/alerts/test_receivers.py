@@ -67,15 +67,15 @@ def test_a_secret_that_everybody_may_read_is_refused(keep):
 
 
 def test_nothing_secret_is_in_its_text_or_in_what_it_redacts(keep):
-    address = endpoint_of(
+    endpoint = endpoint_of(
         Receiver(kind="alertmanager", url="https://ada:lovelace@am.example:9093/T0/xyz-12345?token=abc", key_file=keep("user:pass-word"), secret_file=keep(SECRET))
     )
-    told = address.redact(f"{address.url} {SECRET} user:pass-word pass-word xyz-12345 token=abc lovelace")
+    told = endpoint.redact(f"{endpoint.url} {SECRET} user:pass-word pass-word xyz-12345 token=abc lovelace")
     for secret in ("lovelace", "xyz", "abc", "pass-word", SECRET):
-        assert secret not in repr(address)
+        assert secret not in repr(endpoint)
         assert secret not in told
-        assert secret not in address.shown
-    assert address.shown == "https://am.example:9093"
+        assert secret not in endpoint.shown
+    assert endpoint.shown == "https://am.example:9093"
 
 
 @pytest.mark.parametrize(

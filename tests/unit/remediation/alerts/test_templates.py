@@ -9,7 +9,7 @@ from eagle_eye.types import Severity
 from fakes.receiver_rules import refusals
 from remediation.alerts.alert import Alert, AlertCulprit, PendingPlan
 from remediation.alerts.receiver import Endpoint, Receiver
-from remediation.alerts.templates import TEMPLATES
+from remediation.alerts.templates import template_of
 
 NOW = 1_700_000_000.0
 PAGERS = ("pagerduty", "slack", "alertmanager")
@@ -21,7 +21,7 @@ def an_alert(**changes) -> Alert:
         id="i1", notification="i1/2", job="tenant/gpt/run1", cause="slow node", severity=Severity.SEV1, state="open",
         summary="slow node: node-b (tenant/gpt/run1)", culprits=(AlertCulprit(name="node-b", confidence=0.9),),
         news="plan p1 (evict_node) waits", link="https://eye.example/incidents/i1",
-        waits=PendingPlan(plan="p1", action="evict_node", digest="d1", expires=NOW + 600, reason="it costs less"),
+        pending_plan=PendingPlan(plan="p1", action="evict_node", digest="d1", expires=NOW + 600, reason="it costs less"),
         approval_link="https://eye.example/approve/abc", opened=NOW - 30, time=NOW,
     )
     return msgspec.structs.replace(alert, **changes)
@@ -29,8 +29,8 @@ def an_alert(**changes) -> Alert:
 
 def body(kind, *alerts, now=NOW):
     receiver = Receiver(kind=kind, url="http://h/", labels={"cluster": "a"})
-    address = Endpoint(receiver=receiver, url="http://h/", key=KEY, secret=b"")
-    return msgspec.json.decode(msgspec.json.encode(TEMPLATES[kind].body(alerts, address, now)))
+    endpoint = Endpoint(receiver=receiver, url="http://h/", key=KEY, secret=b"")
+    return msgspec.json.decode(msgspec.json.encode(template_of(kind).body(alerts, endpoint, now)))
 
 
 def accepted(kind, *alerts):
@@ -44,18 +44,18 @@ ODD = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size
 
 @pytest.mark.parametrize("kind", PAGERS)
 @given(
-    text=ODD, what=st.sampled_from(["trigger", "update", "resolve", "test"]), severity=st.sampled_from(Severity), many=st.integers(0, 500),
-    more=st.integers(0, 9),
+    text=ODD, event_action=st.sampled_from(["trigger", "update", "resolve", "test"]), severity=st.sampled_from(Severity), many=st.integers(0, 500),
+    more_pending=st.integers(0, 9),
 )
-def test_whatever_is_said_is_well_formed(kind, text, what, severity, many, more):
+def test_whatever_is_said_is_well_formed(kind, text, event_action, severity, many, more_pending):
     culprits = tuple(AlertCulprit(name=f"{number}{text}" or "x", confidence=0.5) for number in range(many))
-    alert = an_alert(what=what, severity=severity, cause=text, summary=f"{text}!", news=text, culprits=culprits, more=more, causes={text: 3})
+    alert = an_alert(event_action=event_action, severity=severity, cause=text, summary=f"{text}!", news=text, culprits=culprits, more_pending=more_pending, causes={text: 3})
     assert accepted(kind, alert)
 
 
 @pytest.mark.parametrize("kind", PAGERS)
 def test_the_bare_minimum_is_well_formed(kind):
-    assert accepted(kind, an_alert(culprits=(), news="", waits=None, approval_link="", link=""))
+    assert accepted(kind, an_alert(culprits=(), news="", pending_plan=None, approval_link="", link=""))
 
 
 def test_our_rules_refuse_what_is_malformed():
@@ -75,7 +75,7 @@ def test_our_rules_refuse_what_is_malformed():
 
 
 def test_pagerduty_knows_an_incident_by_its_key_from_trigger_to_resolve():
-    events = [accepted("pagerduty", an_alert(what=what)) for what in ("trigger", "update", "resolve")]
+    events = [accepted("pagerduty", an_alert(event_action=event_action)) for event_action in ("trigger", "update", "resolve")]
     assert [(event["event_action"], event["dedup_key"]) for event in events] == [("trigger", "i1"), ("trigger", "i1"), ("resolve", "i1")]
     payload = events[0]["payload"]
     assert (payload["severity"], payload["source"], payload["group"]) == ("critical", "node-b", "tenant/gpt/run1")
@@ -89,9 +89,9 @@ def test_slack_shows_where_to_look_and_where_to_decide():
     text = str(accepted("slack", an_alert()))
     assert "<https://eye.example/incidents/i1|incident>" in text
     assert "<https://eye.example/approve/abc|approve or refuse>" in text
-    assert "approve" not in str(accepted("slack", an_alert(what="resolve")))
-    assert "Resolved" in accepted("slack", an_alert(what="resolve"))["text"]
-    assert "and 7 more alerts wait" in str(accepted("slack", an_alert(more=7)))
+    assert "approve" not in str(accepted("slack", an_alert(event_action="resolve")))
+    assert "Resolved" in accepted("slack", an_alert(event_action="resolve"))["text"]
+    assert "and 7 more alerts wait" in str(accepted("slack", an_alert(more_pending=7)))
 
 
 def test_slack_gets_no_markup_from_a_name():
@@ -104,7 +104,7 @@ def test_slack_gets_no_markup_from_a_name():
 
 
 def test_the_labels_of_an_alert_stay_the_same_until_it_is_over():
-    opened, updated, over = (accepted("alertmanager", an_alert(what=what, news=what, cause=what))[-1] for what in ("trigger", "update", "resolve"))
+    opened, updated, over = (accepted("alertmanager", an_alert(event_action=event_action, news=event_action, cause=event_action))[-1] for event_action in ("trigger", "update", "resolve"))
     assert opened["labels"] == updated["labels"] == over["labels"]
     assert opened["labels"] == {
         "alertname": "EagleEyeIncident", "eagle_eye_incident": "i1", "job": "tenant/gpt/run1", "tenant": "tenant", "severity": "critical",
@@ -115,19 +115,19 @@ def test_the_labels_of_an_alert_stay_the_same_until_it_is_over():
 
 
 def test_a_new_severity_ends_the_alert_under_the_old_one():
-    old, new = accepted("alertmanager", an_alert(former=(Severity.SEV3,)))
+    old, new = accepted("alertmanager", an_alert(former_severities=(Severity.SEV3,)))
     assert (old["labels"]["severity"], new["labels"]["severity"]) == ("warning", "critical")
     assert old["endsAt"] < new["endsAt"]
 
 
 def test_the_watchdog_fires_only_while_all_is_well():
-    address = Endpoint(receiver=Receiver(kind="alertmanager", every_s=60), url="http://h/")
-    repeated = TEMPLATES["alertmanager"].repeated
+    endpoint = Endpoint(receiver=Receiver(kind="alertmanager", every_s=60), url="http://h/")
+    repeated = template_of("alertmanager").repeated
     assert repeated is not None
-    names = [each["labels"]["alertname"] for each in repeated([an_alert()], address, NOW, True)]
+    names = [each["labels"]["alertname"] for each in repeated([an_alert()], endpoint, NOW, True)]
     assert names == ["EagleEyeIncident", "EagleEyeWatchdog"]
-    assert [each["labels"]["alertname"] for each in repeated([an_alert()], address, NOW, False)] == ["EagleEyeIncident"]
-    assert repeated([], address, NOW, False) is None
+    assert [each["labels"]["alertname"] for each in repeated([an_alert()], endpoint, NOW, False)] == ["EagleEyeIncident"]
+    assert repeated([], endpoint, NOW, False) is None
 
 
 # --- our own -------------------------------------------------------------------------------------------------------
