@@ -1,4 +1,4 @@
-"""The verbs: one method each. Loops, time-outs, retries, logs and the hot window belong to the runner."""
+"""Plugin protocols, one or two methods each. Loops, time-outs, retries and logs belong to the caller."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -25,16 +25,21 @@ from .types import (
 
 @runtime_checkable
 class Collector(Protocol):
-    """Reads one source once. It may raise: the agent counts it, backs off and tells."""
+    """Reads one source once; called by the agent in a thread of its own, every `interval_s`.
+
+    It may raise: the agent reports `collector.failing` and retries with backoff. It may hang: see `timeout_s`.
+    """
 
     def collect(self) -> Iterable[Reading | StepReading | Event]: ...
 
 
 @runtime_checkable
 class Detector(Protocol):
-    """Judges one frame of one job. No I/O, no clock, no training: the same frames give the same claims.
+    """Evaluates one frame of one job. No I/O, no clock, no training: the same frames give the same claims.
 
-    Optional class attribute `every`: look at each n-th tick only (cut frames always come).
+    An exception is logged and reported; after three in a row the detector is muted for this job.
+
+    Optional class attribute `every`: evaluate each n-th tick only (cut frames always).
     """
 
     def update(self, frame: Frame, /) -> Iterable[Claim]: ...
@@ -42,7 +47,7 @@ class Detector(Protocol):
 
 @runtime_checkable
 class Diagnoser(Protocol):
-    """Folds findings into incidents: returns the new and the revised ones; one of the same revision is no news."""
+    """Folds findings into incidents: returns new and revised ones; an incident with an unchanged revision is ignored."""
 
     def diagnose(
         self, opened: Sequence[Incident], findings: Sequence[Finding], topology: Topology, /
@@ -51,21 +56,21 @@ class Diagnoser(Protocol):
 
 @runtime_checkable
 class Guard(Protocol):
-    """Lets a plan pass, holds it or refuses it, each with its reason."""
+    """Allows, holds or refuses a plan, each with its reason; called by the engine before each action."""
 
     def __call__(self, plan: Plan, situation: Situation, /) -> Verdict: ...
 
 
 @runtime_checkable
 class Action(Protocol):
-    """Carries a plan out. Raises TemporaryError(delay) or PermanentError."""
+    """Carries out a plan, yielding each step before and after it. Raises TemporaryError(delay) or PermanentError."""
 
     def run(self, plan: Plan, /) -> Iterator[Progress]: ...
 
 
 @runtime_checkable
 class Framework(Protocol):
-    """Drives a training framework through a transition."""
+    """Carries out a transition of a job in its training framework."""
 
     def apply(self, transition: Transition, /) -> Outcome: ...
 
@@ -74,8 +79,8 @@ class Framework(Protocol):
 class Learner(Protocol):
     """Fits a baseline, in a child process, on minutes without open findings.
 
-    `remember` says what it wants of a healthy tick: (names, samples × names). `fit` gets {"job", "time", "names",
-    "matrix" (all samples × names, oldest first)}.
+    `sample` returns the values that it wants of a healthy tick: (names, samples × names). `fit` gets {"job", "time",
+    "names", "matrix" (all samples × names, oldest first)}; it may raise, then no baseline is stored.
     """
 
     def sample(self, frame: Frame, /) -> tuple[tuple[str, ...], Floats]: ...
@@ -84,7 +89,7 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Cluster(Protocol):
-    """The scheduler's view of the machines; every change names the plan that asks for it."""
+    """The scheduler's interface to the machines; every change names the plan that requests it."""
 
     def nodes(self) -> Sequence[str]: ...
     def cordon(self, node: str, plan: str, /) -> None: ...

@@ -194,11 +194,11 @@ def decode(payload: bytes, schemas: Schemas) -> Record:
     Raises NewerVersion for a record of a newer schema version, WireError for anything else that is no record of
     ours, and for a batch whose schema `schemas` does not know.
     """
-    record = Reader().read(payload)
+    record = RecordReader().read(payload)
     return unseal(record, schemas) if isinstance(record, SealedBatch) else record
 
 
-class Reader:
+class RecordReader:
     """Reads records and leaves batches sealed; remembers the shapes that it has seen."""
 
     def __init__(self) -> None:

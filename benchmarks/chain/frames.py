@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 def ours(names: list[tuple[str, ...]], rng: np.random.Generator) -> tuple[float, list[float], int]:
     """(seconds of the first tick, of the ticks after it, bytes of one record)."""
-    schemas, reader = wire.Schemas(), wire.Reader()
+    schemas, reader = wire.Schemas(), wire.RecordReader()
     builder = FrameBuilder(JOB, schemas)
     seconds = []
     for number in range(TICKS + 1):

@@ -30,7 +30,7 @@ from eagle_eye.types import (
     Severity,
     Target,
 )
-from eagle_eye.types.healing import Allow, Alternative, Hold
+from eagle_eye.types.remediation import Allow, Alternative, Hold
 
 GPUS = 8
 WINDOW_S = 30

@@ -116,7 +116,7 @@ class OurJob:
     def events(self, *names: str) -> list[Event]:
         """What the launchers wrote to the stream, in its order."""
         with contextlib.closing(EmbeddedStream(self.folder / "state" / "stream")) as stream:
-            found, reader = list[Event](), wire.Reader()
+            found, reader = list[Event](), wire.RecordReader()
             for partition in range(stream.partitions(OBSERVATIONS)):
                 offset = 0
                 while messages := stream.read(OBSERVATIONS, partition, offset):

@@ -9,7 +9,7 @@ import msgspec
 from dashboard.errors import NotThere
 from dashboard.sources import SPAN_S, Sources
 from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecord
-from eagle_eye.types import Evidence, Finding, Incident, Kind, Note, Outcome, Plan, Progress, Rival, Silence
+from eagle_eye.types import Evidence, Finding, Incident, IncidentNote, Kind, Outcome, Plan, Progress, Rival, Silence
 
 from .evidence import Plot, plots_of
 from .incident_cost import aftermath, aftermath_of, work, work_of
@@ -85,7 +85,7 @@ class Story:
     """Last words of processes."""
     stacks: tuple[Stack, ...]
     """Merged; those that stand alone come first."""
-    notes: tuple[Note, ...]
+    notes: tuple[IncidentNote, ...]
     silences: tuple[Silence, ...]
     """That cover it now."""
     bill_gpu_hours: float

@@ -36,7 +36,7 @@ class CatchUp:
 
     def __init__(self, stream: Stream, partition: int, evaluator: Evaluator, offset: int) -> None:
         self.evaluator = evaluator
-        self.reader = wire.Reader()
+        self.reader = wire.RecordReader()
         self.offset = offset
         """Of the next message to read."""
         self._stream = stream
@@ -67,7 +67,7 @@ class CatchUp:
         self.evaluator.muted = False
 
 
-def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, stopped: Callable[[], bool]) -> tuple[wire.Reader, int | None]:
+def catch_up(stream: Stream, partition: int, evaluator: Evaluator, end: int, stopped: Callable[[], bool]) -> tuple[wire.RecordReader, int | None]:
     """Feed an evaluator the records before `end`: the last ten minutes, or the newest AT_ONCE records of them.
 
     Returns the reader to continue with, and the offset at which the ten minutes begin if not all of them were read.
@@ -102,7 +102,7 @@ class BackgroundCatchUp:
         """At most HANDOVER_RECORDS are left: `take_over` is short."""
         return not self._thread.is_alive() and not self._stop.is_set()
 
-    def take_over(self, first: Evaluator) -> tuple[Evaluator, wire.Reader]:
+    def take_over(self, first: Evaluator) -> tuple[Evaluator, wire.RecordReader]:
         """Read the rest and take over the open findings: the evaluator and reader to continue with. Raises StreamUnavailable."""
         while self._catch_up.advance(self._goal()):
             pass

@@ -127,7 +127,7 @@ def _all(stream: Stream, topic: str) -> list[Message]:
 
 def _time_of_mark(value: bytes) -> float:
     try:
-        record = wire.Reader().read(value) if value[3:4] == wire.MARK else None
+        record = wire.RecordReader().read(value) if value[3:4] == wire.MARK else None
     except WireError:
         return float("-inf")
     return record.time if isinstance(record, Mark) else float("-inf")

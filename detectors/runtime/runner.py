@@ -104,7 +104,7 @@ class Runner:
         self._learner = learner
         self._tick_s = tick_s
         self._marks = WatermarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
-        self._reader = wire.Reader()
+        self._reader = wire.RecordReader()
         self._follower = Tailer(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
         self._open_records = OpenRecordOffsets(stream, partition)

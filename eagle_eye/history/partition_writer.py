@@ -90,7 +90,7 @@ class PartitionWriter:
         self._partition = partition
         self._file_s = file_s
         self._chunk_bytes = chunk_bytes
-        self._reader = wire.Reader()
+        self._reader = wire.RecordReader()
         self._schemas = wire.Schemas()
         self._senders: dict[tuple[str, str], _Sender] = {}
         self._origins: list[Origin] = []

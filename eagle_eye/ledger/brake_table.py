@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import insert, or_, select
 
-from eagle_eye.types import Breaker, Note, Silence, Window
+from eagle_eye.types import Breaker, IncidentNote, Silence, Window
 
 from .database import Database, put, to_json
 from .tables import brakes, notes
@@ -34,16 +34,16 @@ class BrakeTable(Database):
         """Newest first; with `at` those that are open then."""
         return self._brakes(Breaker, at, limit)
 
-    def save_note(self, note: Note) -> None:
+    def save_note(self, note: IncidentNote) -> None:
         """Keep what a person wrote about an incident."""
         with self._writing() as connection:
             connection.execute(insert(notes).values(incident=note.incident, time=note.time, body=to_json(note)))
 
-    def notes(self, incident: str) -> tuple[Note, ...]:
+    def notes(self, incident: str) -> tuple[IncidentNote, ...]:
         """Of one incident, oldest first."""
         query = select(notes.c.body).where(notes.c.incident == incident).order_by(notes.c.number)
         with self._reading() as connection:
-            return tuple(msgspec.json.decode(body, type=Note) for body in connection.execute(query).scalars())
+            return tuple(msgspec.json.decode(body, type=IncidentNote) for body in connection.execute(query).scalars())
 
     def _brakes(self, noun: type[Brake], at: float | None, limit: int) -> tuple[Brake, ...]:
         query = select(brakes.c.body).where(brakes.c.kind == _kind(noun)).order_by(brakes.c.since.desc(), brakes.c.id).limit(limit)

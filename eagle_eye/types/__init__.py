@@ -1,20 +1,12 @@
-"""The nouns: what flows through Eagle Eye. Frozen, keyword-only, each with a schema version.
+"""The nouns: the records that flow through Eagle Eye. Frozen, keyword-only, each with a schema version.
 
-Batches become frames, frames become findings, findings an incident, an incident a plan, a plan an
-outcome. Times are seconds since 1970 (UTC) unless a name says otherwise. Arrays are never changed
-after they were made. `Frame` lives in frames.py: it holds arrays and a window, and is never sent.
+Batches become frames, frames findings, findings an incident, an incident a plan, a plan an outcome. Times are seconds
+since 1970 (UTC) unless a name says otherwise; names end with their unit (`_s`, `_bytes`). Arrays are never changed.
+`Frame` is in frames.py: it holds arrays and a time window, and is never sent.
 """
 
 from eagle_eye.digests import digest_of
 
-from .brakes import (
-    Breaker,
-    Note,
-    Silence,
-    Telemetry,
-    Window,
-    matches_job,
-)
 from .demand import Demand
 from .entity import (
     SCHEMA,
@@ -25,7 +17,38 @@ from .entity import (
     Kind,
     Noun,
 )
-from .healing import (
+from .findings import (
+    Claim,
+    Culprit,
+    Evidence,
+    Finding,
+    Incident,
+    IncidentNote,
+    IncidentState,
+    Notice,
+    Rival,
+    Severity,
+)
+from .job_snapshot import SNAPSHOT_EVENTS, JobSnapshot, SnapshotStep
+from .observations import (
+    Baseline,
+    Batch,
+    Block,
+    ConfigChange,
+    Event,
+    Layout,
+    Mark,
+    RankPlacement,
+    Reading,
+    Record,
+    SchemaRecord,
+    Step,
+    StepReading,
+    Telemetry,
+    Topology,
+)
+from .precomputed_plan import PrecomputedPlan
+from .remediation import (
     Allow,
     Alternative,
     Approval,
@@ -42,35 +65,12 @@ from .healing import (
     WorkerPhase,
     WorkerStateReport,
 )
-from .job_snapshot import SNAPSHOT_EVENTS, JobSnapshot, SnapshotStep
-from .judgements import (
-    Claim,
-    Culprit,
-    Evidence,
-    Finding,
-    Incident,
-    IncidentState,
-    Notice,
-    Rival,
-    Severity,
+from .suppression import (
+    Breaker,
+    Silence,
+    Window,
+    matches_job,
 )
-from .observations import (
-    Baseline,
-    Batch,
-    Block,
-    ConfigChange,
-    Event,
-    Layout,
-    Mark,
-    RankPlacement,
-    Reading,
-    Record,
-    SchemaRecord,
-    Step,
-    StepReading,
-    Topology,
-)
-from .precomputed_plan import PrecomputedPlan
 
 __all__ = [
     "SCHEMA",
@@ -94,6 +94,7 @@ __all__ = [
     "Floats",
     "Hold",
     "Incident",
+    "IncidentNote",
     "IncidentState",
     "Integers",
     "JobSnapshot",
@@ -101,7 +102,6 @@ __all__ = [
     "Layout",
     "Mark",
     "Mode",
-    "Note",
     "Notice",
     "Noun",
     "Outcome",

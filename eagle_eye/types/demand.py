@@ -1,19 +1,19 @@
-"""What an elastic job asks of the cluster it shares with others."""
+"""The demand of an elastic job on the cluster that it shares with other jobs."""
 
 from .entity import Noun
 
 
 class Demand(Noun, frozen=True, kw_only=True):
-    """What an elastic job asks of the cluster, and what it has: its coordinator tells it with each layout."""
+    """Workers that an elastic job asks for and has; its coordinator reports it with each layout."""
 
     declared: dict[str, int]
-    """Node → workers with which it was started there: it is never given more in all."""
+    """Node → workers with which it was started there; it never gets more in total."""
     seats: dict[str, int]
-    """Node → workers that it is to have there now: `declared` less those that cannot be replaced, or what it was resized to."""
+    """Node → workers that it is allowed there now: `declared` less those that cannot be replaced, or the resized number."""
     weight: float = 1.0
-    """Its progress counts so many times."""
+    """Weight of its progress in the cluster's objective (WAF)."""
     workers_min: int = 1
-    """Fewest workers on which it runs."""
+    """Fewest workers with which it can run."""
 
     @property
     def most(self) -> int:

@@ -1,4 +1,4 @@
-"""What every noun has: a schema version, and a name in JSON."""
+"""The base of all nouns (schema version, type tag), and entities: the things that a fault can be in."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCHEMA = 1
-"""The version of every noun below; a reader understands this one and the one before."""
+"""Schema version of every noun; a reader accepts this version and the one before."""
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 
 
 class Noun(msgspec.Struct, frozen=True, kw_only=True, tag_field="noun", tag=str.lower, omit_defaults=False):
-    """A value with a schema version; `noun` names its kind in JSON."""
+    """A record with a schema version; the field `noun` is its type tag in JSON and msgpack."""
 
     schema: int = SCHEMA
 
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Entity(Noun, frozen=True, kw_only=True):
-    """A physical, lasting thing. A rank is no identity: it changes at every restart."""
+    """A GPU, worker, link, node, switch or job, with a name that survives restarts (a rank does not)."""
 
     kind: Kind
     name: str

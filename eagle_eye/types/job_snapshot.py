@@ -1,34 +1,34 @@
-"""What decisions need of a frame: small enough to be sent, so that who decides need not be where it was judged."""
+"""Job snapshots: the small summary of a frame that the leader needs, sent from the detect role through the stream."""
 
 from .entity import Noun
 from .observations import Event, Layout
 
 
 class SnapshotStep(Noun, frozen=True, kw_only=True):
-    """A step that a job has completed, over all its workers."""
+    """A completed step of a job, summarised over its workers."""
 
     number: int
     epoch: int
     end: float
     """Time at which the last worker completed it."""
     workers: int
-    """How many took part."""
+    """Workers that took part."""
     tokens: float | None = None
-    """Of all workers; None if the script does not tell."""
+    """Of all workers; None if the script does not log it."""
     loss: float | None = None
-    """Mean over the workers that told a number; None if none did."""
+    """Mean over the workers that logged one; None if none did."""
     step_s: float | None = None
-    """Seconds of the slowest worker; None if it does not tell."""
+    """Seconds of the slowest worker; None if not logged."""
     finite: bool = True
-    """The loss is a number on every worker, or is not told."""
+    """The loss is finite on every worker, or not logged."""
 
 
 class JobSnapshot(Noun, frozen=True, kw_only=True):
-    """One mark of one job. Identity: (job, generation, number); both rise in the order of the stream."""
+    """Snapshot of one job at one mark. Identity: (job, generation, number); generation and number rise along the stream."""
 
     job: str
     generation: int
-    """Term of the partition's owner."""
+    """Lease term of the partition's owner."""
     number: int
     """Of the mark."""
     time: float
@@ -36,23 +36,23 @@ class JobSnapshot(Noun, frozen=True, kw_only=True):
     tick: bool
     """False: a cut, with events only."""
     heard: float = 0.0
-    """Every node of the layout has sent a batch at this time or later; 0 if one never did. Of a tick."""
+    """Time of the oldest of the nodes' newest batches; 0 if a node has sent none. Ticks only."""
     steps: tuple[SnapshotStep, ...] = ()
     events: tuple[Event, ...] = ()
-    """Those that decisions hang on: SNAPSHOT_EVENTS."""
+    """Events that the leader acts on: SNAPSHOT_EVENTS."""
     layout: Layout | None = None
-    """When it is new to who writes the snapshots; None: as before."""
+    """The layout if it changed since the last snapshot of this owner; None: unchanged."""
     entities: dict[str, int] = {}
-    """Kind → how many have columns in the frame. Of a tick."""
+    """Kind → number of entities in the frame. Ticks only."""
     behind_s: float = 0.0
-    """Age of the newest batch at the mark: how far telemetry lags. Of a tick."""
+    """Age of the newest batch at the mark: the lag of telemetry in seconds. Ticks only."""
     late: dict[str, float] = {}
-    """Node of the layout → age of its newest batch at the mark, by the node's own clock (negative: that is ahead), where it
-    is further off than LATE_S; since 1970 if it never sent one. Of a tick."""
+    """Node of the layout → age in seconds of its newest batch at the mark, by the node's own clock (negative: that clock is
+    ahead), where it exceeds LATE_S; since 1970 if the node never sent one. Ticks only."""
 
 
 LATE_S = 3.0
-"""A batch a second, the way of one, and a tick that has just missed it."""
+"""One batch interval, the latency of a batch, and one tick."""
 
 SNAPSHOT_EVENTS = frozenset({"epoch.begun", "budget.spent", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done"})
-"""Names of the events that a snapshot carries; all others count as evidence within findings."""
+"""Names of the events that a snapshot carries; other events reach the leader as evidence of findings."""

@@ -1,4 +1,4 @@
-"""What is seen: layouts, readings, batches, events, marks and steps."""
+"""Observations: layouts, readings, batches, events, marks and steps."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from .entity import Doubles, Entity, Floats, Integers, Kind, Noun
 
 
 class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
-    """One worker's place in a layout; the garbage collector need not look into it, as there are a hundred thousand."""
+    """Rank, node and GPU of one worker in a layout. `gc=False`: there may be a hundred thousand of them."""
 
     worker: str
     node: str
@@ -20,7 +20,7 @@ class RankPlacement(Noun, frozen=True, kw_only=True, gc=False):
 
 
 class Layout(Noun, frozen=True, kw_only=True):
-    """Which worker is which rank in an epoch of a job: a record in the stream at each transition."""
+    """Placement of all ranks of a job in one epoch; its coordinator writes one into the stream at each transition."""
 
     job: str
     epoch: int
@@ -28,21 +28,21 @@ class Layout(Noun, frozen=True, kw_only=True):
     coordinator: str
     """Node whose launcher coordinates this epoch."""
     launchers: dict[str, str]
-    """Node → host:port of its launcher's control channel, in the order of succession."""
+    """Node → host:port of its launcher's control channel, in the order of coordinator election."""
     placements: tuple[RankPlacement, ...]
     excluded: tuple[str, ...] = ()
-    """Nodes that must not take part until they are released."""
+    """Evicted nodes: they take no part until they are released."""
     reason: str = ""
-    """Why this epoch was begun: start, death, command, node lost, node returned, node released, join, stall, broken, rebalance, resize."""
+    """Why this epoch was started: start, death, command, node lost, node returned, node released, join, stall, broken, rebalance, resize."""
     plan: str = ""
     resume_step: int = -1
-    """Roll back to the newest whole checkpoint at or before this step; -1: the newest of all."""
+    """Load the newest complete checkpoint at or before this step; -1: the newest of all."""
     skipped: tuple[int, ...] = ()
-    """Steps whose batch is drawn and thrown away."""
+    """Steps whose batch is drawn and skipped."""
     restarts: int = 0
-    """How many restarts the job has spent of its own budget."""
+    """Restarts of its heal budget that the job has used."""
     in_place: bool = False
-    """Its elastic workers lived on from the epoch before."""
+    """Its elastic workers continue from the epoch before, without new processes."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Layout(Noun, frozen=True, kw_only=True):
 
 
 class Reading(Noun, frozen=True, kw_only=True, eq=False):
-    """What a collector returns: one source's block of numbers. Rates, never raw counters."""
+    """What a collector returns: one source's metrics of several entities. Rates, never raw counters."""
 
     source: str
     kind: Kind
@@ -75,7 +75,7 @@ class Reading(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class StepReading(Noun, frozen=True, kw_only=True, eq=False):
-    """What the training collector returns beside its readings: the steps that its workers have completed."""
+    """Steps that workers have completed; the training collector returns them beside its readings."""
 
     source: str
     workers: tuple[str, ...]
@@ -91,7 +91,7 @@ class StepReading(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class SchemaRecord(Noun, frozen=True, kw_only=True):
-    """Names of the columns of a block; written to the stream before the first batch that uses it."""
+    """Column names of a block; written to the stream before the first batch that uses them."""
 
     id: str
     """Digest of source, kind and names."""
@@ -102,18 +102,18 @@ class SchemaRecord(Noun, frozen=True, kw_only=True):
 
 
 class Block(Noun, frozen=True, kw_only=True, eq=False):
-    """One source's part of a batch."""
+    """The part of a batch that comes from one source."""
 
     schema_id: str
     reading: Reading | StepReading
 
 
 class Batch(Noun, frozen=True, kw_only=True, eq=False):
-    """One record a second per node and job. Identity: (node, boot, job, number)."""
+    """All readings of a node for one job, one record a second. Identity: (node, boot, job, number)."""
 
     node: str
     boot: str
-    """Random id of the agent's process: numbers start again with it."""
+    """Random id of the agent process; numbers start at 0 with each."""
     job: str
     number: int
     time: float
@@ -121,7 +121,7 @@ class Batch(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class Event(Noun, frozen=True, kw_only=True):
-    """Something that happened once, sent at once by who saw it. Identity: (node, boot, number)."""
+    """Something that happened once, written at once by the process that saw it. Identity: (node, boot, number)."""
 
     name: str
     """exit, exception, stall, session.opened, session.lost, peer.lost, epoch.begun, epoch.failed, xid, gpu.lost, ... : docs/wire.md."""
@@ -129,7 +129,7 @@ class Event(Noun, frozen=True, kw_only=True):
     entity: Entity
     time: float
     node: str
-    """Of the writer."""
+    """Node of the process that wrote it."""
     boot: str
     number: int
     message: str = ""
@@ -141,7 +141,7 @@ class Event(Noun, frozen=True, kw_only=True):
 
 
 class Baseline(Noun, frozen=True, kw_only=True):
-    """What a learner fitted (`data`: msgpack, never pickle): immutable, stored by digest, read by detectors as `frame.baselines[name]`."""
+    """What a learner has fitted (`data`: msgpack): immutable, stored by digest, read by detectors as `frame.baselines[name]`."""
 
     name: str
     """Name of the detector that reads it."""
@@ -152,16 +152,18 @@ class Baseline(Noun, frozen=True, kw_only=True):
 
 
 class ConfigChange(Noun, frozen=True, kw_only=True):
-    """A configuration takes effect everywhere at the tick after this record."""
+    """A new configuration of detectors, in effect from the next tick on."""
 
     digest: str
     text: str
 
 
 class Mark(Noun, frozen=True, kw_only=True):
-    """Written by the partition's owner: a tick each second, a cut as soon as an event was read.
+    """A watermark that the partition's owner writes: a tick each second, a cut as soon as an event was read.
 
-    Marks of a lower generation than the highest seen are skipped.
+    A frame is built from the records before a mark, so every reader builds the same frames.
+
+    Marks of a lower generation than the highest seen are ignored.
     """
 
     mark: Literal["tick", "cut"]
@@ -171,11 +173,11 @@ class Mark(Noun, frozen=True, kw_only=True):
 
 
 Record = Batch | Event | Layout | SchemaRecord | Baseline | ConfigChange | Mark
-"""Everything that is written to the topic of observations."""
+"""Every type of record in the topic of observations."""
 
 
 class Step(Noun, frozen=True, kw_only=True, eq=False):
-    """One step of a job, when all workers have reported it or three ticks after the first did."""
+    """One step of a job, emitted when all workers have reported it, or three ticks after the first one did."""
 
     number: int
     epoch: int
@@ -187,7 +189,7 @@ class Step(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class Topology(Noun, frozen=True, kw_only=True):
-    """Which node hangs at which switch, which GPU in which node."""
+    """Physical topology: switch of each node, node of each GPU and worker."""
 
     nodes: dict[str, str] = {}
     """Node → switch ('' = unknown)."""
@@ -195,3 +197,13 @@ class Topology(Noun, frozen=True, kw_only=True):
     """GPU UUID → node."""
     workers: dict[str, str] = {}
     """Worker → node, of the newest layouts."""
+
+
+class Telemetry(Noun, frozen=True, kw_only=True):
+    """Freshness and clock of one node's telemetry; guards refuse to act on stale data."""
+
+    node: str
+    heard: float = 0.0
+    """Time at which its newest batch arrived, by the server's clock; 0: none has."""
+    skew_s: float = 0.0
+    """Time of that batch by the node's own clock, minus `heard`; one or two seconds are the latency of a batch."""

@@ -1,40 +1,40 @@
-"""Plans that wait for the event they are made for."""
+"""Precomputed plans: made ahead of time for one next event."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from .entity import Noun
-from .healing import Mode
+from .remediation import Mode
 
 
 class PrecomputedPlan(Noun, frozen=True, kw_only=True):
-    """The answer to one next event, worked out and judged before it comes."""
+    """The plan for one possible next event, computed and checked by the guards before it happens."""
 
     id: str
     event: Literal["worker lost", "node lost", "worker returned"]
     of: str = ""
-    """Job that loses a worker; '' for a node or a returned worker."""
+    """Job that loses a worker; '' when a node is lost or a worker returned."""
     node: str
-    """Where."""
+    """Node of the event."""
     mode: Mode
-    """In which it was made: it counts in no other."""
+    """Mode in which it was made; it is valid in that mode alone."""
     epochs: dict[str, int]
-    """Job → epoch in which it was made: it is void once one has gone on."""
+    """Job → epoch for which it was made; invalid once one of them has a newer epoch."""
     made: float
     expires: float
     workers: dict[str, int]
-    """Job → workers after it."""
+    """Job → workers after the event."""
     seats: dict[str, dict[str, int]] = {}
-    """Job → node → workers, of the jobs that change their size by choice, givers before takers; {}: nobody has to."""
+    """Job → node → workers, for jobs that are resized, jobs that shrink first; {}: none is."""
     waf_before: float = 0.0
     """Weighted work per second before the event (worker-seconds a second)."""
     waf: float = 0.0
-    """The same after it, once the answer runs."""
+    """The same after the event, with the plan carried out."""
     allowed: bool = False
-    """Mode and guards let it pass when it was made."""
+    """Mode and guards allowed it when it was made."""
     why: str = ""
-    """What they said, and what it rests on."""
+    """Their reasons, and what the plan is based on."""
 
     def fits(self, epochs: Mapping[str, int], mode: Mode, now: float) -> bool:
-        """Whether it still holds."""
+        """Whether it is still valid: same mode, not expired, no newer epoch."""
         return self.mode is mode and now < self.expires and all(epochs.get(job) == epoch for job, epoch in self.epochs.items())

@@ -8,7 +8,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import ControlError
 from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
-from eagle_eye.types import Approval, Hold, Note, Plan
+from eagle_eye.types import Approval, Hold, IncidentNote, Plan
 from remediation.engine.engine_state import EngineState
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
@@ -47,7 +47,7 @@ class Approvals:
         )  # fmt: skip
         self.ledger.save_approval(approval)
         if decision.note:
-            self.ledger.save_note(Note(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
+            self.ledger.save_note(IncidentNote(incident=tracked.incident.id, person=decision.person, time=now, text=decision.note))
         tracked.due = now
         return {
             "plan": plan.id, "action": plan.action, "digest": plan.digest, "approved": approved, "person": decision.person,

@@ -19,7 +19,7 @@ from eagle_eye.rpc.control_messages import (
     SilenceCommand,
 )
 from eagle_eye.topology import node_of
-from eagle_eye.types import Breaker, Note, Silence, Window, digest_of, matches_job
+from eagle_eye.types import Breaker, IncidentNote, Silence, Window, digest_of, matches_job
 from remediation.engine.decision_recorder import DecisionRecorder
 from remediation.engine.engine_state import EngineState
 from remediation.engine.guard_review import GuardReview
@@ -131,7 +131,7 @@ class OperatorCommands:
         if not order.text.strip():
             raise ControlError("a note needs a text")
         incident = self._incident(order.incident)
-        self.ledger.save_note(Note(incident=incident, person=order.person, time=self.clock.now(), text=order.text.strip()))
+        self.ledger.save_note(IncidentNote(incident=incident, person=order.person, time=self.clock.now(), text=order.text.strip()))
         return {"id": incident, "message": f"noted about incident {incident}"}
 
     # --- who is meant --------------------------------------------------------------------------------------------

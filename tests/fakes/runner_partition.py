@@ -134,7 +134,7 @@ class World:
         settle(runner)
 
     def records(self, topic: str = OBSERVATIONS) -> list[Record]:
-        reader = wire.Reader()
+        reader = wire.RecordReader()
         return [reader.read(message.value) for message in self.stream.read(topic, 0, 0, 100_000)]  # type: ignore[misc]
 
     def marks(self) -> list[Mark]:

@@ -27,9 +27,9 @@ from eagle_eye.types import (
     Evidence,
     Finding,
     Incident,
+    IncidentNote,
     Kind,
     Mode,
-    Note,
     Reading,
     Rival,
     Severity,
@@ -150,7 +150,7 @@ class Night:
         )
         self.find(WAITING, "slow node", node, "node.slow", proof, rivals=rivals, before=18.0, severity=Severity.SEV1)
         self.run(12)
-        self.ledger.save_note(Note(incident=WAITING, person="ada", time=self.clock.now(), text="facility says that fan 3 of the rack is down"))
+        self.ledger.save_note(IncidentNote(incident=WAITING, person="ada", time=self.clock.now(), text="facility says that fan 3 of the rack is down"))
 
     # --- how it is written ---------------------------------------------------------------------------------------
 

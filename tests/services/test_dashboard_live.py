@@ -18,7 +18,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import IncidentState, Plan
-from eagle_eye.types.healing import Refuse
+from eagle_eye.types.remediation import Refuse
 from servers.pages import AXIS, DRAWN, ENLARGED, QUIET, WHOLE, choose, enlarge, plain, served, show_all, tile, tile_of
 
 LOOP = Path(__file__).parents[1] / "scenario" / "loop.py"

@@ -27,7 +27,7 @@ from eagle_eye.config import Config
 from eagle_eye.errors import AccessDenied, ControlError
 from eagle_eye.ledger import Ledger, TimelineEntry
 from eagle_eye.rpc.control_messages import Decision
-from eagle_eye.types import Allow, Evidence, Hold, IncidentState, Note, Outcome, Rival, Target
+from eagle_eye.types import Allow, Evidence, Hold, IncidentNote, IncidentState, Outcome, Rival, Target
 from fakes.dashboard_page import seek_components_once
 from fakes.sample_values import a_finding, a_plan, a_step, an_incident
 
@@ -128,7 +128,7 @@ def test_without_a_plan_the_page_says_that_there_is_none(known):
 
 
 def test_nothing_that_came_over_a_wire_becomes_markup(kept, known):
-    kept.save_note(Note(incident="incident-1", person="<i>eve</i>", time=150.0, text="<script>alert(1)</script>"))
+    kept.save_note(IncidentNote(incident="incident-1", person="<i>eve</i>", time=150.0, text="<script>alert(1)</script>"))
     found, eye = told(known), Eye(zone=UTC, now=200.0)
     text = "".join([incident_html.head(found, eye), incident_html.timeline(found, eye), incident_html.logs(found.log_lines), incident_html.people(found, eye), incident_html.proofs(found.evidence, eye)])
     assert "&lt;b&gt;boom" in text

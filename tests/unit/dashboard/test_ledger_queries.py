@@ -22,9 +22,9 @@ from eagle_eye.types import (
     Entity,
     Evidence,
     Hold,
+    IncidentNote,
     IncidentState,
     Kind,
-    Note,
     Outcome,
     Plan,
     Refuse,
@@ -112,7 +112,7 @@ def test_a_story_holds_everything_about_an_incident(sources: Sources, ledger: Le
     finding = a_finding(evidence=(Evidence(text="worker was ended by SIGKILL"), Evidence(text="its last words: Killed")))
     opened(ledger, evidence=(Evidence(text="worker was ended by SIGKILL"),), parts=(finding,), rivals=(Rival(cause="out of memory", apart="the kernel's log"),))
     plan = planned(ledger, *HELD)
-    ledger.save_note(Note(incident="incident-1", person="ada", time=910.0, text="I look"))
+    ledger.save_note(IncidentNote(incident="incident-1", person="ada", time=910.0, text="I look"))
     ledger.save_brake(Silence(id="s", person="ada", reason="test", since=900.0, until=2000.0, node="node-a"))
     ledger.save_brake(Silence(id="t", person="ada", reason="elsewhere", since=900.0, until=2000.0, node="node-z"))
     told = incident.story(sources, "incident-1")

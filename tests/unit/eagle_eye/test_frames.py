@@ -35,7 +35,7 @@ class Job:
         self.schemas = wire.Schemas()
         self.sender = wire.Schemas()
         self.builder = FrameBuilder(JOB, self.schemas, topology)
-        self.reader = wire.Reader()
+        self.reader = wire.RecordReader()
         self.number = 0
 
     def send(self, node: str, number: int, *readings: Reading | StepReading, boot: str = "b", time: float = 0.0) -> None:

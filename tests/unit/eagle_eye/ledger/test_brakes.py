@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Breaker, IncidentState, Note, Silence, Window
+from eagle_eye.types import Breaker, IncidentNote, IncidentState, Silence, Window
 from fakes.sample_values import JOB, an_incident
 
 SILENCE = Silence(id="s1", person="ada", reason="benchmark", since=100.0, until=200.0, job="tenant/gpt")
@@ -56,7 +56,7 @@ def test_notes_and_breakers_are_part_of_the_story(ledger: Ledger):
     ledger.save_incident(an_incident(), IncidentState.OPEN)
     ledger.save_brake(replace(BREAKER, until=130.0, person="ada"))
     ledger.save_brake(replace(BREAKER, id="b2", incident="another", since=110.0))
-    ledger.save_note(Note(incident="incident-1", person="bob", time=120.0, text="the cable was loose"))
+    ledger.save_note(IncidentNote(incident="incident-1", person="bob", time=120.0, text="the cable was loose"))
     told = [(moment.time, moment.what, moment.text) for moment in ledger.timeline("incident-1") if moment.what in ("note", "breaker")]
     assert told == [
         (100.0, "breaker", f"opened for evict_node on {JOB}: 50% of the throughput"),

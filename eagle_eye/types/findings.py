@@ -1,4 +1,4 @@
-"""What is made of it: claims, findings and incidents."""
+"""Claims, findings and incidents: what detectors and diagnosis conclude."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from .entity import Entity, Noun
 
 
 class Evidence(Noun, frozen=True, kw_only=True):
-    """One line of a finding's proof."""
+    """One line of evidence of a finding."""
 
     text: str
     event: str = ""
@@ -15,11 +15,11 @@ class Evidence(Noun, frozen=True, kw_only=True):
     value: float | None = None
     threshold: float | None = None
     status: str = ""
-    """What the table of statuses calls it (detectors/features/error_statuses.py), if it is in the table."""
+    """Name of the error status (detectors/features/error_statuses.py); '' if it has none."""
 
 
 class Claim(Noun, frozen=True, kw_only=True):
-    """What a detector yields: a finding before the runner gave it an id, a revision and a digest."""
+    """What a detector yields: a finding without id, revision and digest, which the runner adds."""
 
     entity: Entity
     kind: str
@@ -29,11 +29,11 @@ class Claim(Noun, frozen=True, kw_only=True):
     since: float
     evidence: tuple[Evidence, ...]
     active: bool = True
-    """False withdraws the finding: it is over."""
+    """False withdraws the finding."""
 
 
 class Finding(Noun, frozen=True, kw_only=True):
-    """A detector's claim. The same detector, entity and kind while open is a revision of the same finding."""
+    """A detector's claim, numbered. While it is open, a claim of the same detector, entity and kind is its next revision."""
 
     id: str
     revision: int
@@ -52,7 +52,7 @@ class Finding(Noun, frozen=True, kw_only=True):
 
 
 class Severity(StrEnum):
-    """The weakest repair that can help (Unicron, table 1): isolate, restart, reattempt in place, or none."""
+    """The weakest repair that can help (Unicron, table 1): sev1 isolate, sev2 restart, sev3 retry in place, info none."""
 
     SEV1 = "sev1"
     SEV2 = "sev2"
@@ -61,14 +61,14 @@ class Severity(StrEnum):
 
 
 class Culprit(Noun, frozen=True, kw_only=True):
-    """Who did it, as far as we know."""
+    """An entity that most likely caused an incident."""
 
     entity: Entity
     confidence: float
 
 
 class Rival(Noun, frozen=True, kw_only=True):
-    """Another explanation, and what would tell it apart."""
+    """A rival explanation of an incident, and what would distinguish it."""
 
     cause: str
     entity: Entity | None = None
@@ -76,7 +76,7 @@ class Rival(Noun, frozen=True, kw_only=True):
 
 
 class IncidentState(StrEnum):
-    """The life of an incident."""
+    """State of an incident, as operators see it."""
 
     OPEN = "open"
     CONTAINED = "contained"
@@ -87,36 +87,45 @@ class IncidentState(StrEnum):
 
 
 class Incident(Noun, frozen=True, kw_only=True):
-    """What the operator is told; revised as evidence comes."""
+    """One fault and its consequences: cause, culprits, evidence; revised as findings come and go."""
 
     id: str
     revision: int
     job: str
     cause: str
-    """A word of diagnosis/causes: worker killed, node lost, python hang, ... or unknown."""
+    """Name of a cause in detectors/diagnosis/causes.py: worker killed, node lost, python hang, ... or unknown."""
     culprits: tuple[Culprit, ...]
-    """Empty when unknown: evicts nobody."""
+    """Empty when unknown: then no node is evicted."""
     severity: Severity
     findings: tuple[str, ...]
-    """Ids of those in it; in a storm of the first thousand."""
+    """Ids of its findings; in a storm of the first thousand."""
     evidence: tuple[Evidence, ...]
     rivals: tuple[Rival, ...] = ()
     since: float
-    """When the fault began, as far as the evidence tells."""
+    """Start of the fault according to the evidence."""
     time: float
     bill_gpu_hours: float = 0.0
     active: bool = True
     """False once every finding in it was withdrawn or its epoch is over."""
     more: dict[str, int] = {}
-    """Kind → how many findings of a storm are counted beyond the parts."""
+    """Kind → findings of a storm that are counted but not in `parts`."""
     parts: tuple[Finding, ...] = ()
-    """The newest revision of its findings, so that diagnosis keeps nothing of its own; at most 256, movers first."""
+    """Newest revisions of its findings, the causes first, at most 256: diagnosis keeps no state of its own."""
 
 
 class Notice(Noun, frozen=True, kw_only=True):
-    """Something that the operator should know about Eagle Eye itself; never a finding, evicts nobody."""
+    """A notice to the operator about Eagle Eye itself; never a finding, causes no action."""
 
     name: str
     """stream.away, stream.recovered, leader.elected, clock.skewed, ..."""
     time: float
     message: str
+
+
+class IncidentNote(Noun, frozen=True, kw_only=True):
+    """A note of an operator on an incident."""
+
+    incident: str
+    person: str
+    time: float
+    text: str

@@ -1,4 +1,4 @@
-"""What is done about it: plans, verdicts, progress and outcomes; and what a guard sees beside a plan."""
+"""Remediation: plans, guards' verdicts, approvals, progress and outcomes, and the situation that guards see."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,15 +6,15 @@ from typing import Literal
 
 from eagle_eye.digests import digest_of
 
-from .brakes import Breaker, Silence, Telemetry, Window
 from .demand import Demand
 from .entity import Noun
-from .judgements import Incident, Severity
-from .observations import Layout, Topology
+from .findings import Incident, Severity
+from .observations import Layout, Telemetry, Topology
+from .suppression import Breaker, Silence, Window
 
 
 class Mode(StrEnum):
-    """How far Eagle Eye may go beyond what the job allowed itself."""
+    """What Eagle Eye may do beyond a job's own self-healing: only observe, recommend plans, or act."""
 
     OBSERVE = "observe"
     RECOMMEND = "recommend"
@@ -22,13 +22,13 @@ class Mode(StrEnum):
 
 
 class Target(Noun, frozen=True, kw_only=True):
-    """What a plan wants of one job."""
+    """What a plan requests of one job."""
 
     job: str
     epoch: int
-    """The plan is stale once the job's epoch is higher."""
+    """The job's epoch when the plan was made; the plan is stale once it is higher."""
     basis: str
-    """Digest of the layout that the plan was made for."""
+    """Digest of the layout for which the plan was made."""
     exclude: tuple[str, ...] = ()
     resume_step: int = -1
     skip: tuple[int, ...] = ()
@@ -42,18 +42,18 @@ class Target(Noun, frozen=True, kw_only=True):
 
 
 class Alternative(Noun, frozen=True, kw_only=True):
-    """An action that lost, and why."""
+    """An action that was considered and not chosen."""
 
     action: str
     why: str
     cost: float | None = None
-    """WAF·seconds that it would have cost; None: it was not possible, or nobody could tell."""
+    """Its expected cost in WAF·seconds; None: impossible or unknown."""
     benefit: float | None = None
-    """WAF·seconds that it would have saved against doing nothing."""
+    """Its expected benefit in WAF·seconds against doing nothing."""
 
 
 class Plan(Noun, frozen=True, kw_only=True):
-    """One action against one incident."""
+    """One action against one incident, with its targets, cost and benefit."""
 
     id: str
     incident: str
@@ -63,9 +63,9 @@ class Plan(Noun, frozen=True, kw_only=True):
     expires: float
     severity: Severity
     own: bool = False
-    """True: the job allowed it itself with `--heal`; no mode and no guard is asked."""
+    """True: self-healing of a job with `--heal`; mode and guards do not apply."""
     undoes: str = ""
-    """Id of the plan that this one takes back; '' if none."""
+    """Id of the plan that this one rolls back; '' if none."""
     reason: str = ""
     cost: float = 0.0
     """WAF·seconds (here: GPU-seconds) that the action itself is expected to cost."""
@@ -74,29 +74,29 @@ class Plan(Noun, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """What an approval is given for: action and targets, whatever the id and the time."""
+        """What an approval refers to: action and targets, independent of id and time."""
         return digest_of(self.action, self.targets)
 
     def target_of(self, job: str) -> Target:
-        """What it wants of this job; of its first one if it does not name this."""
+        """Target for this job; the first target if the plan does not name the job."""
         return next((target for target in self.targets if target.job == job), self.targets[0])
 
 
 WorkerPhase = Literal["starting", "computing", "reducing", "committing", "applying", "idle"]
-"""What an elastic worker is at within its step."""
+"""Phase of an elastic worker within its step."""
 
 
 class WorkerStateReport(Noun, frozen=True, kw_only=True):
-    """What an elastic worker holds when an epoch begins: its state, and its partial results of the step in flight."""
+    """Report of an elastic worker when an epoch starts: its state, and its partial results of the current step."""
 
     worker: str
     node: str
     step: int
-    """Number of the first step still to do that its state is for."""
+    """The next step to compute from its state."""
     done: tuple[int, ...] = ()
-    """Micro-batches of this step that it has finished, or is at."""
+    """Micro-batches of this step that it has finished or is computing."""
     segments: tuple[int, ...] = ()
-    """Segments of this step's gradient that it holds reduced."""
+    """Segments of this step's gradient that it has reduced."""
     phase: WorkerPhase = "idle"
     """`committing` and `applying`: all segments are reduced. `idle`: at a boundary, nothing of the step is begun."""
     fresh: bool = False
@@ -106,7 +106,7 @@ class WorkerStateReport(Noun, frozen=True, kw_only=True):
 
 
 class Transition(Noun, frozen=True, kw_only=True):
-    """A plan worked out for an elastic job: who recomputes what, who sends which layer to whom.
+    """A transition of an elastic job to a new layout: which rank computes which micro-batches and sends which layers.
 
     Ranks are those of `target`. A worker does it in this order: finish, moves, then `current` of its step.
     """
@@ -140,14 +140,14 @@ class Transition(Noun, frozen=True, kw_only=True):
 
 
 class Allow(Noun, frozen=True, kw_only=True):
-    """A guard lets the plan pass."""
+    """A guard allows the plan."""
 
     guard: str
     reason: str = ""
 
 
 class Hold(Noun, frozen=True, kw_only=True):
-    """A guard wants something first: a person's approval, or `seconds` of time (0 = until something changes)."""
+    """A guard holds the plan: until an approval, or for `seconds` (0 = until something changes)."""
 
     guard: str
     reason: str
@@ -155,7 +155,7 @@ class Hold(Noun, frozen=True, kw_only=True):
 
 
 class Refuse(Noun, frozen=True, kw_only=True):
-    """A guard says no."""
+    """A guard refuses the plan."""
 
     guard: str
     reason: str
@@ -174,7 +174,7 @@ class Progress(Noun, frozen=True, kw_only=True):
 
 
 class Outcome(Noun, frozen=True, kw_only=True):
-    """What became of a plan."""
+    """The result of a plan, with measured and predicted costs."""
 
     plan: str
     incident: str
@@ -194,7 +194,7 @@ class Outcome(Noun, frozen=True, kw_only=True):
 
 
 class Approval(Noun, frozen=True, kw_only=True):
-    """A named person's word on one plan digest."""
+    """An operator's approval or refusal of one plan digest."""
 
     digest: str
     person: str
@@ -202,11 +202,11 @@ class Approval(Noun, frozen=True, kw_only=True):
     time: float
     expires: float
     incident: str = ""
-    """That it was given for: the same plan against a later fault is asked for again."""
+    """Incident for which it was given; the same plan against a later fault needs a new approval."""
 
 
 class Situation(Noun, frozen=True, kw_only=True):
-    """What a guard sees beside the plan: `running` plans have begun and not ended, `nodes` is the known cluster's size."""
+    """What a guard sees beside the plan. `running`: plans that were started and have not ended; `nodes`: size of the cluster."""
 
     mode: Mode
     incident: Incident
@@ -220,19 +220,19 @@ class Situation(Noun, frozen=True, kw_only=True):
     nodes: int
     now: float
     settled: float = 0.0
-    """When the incident has settled, or had."""
+    """Time at which the debounce of the incident ends or ended."""
     silences: tuple[Silence, ...] = ()
-    """Those that have begun and not ended."""
+    """Active silences."""
     windows: tuple[Window, ...] = ()
-    """Of maintenance; those under way."""
+    """Open maintenance windows."""
     breakers: tuple[Breaker, ...] = ()
-    """The open ones."""
+    """Open breakers."""
     topology: Topology = Topology()
     layouts: Mapping[str, Layout] = {}
     """Job → its newest valid one."""
     nodes_min: Mapping[str, int] = {}
-    """Job → the fewest nodes on which it runs."""
+    """Job → fewest nodes with which it can run."""
     demands: Mapping[str, Demand] = {}
-    """Elastic job → what it asks for, and has."""
+    """Elastic job → its demand."""
     telemetry: Mapping[str, Telemetry] = {}
-    """Of every node that takes part in a job."""
+    """Node that takes part in a job → its telemetry."""
