@@ -11,7 +11,6 @@ import click
 import msgspec
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 GAP = 2
@@ -185,11 +184,3 @@ def _text(cell: Cell) -> str:
 
 def _style(cell: Cell) -> str:
     return "" if isinstance(cell, str) else cell[1]
-
-
-def plain_table(*columns: str) -> Table:
-    """A table without lines; long cells are folded, but for ids, which people copy."""
-    table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "id")
-    return table

@@ -65,7 +65,7 @@ def test_a_lost_node_is_replaced_by_the_spare_and_every_other_way_has_its_reason
     assert len(decision["why_rejected"]) == 7
     shown = plan("--what-if", "lose:node3").output
     assert "take a spare" in shown
-    assert "not to wait for repair: Costs" in " ".join(shown.split())
+    assert "wait for repair: Costs" in " ".join(shown.split())
 
 
 def test_a_slow_node_without_spares_is_balanced_or_evicted(changed):
@@ -249,8 +249,8 @@ def test_a_layout_that_cannot_be_is_refused(changed, old, new, message):
 
 @pytest.mark.parametrize(
     ("left", "said"),
-    [({"t/a/1": 0}, "the job stops"), ({"t/a/1": 1, "t/b/1": 0}, "all jobs stop"), ({"t/a/1": 2}, "everybody goes on with what is left"),
-     ({"t/a/1": 1, "t/b/1": 1}, "t/a/1 stops; everybody else goes on with what is left")],
+    [({"t/a/1": 0}, "the job stops"), ({"t/a/1": 1, "t/b/1": 0}, "all jobs stop"), ({"t/a/1": 2}, "all jobs keep their remaining workers"),
+     ({"t/a/1": 1, "t/b/1": 1}, "t/a/1 stops; all other jobs keep their remaining workers")],
 )  # fmt: skip
 def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
     layout = Layout(job="t/a/1", epoch=1, time=0.0, coordinator="n1", launchers={}, placements=())
@@ -262,5 +262,17 @@ def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
         for name in left
     }  # fmt: skip
     plan = PrecomputedPlan(id="s1", event="node lost", node="n1", mode=Mode.AUTO, epochs={}, made=0.0, expires=60.0, workers=left, waf_before=3.0)
-    print_live([plan], jobs, {})
+    print_live([plan], jobs, {}, wide=True)
     assert f"if n1 is lost: {said}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("event", ["lose:node3", "slow:node5:0.05", "finish:gpt-7b"])
+def test_a_report_fits_80_columns_and_breaks_no_word(monkeypatch, event):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = plan("--what-if", event).output
+    assert max(map(len, shown.splitlines())) <= 80
+    for text in ("modelled", "micro-batch 4," if event != "finish:gpt-7b" else "micro-batch"):
+        assert text in shown
+    wide = plan("--what-if", event, "--wide").output
+    assert "tp 1 × pp 1 × dp " in wide
+    assert ", recompute none\n" in wide

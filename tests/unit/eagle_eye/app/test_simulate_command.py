@@ -22,7 +22,14 @@ def test_it_prints_the_best_first():
     assert rows == ["ours", "megatron"]
 
 
-def test_json_is_one_object_a_run_and_its_books_sum():
+def test_the_table_fits_80_columns_and_is_whole_with_wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = call(*QUICK).stdout.splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert len(call(*QUICK, "--wide").stdout.splitlines()) == 4  # the trace, the titles, a line for each policy
+
+
+def test_json_is_one_object_a_run_and_its_time_shares_sum():
     lines = [json.loads(line) for line in call(*QUICK, "--json").stdout.splitlines()]
     assert [(line["policy"], line["seed"]) for line in lines] == [("megatron", 0), ("megatron", 1), ("ours", 0), ("ours", 1)]
     for line in lines:
