@@ -113,11 +113,11 @@ class LaunchError(EagleEyeError):
 
 
 class ElasticError(EagleEyeError):
-    """An elastic worker cannot go on as it is."""
+    """An elastic worker cannot go on in its epoch, or in its job."""
 
 
 class Fenced(ElasticError):
-    """Epoch `epoch` is being formed; what belongs to an older one stops here."""
+    """Epoch `epoch` is being formed: the work of an older epoch stops here."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__(f"epoch {epoch} is being formed")
@@ -125,11 +125,11 @@ class Fenced(ElasticError):
 
 
 class Broken(ElasticError):
-    """An operation between workers failed: a peer is gone, or the group was cut. What it wrote to is worth nothing."""
+    """An operation between workers failed: a peer is gone, or the process group was aborted. The content of its output is undefined."""
 
 
 class StateTorn(Broken):
-    """State that rank `sender` gave arrived changed in `layers`: this worker holds nothing whole now, it is fresh again."""
+    """State from rank `sender` arrived changed in `layers`: the state of this worker is incomplete, it is fresh again."""
 
     def __init__(self, message: str, *, sender: int, layers: tuple[int, ...]) -> None:
         super().__init__(message)
@@ -138,10 +138,10 @@ class StateTorn(Broken):
 
 
 class Halted(ElasticError):
-    """The job is to stop for `reason`: save a checkpoint if the state is whole, then exit with `code`."""
+    """The launcher stops the job for `reason`: save a checkpoint if the state is complete, then exit with `code`."""
 
     def __init__(self, reason: str, code: int, saves: bool = True) -> None:
-        """`saves`: this worker is the one that saves the checkpoint, if its state is whole."""
+        """`saves`: this worker is the one that saves the checkpoint, if its state is complete."""
         super().__init__(reason)
         self.reason = reason
         self.code = code
@@ -149,7 +149,7 @@ class Halted(ElasticError):
 
 
 class FencedOut(ElasticError):
-    """This worker is no longer part of its job; what it writes counts for nothing. It may enter again, fresh."""
+    """This worker is no longer part of its job and cannot commit any more. It may join again, fresh."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

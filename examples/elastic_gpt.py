@@ -49,9 +49,9 @@ def layers_of(options: argparse.Namespace) -> list[nn.Module]:
     return [Embedding(options.width, options.context), *blocks, Head(options.width)]
 
 
-def loss_of(scores: Tensor, wanted: Tensor) -> Tensor:
+def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy, in nats."""
-    return functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
+    return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
 def main() -> None:

@@ -7,7 +7,7 @@
 The batch of a step is a function of seed, step and micro-batch alone, and the number of micro-batches of a step
 does not depend on how many ranks share them. Each rank adds up its micro-batches' gradients in float64 and the
 sums are reduced in float64. Addition is not associative, but the order of float64 additions moves a float32
-gradient only where it lies within 1e-16 of the cuda_runtime between two float32 numbers: so the loss is the same
+gradient only where it lies within 1e-16 of the border between two float32 numbers: so the loss is the same
 whether 1, 2, 3 or 4 ranks do the work, and a run that lost a node can be compared with one that did not.
 
 It resumes from its newest checkpoint by itself when it is given a directory for them.
@@ -69,10 +69,10 @@ class Gpt(nn.Module):
 
     def forward(self, text: Tensor) -> Tensor:
         """Mean cross entropy, in nats, over `text`: sequences × (context + 1) bytes."""
-        given, wanted = text[:, :-1], text[:, 1:]
+        given, targets = text[:, :-1], text[:, 1:]
         stream = self.byte(given) + self.position(torch.arange(given.shape[1]))
         scores = self.head(self.norm(self.blocks(stream)))
-        return functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
+        return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
 def corpus() -> Tensor:
@@ -86,7 +86,7 @@ def corpus() -> Tensor:
 
 
 def batch_of(text: Tensor, context: int, seed: int, step: int, micro: int) -> Tensor:
-    """SEQUENCES × (context + 1) bytes: the same for the same seed, step and micro-batch, whoever asks."""
+    """SEQUENCES × (context + 1) bytes: the same for the same seed, step and micro-batch, on every worker."""
     generator = torch.Generator().manual_seed(hash((seed, step, micro)) & 0x7FFF_FFFF_FFFF_FFFF)
     starts = torch.randint(len(text) - context - 1, (SEQUENCES, 1), generator=generator)
     return text[starts + torch.arange(context + 1)].long()
@@ -102,8 +102,8 @@ class Trainer:
         self.model = Gpt(options.layers, options.width, options.heads, options.context)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
         text = corpus()
-        cuda_runtime = int(len(text) * (1 - HELD_OUT))
-        self.text, self.held_out = text[:cuda_runtime], text[cuda_runtime:]
+        border = int(len(text) * (1 - HELD_OUT))
+        self.text, self.held_out = text[:border], text[border:]
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self.sums = torch.zeros(size + 1, dtype=torch.float64)
         """The gradients of all parameters and, last, the loss: summed over micro-batches."""
@@ -173,7 +173,7 @@ class Trainer:
             batches = (batch_of(self.held_out, options.context, options.seed, -1, micro) for micro in mine)
             total = torch.tensor(math.fsum(self.model(batch).item() for batch in batches), dtype=torch.float64)
             if self.world > 1:
-                self.monitor.mark("communication")  # who hangs before this is told from those who wait for it
+                self.monitor.mark("communication")  # a rank that hangs before this is distinguished from those that wait for it
                 dist.all_reduce(total)
             if self.rank == 0:
                 print(f"step {step} held-out loss {total.item() / options.micro_batches:.6f}", flush=True)

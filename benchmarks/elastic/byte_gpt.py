@@ -98,9 +98,9 @@ def batch_of(size: Size, step: int, micro_batch: int, seed: int = 0) -> tuple[Te
     return text[:, :-1], text[:, 1:]
 
 
-def loss_of(scores: Tensor, wanted: Tensor) -> Tensor:
+def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy in nats."""
-    return functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
+    return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -83,7 +83,7 @@ def main() -> None:
         loss = step.run()
         sha256 = worker.train_state.digest() if step.number == options.steps - 1 else ""
         result = step.result
-        if result.micro_batches:  # else the others did it while we were left behind
+        if result.micro_batches:  # else the others did it while we were fenced out
             written.add(
                 step.number, loss, epoch=result.epoch, micro_batches=result.micro_batches, computed=counted.taken(step.number),
                 sha256=sha256,

@@ -125,7 +125,7 @@ def rows_of(found: Sequence[Joined]) -> list[Row]:
 
 
 def milliseconds(seconds: float) -> str:
-    """In words."""
+    """As text."""
     return f"{seconds * 1000:.0f} ms"
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.elastic.commits import Commit
 from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.peers.__main__ import peers_of
-from benchmarks.elastic.trials import Trial, series, told
+from benchmarks.elastic.trials import Trial, series, summarize
 from benchmarks.report import Row, report
 from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.app.ports import free_port
@@ -60,7 +60,7 @@ class Struck:
                 say(f"{self.workers} workers, server {server_is}")
                 self.trials[server_is] = series(job, ["kill"] * trials, chance, PATIENCE_S)
                 self.records[server_is] = deaths(job)[known:]
-                say(told(self.trials[server_is]))
+                say(summarize(self.trials[server_is]))
         finally:
             job.end()
             cluster.stop()
@@ -73,7 +73,7 @@ class Struck:
             where = f"{self.workers} workers, server {server_is}"
             found.append(cost_row(where, self.workers, records, peers))
             found.append(Row(f"{where}: computed again, beside that", seconds([again_of(record) for record in records])))
-            walls = told(trials)
+            walls = summarize(trials)
             found.append(Row(f"{where}: on the wall, the step less an undisturbed one of {trials[0].step_s:.3f} s", walls, peer="; ".join(peers)))
             found.append(waste_row(where, records, self.commits))
         return found
@@ -152,7 +152,7 @@ def main() -> int:
     rows: list[Row] = []
     for workers in options.workers:
         found = peers_of("kill", workers, min(options.trials, 3)) if options.peers and workers == 4 else []
-        rows += Struck(workers, options.trials).rows([f"{name}: {told(trials)}" for name, trials in found])
+        rows += Struck(workers, options.trials).rows([f"{name}: {summarize(trials)}" for name, trials in found])
     return report(rows, options.json, "a worker killed in the middle of a step")
 
 

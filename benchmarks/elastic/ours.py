@@ -109,7 +109,7 @@ class OurJob:
     # --- what is left to look at ------------------------------------------------------------------------------------
 
     def tail(self, node: str, lines: int = 4) -> str:
-        """Last words of a launcher."""
+        """The last lines of a launcher's log."""
         text = (self.folder / f"launcher-{node}.log").read_text(errors="replace")
         return " | ".join(text.strip().splitlines()[-lines:])
 
@@ -138,7 +138,7 @@ class OurJob:
     def left_behind(self, killed: Collection[str] = ()) -> Sequence[str]:
         """Processes, sockets, shared memory and lists of workers that should be gone once the job is over.
 
-        `killed`: nodes whose launcher could not clear up; what lies on their disk is for the next one there.
+        `killed`: nodes whose launcher could not clear up; what is on their disk is for the next one there.
         """
         shared = [path for path in Path("/dev/shm").iterdir() if self.run in path.name]
         files = [path for node in self.order.nodes for kind in ("*.sock", "jobs/*.json") for path in (self.folder / f"run-{node}").rglob(kind)]

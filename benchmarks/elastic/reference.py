@@ -45,10 +45,10 @@ class Reference:
 
     def gradient(self, step: int, micro: int, losses: list[float]) -> Tensor:
         """One micro-batch's gradient of all parameters, flat."""
-        stream, wanted = batch_of(self.size, step, micro)
+        stream, targets = batch_of(self.size, step, micro)
         for layer in self.layers:
             stream = layer(stream)
-        loss = loss_of(stream, wanted)
+        loss = loss_of(stream, targets)
         gradients = torch.autograd.grad(loss, self.parameters)
         losses.append(loss.item())
         flat = torch.cat([gradient.flatten() for gradient in gradients])

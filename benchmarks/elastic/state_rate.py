@@ -4,9 +4,9 @@
 
 Two processes; the one that gives holds a model and AdamW's state of it, 12 layers. A transfer is all of it: both say
 what they have, the bytes arrive, are digested on both sides and compared. Both do before what elastic workers do: the
-giver's state lies on huge pages, and the taker has made room. Beside it in the same rounds: a copy of as many bytes
+sender's state is on huge pages, and the receiver has allocated memory. Beside it in the same rounds: a copy of as many bytes
 within one process with one and with two threads, which is the limit of this machine; one gloo message of as many
-bytes, which verifies nothing; and the other two ways of ours.
+bytes, which verifies nothing; and our other two transports.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def rows(mib: int, rounds: int, *, ready: bool) -> list[Row]:
 
 
 def measure(size: int, rounds: int, *, ready: bool) -> dict[str, list[float]]:
-    """Seconds of each round, by what was done, as the taker sees it."""
+    """Seconds of each round, by what was done, as the receiver sees it."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = context.Pipe()
@@ -132,7 +132,7 @@ class Pair:
         self.other = torch.ones(size, dtype=torch.uint8)
 
     def acts(self) -> dict[str, Callable[[], None]]:
-        """What is measured, by name; both processes do all of it at the same time, a copy is made by the taker alone."""
+        """What is measured, by name; both processes do all of it at the same time, a copy is made by the receiver alone."""
         return {
             "copy 1": lambda: self.copy(1),
             "remote_memory": lambda: self.move("remote_memory"),

@@ -41,8 +41,8 @@ class Plain:
         mine = share_of(self.rank, self.world)
         for micro in mine:
             self.network.require_backward_grad_sync = micro == mine[-1]
-            given, wanted = batch_of(SIZE, self._step, micro)
-            loss = loss_of(self.network(given), wanted)
+            given, targets = batch_of(SIZE, self._step, micro)
+            loss = loss_of(self.network(given), targets)
             (loss * self.world / MICRO_BATCHES).backward()
             total += loss.item()
         self.optimizer.step()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.elastic.ours import Order, OurJob
 from benchmarks.elastic.peers.__main__ import peers_of
-from benchmarks.elastic.trials import Trial, series, told
+from benchmarks.elastic.trials import Trial, series, summarize
 from benchmarks.report import Row, report
 
 PATIENCE_S = 60.0
@@ -42,7 +42,7 @@ def row_of(act: str, trials: Sequence[Trial], peers: Sequence[str]) -> Row:
     step_s = max(trial.step_s for trial in trials)
     limits_s = [ITERATIONS * trial.step_s + SLACK_S for trial in trials]
     met = whole and all(trial.until_s <= limit for trial, limit in zip(trials, limits_s, strict=True))
-    figure = f"{times} s (a step: {step_s:.2f} s)" if whole else told(trials)
+    figure = f"{times} s (a step: {step_s:.2f} s)" if whole else summarize(trials)
     goal = f"≤ {ITERATIONS} iterations + {SLACK_S:g} s = {min(limits_s):.2f} s" if act == "stop" else "the healthy go on"
     return Row(
         f"{NAMES[act]} in mid step, default settings → step committed by the others", figure, goal,
@@ -61,7 +61,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     for act in options.acts:
-        peers = [f"{name}: {told(found)}" for name, found in peers_of(act, options.workers, 1)] if options.peers else []
+        peers = [f"{name}: {summarize(found)}" for name, found in peers_of(act, options.workers, 1)] if options.peers else []
         rows.append(row_of(act, measure(act, options.workers, options.trials), peers))
     return report(rows, options.json, "a worker that does not move any more")
 

@@ -52,7 +52,7 @@ class Trial:
     """None: the others never committed a step again."""
     until_s: float = 0.0
     """From the fault itself to the step of the others."""
-    words: str = ""
+    error: str = ""
     """Why not."""
     victim: str = ""
 
@@ -106,7 +106,7 @@ def strike(job: Job, act: str, chance: random.Random, patience_s: float) -> Tria
     try:
         wait(job, "step of the others", patience_s, lambda now: len(first_after(now, struck, victim)) >= job.workers - 1)
     except GaveUp as error:
-        return Trial(act, step_s, None, words=str(error), victim=victim)
+        return Trial(act, step_s, None, error=str(error), victim=victim)
     before = max(commit.at for commit in job.commits.all if commit.at <= struck)
     after = max(first_after(job.commits.all, struck, victim).values())
     return Trial(act, step_s, after - before - step_s, after - struck, victim=victim)
@@ -131,14 +131,14 @@ def series(job: Job, acts: Sequence[str], chance: random.Random, patience_s: flo
                 break
             job.repair(done[-1].victim)
     except GaveUp as error:
-        done.append(Trial(acts[min(len(done), len(acts) - 1)], 0.0, None, words=f"before the fault: {error}"))
+        done.append(Trial(acts[min(len(done), len(acts) - 1)], 0.0, None, error=f"before the fault: {error}"))
     return done
 
 
-def told(trials: Sequence[Trial]) -> str:
-    """The costs in words."""
+def summarize(trials: Sequence[Trial]) -> str:
+    """The costs as one line of text."""
     costs = [trial.cost_s for trial in trials if trial.cost_s is not None]
-    words = [f"crashed: {trial.words}" for trial in trials if trial.cost_s is None]
+    words = [f"crashed: {trial.error}" for trial in trials if trial.cost_s is None]
     if costs:
         several = f", of {', '.join(f'{cost:.3f}' for cost in costs)}" if len(costs) > 1 else ""
         words.insert(0, f"{statistics.median(costs):.3f} s{several}")

@@ -1,7 +1,7 @@
 """Starts the zygote: `python -m eagle_eye.training --fd N`, or `python DIRECTORY_OF_THIS_FILE --fd N`.
 
 The second form is for an interpreter in whose environment eagle_eye is not installed: this package, and nothing
-else of the launcher's environment, is then made importable from where it lies.
+else of the launcher's environment, is then made importable from its own folder.
 """
 
 import importlib.util

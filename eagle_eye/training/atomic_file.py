@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 UNFINISHED = ".new"
-"""How a file that is being written ends; before it stands the pid of the writer."""
+"""Suffix of a file that is being written; before it comes the pid of the writer."""
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:

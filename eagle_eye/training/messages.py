@@ -140,7 +140,7 @@ class TokenVerifier:
 
 
 def send(path: str | os.PathLike[str], message: bytes, timeout: float = 0.5) -> None:
-    """Send one message to a unix socket and close. Raises OSError when nobody listens there."""
+    """Send one message to a unix socket and close. Raises OSError when no process listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         connection.connect(os.fspath(path))

@@ -329,7 +329,7 @@ def _redirect(log: str | None) -> None:
 def _execute(argv: list[str]) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program would inherit that
     try:
-        os.execvpe(argv[0], argv, os.environ)  # noqa: S606 - a command of the user's, as words, without a shell
+        os.execvpe(argv[0], argv, os.environ)  # noqa: S606 - a command of the user's, as a list, without a shell
     except OSError as error:
         print(f"eagle-eye: cannot run {argv[0]!r}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

@@ -81,9 +81,9 @@ class Job:
         )  # fmt: skip
         return name
 
-    def _plan(self, epoch: int, holdings: dict[str, Message], entries: dict[str, Message]) -> dict[str, EpochAssignment]:
-        broken = self.launcher.all_heard("broken")
-        return plan(epoch, holdings, entries, {said["sender"]: said["layers"] for said in broken if said["sender"]})
+    def _plan(self, epoch: int, held_states: dict[str, Message], join_requests: dict[str, Message]) -> dict[str, EpochAssignment]:
+        broken = self.launcher.received("broken")
+        return plan(epoch, held_states, join_requests, {said["sender"]: said["layers"] for said in broken if said["sender"]})
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -92,14 +92,14 @@ class Job:
 
 
 def plan(
-    epoch: int, holdings: dict[str, Message], entries: dict[str, Message], torn: dict[str, list[int]] | None = None
+    epoch: int, held_states: dict[str, Message], join_requests: dict[str, Message], torn: dict[str, list[int]] | None = None
 ) -> dict[str, EpochAssignment]:
-    workers = list(holdings)
+    workers = list(held_states)
     held = [
         WorkerStateReport(**{"worker": name, "node": "n0"} | {key: said[key] for key in ("step", "done", "segments", "phase", "fresh")})
-        for name, said in holdings.items()
+        for name, said in held_states.items()
     ]
-    entry = entries[workers[0]]
+    entry = join_requests[workers[0]]
     target = layout_of([(name, "n0") for name in workers], epoch)
     made = plan_transition(
         "job", epoch, target, held, micro_batches=entry["micro_batches"], segments=entry["segments"], layer_bytes=entry["layers"], torn=torn

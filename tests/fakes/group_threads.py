@@ -1,4 +1,4 @@
-"""Members of a group as threads of one process: what they send goes through a dictionary."""
+"""`ThreadGroup`: a process group whose workers are threads of one process; what they send goes through a dictionary."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from eagle_eye.errors import Broken
 
 
 class Killed(BaseException):
-    """The member that raises it is dead; nobody in its thread may catch it."""
+    """The worker that raises it is dead; nothing in its thread may catch it."""
 
 
 @dataclass
-class Post:
-    """What members have sent to each other and not received yet."""
+class Mailbox:
+    """What workers have sent to each other and not received yet."""
 
     world: int
     arrived: threading.Condition = field(default_factory=threading.Condition)
@@ -42,7 +42,7 @@ class Post:
 
 
 @dataclass
-class Waiting:
+class FakeWork:
     act: Callable[[], object]
 
     def wait(self) -> None:
@@ -50,10 +50,10 @@ class Waiting:
 
 
 @dataclass
-class Member:
-    """A Group. `dies_at`: the number of the operation in which it is killed. `log`: its operations so far."""
+class ThreadGroup:
+    """A ProcessGroup. `dies_at`: the number of the operation in which it is killed. `log`: its operations so far."""
 
-    post: Post
+    mailbox: Mailbox
     rank: int
     epoch: int = 1
     dies_at: int = -1
@@ -62,42 +62,42 @@ class Member:
 
     @property
     def world(self) -> int:
-        return self.post.world
+        return self.mailbox.world
 
-    def all_reduce(self, tensor: torch.Tensor, *, wait: bool = True) -> Waiting:
+    def all_reduce(self, tensor: torch.Tensor, *, wait: bool = True) -> FakeWork:
         number = self._begin("all_reduce")
         for peer in range(self.world):
-            self.post.put(("all_reduce", self._count("all_reduce"), self.rank, peer), tensor)
+            self.mailbox.put(("all_reduce", self._count("all_reduce"), self.rank, peer), tensor)
 
         def finish() -> None:
-            parts = [self.post.take(("all_reduce", number, peer, self.rank)) for peer in range(self.world)]
+            parts = [self.mailbox.take(("all_reduce", number, peer, self.rank)) for peer in range(self.world)]
             tensor.copy_(sum(parts[1:], parts[0]))
 
         if wait:
             finish()
-        return Waiting(finish)
+        return FakeWork(finish)
 
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor) -> None:
         number = self._begin("all_gather")
         for peer in range(self.world):
-            self.post.put(("all_gather", number, self.rank, peer), tensor)
+            self.mailbox.put(("all_gather", number, self.rank, peer), tensor)
         for peer, output in enumerate(outputs):
-            output.copy_(self.post.take(("all_gather", number, peer, self.rank)))
+            output.copy_(self.mailbox.take(("all_gather", number, peer, self.rank)))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         raise NotImplementedError
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Waiting:
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> FakeWork:
         self._begin("send")
-        self.post.put(("send", tag, self.rank, to), tensor)
-        return Waiting(lambda: None)
+        self.mailbox.put(("send", tag, self.rank, to), tensor)
+        return FakeWork(lambda: None)
 
-    def receive(self, tensor: torch.Tensor, frm: int, tag: int) -> Waiting:
+    def receive(self, tensor: torch.Tensor, frm: int, tag: int) -> FakeWork:
         self._begin("receive")
-        return Waiting(lambda: tensor.copy_(self.post.take(("send", tag, frm, self.rank))))
+        return FakeWork(lambda: tensor.copy_(self.mailbox.take(("send", tag, frm, self.rank))))
 
     def abort(self) -> None:
-        self.post.abort()
+        self.mailbox.abort()
 
     def close(self) -> None:
         self.abort()
@@ -105,9 +105,9 @@ class Member:
     def _begin(self, kind: str) -> int:
         """The operation's number among those of its kind."""
         if len(self.log) == self.dies_at:
-            self.post.abort()
+            self.mailbox.abort()
             raise Killed
-        if self.post.broken:
+        if self.mailbox.broken:
             raise Broken("a peer is gone")
         self.log.append(kind)
         return self._count(kind)
@@ -116,10 +116,10 @@ class Member:
         return self.log.count(kind)
 
 
-def group_of(world: int, epoch: int = 1) -> list[Member]:
+def group_of(world: int, epoch: int = 1) -> list[ThreadGroup]:
     """By rank."""
-    post = Post(world)
-    return [Member(post, rank, epoch) for rank in range(world)]
+    mailbox = Mailbox(world)
+    return [ThreadGroup(mailbox, rank, epoch) for rank in range(world)]
 
 
 def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -137,5 +137,5 @@ def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert not any(thread.is_alive() for thread in threads), "members wait for each other"
+    assert not any(thread.is_alive() for thread in threads), "workers wait for each other"
     return results

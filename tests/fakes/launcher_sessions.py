@@ -1,9 +1,9 @@
-"""The launcher's end of the sessions, for tests: it says what it is told to, and keeps the store.
+"""`FakeLauncher`: the launcher's end of the sessions of elastic workers, which a test controls; it keeps the key-value store.
 
     with FakeLauncher(path) as launcher:
-        ... workers connect to `path` and enter ...
-        launcher.entered("a", "b")
-        launcher.form(1, "a", "b")                  # fence, holdings, plan, regroup
+        ... workers connect to `path` and ask to join ...
+        launcher.wait_for_joins("a", "b")
+        launcher.form(1, "a", "b")                  # fence, held states, plan, assignments
         launcher.form(2, "b", soft=True)
 
 One thread reads all connections. Waits are condition waits; each raises AssertionError after `patience_s`.
@@ -24,10 +24,10 @@ from eagle_eye.training.elastic.epoch_protocol import EpochAssignment
 from eagle_eye.training.elastic.rendezvous.key_value_store import KeyValueStore
 
 Plan = Callable[[int, dict[str, messages.Message], dict[str, messages.Message]], dict[str, EpochAssignment]]
-"""(epoch, what the workers hold, how they entered), both by worker in the order of ranks → orders by worker."""
+"""(epoch, held states, join requests), both by worker in the order of ranks → assignments by worker."""
 
 _TICK_S = 0.05
-"""How often questions to the store that wait too long are looked for."""
+"""Seconds between two checks for questions to the store whose time-out is over."""
 
 
 class FakeLauncher:
@@ -38,10 +38,10 @@ class FakeLauncher:
         self.keys = KeyValueStore()
         self._plan = plan or even_plan
         self._patience_s = patience_s
-        self._news = threading.Condition()
-        self._heard: list[messages.Message] = []
+        self._changed = threading.Condition()
+        self._received: list[messages.Message] = []
         self._lines: dict[str, socket.socket] = {}
-        self._lost: set[str] = set()
+        self._disconnected: set[str] = set()
         self._open = True
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,7 +50,7 @@ class FakeLauncher:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._bell, ringing = socket.socketpair()
         self._selector.register(ringing, selectors.EVENT_READ, lambda: None)
-        self._thread = threading.Thread(target=self._serve, name="rehearsal", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="fake-launcher", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> "FakeLauncher":
@@ -62,7 +62,7 @@ class FakeLauncher:
         self.close()
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         if not self._open:
             return
         self._open = False
@@ -72,59 +72,59 @@ class FakeLauncher:
             connection.close()  # type: ignore[union-attr]  # all are sockets
         self._selector.close()
 
-    # --- what a launcher says -------------------------------------------------------------------------------------
+    # --- what a launcher sends -------------------------------------------------------------------------------------
 
-    def say(self, worker: str, kind: str, **words: Any) -> None:
+    def send(self, worker: str, kind: str, **fields: Any) -> None:
         """One message to one worker; nothing if it is gone."""
-        with self._news, contextlib.suppress(OSError, KeyError):
-            self._lines[worker].sendall(messages.encode(kind, **words))
+        with self._changed, contextlib.suppress(OSError, KeyError):
+            self._lines[worker].sendall(messages.encode(kind, **fields))
 
     def fence(self, epoch: int, *workers: str, soft: bool = False) -> None:
-        """To workers that have entered, or are about to."""
-        self.entered(*workers)
+        """To workers that have asked to join, or are about to."""
+        self.wait_for_joins(*workers)
         for worker in workers:
-            self.say(worker, "fence", epoch=epoch, soft=soft)
+            self.send(worker, "fence", epoch=epoch, soft=soft)
 
-    def regroup(self, orders: Mapping[str, EpochAssignment]) -> None:
-        for worker, regroup in orders.items():
-            self.say(worker, "assignment", **asdict(regroup))
+    def assign(self, assignments: Mapping[str, EpochAssignment]) -> None:
+        for worker, assignment in assignments.items():
+            self.send(worker, "assignment", **asdict(assignment))
 
     def form(self, epoch: int, *workers: str, soft: bool = False) -> dict[str, EpochAssignment]:
-        """The whole path to an epoch: fence, holdings, plan, regroup. Ranks are in the order of `workers`."""
+        """The whole path to an epoch: fence, held states, plan, assignments. Ranks are in the order of `workers`."""
         self.fence(epoch, *workers, soft=soft)
-        holdings = {worker: self.hear("held_state", worker, epoch=epoch) for worker in workers}
-        entries = {worker: self.hear("join", worker) for worker in workers}
-        orders = self._plan(epoch, holdings, entries)
-        self.regroup(orders)
-        return orders
+        held_states = {worker: self.wait_for("held_state", worker, epoch=epoch) for worker in workers}
+        join_requests = {worker: self.wait_for("join", worker) for worker in workers}
+        assignments = self._plan(epoch, held_states, join_requests)
+        self.assign(assignments)
+        return assignments
 
     def halt(self, reason: str, code: int, *workers: str) -> None:
         for worker in workers:
-            self.say(worker, "halt", reason=reason, code=code)
+            self.send(worker, "halt", reason=reason, code=code)
 
-    # --- what it hears --------------------------------------------------------------------------------------------
+    # --- what it receives --------------------------------------------------------------------------------------------
 
-    def entered(self, *workers: str) -> None:
-        """Wait until they have all entered."""
+    def wait_for_joins(self, *workers: str) -> None:
+        """Wait until all have asked to join."""
         for worker in workers:
-            self.hear("join", worker)
+            self.wait_for("join", worker)
 
-    def hear(self, kind: str, worker: str, **words: Any) -> messages.Message:
-        """The newest message of that kind from that worker with these words; waits for one."""
-        wanted = {"kind": kind, "worker": worker, **words}
-        with self._news:
-            self._until(lambda: self._matching(wanted), str(wanted))
-            return self._matching(wanted)[-1]
+    def wait_for(self, kind: str, worker: str, **fields: Any) -> messages.Message:
+        """The newest message of that kind from that worker with these fields; waits for it."""
+        pattern = {"kind": kind, "worker": worker, **fields}
+        with self._changed:
+            self._until(lambda: self._matching(pattern), str(pattern))
+            return self._matching(pattern)[-1]
 
-    def all_heard(self, kind: str, **words: Any) -> list[messages.Message]:
-        """Every message of that kind with these words, in order."""
-        with self._news:
-            return self._matching({"kind": kind, **words})
+    def received(self, kind: str, **fields: Any) -> list[messages.Message]:
+        """Every message of that kind with these fields, in order."""
+        with self._changed:
+            return self._matching({"kind": kind, **fields})
 
-    def lost(self, worker: str) -> None:
+    def wait_for_disconnect(self, worker: str) -> None:
         """Wait until the worker's connection is closed."""
-        with self._news:
-            self._until(lambda: worker in self._lost, f"the end of {worker}")
+        with self._changed:
+            self._until(lambda: worker in self._disconnected, f"the end of {worker}")
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class FakeLauncher:
         while self._open:
             for key, _ in self._selector.select(_TICK_S):
                 key.data()
-            with self._news:
+            with self._changed:
                 self.keys.expire(time.monotonic())
 
     def _accept(self) -> None:
@@ -145,51 +145,51 @@ class FakeLauncher:
             data = connection.recv(65536)
         except OSError:
             data = b""
-        with self._news:
+        with self._changed:
             for line in lines.feed(data):
                 self._take(messages.decode(line), connection)
             if not data:
                 self._forget(connection)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _take(self, message: messages.Message, connection: socket.socket) -> None:
         if message["kind"] == "store":
             self.keys.ask(message, lambda line: _send(connection, line), time.monotonic())
         if message["kind"] == "join":
             self._lines[message["worker"]] = connection
-            self._lost.discard(message["worker"])
-        self._heard.append(message)
+            self._disconnected.discard(message["worker"])
+        self._received.append(message)
 
     def _forget(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
         for worker in [worker for worker, line in self._lines.items() if line is connection]:
             del self._lines[worker]
-            self._lost.add(worker)
+            self._disconnected.add(worker)
             self.keys.forget_asker(worker)
         connection.close()
 
-    def _matching(self, words: Mapping[str, Any]) -> list[messages.Message]:
-        return [message for message in self._heard if words.items() <= message.items()]
+    def _matching(self, fields: Mapping[str, Any]) -> list[messages.Message]:
+        return [message for message in self._received if fields.items() <= message.items()]
 
     def _until(self, condition: Callable[[], Any], what: str) -> None:
-        if not self._news.wait_for(condition, self._patience_s):
+        if not self._changed.wait_for(condition, self._patience_s):
             raise AssertionError(f"waited in vain for {what}")
 
 
 def even_plan(
-    epoch: int, holdings: dict[str, messages.Message], entries: dict[str, messages.Message]
+    epoch: int, held_states: dict[str, messages.Message], join_requests: dict[str, messages.Message]
 ) -> dict[str, EpochAssignment]:
-    """The simplest transition: the newest state goes from one holder to all behind it; what is lost is dealt out.
+    """The simplest transition: the newest state goes from one holder to all behind it; what is wait_for_disconnect is dealt out.
 
     A worker that has the whole sum of a step which another has applied is brought up to date by state, too.
     """
-    workers = list(holdings)
-    entry = entries[workers[0]]
-    known = [held["step"] for held in holdings.values() if not held["fresh"]]
-    step = max(known, default=max(held["step"] for held in holdings.values()))
-    ready = [bool(known) and not held["fresh"] and held["step"] == step for held in holdings.values()]
+    workers = list(held_states)
+    entry = join_requests[workers[0]]
+    known = [held["step"] for held in held_states.values() if not held["fresh"]]
+    step = max(known, default=max(held["step"] for held in held_states.values()))
+    ready = [bool(known) and not held["fresh"] and held["step"] == step for held in held_states.values()]
     total = int(entry["micro_batches"])
-    done = [set(held["done"]) if up else set() for held, up in zip(holdings.values(), ready, strict=True)]
+    done = [set(held["done"]) if up else set() for held, up in zip(held_states.values(), ready, strict=True)]
     current = _deal(total, done)
     shares = tuple(
         tuple(range(total * rank // len(workers), total * (rank + 1) // len(workers))) for rank in range(len(workers))
@@ -211,8 +211,8 @@ def _deal(total: int, done: list[set[int]]) -> tuple[tuple[int, ...], ...]:
     current: list[set[int]] = []
     for each in done:
         current.append(each - set().union(*current))
-    for lost in sorted(set(range(total)) - set().union(*current)):
-        min(current, key=len).add(lost)
+    for wait_for_disconnect in sorted(set(range(total)) - set().union(*current)):
+        min(current, key=len).add(wait_for_disconnect)
     return tuple(tuple(sorted(each)) for each in current)
 
 

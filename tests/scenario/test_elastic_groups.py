@@ -96,7 +96,7 @@ class Job:
     def works(self, epoch: int, *names: str) -> None:
         """Wait until they have computed the right sums together in that epoch."""
         for name in names:
-            told = self.launcher.hear("resumed", name, epoch=epoch)
+            told = self.launcher.wait_for("resumed", name, epoch=epoch)
             assert told["world"] == len(names)
 
     def sums(self, name: str) -> int:
@@ -131,7 +131,7 @@ def test_the_others_are_freed_and_go_on(job: Job, number: signal.Signals) -> Non
     job.signal("c", number)  # in the middle of an all-reduce, as there is nothing else
     job.form(2, "a", "b", "d")
     for name in ("a", "b", "d"):
-        assert job.launcher.hear("stopped", name, epoch=1)["why"] in ("Broken", "Fenced")
+        assert job.launcher.wait_for("stopped", name, epoch=1)["why"] in ("Broken", "Fenced")
     job.works(2, "a", "b", "d")
 
 
@@ -143,7 +143,7 @@ def test_a_stopped_worker_that_wakes_up_is_out_of_the_group(job: Job) -> None:
     job.form(2, "a", "c")
     job.works(2, "a", "c")
     job.signal("b", signal.SIGCONT)
-    assert job.launcher.hear("stopped", "b", epoch=1)["why"] == "Broken"
+    assert job.launcher.wait_for("stopped", "b", epoch=1)["why"] == "Broken"
     job.form(3, "a", "b", "c")
     job.works(3, "a", "b", "c")
 
@@ -154,13 +154,13 @@ def test_who_is_lost_while_the_group_meets_holds_nobody_up(job: Job, act: str) -
     job.start("c", act=act)
     job.form(1, "a", "b", "c")
     for name in ("a", "b"):
-        job.launcher.hear("store", name, op="get")
+        job.launcher.wait_for("store", name, op="get")
     lost = job.processes["c"].pid
     os.waitid(os.P_PID, lost, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     job.form(2, "a", "b")
     job.works(2, "a", "b")
     for name in ("a", "b"):
-        assert job.launcher.hear("stopped", name, epoch=1)["why"] in ("Broken", "Fenced")
+        assert job.launcher.wait_for("stopped", name, epoch=1)["why"] in ("Broken", "Fenced")
 
 
 def test_an_established_group_needs_no_store(job: Job) -> None:
@@ -177,4 +177,4 @@ def test_what_a_worker_has_forked_does_not_keep_its_session_open(job: Job) -> No
     job.start("a", act="child")
     job.form(1, "a")
     job.signal("a", signal.SIGKILL)
-    job.launcher.lost("a")
+    job.launcher.wait_for_disconnect("a")

@@ -135,11 +135,11 @@ def test_a_layer_that_arrived_torn_comes_from_another_giver_the_next_time(job: J
     givers = [job.start(slot) for slot in (0, 1)]
     dead = job.start(2, {"step": 2, "phase": "reducing", "act": "kill"})
     joiner = job.start(3, TORN="1")
-    job.launcher.entered(*givers, dead, joiner)
+    job.launcher.wait_for_joins(*givers, dead, joiner)
     job.launcher.form(1, *givers, dead)
-    job.launcher.lost(dead)
+    job.launcher.wait_for_disconnect(dead)
     first = job.launcher.form(2, *givers, joiner)[joiner]
-    torn = job.launcher.hear("broken", joiner, epoch=2)
+    torn = job.launcher.wait_for("broken", joiner, epoch=2)
     assert [(first.workers[giver], layer) for giver, _, layer in first.moves].count((torn["sender"], torn["layers"][0])) == 1
     second = job.launcher.form(3, *givers, joiner)[joiner]
     assert len(second.moves) == len(first.moves)

@@ -155,9 +155,9 @@ def check_same(job: Job, slots: list[int], undisturbed: list[dict[str, object]])
 def test_a_worker_killed_in_a_step_changes_no_bit(phase: str, tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
     job = play(tmp_path, stage)
     names = [job.start(slot, [{"step": 2, "phase": phase, "act": "kill"}] if slot == 1 else None) for slot in range(3)]
-    job.launcher.entered(*names)
+    job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
-    job.launcher.lost(names[1])
+    job.launcher.wait_for_disconnect(names[1])
     job.launcher.form(2, names[0], names[2])
     job.check_ended(names[0], names[2])
     check_same(job, [0, 2], undisturbed)
@@ -166,14 +166,14 @@ def test_a_worker_killed_in_a_step_changes_no_bit(phase: str, tmp_path: Path, st
 def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
     job = play(tmp_path, stage)
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "stop"}] if slot == 1 else None) for slot in range(2)]
-    job.launcher.entered(*names)
+    job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
-    job.launcher.hear("joined", names[1], epoch=1)
+    job.launcher.wait_for("joined", names[1], epoch=1)
     job.check_stopped(names[1])
     job.launcher.form(2, names[0])
-    job.launcher.say(names[1], "fenced", reason="it stood still")
+    job.launcher.send(names[1], "fenced", reason="it stood still")
     os.kill(job.pid(names[1]), signal.SIGCONT)
-    job.launcher.hear("join", names[1], epoch=1)
+    job.launcher.wait_for("join", names[1], epoch=1)
     job.launcher.form(3, *names)
     job.check_ended(*names)
     check_same(job, [0], undisturbed)
@@ -183,11 +183,11 @@ def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stage: E
 def test_a_fresh_worker_enters_between_steps(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
     job = play(tmp_path, stage)
     names = [job.start(slot, [{"step": 4, "phase": "computing", "act": "stop"}] if slot == 0 else None) for slot in range(2)]
-    job.launcher.entered(*names)
+    job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
     job.check_stopped(names[0])
     names.append(job.start(2, joining=True))
-    job.launcher.entered(names[2])
+    job.launcher.wait_for_joins(names[2])
     job.launcher.fence(2, *names, soft=True)
     os.kill(job.pid(names[0]), signal.SIGCONT)
     job.launcher.form(2, *names, soft=True)
@@ -208,15 +208,15 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
 
     job = play(tmp_path, stage)
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "kill"}] if slot == 1 else [{"step": 4, "phase": "computing", "act": "stop"}] if slot == 0 else None) for slot in range(4)]
-    job.launcher.entered(*names)
+    job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
-    job.launcher.lost(names[1])
+    job.launcher.wait_for_disconnect(names[1])
     job.launcher.form(2, names[0], names[2], names[3])
     job.check_stopped(names[0])
     job.launcher.fence(3, names[0], names[2], names[3], soft=True)
     os.kill(job.pid(names[0]), signal.SIGCONT)
     job.launcher.form(3, names[0], names[2], soft=True)
-    job.launcher.say(names[3], "halt", epoch=3, reason="it is not needed any more", code=0, saves=False)
+    job.launcher.send(names[3], "halt", epoch=3, reason="it is not needed any more", code=0, saves=False)
     job.check_ended(names[0], names[2], names[3])
     recorded = RecordedJob(tmp_path)
     for second, reading in enumerate(job.steps(range(4), begin=T0)):
@@ -234,9 +234,9 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
 def test_the_fast_reduction_ends_within_float_tolerance(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
     job = play(tmp_path, stage, "fast")
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "kill"}] if slot == 1 else None) for slot in range(3)]
-    job.launcher.entered(*names)
+    job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
-    job.launcher.lost(names[1])
+    job.launcher.wait_for_disconnect(names[1])
     job.launcher.form(2, names[0], names[2])
     job.check_ended(names[0], names[2])
     losses = [line["loss"] for line in job.lines(0)[:-1]]

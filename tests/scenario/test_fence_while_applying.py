@@ -92,7 +92,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, obje
 
 def test_a_step_that_is_being_applied_when_an_epoch_begins_is_applied_once(job: Job, tmp_path: Path, undisturbed: list[dict[str, object]]) -> None:
     names = [job.start(slot, HOLDS="1") for slot in range(3)]
-    job.launcher.entered(*names)
+    job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
     for name in names:
         wait_until(f"{name} to apply", lambda name=name: {"update": 2} in job.workers[name].said())
@@ -109,7 +109,7 @@ def test_who_applies_a_step_after_the_others_does_of_the_next_one_what_the_epoch
     job: Job, tmp_path: Path, undisturbed: list[dict[str, object]]
 ) -> None:
     first, dead, late = [job.start(slot, LATE="1" if slot == 2 else "") for slot in range(3)]
-    job.launcher.entered(first, dead, late)
+    job.launcher.wait_for_joins(first, dead, late)
     job.launcher.form(1, first, dead, late)
     wait_until("the late one to be late", lambda: {"late": 2} in job.workers[late].said())
     wait_until("the next step to be begun", lambda: {"batch": [3, 1]} in job.workers[first].said())

@@ -78,15 +78,15 @@ def test_a_trainer_that_loses_a_peer_in_mid_step_learns_the_same_bits(job: Job, 
     names = [job.start(slot) for slot in (0, 2)]
     dead = job.start(1, {"step": 2, "phase": "reducing", "act": "kill"})
     joiner = job.start(3)
-    job.launcher.entered(*names, dead, joiner)
+    job.launcher.wait_for_joins(*names, dead, joiner)
     job.launcher.form(1, names[0], dead, names[1])
-    job.launcher.lost(dead)
+    job.launcher.wait_for_disconnect(dead)
     job.launcher.form(2, *names, joiner)  # the fourth comes in while the others wait for the epoch
     assert len(undisturbed) == STEPS + 1
     for name in names:
         assert job.workers[name].end() == undisturbed
     assert job.workers[joiner].end() == undisturbed[2:], "it took part from the step in flight on, with the others' state"
-    recomputed = [number for said in job.launcher.all_heard("resumed", epoch=2) for number in said["recomputed"]]
+    recomputed = [number for said in job.launcher.received("resumed", epoch=2) for number in said["recomputed"]]
     assert sorted(recomputed) == [2, 3], "the dead worker's share, and nothing else"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.elastic.peers.torchft import Torchft
 from benchmarks.elastic.peers.torchrun import Torchrun
-from benchmarks.elastic.trials import ACTS, Job, Trial, series, told
+from benchmarks.elastic.trials import ACTS, Job, Trial, series, summarize
 from benchmarks.report import Row, report
 
 TIMEOUT_S = 5.0
@@ -47,13 +47,13 @@ def peers_of(act: str, workers: int, trials: int, only: str = "") -> list[tuple[
     for name, start in PEERS.items():
         if name.startswith(only):
             found.append(measure(start, act, workers, trials))
-            print(f"{found[-1][0]}, {act}: {told(found[-1][1])}", file=sys.stderr, flush=True)
+            print(f"{found[-1][0]}, {act}: {summarize(found[-1][1])}", file=sys.stderr, flush=True)
     return found
 
 
 def rows_of(act: str, found: list[tuple[str, list[Trial]]]) -> list[Row]:
     """One row a peer."""
-    return [Row(f"{name}: {act} in mid step → step of the others", told(trials)) for name, trials in found]
+    return [Row(f"{name}: {act} in mid step → step of the others", summarize(trials)) for name, trials in found]
 
 
 def main() -> int:

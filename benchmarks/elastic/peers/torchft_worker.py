@@ -84,8 +84,8 @@ class Replica:
         return total
 
     def forward_and_backward(self, network: Callable[[Tensor], Tensor], step: int, micro: int) -> float:
-        given, wanted = batch_of(self.size, step, micro)
-        loss = loss_of(network(given), wanted)
+        given, targets = batch_of(self.size, step, micro)
+        loss = loss_of(network(given), targets)
         (loss * self.options.workers / MICRO_BATCHES).backward()  # the manager divides by the participants
         return loss.item()
 

@@ -22,8 +22,8 @@ def step_of(network: nn.Module, size: str, step: int, rank: int, world: int) -> 
     *early, last = share_of(rank, world)
     for micro in (*early, last):
         network.require_backward_grad_sync = micro == last
-        given, wanted = batch_of(SIZES[size], step, micro)
-        loss = loss_of(network(given), wanted)
+        given, targets = batch_of(SIZES[size], step, micro)
+        loss = loss_of(network(given), targets)
         (loss * world / MICRO_BATCHES).backward()  # DDP divides by the number of ranks
         total += loss.item()
     return total

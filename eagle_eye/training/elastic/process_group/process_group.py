@@ -47,7 +47,7 @@ class ProcessGroup(Protocol):
         """Every rank's `tensor` into outputs[rank]; all of one shape and type."""
 
     def broadcast(self, tensor: "Tensor", root: int) -> None:
-        """`tensor` of rank `root` into everybody's, in place."""
+        """`tensor` of rank `root` to all ranks, in place."""
 
     def send(self, tensor: "Tensor", to: int, tag: int) -> Work:
         """Send to a rank, which receives under the same tag; `tensor` may not change before the work is done."""

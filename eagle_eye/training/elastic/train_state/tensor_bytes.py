@@ -15,7 +15,7 @@ def is_direct(tensor: "Tensor") -> bool:
 def flat(tensor: "Tensor") -> "Tensor":
     """uint8 of shape (bytes,) in the memory of this process: the tensor's own memory if it is direct, else a copy.
 
-    A copy from a GPU lies in pinned memory.
+    A copy from a GPU is in pinned memory.
     """
     import torch
 

@@ -2,9 +2,9 @@
 
 The bytes are taken as rows of 4 KiB, a row's 512 words of 64 bits are added up modulo 2^64, and the sums go through
 SHA-256; what is no whole row goes there as it is. So a change of one word, thus any flipped bit, is seen for certain
-(its row's sum changes), and so are rows, pages or chunks that stand in each other's place unless their rows have the
+(its row's sum changes), and so are rows, pages or chunks that were swapped unless their rows have the
 same sums; several changes in one row cancel each other with a probability of 2^-64 if they are random. It does not see
-words that changed places within one row, which no copying does, and it is no protection against malice. About 20 GB/s
+words that were swapped within one row, which copying does not do, and it is no protection against malice. About 20 GB/s
 on one core, where CRC-32 has 3.5 and SHA-256 1.3.
 """
 

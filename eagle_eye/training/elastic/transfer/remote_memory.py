@@ -1,7 +1,7 @@
 """RemoteRead another process's memory straight into one's own: one copy, made by the kernel (process_vm_readv(2)).
 
-The kernel allows it to whoever may trace the other process: the same user and, where Yama restricts tracing or a
-container drops CAP_SYS_PTRACE, not even to that one. So it is tried before it is relied upon. A stopped process can
+The kernel allows it to a process that may trace the other one: one of the same user, and where Yama restricts tracing or
+a container drops CAP_SYS_PTRACE, to none. So it is tried before it is used. A stopped process can
 be read, one that ended cannot.
 """
 

@@ -136,7 +136,7 @@ class _Transfer:
         for chunk in queue:
             waits = chunk.sending and chunk.transport.may_wait(chunk.order[0])
             while len(in_flight) > (0 if waits else IN_FLIGHT - 1):
-                _end(*in_flight.popleft())  # nobody waits for me at an earlier chunk while I wait at this one
+                _end(*in_flight.popleft())  # no other worker waits for an earlier chunk of this one while it waits here
             self._session.check(self._group.epoch)
             begin = chunk.transport.send if chunk.sending else chunk.transport.receive
             in_flight.append((chunk, begin(chunk.order[0], chunk.buffers.layer_bytes(chunk.layer), chunk.number)))

@@ -378,7 +378,7 @@ def ask_as_another_user(monitor: Monitor, path: Path, message: bytes) -> dict[st
         probe_socket.serve(str(path), monitor, messages.TokenVerifier("secret"), uid_of=lambda _: os.getuid() + 1)
         return messages.ask(path, message)
     probe_socket.serve(str(path), monitor, messages.TokenVerifier("secret"))
-    path.chmod(0o666)  # the mode would stop such a visitor before; this is about the second lock
+    path.chmod(0o666)  # the mode would stop such a client before; this is about the second lock
     path.parent.chmod(0o711)
     words = [sys.executable, "-S", "-c", NOBODY, str(path.parent), path.name]
     said = subprocess.run(words, input=message, capture_output=True, timeout=20, check=True).stdout
@@ -406,7 +406,7 @@ def test_an_unknown_drill_is_refused_and_its_token_is_spent(socket_path: str) ->
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b'{"v":9,"kind":"status"}\n', b'{"v":1,"kind":"dance"}\n'])
-def test_a_bad_visitor_is_sent_away_and_the_next_is_served(socket_path: str, line: bytes) -> None:
+def test_a_bad_request_is_refused_and_the_next_is_served(socket_path: str, line: bytes) -> None:
     assert not messages.ask(socket_path, line)["ok"]
     assert messages.ask(socket_path, messages.encode("status"))["ok"]
 

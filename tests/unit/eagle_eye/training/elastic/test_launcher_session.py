@@ -34,7 +34,7 @@ def connect(launcher: FakeLauncher) -> Iterator[Callable[..., LauncherSession]]:
         sessions.append(session)
         session.held_state = lambda: held_state or HeldState(step=7, done=(1, 2), phase="computing", fresh=False)
         session.join(epoch=0, step=7, micro_batches=4, segments=1, layers=[10, 20], fresh=False)
-        launcher.entered(worker)
+        launcher.wait_for_joins(worker)
         return session
 
     yield connected
@@ -68,11 +68,11 @@ class Watched:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.cuts = 0
+        self.aborts = 0
         self.closed = 0
 
     def abort(self) -> None:
-        self.cuts += 1
+        self.aborts += 1
 
     def close(self) -> None:
         self.closed += 1
@@ -83,9 +83,9 @@ def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: FakeLauncher,
     group = Watched(1)
     session.use_group(group)
     launcher.fence(2, "a")
-    held = launcher.hear("held_state", "a", epoch=2)
+    held = launcher.wait_for("held_state", "a", epoch=2)
     assert (held["step"], held["done"], held["phase"], held["fresh"]) == (7, [1, 2], "computing", False)
-    assert group.cuts == 1
+    assert group.aborts == 1
     assert session.fenced_epoch == 2
     with pytest.raises(Fenced) as raised:
         session.check(1)
@@ -93,20 +93,20 @@ def test_a_fence_is_answered_while_the_main_thread_hangs(launcher: FakeLauncher,
     session.check(2)
 
 
-def test_a_group_of_the_new_epoch_is_not_cut_by_its_own_fence(launcher: FakeLauncher, connect: Any) -> None:
+def test_a_group_of_the_new_epoch_is_not_aborted_by_its_own_fence(launcher: FakeLauncher, connect: Any) -> None:
     session, group = connect(), Watched(2)
     session.use_group(group)
     launcher.fence(2, "a")
-    launcher.hear("held_state", "a", epoch=2)
-    assert group.cuts == 0
+    launcher.wait_for("held_state", "a", epoch=2)
+    assert group.aborts == 0
 
 
-def test_a_group_that_comes_too_late_is_cut_when_it_is_taken_into_use(launcher: FakeLauncher, connect: Any) -> None:
+def test_a_group_that_comes_too_late_is_aborted_when_it_is_used(launcher: FakeLauncher, connect: Any) -> None:
     session, late = connect(), Watched(1)
     launcher.fence(2, "a")
-    launcher.hear("held_state", "a", epoch=2)
+    launcher.wait_for("held_state", "a", epoch=2)
     session.use_group(late)
-    assert late.cuts == 1
+    assert late.aborts == 1
 
 
 def test_the_group_before_is_closed_when_another_is_used(connect: Any) -> None:
@@ -116,22 +116,22 @@ def test_the_group_before_is_closed_when_another_is_used(connect: Any) -> None:
     assert (first.closed, second.closed) == (1, 0)
 
 
-def test_after_a_fence_no_commit_of_an_older_epoch_is_entered(launcher: FakeLauncher, connect: Any) -> None:
+def test_after_a_fence_no_commit_of_an_older_epoch_starts(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.fence(2, "a")
-    launcher.hear("held_state", "a", epoch=2)
+    launcher.wait_for("held_state", "a", epoch=2)
     assert not session.may_commit(1)
     assert session.may_commit(2)
 
 
-def test_a_commit_that_was_entered_is_told_until_the_step_is_over(launcher: FakeLauncher, connect: Any) -> None:
+def test_a_commit_that_was_started_is_reported_until_the_step_is_over(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     assert session.may_commit(1)
     launcher.fence(2, "a")
-    assert launcher.hear("held_state", "a", epoch=2)["phase"] == "committing"
+    assert launcher.wait_for("held_state", "a", epoch=2)["phase"] == "committing"
     session.held_state = lambda: HeldState(step=8, phase="computing", fresh=False)
     launcher.fence(3, "a")
-    assert launcher.hear("held_state", "a", epoch=3)["phase"] == "computing"
+    assert launcher.wait_for("held_state", "a", epoch=3)["phase"] == "computing"
 
 
 def test_a_commit_that_broke_is_forgotten_with_its_group(launcher: FakeLauncher, connect: Any) -> None:
@@ -139,34 +139,34 @@ def test_a_commit_that_broke_is_forgotten_with_its_group(launcher: FakeLauncher,
     assert session.may_commit(1)
     session.use_group(Watched(2))
     launcher.fence(3, "a")
-    assert launcher.hear("held_state", "a", epoch=3)["phase"] == "computing"
+    assert launcher.wait_for("held_state", "a", epoch=3)["phase"] == "computing"
 
 
-def test_the_holding_is_taken_under_the_lock(launcher: FakeLauncher, connect: Any) -> None:
+def test_the_held_state_is_read_under_the_lock(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     with session.lock:
         launcher.fence(2, "a")
         held = [HeldState(step=7, phase="reducing", fresh=False)]
         session.held_state = lambda: held[0]
         held[0] = HeldState(step=8, phase="idle", fresh=False)
-    assert launcher.hear("held_state", "a", epoch=2)["step"] == 8
+    assert launcher.wait_for("held_state", "a", epoch=2)["step"] == 8
 
 
-def test_a_soft_fence_waits_for_the_boundary_and_cuts_nothing(launcher: FakeLauncher, connect: Any) -> None:
+def test_a_soft_fence_waits_for_the_boundary_and_aborts_nothing(launcher: FakeLauncher, connect: Any) -> None:
     session, group = connect(), Watched(1)
     session.use_group(group)
     launcher.fence(2, "a", soft=True)
     session.ask_store(1, PATIENCE_S, op="count", keys=["1/"], values=[])  # the fence was heard by now
     assert session.soft_epoch == 2
     assert session.fenced_epoch == -1
-    assert launcher.all_heard("held_state") == []
+    assert launcher.received("held_state") == []
     assert session.may_commit(1)
     session.answer_soft_fence(HeldState(step=8, phase="idle", fresh=False))
-    assert launcher.hear("held_state", "a", epoch=2)["step"] == 8
-    assert group.cuts == 0
+    assert launcher.wait_for("held_state", "a", epoch=2)["step"] == 8
+    assert group.aborts == 0
     session.answer_soft_fence(HeldState(step=9, phase="idle", fresh=False))
     session.ask_store(2, PATIENCE_S, op="count", keys=["1/"], values=[])
-    assert len(launcher.all_heard("held_state")) == 1
+    assert len(launcher.received("held_state")) == 1
 
 
 def test_who_waits_for_a_regroup_is_at_a_boundary(launcher: FakeLauncher, connect: Any) -> None:
@@ -179,21 +179,21 @@ def test_who_waits_for_a_regroup_is_at_a_boundary(launcher: FakeLauncher, connec
 def test_a_soft_fence_waits_for_the_boundary_of_the_epoch_that_the_worker_is_called_into(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.fence(2, "a")
-    launcher.hear("held_state", "a", epoch=2)
+    launcher.wait_for("held_state", "a", epoch=2)
     launcher.fence(3, "a", soft=True)
     waiting = Background(lambda: session.next_assignment(0))
-    orders = even_plan(2, {"a": launcher.hear("held_state", "a", epoch=2)}, {"a": launcher.hear("join", "a")})
-    launcher.regroup(orders)
+    orders = even_plan(2, {"a": launcher.wait_for("held_state", "a", epoch=2)}, {"a": launcher.wait_for("join", "a")})
+    launcher.assign(orders)
     assert waiting.result() == orders["a"]
     session.ask_store(2, PATIENCE_S, op="count", keys=["2/"], values=[])
-    assert launcher.all_heard("held_state", epoch=3) == []
+    assert launcher.received("held_state", epoch=3) == []
 
 
 def test_a_regroup_that_a_newer_fence_overtook_is_not_given_out(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     launcher.form(1, "a")
     launcher.fence(3, "a")
-    launcher.hear("held_state", "a", epoch=3)
+    launcher.wait_for("held_state", "a", epoch=3)
     waiting = Background(lambda: session.next_assignment(0))
     launcher.form(3, "a")
     assert waiting.result().epoch == 3
@@ -217,22 +217,22 @@ def test_what_ends_the_work_ends_every_wait(
         Background(lambda: session.ask_store(1, PATIENCE_S, op="get", keys=["1/never"], values=[])),
         Background(lambda: session.wait_until(1, lambda: False)),
     ]
-    launcher.say("a", kind, **words)
+    launcher.send("a", kind, **words)
     assert [type(wait.result()) for wait in waits] == [raised] * 3
     assert str(waits[0].result()) == words["reason"]
     assert getattr(waits[0].result(), "code", None) == words.get("code")
-    assert group.cuts == 1
+    assert group.aborts == 1
     assert not session.may_commit(1)
     with pytest.raises(raised):
         session.check(1)
 
 
-def test_who_was_fenced_out_may_enter_again(launcher: FakeLauncher, connect: Any) -> None:
+def test_a_worker_that_was_fenced_out_may_join_again(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
-    launcher.say("a", "fenced", reason="stalled")
+    launcher.send("a", "fenced", reason="stalled")
     assert isinstance(Background(lambda: session.next_assignment(0)).result(), FencedOut)
     session.join(epoch=1, step=0, micro_batches=4, segments=1, layers=[], fresh=True)
-    launcher.hear("join", "a", fresh=True)
+    launcher.wait_for("join", "a", fresh=True)
     launcher.form(2, "a")
     assert session.next_assignment(1).epoch == 2
 
@@ -261,7 +261,7 @@ def test_a_wait_that_is_too_long_raises(connect: Any) -> None:
         connect().wait_until(1, lambda: False, timeout_s=0.01)
 
 
-def test_a_holding_that_cannot_be_told_ends_the_waits(launcher: FakeLauncher, connect: Any) -> None:
+def test_a_held_state_that_cannot_be_read_ends_the_waits(launcher: FakeLauncher, connect: Any) -> None:
     session = connect()
     session.held_state = lambda: 1 / 0  # type: ignore[assignment,return-value]
     waiting = Background(lambda: session.next_assignment(0))
@@ -288,9 +288,9 @@ def test_alone_is_an_epoch_of_one() -> None:
 
 
 def plan(*held: dict[str, Any]) -> list[EpochAssignment]:
-    holdings = {f"w{rank}": {"step": 5, "done": [], "fresh": False, **each} for rank, each in enumerate(held)}
-    entries = {worker: {"micro_batches": 6, "layers": [1, 1]} for worker in holdings}
-    return list(even_plan(9, holdings, entries).values())
+    held_states = {f"w{rank}": {"step": 5, "done": [], "fresh": False, **each} for rank, each in enumerate(held)}
+    join_requests = {worker: {"micro_batches": 6, "layers": [1, 1]} for worker in held_states}
+    return list(even_plan(9, held_states, join_requests).values())
 
 
 def test_the_rehearsed_plan_loses_no_micro_batch_and_no_state() -> None:

@@ -85,7 +85,7 @@ def test_a_fence_aborts_and_frees_who_is_stuck(pair: Pair) -> None:
 def test_construction_gives_up_for_a_newer_epoch(pair: Pair) -> None:
     pair.launcher.form(1, *NAMES)
     alone = pair.threads.submit(pair.meet, "a", 1)
-    pair.launcher.hear("store", "a", op="get")
+    pair.launcher.wait_for("store", "a", op="get")
     pair.launcher.fence(2, *NAMES)
     with pytest.raises(Fenced):
         alone.result(30)

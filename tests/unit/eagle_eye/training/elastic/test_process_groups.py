@@ -40,7 +40,7 @@ class Party:
         self.threads = ThreadPoolExecutor(len(names))
         for session in self.sessions.values():
             session.join(epoch=0, step=0, micro_batches=3, segments=1, layers=[], fresh=True)
-        launcher.entered(*names)
+        launcher.wait_for_joins(*names)
 
     def each(self, act: Callable[[LauncherSession], Any], *names: str) -> dict[str, "Future[Any]"]:
         return {name: self.threads.submit(act, self.sessions[name]) for name in names or self.sessions}
@@ -208,7 +208,7 @@ def test_sockets_are_known_by_either_end(family: socket.AddressFamily) -> None:
 def test_construction_gives_up_for_a_newer_epoch(party: Party) -> None:
     party.launcher.form(1, *NAMES)
     alone = party.each(lambda session: meet(session, 1), "a")["a"]  # b and c never come
-    party.launcher.hear("store", "a", op="get")
+    party.launcher.wait_for("store", "a", op="get")
     party.launcher.fence(2, *NAMES)
     with pytest.raises(Fenced) as raised:
         alone.result(30)
@@ -231,7 +231,7 @@ def test_a_peer_that_listens_and_never_connects_is_left_for_a_newer_epoch(party:
         )
         PrefixStore("gloo", store).set("0/2", template.replace(own, address))
         for name in works:
-            party.launcher.hear("store", name, op="get")
+            party.launcher.wait_for("store", name, op="get")
         party.launcher.fence(2, *NAMES)
         for work in works.values():  # who calls has a connection before it is answered, who is called has not
             assert isinstance(work.exception(30), Fenced | None)
@@ -245,7 +245,7 @@ def test_a_group_that_cannot_be_built_in_time_is_broken(party: Party) -> None:
         gloo.form(session, session.next_assignment(0), timeout_s=0.2)
 
 
-def test_a_group_of_one_needs_nobody() -> None:
+def test_a_group_of_one_needs_no_peer() -> None:
     group = form(Nobody(), EpochAssignment(4, 0, 1, ("a",), 0, ((0,),), ((0,),)))
     assert isinstance(group, SingleProcessGroup)
     tensor, outputs = torch.ones(2), [torch.zeros(2)]
@@ -291,11 +291,11 @@ def test_the_store_in_torchs_words(party: Party) -> None:
 
 def test_addresses_are_asked_for_once(party: Party) -> None:
     party.form(1)
-    questions = party.launcher.all_heard("store", worker="a")
+    questions = party.launcher.received("store", worker="a")
     assert [each["op"] for each in questions] == ["set", "get"]
 
 
-def test_an_operation_that_torch_never_ends_holds_nobody_up() -> None:
+def test_an_operation_that_torch_never_ends_blocks_no_worker() -> None:
     """gloo loses the end of a send whose connection breaks while it is begun."""
     release = threading.Event()
 

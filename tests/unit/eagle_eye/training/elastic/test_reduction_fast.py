@@ -15,7 +15,7 @@ from eagle_eye.training.elastic.reduce.accumulator import Accumulator
 from eagle_eye.training.elastic.reduce.fast import FastReduction
 from eagle_eye.training.elastic.reduce.reduction import make_reduction
 from eagle_eye.training.elastic.reduce.summation_tree import slices
-from fakes.group_threads import Killed, Member, group_of, together
+from fakes.group_threads import Killed, ThreadGroup, group_of, together
 from fakes.reference_training import RECIPES, Recipe, Sequential
 
 TINY = 512
@@ -69,7 +69,7 @@ def even(total: int, world: int) -> list[list[int]]:
     return [list(range(total))[part] for part in slices(total, world)]
 
 
-def step_of(workers: Sequence[Worker], step: int, current: Sequence[Sequence[int]], groups: Sequence[Member] | None = None) -> list[Any]:
+def step_of(workers: Sequence[Worker], step: int, current: Sequence[Sequence[int]], groups: Sequence[ThreadGroup] | None = None) -> list[Any]:
     groups = groups or group_of(len(workers))
     for worker, group, share in zip(workers, groups, current, strict=True):
         rest = [each for each in share if each not in worker.gradients.done]
@@ -139,7 +139,7 @@ def sum_of(recipe: Recipe, micro_batches: Sequence[int]) -> torch.Tensor:
     return worker.gradients.sum
 
 
-class Failing(Member):
+class Failing(ThreadGroup):
     """Its peer is found to be gone as the first all-reduce is begun."""
 
     def all_reduce(self, tensor: torch.Tensor, *, wait: bool = True) -> Any:
@@ -149,13 +149,13 @@ class Failing(Member):
 def test_a_backward_comes_to_its_end_whatever_happens_to_the_group():
     recipe = RECIPES["plain"]
     worker = Worker(recipe)
-    group = Failing(group_of(1)[0].post, 0)
+    group = Failing(group_of(1)[0].mailbox, 0)
     worker.compute_and_overlap(0, range(TOTAL), group)
     assert worker.gradients.done == set(range(TOTAL))
     assert worker.gradients.sum.equal(sum_of(recipe, range(TOTAL)))
     with pytest.raises(Broken, match="connection reset by peer"):
         worker.reduce(group, [range(TOTAL)])
-    assert group.post.broken, "the others are not left waiting"
+    assert group.mailbox.broken, "the others are not left waiting"
     worker.reduce(group_of(1)[0], [range(TOTAL)])
     assert worker.apply() == pytest.approx(Sequential(recipe).step(0))
 
@@ -170,10 +170,10 @@ def test_what_was_begun_for_a_group_that_is_gone_is_begun_again_for_the_next():
 
 def test_a_receive_that_was_given_up_cannot_write_into_what_the_next_reduction_makes():
     worker = Worker(RECIPES["plain"])
-    worker.compute_and_overlap(0, range(TOTAL), Failing(group_of(1)[0].post, 0))
+    worker.compute_and_overlap(0, range(TOTAL), Failing(group_of(1)[0].mailbox, 0))
     old = worker.gradients.open_output()
     with pytest.raises(Broken):
-        worker.reduce(Failing(group_of(1)[0].post, 0), [range(TOTAL)])
+        worker.reduce(Failing(group_of(1)[0].mailbox, 0), [range(TOTAL)])
     worker.reduce(group_of(1)[0], [range(TOTAL)])
     expected = [segment.clone() for segment in worker.reduced if segment is not None]
     old.fill_(7.0)
@@ -204,7 +204,7 @@ def test_a_failure_before_the_backward_leaves_the_sum_and_one_within_it_drops_it
     assert worker.gradients.sum.allclose(kept)
 
 
-def test_a_gradient_that_is_given_twice_in_one_backward_is_told_not_lost():
+def test_a_gradient_that_is_given_twice_in_one_backward_is_reported_not_lost():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -228,7 +228,7 @@ def test_a_gradient_that_is_given_twice_in_one_backward_is_told_not_lost():
 
 
 @pytest.mark.parametrize("before", [[], [1]])
-def test_a_user_who_replaces_gradients_is_told(before):
+def test_a_user_who_replaces_gradients_gets_an_error(before):
     worker = Worker(RECIPES["plain"])
     worker.compute(0, before)
     worker.gradients.begin(0)

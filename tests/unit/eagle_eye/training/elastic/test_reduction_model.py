@@ -131,7 +131,7 @@ def test_frozen_running_statistics_are_fine():
 
 
 @pytest.mark.parametrize(("loss", "said"), [(lambda output, target: output - target, "a tensor of shape"), (lambda *_: 1.0, "a float")])
-def test_a_loss_that_is_no_number_is_told(loss, said):
+def test_a_loss_that_is_no_number_is_reported(loss, said):
     with pytest.raises(ConfigError, match=f"gave {said}.*mean loss"):
         trained([nn.Linear(4, 4)], loss=loss).run(0, 0)
 

@@ -138,7 +138,7 @@ def huge_bytes(address: int) -> int:
     return sum(int(kilobytes) << 10 for first, last, kilobytes in found if int(first, 16) < address + (8 << 20) and int(last, 16) > address)
 
 
-def test_state_is_gathered_on_huge_pages_where_it_lies(small_pages: Tensor) -> None:
+def test_state_is_moved_to_huge_pages_in_place(small_pages: Tensor) -> None:
     content, address = small_pages.clone(), small_pages.data_ptr()
     assert huge_bytes(address) == 0
     pieces = [*small_pages.split(1 << 20), torch.zeros(3)]  # each smaller than a page

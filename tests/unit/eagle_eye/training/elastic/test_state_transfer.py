@@ -12,7 +12,7 @@ from eagle_eye.training.elastic import checkpointing
 from eagle_eye.training.elastic.train_state.train_state import TrainState
 from eagle_eye.training.elastic.transfer import layer_buffers, state_transfer, transports
 from eagle_eye.training.elastic.transfer.state_transfer import TransferResult, transfer_state
-from fakes.p2p_threads import Correspondent, Mail, together
+from fakes.p2p_threads import Mailbox, P2pGroup, together
 from fakes.transfer_processes import LAYERS, train_state
 
 TO_RANK_2 = [[0, 2, 0], [1, 2, 1], [0, 2, 2], [1, 2, 3]]
@@ -36,29 +36,29 @@ class Session:
             raise Fenced(epoch + 1)
 
 
-def move(members: list[TrainState], moves: list[list[int]], *, mail: Mail | None = None, sessions: dict[int, Session] | None = None, **more: Any) -> list[Any]:
+def move(members: list[TrainState], moves: list[list[int]], *, mailbox: Mailbox | None = None, sessions: dict[int, Session] | None = None, **more: Any) -> list[Any]:
     """The result or the exception of each rank."""
-    mail, sessions = mail or Mail(), sessions or {}
+    mailbox, sessions = mailbox or Mailbox(), sessions or {}
 
     def act(rank: int) -> Callable[[], TransferResult]:
-        group = Correspondent(mail, rank, len(members))
+        group = P2pGroup(mailbox, rank, len(members))
         return lambda: transfer_state(group, sessions.get(rank, Session()), members[rank], moves, rank, threads=2, **more)
 
-    return together([act(rank) for rank in range(len(members))], mail)
+    return together([act(rank) for rank in range(len(members))], mailbox)
 
 
 @pytest.mark.parametrize("transport", transports.NAMES)
 def test_a_fresh_worker_receives_each_layer_from_its_sender(transport: str) -> None:
     members = [train_state(0, steps=2), train_state(0, steps=2), train_state(1)]
-    mail = Mail()
-    senders_and_receiver = move(members, TO_RANK_2, mail=mail, allowed=[transport])
+    mailbox = Mailbox()
+    senders_and_receiver = move(members, TO_RANK_2, mailbox=mailbox, allowed=[transport])
     bytes_of_state = sum(members[0].bytes_per_layer)
     assert [each.sent for each in senders_and_receiver] == [bytes_of_state // 2, bytes_of_state // 2, 0]
     assert [each.bytes for each in senders_and_receiver] == [0, 0, bytes_of_state]
     assert senders_and_receiver[2].sources == {transport: bytes_of_state}
     assert members[2].digest() == members[0].digest()
     assert (members[2].step, members[2].is_complete) == (2, True)
-    data = sum(size for tag, size in mail.carried.items() if transports._DATA <= tag < transports._FREE)
+    data = sum(size for tag, size in mailbox.carried.items() if transports._DATA <= tag < transports._FREE)
     chunks = sum(len(layer_buffers.chunks_of([entry.bytes for entry in layer.entries])) for layer in members[0].layers)
     assert data == {"remote_memory": 0, "shared_memory": chunks, "group": bytes_of_state}[transport]  # not a byte more than the state has
 
@@ -94,11 +94,11 @@ def test_a_worker_without_a_part_in_it_does_nothing() -> None:
 def test_one_flipped_bit_on_the_way_is_found_and_named(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [train_state(0, steps=1), train_state(0, steps=1), train_state(1)]
     members[2].step = -1
-    mail = Mail()
+    mailbox = Mailbox()
 
-    def flip(frm: int, to: int, tag: int, letter: torch.Tensor) -> None:
+    def flip(frm: int, to: int, tag: int, message: torch.Tensor) -> None:
         if frm == 1 and tag == transports._DATA + 1:
-            letter[-1] ^= 4
+            message[-1] ^= 4
 
     def flip_slot(self: transports.SharedMemoryTransport, tag: int) -> object:
         if self._group.rank == 1 and tag == transports._DATA + 1:  # filled, and the receiver does not know it yet
@@ -107,10 +107,10 @@ def test_one_flipped_bit_on_the_way_is_found_and_named(transport: str, monkeypat
 
     send_byte = transports.SharedMemoryTransport._send_byte
     if transport == "group":
-        mail.spoil = flip
+        mailbox.spoil = flip
     else:
         monkeypatch.setattr(transports.SharedMemoryTransport, "_send_byte", flip_slot)
-    results = move(members, TO_RANK_2, mail=mail, allowed=[transport])
+    results = move(members, TO_RANK_2, mailbox=mailbox, allowed=[transport])
     assert isinstance(results[2], StateTorn)
     assert (results[2].sender, results[2].layers) == (1, (1,))
     assert "layer 1 of rank 1 did not arrive as it is there" in str(results[2])
@@ -181,7 +181,7 @@ def test_tensors_that_do_not_lie_in_order_go_as_copies(transport: str) -> None:
     assert members[1].layer(0).entries[0].tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_where_nobody_has_it_the_newest_checkpoint_is_loaded_from_the_nearest_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_worker_has_it_the_newest_checkpoint_is_loaded_from_the_nearest_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH"):
         monkeypatch.delenv(name, raising=False)
     memory, storage = tmp_path / "memory", tmp_path / "storage"

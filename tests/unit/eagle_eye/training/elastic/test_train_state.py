@@ -55,41 +55,41 @@ class Worker:
         return loss
 
 
-def hand_over(giver: TrainState, taker: TrainState) -> None:
+def hand_over(sender: TrainState, receiver: TrainState) -> None:
     """What a transfer does, without the way between them."""
-    for layer in giver.layers:
-        schema = json.loads(json.dumps(giver.schema(layer.index)))
-        for ours, theirs in zip(taker.allocate(layer.index, schema).entries, layer.entries, strict=True):
+    for layer in sender.layers:
+        schema = json.loads(json.dumps(sender.schema(layer.index)))
+        for ours, theirs in zip(receiver.allocate(layer.index, schema).entries, layer.entries, strict=True):
             ours.tensor.detach().copy_(theirs.tensor)
-    taker.load_global_state(json.loads(json.dumps(giver.global_state())))
+    receiver.load_global_state(json.loads(json.dumps(sender.global_state())))
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_a_fresh_worker_that_took_over_the_state_trains_on_as_the_giver_does(make: Make) -> None:
-    giver, taker = Worker(make).train(3), Worker(make, seed=1)
-    hand_over(giver.train_state, taker.train_state)
-    assert taker.train_state.digest() == giver.train_state.digest()
-    assert taker.train_state.bytes_per_layer == giver.train_state.bytes_per_layer
-    giver.train(3, seed=100), taker.train(3, seed=100)
-    assert taker.train_state.digest() == giver.train_state.digest()
-    assert json.dumps(taker.train_state.global_state()) == json.dumps(giver.train_state.global_state())
-    assert taker.train_state.step == 6
+    sender, receiver = Worker(make).train(3), Worker(make, seed=1)
+    hand_over(sender.train_state, receiver.train_state)
+    assert receiver.train_state.digest() == sender.train_state.digest()
+    assert receiver.train_state.bytes_per_layer == sender.train_state.bytes_per_layer
+    sender.train(3, seed=100), receiver.train(3, seed=100)
+    assert receiver.train_state.digest() == sender.train_state.digest()
+    assert json.dumps(receiver.train_state.global_state()) == json.dumps(sender.train_state.global_state())
+    assert receiver.train_state.step == 6
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_room_that_was_made_before_is_what_the_state_comes_into(make: Make) -> None:
-    giver, taker = Worker(make).train(2), Worker(make, seed=1)
-    fresh = taker.train_state.digest()
-    room = {each.data_ptr() for each in taker.train_state.preallocate()}
-    assert (taker.train_state.digest(), len(taker.optimizer.state)) == (fresh, 0)  # it is no state yet
-    hand_over(giver.train_state, taker.train_state)
-    taken = {each.data_ptr() for state in taker.optimizer.state.values() for each in state.values() if isinstance(each, Tensor)}
+    sender, receiver = Worker(make).train(2), Worker(make, seed=1)
+    fresh = receiver.train_state.digest()
+    room = {each.data_ptr() for each in receiver.train_state.preallocate()}
+    assert (receiver.train_state.digest(), len(receiver.optimizer.state)) == (fresh, 0)  # it is no state yet
+    hand_over(sender.train_state, receiver.train_state)
+    taken = {each.data_ptr() for state in receiver.optimizer.state.values() for each in state.values() if isinstance(each, Tensor)}
     assert room <= taken
-    giver.train(2, seed=50), taker.train(2, seed=50)
-    assert taker.train_state.digest() == giver.train_state.digest()
+    sender.train(2, seed=50), receiver.train(2, seed=50)
+    assert receiver.train_state.digest() == sender.train_state.digest()
 
 
-def test_room_is_foreseen_for_all_moments_and_given_back_where_nobody_needs_it() -> None:
+def test_memory_is_preallocated_for_all_moments_and_freed_where_it_is_not_needed() -> None:
     worker = Worker()
     room = worker.train_state.preallocate()
     assert sorted(each.numel() for each in room) == sorted(2 * [each.numel() for each in worker.parameters])
@@ -98,7 +98,7 @@ def test_room_is_foreseen_for_all_moments_and_given_back_where_nobody_needs_it()
     assert worker.train_state.digest() == Worker().train(2).train_state.digest()
 
 
-def test_nothing_is_foreseen_of_a_strangers_optimizer() -> None:
+def test_nothing_is_preallocated_for_an_unknown_optimizer() -> None:
     class Own(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:
             steps.append(self)  # it may do anything
@@ -107,13 +107,13 @@ def test_nothing_is_foreseen_of_a_strangers_optimizer() -> None:
     assert (Worker(lambda these: Own(these, lr=0.1)).train_state.preallocate(), steps) == ([], [])
 
 
-def test_a_worker_that_is_behind_keeps_its_tensors_and_forgets_state_that_the_giver_has_not() -> None:
-    giver, taker = Worker(), Worker(seed=1).train()
-    hand_over(giver.train_state, taker.train_state)
-    assert not any(taker.optimizer.state.values())
+def test_a_worker_that_is_behind_keeps_its_tensors_and_forgets_state_that_the_sender_has_not() -> None:
+    sender, receiver = Worker(), Worker(seed=1).train()
+    hand_over(sender.train_state, receiver.train_state)
+    assert not any(receiver.optimizer.state.values())
     kept = Worker(seed=2).train()
     before = [entry.tensor for layer in kept.train_state.layers for entry in layer.entries]
-    hand_over(giver.train().train_state, kept.train_state)
+    hand_over(sender.train().train_state, kept.train_state)
     assert [entry.tensor.data_ptr() for layer in kept.train_state.layers for entry in layer.entries] == [each.data_ptr() for each in before]
 
 
@@ -158,11 +158,11 @@ def mixed(seed: int) -> tuple[TrainState, Callable[[], None]]:
 
 
 def test_masters_of_a_lower_precision_and_their_optimizer_state_go_along() -> None:
-    (giver, step), (taker, _) = mixed(0), mixed(1)
+    (sender, step), (receiver, _) = mixed(0), mixed(1)
     step()
-    hand_over(giver, taker)
-    assert taker.digest() == giver.digest()
-    assert giver.bytes_per_layer == [20 * (2 + 4 + 8) + 2 * 4]
+    hand_over(sender, receiver)
+    assert receiver.digest() == sender.digest()
+    assert sender.bytes_per_layer == [20 * (2 + 4 + 8) + 2 * 4]
 
 
 def test_the_digest_is_that_of_the_plain_bytes_and_sees_a_single_bit() -> None:
@@ -186,19 +186,19 @@ def test_tensors_that_do_not_lie_in_order_are_read_in_order() -> None:
 def test_a_checkpoint_holds_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EAGLE_EYE_RESUME_STEP", "EAGLE_EYE_SOCKET", "EAGLE_EYE_EPOCH"):
         monkeypatch.delenv(name, raising=False)
-    giver, taker = Worker().train(2), Worker(seed=1)
-    checkpoint.save(giver.train_state.state(), giver.train_state.step, tmp_path)
+    sender, receiver = Worker().train(2), Worker(seed=1)
+    checkpoint.save(sender.train_state.state(), sender.train_state.step, tmp_path)
     found = checkpoint.load(tmp_path)
     assert found is not None
-    assert taker.train_state.load(found[0]) == sum(giver.train_state.bytes_per_layer)
-    assert (taker.train_state.digest(), taker.train_state.step) == (giver.train_state.digest(), 2)
+    assert receiver.train_state.load(found[0]) == sum(sender.train_state.bytes_per_layer)
+    assert (receiver.train_state.digest(), receiver.train_state.step) == (sender.train_state.digest(), 2)
 
 
 def test_another_model_is_named() -> None:
     small, large = nn.Linear(2, 2), nn.Linear(2, 3)
-    giver, taker = (TrainState([each], torch.optim.SGD(each.parameters(), lr=0.1)) for each in (small, large))
+    sender, receiver = (TrainState([each], torch.optim.SGD(each.parameters(), lr=0.1)) for each in (small, large))
     with pytest.raises(ConfigError, match=r"layer 0 .*here weight float32\[3, 2\].*there weight float32\[2, 2\].*same script"):
-        taker.allocate(0, giver.schema(0))
+        receiver.allocate(0, sender.schema(0))
 
 
 def test_a_parameter_that_no_layer_has_is_refused() -> None:
