@@ -1,11 +1,11 @@
-"""The allocation of workers to tasks: is it the best one, and how long does it take; beside a plain numpy programme.
+"""The allocation of workers to tasks: is it the best one, and how long does it take; beside a plain numpy program.
 
     python -m benchmarks.planner.allocation --data DIRECTORY [--json]
 
 DIRECTORY holds unicron/*.json: cases with the value of their best plan. The large clusters are made up from a seed in
 three kinds: T smooth in the workers; T rough, as divisibility makes it; T in steps, where most counts bring nothing.
 Times are medians of one core's time, with the best wall time beside it (nothing is compiled, so the first run is no
-slower). The peer is the textbook programme, one vector pass per task and count, on the same gains in the same run.
+slower). The peer is the textbook program, one vector pass per task and count, on the same gains in the same run.
 """
 
 import argparse
@@ -213,7 +213,7 @@ def _same(precomputed: Allocation, fresh: Allocation) -> bool:
 
 
 def plain(problem: AllocationProblem) -> float:
-    """The best value by the textbook programme: for each task and count one addition and one maximum over all states."""
+    """The best value by the textbook program: for each task and count one addition and one maximum over all states."""
     worth = gains(problem.tasks, problem.usable, problem.granularity, problem.horizon_s)
     for index, task in enumerate(problem.tasks):
         if task.name in problem.failed:

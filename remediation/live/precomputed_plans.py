@@ -88,7 +88,7 @@ class PrecomputedPlans:
         allowed, why = self._guard_verdict(response)
         epochs = {job.name: job.epoch for job in cluster.jobs}
         return PrecomputedPlan(
-            id=digest_of("standing", response.event, response.of, response.node, epochs, response.workers, now), event=response.event, of=response.of,
+            id=digest_of("precomputed", response.event, response.of, response.node, epochs, response.workers, now), event=response.event, of=response.of,
             node=response.node, mode=settings.mode, epochs=epochs, made=now, expires=now + settings.expires_s, workers=response.workers,
             seats=response.moves.placement, waf_before=response.waf_before, waf=response.waf, allowed=allowed, why=why,
         )  # fmt: skip

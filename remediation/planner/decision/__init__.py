@@ -1,0 +1,1 @@
+"""The decision about one incident: alternatives, their costs, the cheapest one; advice on checkpoint intervals."""

@@ -77,8 +77,8 @@ Option = PricedAlternative | ImpossibleAlternative
 
 def alternatives(case: IncidentCase, costs: TransitionCosts) -> list[Option]:
     """One of each kind, in their order."""
-    scene = _Pricing(case, costs, _state_lost(case))
-    return [build(scene) for build in _BUILDERS.values()]
+    pricing = _Pricing(case, costs, _state_lost(case))
+    return [build(pricing) for build in _BUILDERS.values()]
 
 
 def _state_lost(case: IncidentCase) -> str:
@@ -144,27 +144,27 @@ class _Pricing:
         return self.case.state_bytes / self.costs.storage_bytes_s
 
 
-def _nothing(scene: _Pricing) -> Option:
-    case, costs, kind = scene.case, scene.costs, AlternativeKind.NOTHING
-    if case.lost and case.in_place and not scene.state_lost:
+def _nothing(pricing: _Pricing) -> Option:
+    case, costs, kind = pricing.case, pricing.costs, AlternativeKind.NOTHING
+    if case.lost and case.in_place and not pricing.state_lost:
         how = f"keeps running in place with {case.healthy_gpus} of {case.gpus} workers, which split the micro-batches"
-        back = costs.regroup_s + scene.node_state_s
-        return scene.option(kind, how, downtime=costs.regroup_s, share=scene.share_left, gpus=case.healthy_gpus, lost_work=scene.torn_s, back=back)
+        back = costs.regroup_s + pricing.node_state_s
+        return pricing.option(kind, how, downtime=costs.regroup_s, share=pricing.share_left, gpus=case.healthy_gpus, lost_work=pricing.torn_s, back=back)
     if not case.stopped and not case.lost:
         share = slow_node_effect(case).share if case.slow else 1.0
-        return scene.option(kind, "keeps running as it is", downtime=0.0, share=share, gpus=case.gpus)
+        return pricing.option(kind, "keeps running as it is", downtime=0.0, share=share, gpus=case.gpus)
     until = max(case.repair_s, costs.collective_timeout_s) if case.lost else case.repair_s
     how = "the job hangs until a collective times out and the node is repaired, then restarts from the checkpoint"
-    downtime = until + costs.restart_s + scene.load_s
-    return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
+    downtime = until + costs.restart_s + pricing.load_s
+    return pricing.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
 
 
-def _rebalance(scene: _Pricing) -> Option:
-    case, kind = scene.case, AlternativeKind.REBALANCE
+def _rebalance(pricing: _Pricing) -> Option:
+    case, kind = pricing.case, AlternativeKind.REBALANCE
     if case.lost and case.in_place:
         return ImpossibleAlternative(kind, "the job has already done that by itself")
     if case.lost:
-        return _without(scene, kind, case.lost * case.pipelines_per_node, case.gpus - case.lost * case.gpus_per_node)
+        return _without(pricing, kind, case.lost * case.pipelines_per_node, case.gpus - case.lost * case.gpus_per_node)
     if not case.slow:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to balance")
     found = slow_node_effect(case)
@@ -172,14 +172,14 @@ def _rebalance(scene: _Pricing) -> Option:
         return ImpossibleAlternative(kind, "there is a single pipeline: no other one can take its micro-batches")
     counts = [str(count) for count in found.balanced.counts]
     how = f"{', '.join(counts[:8])}{', ...' if len(counts) > 8 else ''} micro-batches from the next iteration on"
-    return scene.option(kind, how, downtime=0.0, share=found.balanced_share, gpus=case.gpus, transition=found.balanced)
+    return pricing.option(kind, how, downtime=0.0, share=found.balanced_share, gpus=case.gpus, transition=found.balanced)
 
 
-def _without(scene: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> Option:
+def _without(pricing: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> Option:
     """So many broken pipelines (each node breaks others, at worst) give their micro-batches to the whole ones."""
-    case = scene.case
-    if scene.state_lost:
-        return ImpossibleAlternative(kind, scene.state_lost)
+    case = pricing.case
+    if pricing.state_lost:
+        return ImpossibleAlternative(kind, pricing.state_lost)
     if case.replicas <= broken:
         return ImpossibleAlternative(kind, f"{broken} of {case.replicas} pipelines are broken: no whole one is left")
     most = -(-case.micro_batches * case.replicas // (case.replicas - broken))
@@ -187,12 +187,12 @@ def _without(scene: _Pricing, kind: AlternativeKind, broken: int, gpus: int) -> 
     if kind is AlternativeKind.REBALANCE:
         share *= min(case.slow.values(), default=1.0)
     how = f"{case.replicas - broken} of {case.replicas} pipelines split the micro-batches, at most {most} instead of {case.micro_batches}"
-    back = scene.costs.regroup_s + scene.node_state_s
-    return scene.option(kind, how, downtime=scene.costs.regroup_s, share=share, gpus=gpus, lost_work=scene.torn_s, back=back)
+    back = pricing.costs.regroup_s + pricing.node_state_s
+    return pricing.option(kind, how, downtime=pricing.costs.regroup_s, share=share, gpus=gpus, lost_work=pricing.torn_s, back=back)
 
 
-def _swap(scene: _Pricing) -> Option:
-    case, kind = scene.case, AlternativeKind.SWAP
+def _swap(pricing: _Pricing) -> Option:
+    case, kind = pricing.case, AlternativeKind.SWAP
     if not case.slow or case.lost:
         return ImpossibleAlternative(kind, "only slow nodes have better positions" if case.lost else "no node is slow")
     if case.pipelines is None:
@@ -202,33 +202,33 @@ def _swap(scene: _Pricing) -> Option:
         return ImpossibleAlternative(kind, plan.why)
     if plan.pipelines == case.pipelines.pipelines:
         return ImpossibleAlternative(kind, "each node already has the best position that was found")
-    return _reconfigured(scene, kind, plan, case.pipelines, "nodes swap positions")
+    return _reconfigured(pricing, kind, plan, case.pipelines, "nodes swap positions")
 
 
-def _shrink(scene: _Pricing) -> Option:
-    case, kind = scene.case, AlternativeKind.SHRINK
+def _shrink(pricing: _Pricing) -> Option:
+    case, kind = pricing.case, AlternativeKind.SHRINK
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is none to remove")
     if case.lost and case.in_place and not case.slow:
         return ImpossibleAlternative(kind, "the job has already done that by itself")
     if case.pipelines is None:
         hit = case.broken * case.pipelines_per_node
-        return _without(scene, kind, hit, case.gpus * max(0, case.replicas - hit) // case.replicas)
+        return _without(pricing, kind, hit, case.gpus * max(0, case.replicas - hit) // case.replicas)
     problem = replace(case.pipelines, lost=case.pipelines.lost | set(case.slow), speeds={})
     plan = reconfigure(problem, within_oobleck=False)
     if isinstance(plan, CannotReconfigure):
         return ImpossibleAlternative(kind, plan.why)
-    return _reconfigured(scene, kind, plan, problem, f"continues without {', '.join(sorted(problem.lost))}")
+    return _reconfigured(pricing, kind, plan, problem, f"continues without {', '.join(sorted(problem.lost))}")
 
 
-def _reconfigured(scene: _Pricing, kind: AlternativeKind, plan: Reconfiguration, problem: ReconfigurationProblem, how: str) -> PricedAlternative:
-    downtime = scene.costs.regroup_s + _copying_s(plan, problem, scene.costs)
+def _reconfigured(pricing: _Pricing, kind: AlternativeKind, plan: Reconfiguration, problem: ReconfigurationProblem, how: str) -> PricedAlternative:
+    downtime = pricing.costs.regroup_s + _copying_s(plan, problem, pricing.costs)
     sizes = "+".join(str(len(pipeline)) for pipeline in plan.pipelines)
-    share = slow_node_effect(scene.case).healthy / plan.time
+    share = slow_node_effect(pricing.case).healthy / plan.time
     nodes = sum(len(pipeline) for pipeline in plan.pipelines)
     how = f"{how}: pipelines of {sizes} nodes, {plan.moved_bytes / 1e9:.3g} GB of state move"
-    back = downtime if nodes < scene.case.gpus // scene.case.gpus_per_node else 0.0
-    return scene.option(kind, how, downtime=downtime, share=share, gpus=nodes * scene.case.gpus_per_node, lost_work=scene.torn_s, back=back, transition=plan)
+    back = downtime if nodes < pricing.case.gpus // pricing.case.gpus_per_node else 0.0
+    return pricing.option(kind, how, downtime=downtime, share=share, gpus=nodes * pricing.case.gpus_per_node, lost_work=pricing.torn_s, back=back, transition=plan)
 
 
 def _copying_s(plan: Reconfiguration, problem: ReconfigurationProblem, costs: TransitionCosts) -> float:
@@ -241,51 +241,51 @@ def _copying_s(plan: Reconfiguration, problem: ReconfigurationProblem, costs: Tr
     return max([*sent.values(), *received.values(), 0.0]) / costs.network_bytes_s
 
 
-def _spare(scene: _Pricing) -> Option:
-    case, costs, kind = scene.case, scene.costs, AlternativeKind.SPARE
+def _spare(pricing: _Pricing) -> Option:
+    case, costs, kind = pricing.case, pricing.costs, AlternativeKind.SPARE
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is none to replace")
     if case.spares < case.broken and case.in_place and not case.slow:
         return ImpossibleAlternative(kind, "no other job has a worker to give on a node where this job has a launcher")
     if case.spares < case.broken:
         return ImpossibleAlternative(kind, f"{_counted(case.broken, 'node is', 'nodes are')} to be replaced, {_counted(case.spares, 'spare is', 'spares are')} free")
-    if scene.state_lost:
-        return ImpossibleAlternative(kind, scene.state_lost)
+    if pricing.state_lost:
+        return ImpossibleAlternative(kind, pricing.state_lost)
     if case.in_place and not case.slow:
-        return _spare_in_place(scene)
-    downtime = costs.spare_start_s + costs.regroup_s + scene.node_state_s
+        return _spare_in_place(pricing)
+    downtime = costs.spare_start_s + costs.regroup_s + pricing.node_state_s
     how = f"{_counted(case.broken, 'spare takes', 'spares take')} over, state comes from {'replicas' if case.lost else 'the slow node'}"
-    return scene.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken)
+    return pricing.option(kind, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=pricing.torn_s, spares=case.broken)
 
 
-def _spare_in_place(scene: _Pricing) -> Option:
+def _spare_in_place(pricing: _Pricing) -> Option:
     """The job runs on while they start, and takes them in between two steps."""
-    case, costs = scene.case, scene.costs
+    case, costs = pricing.case, pricing.costs
     from_whom = f"of {case.spare_owner}, which continues on fewer" if case.spare_owner else "that was idle"
     how = f"{_counted(case.broken, 'worker', 'workers')} {from_whom}; starts while the job keeps running"
-    downtime = 2 * costs.regroup_s + scene.node_state_s  # without what was lost, and with what comes
-    short = (1 - min(1.0, scene.share_left)) * costs.spare_start_s
-    return scene.option(AlternativeKind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s, spares=case.broken, short=short)
+    downtime = 2 * costs.regroup_s + pricing.node_state_s  # without what was lost, and with what comes
+    short = (1 - min(1.0, pricing.share_left)) * costs.spare_start_s
+    return pricing.option(AlternativeKind.SPARE, how, downtime=downtime, share=1.0, gpus=case.gpus, lost_work=pricing.torn_s, spares=case.broken, short=short)
 
 
-def _relayout(scene: _Pricing) -> Option:
-    case, costs, kind = scene.case, scene.costs, AlternativeKind.RELAYOUT
+def _relayout(pricing: _Pricing) -> Option:
+    case, costs, kind = pricing.case, pricing.costs, AlternativeKind.RELAYOUT
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: the layout is for as many nodes as there are")
     gpus, flops = _best_up_to(case, case.healthy_gpus)
     if not gpus:
         return ImpossibleAlternative(kind, _no_layout(case, case.healthy_gpus))
     moved = case.state_bytes * gpus / max(1, case.gpus // case.replicas)  # each GPU may receive its whole part again
-    from_peers = not scene.state_lost
-    downtime = costs.restart_s + (moved / (gpus / case.gpus_per_node) / costs.network_bytes_s if from_peers else scene.load_s)
+    from_peers = not pricing.state_lost
+    downtime = costs.restart_s + (moved / (gpus / case.gpus_per_node) / costs.network_bytes_s if from_peers else pricing.load_s)
     source = "survivors" if from_peers else "the checkpoint"
     how = f"another tp × pp × dp on {gpus} GPUs, state from {source}"
-    lost = scene.torn_s if from_peers else case.checkpoint_age_s
-    return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=lost, back=downtime)
+    lost = pricing.torn_s if from_peers else case.checkpoint_age_s
+    return pricing.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=lost, back=downtime)
 
 
-def _restart(scene: _Pricing) -> Option:
-    case, costs, kind = scene.case, scene.costs, AlternativeKind.RESTART
+def _restart(pricing: _Pricing) -> Option:
+    case, costs, kind = pricing.case, pricing.costs, AlternativeKind.RESTART
     if not case.broken and not case.process_died:
         return ImpossibleAlternative(kind, "nothing is broken")
     taken = min(case.spares, case.broken)
@@ -295,22 +295,22 @@ def _restart(scene: _Pricing) -> Option:
         gpus, flops = _best_up_to(case, there)
         if not gpus:
             return ImpossibleAlternative(kind, _no_layout(case, there))
-    downtime = costs.restart_s + scene.load_s + (costs.spare_start_s if taken else 0.0)
+    downtime = costs.restart_s + pricing.load_s + (costs.spare_start_s if taken else 0.0)
     back = downtime if taken < case.broken else 0.0
     from_whom = f"from {case.spare_owner}" if case.spare_owner else "a spare" if taken == 1 else "spares"
     how = f"restarts all processes on {gpus} GPUs" + (f", {_counted(taken, 'worker' if case.in_place else 'node', 'workers' if case.in_place else 'nodes')} of them {from_whom}" if taken else "")
-    return scene.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
+    return pricing.option(kind, how, downtime=downtime, share=flops / case.healthy, gpus=gpus, lost_work=case.checkpoint_age_s, back=back, spares=taken)
 
 
-def _wait(scene: _Pricing) -> Option:
-    case, costs, kind = scene.case, scene.costs, AlternativeKind.WAIT
+def _wait(pricing: _Pricing) -> Option:
+    case, costs, kind = pricing.case, pricing.costs, AlternativeKind.WAIT
     if not case.broken:
         return ImpossibleAlternative(kind, "no node is slow or lost: there is nothing to repair")
-    if scene.state_lost:
-        downtime = case.repair_s + costs.restart_s + scene.load_s
-        return scene.option(kind, "waits for the repair, then restarts from the checkpoint", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
-    downtime = case.repair_s + costs.spare_start_s + costs.regroup_s + scene.node_state_s
-    return scene.option(kind, "waits for the repair, then the repaired node receives its state", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=scene.torn_s)
+    if pricing.state_lost:
+        downtime = case.repair_s + costs.restart_s + pricing.load_s
+        return pricing.option(kind, "waits for the repair, then restarts from the checkpoint", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=case.checkpoint_age_s)
+    downtime = case.repair_s + costs.spare_start_s + costs.regroup_s + pricing.node_state_s
+    return pricing.option(kind, "waits for the repair, then the repaired node receives its state", downtime=downtime, share=1.0, gpus=case.gpus, lost_work=pricing.torn_s)
 
 
 def _counted(count: int, one: str, many: str) -> str:

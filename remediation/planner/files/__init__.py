@@ -1,0 +1,1 @@
+"""`eagle-eye plan FILE`: the cluster file, what-if events, the allocation for them, and the plan report."""

@@ -1,0 +1,1 @@
+"""Pipelines (Oobleck): templates, packing, instantiation, micro-batch distribution, and reconfiguration after a loss."""
