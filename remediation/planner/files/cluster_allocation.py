@@ -4,7 +4,7 @@ A job that does not run its best layout keeps the throughput of its present layo
 best one when they change. Where (F of the best - F now) · D_running is above F of the best · D_transition it changes its layout, even
 on as many nodes.
 
-A slow node stays in its job, which then keeps what balanced micro-batches leave of F (slowness.py; on x GPUs in place
+A slow node stays in its job, which then keeps what balanced micro-batches leave of F (slow_nodes.py; on x GPUs in place
 of n the harm is n / x of that), or it is evicted as if it were lost: a spare replaces it, or the nodes are allocated
 again. For each the way that is worth more until the repair is chosen, the slowest node first, given the choices
 before it: exact for one slow node, not proved for several.
