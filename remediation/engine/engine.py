@@ -16,8 +16,7 @@ from eagle_eye.types import Demand, Incident, JobSnapshot, Outcome, Plan, digest
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.operators.approvals import Approvals
-from remediation.operators.operator_commands import OperatorCommands
-from remediation.operators.releases import Releases
+from remediation.operators.operator_commands import OperatorCommands, Releases
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
 

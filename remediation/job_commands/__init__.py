@@ -1,0 +1,1 @@
+"""Commands to the coordinators of jobs: what actions and framework drivers send."""

@@ -1,0 +1,1 @@
+"""What operators decide and command: approvals, silences, maintenance windows, breakers, notes, releases."""

@@ -1,11 +1,15 @@
 """Plans that wait for approval, and the operators' decisions: an approval counts for the plan that was seen, and for no other."""
 
+import logging
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import ControlError
+from eagle_eye.errors import ControlError, LedgerError
 from eagle_eye.ledger import Ledger
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 from eagle_eye.types import Approval, Hold, IncidentNote, Plan
@@ -13,6 +17,10 @@ from remediation.engine.engine_state import EngineState
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
 from remediation.policy.engine_settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+LINKS_KEPT = 1000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,3 +89,36 @@ class Approvals:
             "plan": msgspec.to_builtins(plan), "digest": plan.digest, "job": tracked.job, "incident": tracked.incident.id,
             "cause": tracked.incident.cause, "holds": [verdict.reason for verdict in newest.values() if isinstance(verdict, Hold)],
         }  # fmt: skip
+
+
+class LinkLedger(Protocol):
+    """The part of the ledger that approval links need."""
+
+    def create_approval_link(self, plan: Plan, now: float) -> str: ...
+
+
+class ApprovalLinks:
+    """Thread-safe. The tokens are in this memory and in the notifications; a next leader makes new ones."""
+
+    def __init__(self, ledger: LinkLedger, clock: Clock, url: str) -> None:
+        """`url`: how a browser reaches the HTTP port; '' where there is none."""
+        self._ledger = ledger
+        self._clock = clock
+        self._url = url.rstrip("/")
+        self._links: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def link(self, plan: Plan) -> str:
+        """Where this plan is approved or refused; '' where nowhere, or while the ledger is away."""
+        if not self._url:
+            return ""
+        with self._lock:
+            if plan.id not in self._links:
+                try:
+                    self._links[plan.id] = f"{self._url}/approve/{self._ledger.create_approval_link(plan, self._clock.now())}"
+                except LedgerError as error:
+                    log.warning("no link to approve plan %s could be made: %s", plan.id, error)
+                    return ""
+                while len(self._links) > LINKS_KEPT:
+                    self._links.popitem(last=False)
+            return self._links[plan.id]

@@ -1,4 +1,4 @@
-"""Commands of operators: silences, maintenance windows, the closing of a breaker, notes. Each names the operator."""
+"""Commands of operators: silences, maintenance windows, the closing of a breaker, notes, releases. Each names the operator."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,15 +19,18 @@ from eagle_eye.rpc.control_messages import (
     SilenceCommand,
 )
 from eagle_eye.topology import node_of
-from eagle_eye.types import Breaker, IncidentNote, Silence, Window, digest_of, matches_job
+from eagle_eye.types import Breaker, IncidentNote, Plan, Severity, Silence, Target, Window, digest_of, matches_job
+from remediation.engine.background_actions import BackgroundActions
 from remediation.engine.decision_recorder import DecisionRecorder
 from remediation.engine.engine_state import EngineState
 from remediation.engine.guard_review import GuardReview
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
+from remediation.live.live_planner import LivePlanner
 from remediation.policy.escalation import ESCALATIONS
 
 INCIDENTS_SEARCHED = 10_000
+RELEASE_EXPIRES_S = 60.0
 SHOWN = 12
 """Names in an error message."""
 Brake = TypeVar("Brake", Silence, Window, Breaker)
@@ -158,6 +161,36 @@ class OperatorCommands:
             raise ControlError(f"there is no job {job!r}; there are: {_some(jobs)}. For one that has yet to start, add --ahead")
         if node and not any(fnmatchcase(known, node) for known in nodes):
             raise ControlError(f"there is no node {node!r}; there are: {_some(nodes)}. For one that has yet to join, add --ahead")
+
+
+@dataclass(slots=True, kw_only=True)
+class Releases:
+    """Commands the jobs that a released node was evicted from, one command at a time and job. Workers of elastic jobs that
+    could not be replaced there can run again: the planner assigns them."""
+
+    state: EngineState
+    ledger: Ledger
+    clock: Clock
+    background: BackgroundActions
+    live: LivePlanner
+
+    def ask(self, node: str, person: str) -> list[str]:
+        """Recorded at once; returns the jobs that will be commanded. Raises ControlError for a node that is not cordoned."""
+        now = self.clock.now()
+        jobs = [job for job in self.state.jobs.values() if job.layout is not None and node in job.layout.excluded]
+        out = {cordon.node for cordon in self.ledger.cordoned()}
+        back = self.live.workers_repaired(node)
+        if not jobs and node not in out and not back:
+            raise ControlError(f"node {node!r} is not cordoned; cordoned now: {', '.join(sorted(out)) or 'none'}; and no elastic job lacks a worker there")
+        self.ledger.release(node, person, now)
+        for job in jobs:
+            target = Target(job=job.name, epoch=0, basis=job.basis, exclude=(node,))
+            plan = Plan(
+                id=digest_of("release", node, person, job.name, now), incident="", action="release", targets=(target,),
+                made=now, expires=now + RELEASE_EXPIRES_S, severity=Severity.INFO, reason=f"{person} released {node}",
+            )  # fmt: skip
+            self.background.add(plan)
+        return [*(job.name for job in jobs), *(job for job in back if job not in {other.name for other in jobs})]
 
 
 def _check(seconds: float, reason: str, *, anything: bool, what: str) -> None:

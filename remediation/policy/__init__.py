@@ -1,0 +1,1 @@
+"""What the engine decides by: severities and escalation, attempts, costs, predictions, its settings."""

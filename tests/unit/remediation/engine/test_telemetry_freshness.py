@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from eagle_eye.types import JobSnapshot, Telemetry
-from remediation.engine.telemetry_freshness import TelemetryFreshness
+from remediation.engine.job_state import TelemetryFreshness
 
 T = 1_700_000_000.0
 
