@@ -1,4 +1,4 @@
-"""What Streamlit runs: look, login, and the pages. `eagle-eye dashboard` starts it; docs/dashboard.md shows it."""
+"""The script that Streamlit runs: style, login, navigation and the page. `eagle-eye dashboard` starts it; docs/dashboard.md shows it."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,47 +6,40 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import error_boundary, html, login, page_style, viewer
+from dashboard import error_boundary, html, login, page_style, pages, viewer
+from dashboard.pages import PageInfo
 from dashboard.sources import Sources
 from eagle_eye.access import Person
 
-PAGES = (
-    ("cluster", "Cluster", True),
-    ("incidents", "Incidents", True),
-    ("job", "Jobs", True),
-    ("actions", "Actions", True),
-    ("eagle_eye", "Eagle Eye", True),
-    ("incident", "Incident", False),
-)
-"""File and address, title, whether the menu shows it. The first is where one begins: it has no address, but is found under its name, too."""
-
 
 def main() -> None:
-    """One run of the script: of one reader's page."""
+    """One run of the script: draws the page of one viewer."""
     st.set_page_config(page_title="Eagle Eye", page_icon="🦅", layout="wide", initial_sidebar_state="collapsed")
     page_style.apply(viewer.colours())
-    error_boundary.shown(_let_in_and_show)
+    error_boundary.shown(_authenticate_and_show)
 
 
-def _let_in_and_show() -> None:
+def _authenticate_and_show() -> None:
     known = viewer.sources()
-    name, title, _ = PAGES[0]
-    pages = [_page(name, title, True, first=True), *(_page(*each) for each in PAGES[1:]), _page(name, title, False)]
+    first, *others = pages.available()
+    entries = [_page(first, address="first", default=True), *map(_page, others), _page(first, hidden=True)]
     who = login.person(known)
     if who is None:
-        st.navigation(pages, position="hidden")
+        st.navigation(entries, position="hidden")
         return
-    chosen = st.navigation(pages, position="top")
-    _told(known)
+    chosen = st.navigation(entries, position="top")
+    _recorded_banner(known)
     chosen.run()
-    _signed(known, who)
+    _footer(known, who)
 
 
-def _page(name: str, title: str, seen: bool, *, first: bool = False) -> Any:
+def _page(page: PageInfo, *, address: str = "", default: bool = False, hidden: bool = False) -> Any:
+    """The first page has no address of its own; it is found under its name, too, as a hidden one."""
+
     def show() -> None:
-        error_boundary.shown(_shown_by(name))
+        error_boundary.shown(_shown_by(page.name))
 
-    return st.Page(show, title=title, url_path="first" if first else name, default=first, visibility="visible" if seen else "hidden")
+    return st.Page(show, title=page.title, url_path=address or page.name, default=default, visibility="visible" if page.menu and not hidden else "hidden")
 
 
 def _shown_by(name: str) -> Callable[[], None]:
@@ -58,16 +51,16 @@ def _shown_by(name: str) -> Callable[[], None]:
     return show
 
 
-def _told(known: Sources) -> None:
-    """What whoever looks must know before anything else."""
+def _recorded_banner(known: Sources) -> None:
+    """Says of a recorded run that nothing in it can be changed."""
     if known.recorded is not None:
-        st.html(html.banner(html.joined("A recorded run. Times are as they were; nobody is there to be told. ", html.tagged("code", known.recorded.command)), "accent"))
+        st.html(html.banner(html.joined("This is a recorded run: times are those of the run, and commands are not accepted. ", html.tagged("code", known.recorded.command)), "accent"))
 
 
-def _signed(known: Sources, who: Person) -> None:
-    """Who reads, at the foot of the page."""
+def _footer(known: Sources, who: Person) -> None:
+    """The signed-in person, at the foot of the page."""
     if not known.tokens.configured:
-        st.html(html.tagged("p", html.joined("No tokens are set up: everybody who reaches this address is an administrator. ", html.tagged("code", "eagle-eye token add NAME"), " changes that."), "ee-foot"))
+        st.html(html.tagged("p", html.joined("No tokens are configured: everybody who can reach this address is an administrator. ", html.tagged("code", "eagle-eye token add NAME"), " creates one."), "ee-foot"))
         return
     of = f" of {who.tenant}" if who.tenant else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ee-foot"):

@@ -24,7 +24,7 @@ class _Place:
     answer: Any = None
 
 
-class Memory:
+class AnswerCache:
     """Thread-safe. What a question raises is not kept."""
 
     def __init__(self, clock: Clock, *, kept: int = KEPT) -> None:
@@ -33,7 +33,7 @@ class Memory:
         self._lock = threading.Lock()
         self._places: OrderedDict[Hashable, _Place] = OrderedDict()
 
-    def recall(self, key: Hashable, make: Callable[[], Answer], seconds: float) -> Answer:
+    def get(self, key: Hashable, make: Callable[[], Answer], seconds: float) -> Answer:
         """The answer for that key that is no older than `seconds`; made now if there is none."""
         place = self._place(key)
         with place.lock:

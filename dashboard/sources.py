@@ -29,7 +29,7 @@ from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.rpc.operator_client import Question, call
 
-from .cache import Memory
+from .cache import AnswerCache
 from .errors import BrokenHistory, NewerLedger, NoHistory, NoLedger, NothingToDecide, OlderLedger
 from .file_summaries import Summaries
 
@@ -85,7 +85,7 @@ class Sources:
         self._ledger: Ledger | None = None
         self._history = open_history(config)
         self._summaries = Summaries(self._history)
-        self._memory = Memory(SystemClock())
+        self._cache = AnswerCache(SystemClock())
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -172,7 +172,7 @@ class Sources:
 
     def remembered(self, key: tuple[Any, ...], make: Callable[[], Answer], *, seconds: float = REFRESH_S) -> Answer:
         """What was made for that key within the last `seconds`, else made now: once, however many ask at the same time."""
-        return self._memory.recall(key, make, seconds)
+        return self._cache.get(key, make, seconds)
 
     def ahead(self, *questions: Callable[[], object]) -> None:
         """Begin with what will be asked in a moment and is remembered: whoever asks waits for that answer, and is told what is wrong with it."""

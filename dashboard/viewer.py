@@ -22,7 +22,7 @@ TOKEN = "eagle-eye-token"  # noqa: S105 -- the name of a key
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Viewer:
     """Whoever reads."""
 
     person: Person
@@ -46,11 +46,11 @@ def colours() -> Palette:
     return palette(st.context.theme.type)
 
 
-def reader() -> Reader:
+def reader() -> Viewer:
     """Whoever login.py let in."""
     import streamlit as st
 
-    return Reader(st.session_state[PERSON], st.session_state.get(TOKEN, ""), formatting.zone(st.context.timezone), colours())
+    return Viewer(st.session_state[PERSON], st.session_state.get(TOKEN, ""), formatting.zone(st.context.timezone), colours())
 
 
 def usual_span(known: Sources, otherwise: str) -> str:

@@ -43,7 +43,7 @@ VISITS = 3
 WIDTH, HEIGHT = 1280, 800
 FIRST_SCREEN = {
     "cause": ".ee-incident-head h1", "proof": ".ee-incident-proof", "culprit": ".ee-incident-facts >> text=Culprit", "cost": ".ee-incident-facts >> text=Costs so far",
-    "plan": ".ee-deed-what", "why": ".ee-deed-why", "terms": ".ee-terms", "approve": "button:has-text('Approve…')", "how far it is": ".ee-track",
+    "plan": ".ee-action-what", "why": ".ee-action-why", "terms": ".ee-terms", "approve": "button:has-text('Approve…')", "how far it is": ".ee-track",
 }  # fmt: skip
 """Of the page of an incident that waits for a person."""
 RESTS = "new Promise(done => requestIdleCallback(() => requestIdleCallback(done)))"
@@ -62,7 +62,7 @@ class Opened:
 PAGES = (
     Opened("cluster", "?since=10m", ".js-plotly-plot"),
     Opened("incidents", "incidents?since=10m", "text=Slow worker"),
-    Opened("incident", "incident?incident=incident-000", ".ee-deed-what"),
+    Opened("incident", "incident?incident=incident-000", ".ee-action-what"),
     Opened("job", "job?job=lab/large/run&since=10m", ".js-plotly-plot"),
     Opened("actions", "actions?since=10m", "h1"),
     Opened("Eagle Eye itself", "eagle_eye", "h1"),

@@ -8,7 +8,9 @@ import sys
 import threading
 from importlib import import_module
 
-NEEDED = ("duckdb", "pyarrow.parquet", "pandas", "sqlalchemy.dialects.sqlite", "plotly.graph_objects", *(f"dashboard.pages.{page}" for page in ("cluster", "incidents", "incident", "job", "actions", "eagle_eye")))
+from dashboard import pages
+
+NEEDED = ("duckdb", "pyarrow.parquet", "pandas", "sqlalchemy.dialects.sqlite", "plotly.graph_objects", *(f"dashboard.pages.{page.name}" for page in pages.available()))
 
 
 def main(arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scale = tuple[tuple[float, str], ...]
-Kind = Literal["light", "dark"]
+ThemeKind = Literal["light", "dark"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ GAP = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class CellGrid:
     """Numbers laid out; `said` is which thing a cell is of."""
 
     values: Floats
@@ -90,12 +90,12 @@ def _scale(values: Floats, *, few: bool) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": each, "ticktext": [formatting.number(place) for place in each]}
 
 
-def in_rows(heat: Heat) -> Grid:
+def in_rows(heat: Heat) -> CellGrid:
     """A row a node, a column a slot."""
-    return Grid(values=heat.values, said=_said(heat.nodes, heat.slots), names=list(heat.nodes), slots=list(heat.slots))
+    return CellGrid(values=heat.values, said=_said(heat.nodes, heat.slots), names=list(heat.nodes), slots=list(heat.slots))
 
 
-def in_blocks(heat: Heat) -> Grid:
+def in_blocks(heat: Heat) -> CellGrid:
     """Several nodes in a row, their slots beside each other; one cell a node where there are very many."""
     whole = heat.values.size > CELLS or len(heat.slots) <= 1
     values = one_per_node(heat.values)[:, None] if whole else heat.values
@@ -107,7 +107,7 @@ def in_blocks(heat: Heat) -> Grid:
     said = np.full(numbers.shape, "", object)
     said[: len(values), : values.shape[1]] = _said(heat.nodes, [""] if whole else heat.slots)
     full = across * width
-    return Grid(values=numbers.reshape(down, full), said=said.reshape(down, full), names=[heat.nodes[row * across] for row in range(down)], slots=[])
+    return CellGrid(values=numbers.reshape(down, full), said=said.reshape(down, full), names=[heat.nodes[row * across] for row in range(down)], slots=[])
 
 
 def _said(nodes: Sequence[str], slots: Sequence[str]) -> Any:
@@ -121,17 +121,17 @@ def _across(nodes: int, width: int) -> int:
     return max(1, min(nodes, round(math.sqrt(nodes * WIDTH / HEIGHT / width))))
 
 
-def _height(grid: Grid, heat: Heat) -> int:
+def _height(grid: CellGrid, heat: Heat) -> int:
     return max(130, 24 * len(heat.nodes) + 52) if grid.slots else HEIGHT
 
 
-def _down_axis(grid: Grid, heat: Heat) -> dict[str, Any]:
+def _down_axis(grid: CellGrid, heat: Heat) -> dict[str, Any]:
     rows = len(grid.names)
     every = max(1, math.ceil(rows / ROWS))
     return {"autorange": "reversed", "showgrid": False, "tickmode": "array", "tickvals": list(range(0, rows, every)), "ticktext": [formatting.short(name, 22) for name in grid.names[::every]], "fixedrange": not heat.nodes}
 
 
-def _across_axis(grid: Grid, heat: Heat) -> dict[str, Any]:
+def _across_axis(grid: CellGrid, heat: Heat) -> dict[str, Any]:
     kind = heat.entities[0][0].partition("-")[0] if heat.entities and heat.entities[0] else ""
     named = [f"{'GPU ' if kind == 'GPU' and place == 0 else ''}{slot}" for place, slot in enumerate(grid.slots)]
     return {"showticklabels": bool(grid.slots) and any(grid.slots), "side": "top", "tickmode": "array", "tickvals": list(range(len(named))), "ticktext": named}

@@ -9,7 +9,7 @@ import numpy as np
 from dashboard import formatting
 from dashboard.figures import figure_style
 from dashboard.figures.colours import Palette, clear
-from dashboard.queries.job import Course, Mark
+from dashboard.queries.job import Course, TimelineMark
 
 HEIGHT = 520
 ROWS = ("Loss", "Step time", "Throughput", "Goodput")
@@ -45,7 +45,7 @@ def job_course(course: Course, palette: Palette, zone: tzinfo, *, since: float, 
     return figure
 
 
-def timeline_marks(marks: Sequence[Mark], palette: Palette, zone: tzinfo) -> Iterator[dict[str, Any]]:
+def timeline_marks(marks: Sequence[TimelineMark], palette: Palette, zone: tzinfo) -> Iterator[dict[str, Any]]:
     """Lines through the whole figure at what happened: one trace a kind, as hundreds of shapes are slow to draw."""
     for what in SYMBOLS:
         times = figure_style.moments([mark.time for mark in marks if mark.what == what], zone)
@@ -136,7 +136,7 @@ def _phases(times: list[str], course: Course, palette: Palette) -> Iterator[dict
         }  # fmt: skip
 
 
-def _marks(marks: Sequence[Mark], palette: Palette, zone: tzinfo) -> Iterator[dict[str, Any]]:
+def _marks(marks: Sequence[TimelineMark], palette: Palette, zone: tzinfo) -> Iterator[dict[str, Any]]:
     """What happened, to be pointed at."""
     if not marks:
         return

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from dashboard import html
 from dashboard.errors import NotShown
-from dashboard.queries.incident import PlanLine, Story
+from dashboard.queries.incident import IncidentDetails, PlanRow
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
 from eagle_eye.access import Role
 from eagle_eye.errors import AccessDenied, EagleEyeError
 from eagle_eye.rpc.control_messages import Decision, NoteCommand, SilenceCommand
@@ -21,7 +21,7 @@ SENT = "eagle-eye-sent"
 SILENCES = {"30 minutes": 1800.0, "1 hour": 3600.0, "4 hours": 14_400.0, "1 day": 86_400.0}
 
 
-def offer(known: Sources, who: Reader, story: Story) -> None:
+def offer(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     """The buttons under what is proposed, and what came of the last one that was pressed."""
     import streamlit as st
 
@@ -37,7 +37,7 @@ def offer(known: Sources, who: Reader, story: Story) -> None:
             _asked_for(who, "write a note", lambda: _note(known, who, story))
 
 
-def _decide(known: Sources, who: Reader, story: Story, line: PlanLine, what: str) -> None:
+def _decide(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow, what: str) -> None:
     """One word on one digest: a plan that has changed meanwhile has other buttons."""
     import streamlit as st
 
@@ -46,7 +46,7 @@ def _decide(known: Sources, who: Reader, story: Story, line: PlanLine, what: str
         _asked_for(who, what, lambda: _confirm(known, who, story, line, what))
 
 
-def _asked_for(who: Reader, what: str, form: Callable[[], None]) -> None:
+def _asked_for(who: Viewer, what: str, form: Callable[[], None]) -> None:
     """The form, or for a viewer who may do it."""
     import streamlit as st
 
@@ -56,14 +56,14 @@ def _asked_for(who: Reader, what: str, form: Callable[[], None]) -> None:
         st.html(refusal(who, what))
 
 
-def refusal(who: Reader, what: str) -> html.Safe:
+def refusal(who: Viewer, what: str) -> html.Safe:
     """What a viewer reads: nothing was done, and who can do it."""
     title = f"To {what} takes the role operator"
     advice = f"You are signed in as {who.person.name}, a {who.person.role}: you may look at everything, and nothing was sent. Ask an operator, or sign in with an operator's token."
     return html.joined(html.tagged("b", title), html.tagged("p", advice, "ee-second"))
 
 
-def _confirm(known: Sources, who: Reader, story: Story, line: PlanLine, what: str) -> None:
+def _confirm(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow, what: str) -> None:
     import streamlit as st
 
     st.markdown(f"**{summary.action(line.plan)}?**")
@@ -75,7 +75,7 @@ def _confirm(known: Sources, who: Reader, story: Story, line: PlanLine, what: st
         _send(known, who, story, what, word)
 
 
-def _silence(known: Sources, who: Reader, story: Story) -> None:
+def _silence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
     st.caption("Nothing is done by itself about what you choose. What a job does to itself goes on, and so do alerts.")
@@ -90,7 +90,7 @@ def _silence(known: Sources, who: Reader, story: Story) -> None:
             _send(known, who, story, "silence", SilenceCommand(person=name, job=job, node=node, cause=cause, seconds=SILENCES[length or "1 hour"], reason=reason.strip()))
 
 
-def _silenced(story: Story) -> dict[str, tuple[str, str, str]]:
+def _silenced(story: IncidentDetails) -> dict[str, tuple[str, str, str]]:
     """Words → (job, node, cause); the narrowest first."""
     incident = story.incident
     choices = {f"{incident.cause} on {node}": ("", node, incident.cause) for node in story.nodes[:1]}
@@ -98,7 +98,7 @@ def _silenced(story: Story) -> dict[str, tuple[str, str, str]]:
     return {**choices, f"{incident.cause} in {incident.job}": (incident.job, "", incident.cause), f"everything in {incident.job}": (incident.job, "", "")}
 
 
-def _note(known: Sources, who: Reader, story: Story) -> None:
+def _note(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
     with st.form(f"note-{story.incident.id}", border=False, clear_on_submit=True):
@@ -108,7 +108,7 @@ def _note(known: Sources, who: Reader, story: Story) -> None:
             _send(known, who, story, "note", NoteCommand(incident=story.incident.id, person=name, text=text.strip()))
 
 
-def _name(who: Reader, where: str) -> str:
+def _name(who: Viewer, where: str) -> str:
     """Who says it: whoever the token names, else whoever they say they are."""
     import streamlit as st
 
@@ -120,7 +120,7 @@ def _name(who: Reader, where: str) -> str:
     return given
 
 
-def _send(known: Sources, who: Reader, story: Story, what: str, message: Question) -> None:
+def _send(known: Sources, who: Viewer, story: IncidentDetails, what: str, message: Question) -> None:
     import streamlit as st
 
     st.session_state[SAID] = (story.incident.id, *sent(known, who, what, message))
@@ -128,7 +128,7 @@ def _send(known: Sources, who: Reader, story: Story, what: str, message: Questio
     st.rerun()
 
 
-def sent(known: Sources, who: Reader, what: str, message: Question) -> tuple[str, html.Tone]:
+def sent(known: Sources, who: Viewer, what: str, message: Question) -> tuple[str, html.Tone]:
     """The answer in words, and how it is shown."""
     if not who.token and not getattr(message, "person", ""):
         return "Say your name: it is kept beside what you decide.", "warning"
@@ -142,7 +142,7 @@ def sent(known: Sources, who: Reader, what: str, message: Question) -> tuple[str
         return f"Nothing was done: {error}", "alarm"
 
 
-def _answer(story: Story) -> None:
+def _answer(story: IncidentDetails) -> None:
     import streamlit as st
 
     incident, text, tone = st.session_state.get(SAID, ("", "", "quiet"))

@@ -8,14 +8,14 @@ import msgspec
 
 from dashboard import formatting, html
 from dashboard.html import Column, Safe, Tile, joined, tagged
-from dashboard.queries.incident import EvidenceLine, PlanLine, Stack, Story
-from dashboard.queries.incidents import IncidentLine
+from dashboard.queries.incident import EvidenceRow, IncidentDetails, PlanRow, Stack
+from dashboard.queries.incidents import IncidentRow
 from dashboard.queries.units import unit_of
 from eagle_eye.ledger import TimelineEntry
 from eagle_eye.types import Allow, Rival
 
 from . import predicted_actual, summary
-from .stages import Stage, stages
+from .stages import IncidentStage, stages
 
 LONGEST = 400
 """Characters of one line of the timeline."""
@@ -41,7 +41,7 @@ class Eye:
 # --- the first screen ------------------------------------------------------------------------------------------------
 
 
-def head(story: Story, eye: Eye) -> Safe:
+def head(story: IncidentDetails, eye: Eye) -> Safe:
     """State, cause and culprit, and the strongest line of proof."""
     incident = story.incident
     word, tone = summary.standing(story)
@@ -59,7 +59,7 @@ def head(story: Story, eye: Eye) -> Safe:
     return tagged("div", joined(*lines), "ee-incident-head")
 
 
-def facts(story: Story) -> Safe:
+def facts(story: IncidentDetails) -> Safe:
     """Cause, culprit, where, and what it costs."""
     incident = story.incident
     found = f"found {formatting.duration(max(0.0, story.opened - incident.since))} after it began"
@@ -72,7 +72,7 @@ def facts(story: Story) -> Safe:
     return tagged("div", html.tiles(tiles), "ee-incident-facts")
 
 
-def _lasted(story: Story) -> str:
+def _lasted(story: IncidentDetails) -> str:
     """How long it costs."""
     if story.state in ("healed", "closed"):
         return f"over after {formatting.duration(story.changed - story.incident.since)}"
@@ -83,28 +83,28 @@ def _lasted(story: Story) -> str:
     return "not healed" if story.state == "failed" else "and it goes on"
 
 
-def deed(story: Story, eye: Eye) -> Safe:
+def action_summary(story: IncidentDetails, eye: Eye) -> Safe:
     """What is proposed or was done, why, and what was said of it."""
-    told = summary.deed(story)
+    told = summary.action_summary(story)
     line = story.waiting or story.last
     rows = list(predicted_actual.rows(line.predicted, line.actual, story.work)) if line is not None else []
     waits = line is not None and line.state == "waiting"
     says = [
-        tagged("div", joined(html.badge(told.lead, told.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-deed-lead"),
-        tagged("div", told.what, "ee-deed-what"),
-        tagged("div", html.pointed(told.why), "ee-deed-why"),
+        tagged("div", joined(html.badge(told.lead, told.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-action-lead"),
+        tagged("div", told.what, "ee-action-what"),
+        tagged("div", html.pointed(told.why), "ee-action-why"),
     ]
     if line is not None and waits:
         says.append(_terms(line, eye))
-    beside = tagged("div", _foretold(rows[:4]), "ee-deed-foretold") if rows and not waits else ""
-    return tagged("div", joined(tagged("div", joined(*says)), beside), f"ee-deed ee-{told.tone}")
+    beside = tagged("div", _foretold(rows[:4]), "ee-action-predicted") if rows and not waits else ""
+    return tagged("div", joined(tagged("div", joined(*says)), beside), f"ee-action ee-{told.tone}")
 
 
-def _whose(line: PlanLine) -> str:
+def _whose(line: PlanRow) -> str:
     return "the job allowed it itself" if line.plan.own else ""
 
 
-def _terms(line: PlanLine, eye: Eye) -> Safe:
+def _terms(line: PlanRow, eye: Eye) -> Safe:
     """What a person decides about, exactly."""
     plan = line.plan
     terms = [("expected", summary.cost(plan)), ("stands", f"until {eye.told(plan.expires)}, {formatting.relative(plan.expires, eye.now)}")]
@@ -118,13 +118,13 @@ def _foretold(rows: Iterable[tuple[str, str, str]]) -> Safe:
     return html.table((Column("", grows=True), Column("Predicted", number=True), Column("Actual", number=True)), rows, caption="predicted beside actual")
 
 
-def track(story: Story) -> Safe:
+def track(story: IncidentDetails) -> Safe:
     """Signal → cause → plan → transition → result."""
     began = story.incident.since
     return tagged("ol", joined(*(_stage(stage, began) for stage in stages(story))), "ee-track")
 
 
-def _stage(stage: Stage, began: float) -> Safe:
+def _stage(stage: IncidentStage, began: float) -> Safe:
     when = formatting.after(stage.time - began) if stage.time is not None else formatting.NOTHING
     sign = Safe(f'<span class="ee-track-sign" aria-hidden="true">{SIGNS[stage.state]}</span>')
     name = tagged("div", joined(sign, tagged("span", stage.name, "ee-track-name"), tagged("span", when, "ee-track-time")), "ee-track-head")
@@ -134,7 +134,7 @@ def _stage(stage: Stage, began: float) -> Safe:
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-def timeline(story: Story, eye: Eye) -> Safe:
+def timeline(story: IncidentDetails, eye: Eye) -> Safe:
     """Everything in the order of time, with its distance from the fault."""
     columns = (Column("After", number=True), Column("Time", wide_only=True), Column("What"), Column("", grows=True))
     began = story.incident.since
@@ -166,7 +166,7 @@ def _value(value: object) -> str:
     return formatting.listed(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def proofs(lines: Iterable[EvidenceLine], eye: Eye) -> Safe:
+def proofs(lines: Iterable[EvidenceRow], eye: Eye) -> Safe:
     """Lines of evidence, what they measured beside the threshold."""
     columns = (Column("Evidence", grows=True), Column("Measured", number=True), Column("Threshold", number=True, wide_only=True))
     rows = [(html.stacked(formatting.capital(line.text), _source(line)) if _source(line) else formatting.capital(line.text), _measured(line.value, line.metric, eye), _measured(line.threshold, line.metric, eye)) for line in lines]
@@ -180,7 +180,7 @@ def _measured(value: float | None, metric: str, eye: Eye) -> str:
     return formatting.figure(value, unit_of(metric))
 
 
-def _source(line: EvidenceLine) -> str:
+def _source(line: EvidenceRow) -> str:
     return f"{line.finding} at {line.entity}" if line.finding else ""
 
 
@@ -202,14 +202,14 @@ def rivals(each: Iterable[Rival]) -> Safe:
     return html.table((Column("It could also be"), Column("What would tell them apart", grows=True)), [(tagged("b", formatting.capital(rival.cause)), formatting.capital(rival.apart)) for rival in each], caption="rival explanations")
 
 
-def similar(lines: Iterable[IncidentLine], eye: Eye) -> Safe:
+def similar(lines: Iterable[IncidentRow], eye: Eye) -> Safe:
     """Past incidents of the same cause."""
     columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
     rows = [(html.link(formatting.relative(line.opened, eye.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="nobody named"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
     return html.table(columns, rows, caption="similar incidents")
 
 
-def plan(line: PlanLine, eye: Eye, work: str) -> Safe:
+def plan(line: PlanRow, eye: Eye, work: str) -> Safe:
     """One plan: what came of it, what lost against it, and what the guards said."""
     lead, tone = summary.OUTCOMES.get(line.state, (line.state, "quiet"))
     parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(eye.told(line.plan.made))), "ee-plan-head")]
@@ -224,7 +224,7 @@ def plan(line: PlanLine, eye: Eye, work: str) -> Safe:
     return tagged("div", joined(*parts), "ee-plan")
 
 
-def _guards(line: PlanLine) -> Safe:
+def _guards(line: PlanRow) -> Safe:
     """Those that let it pass in one line, each other with its reason."""
     passed = [formatting.spoken(kept.verdict.guard) for kept in line.verdicts if isinstance(kept.verdict, Allow)]
     others = [kept.verdict for kept in line.verdicts if not isinstance(kept.verdict, Allow)]
@@ -235,7 +235,7 @@ def _guards(line: PlanLine) -> Safe:
     return joined(*lines)
 
 
-def people(story: Story, eye: Eye) -> Safe:
+def people(story: IncidentDetails, eye: Eye) -> Safe:
     """Notes and silences."""
     lines = [tagged("div", joined(tagged("b", note.person), " ", html.muted(formatting.relative(note.time, eye.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
     lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {eye.told(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dashboard import formatting
-from dashboard.queries.incident import PlanLine, Story
+from dashboard.queries.incident import IncidentDetails, PlanRow
 
 from .summary import action
 
@@ -12,7 +12,7 @@ ENDED = ("done", "failed", "stale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class IncidentStage:
     """One of the five."""
 
     name: str
@@ -23,62 +23,62 @@ class Stage:
     """reached, now (it waits here), failed or ahead."""
 
 
-def stages(story: Story) -> tuple[Stage, ...]:
+def stages(story: IncidentDetails) -> tuple[IncidentStage, ...]:
     """All five, whether reached or not."""
     line = story.waiting or story.last
     return (_signal(story), _cause(story), _plan(story, line), _transition(story, line), _result(story, line))
 
 
-def _signal(story: Story) -> Stage:
+def _signal(story: IncidentDetails) -> IncidentStage:
     first = min(story.incident.parts, key=lambda finding: finding.time, default=None)
     text = f"{formatting.spoken(first.kind).replace('.', ' ')} seen by {formatting.spoken(first.detector)}" if first else "the first finding"
-    return Stage(name="Signal", time=_seen(story), text=text, state="reached")
+    return IncidentStage(name="Signal", time=_seen(story), text=text, state="reached")
 
 
-def _seen(story: Story) -> float:
+def _seen(story: IncidentDetails) -> float:
     """When the first finding of it was made."""
     return min([story.opened, *(finding.time for finding in story.incident.parts)]) if story.incident.parts else story.incident.since
 
 
-def _cause(story: Story) -> Stage:
+def _cause(story: IncidentDetails) -> IncidentStage:
     incident = story.incident
     sure = f", {formatting.percent(round(max(each.confidence for each in incident.culprits), 2))}" if incident.culprits else ""
-    return Stage(name="Cause", time=story.opened, text=f"{incident.cause}{sure}", state="reached")
+    return IncidentStage(name="Cause", time=story.opened, text=f"{incident.cause}{sure}", state="reached")
 
 
-def _plan(story: Story, line: PlanLine | None) -> Stage:
+def _plan(story: IncidentDetails, line: PlanRow | None) -> IncidentStage:
     if line is None:
-        return Stage(name="Plan", time=None, text="none was needed" if story.state in OVER else "none yet", state="ahead")
+        return IncidentStage(name="Plan", time=None, text="none was needed" if story.state in OVER else "none yet", state="ahead")
     if line.state == "waiting":
-        return Stage(name="Plan", time=line.plan.made, text="waits for a person", state="now")
+        return IncidentStage(name="Plan", time=line.plan.made, text="waits for a person", state="now")
     stopped = line.state in ("refused", "held", "expired")
     text = f"{line.state}: {action(line.plan).lower()}" if stopped else action(line.plan)
     begun = min([line.plan.made, *(step.time for step in line.progress)])  # a job that helps itself says so afterwards
     if line.plan.own:
         text = f"the job itself{', before it was found' if begun < _seen(story) else ''}: {text[0].lower()}{text[1:]}"
-    return Stage(name="Plan", time=begun, text=text, state="failed" if stopped else "reached")
+    return IncidentStage(name="Plan", time=begun, text=text, state="failed" if stopped else "reached")
 
 
-def _transition(story: Story, line: PlanLine | None) -> Stage:
+def _transition(story: IncidentDetails, line: PlanRow | None) -> IncidentStage:
     steps = line.progress if line is not None else ()
     if not steps:
         done = story.state in OVER and line is None
-        return Stage(name="Transition", time=None, text="the job went on by itself" if done else "not begun", state="ahead")
+        return IncidentStage(name="Transition", time=None, text="the job went on by itself" if done else "not begun", state="ahead")
     last = steps[-1]
     took = last.time - steps[0].time
     if last.state == "failed":
-        return Stage(name="Transition", time=last.time, text=f"failed: {formatting.short(last.detail, 60)}", state="failed")
+        return IncidentStage(name="Transition", time=last.time, text=f"failed: {formatting.short(last.detail, 60)}", state="failed")
     if last.state == "intended":
-        return Stage(name="Transition", time=last.time, text=f"{last.step.partition(' ')[0]} under way", state="now")
-    return Stage(name="Transition", time=last.time, text=f"ordered in {formatting.duration(took)}" if took >= 0.001 else "ordered", state="reached")
+        return IncidentStage(name="Transition", time=last.time, text=f"{last.step.partition(' ')[0]} under way", state="now")
+    return IncidentStage(name="Transition", time=last.time, text=f"ordered in {formatting.duration(took)}" if took >= 0.001 else "ordered", state="reached")
 
 
-def _result(story: Story, line: PlanLine | None) -> Stage:
+def _result(story: IncidentDetails, line: PlanRow | None) -> IncidentStage:
     outcome = line.outcome if line is not None else None
     if outcome is not None and outcome.state in ENDED:
         text = formatting.short(outcome.detail or outcome.state, 70)
-        return Stage(name="Result", time=outcome.time, text=text, state="failed" if outcome.state == "failed" else "reached")
+        return IncidentStage(name="Result", time=outcome.time, text=text, state="failed" if outcome.state == "failed" else "reached")
     if story.state in (*OVER, "failed"):
-        return Stage(name="Result", time=story.changed, text=story.state, state="failed" if story.state == "failed" else "reached")
+        return IncidentStage(name="Result", time=story.changed, text=story.state, state="failed" if story.state == "failed" else "reached")
     waits = line is not None and line.state == "intended"
-    return Stage(name="Result", time=None, text="being watched" if waits else "not yet", state="now" if waits else "ahead")
+    return IncidentStage(name="Result", time=None, text="being watched" if waits else "not yet", state="now" if waits else "ahead")

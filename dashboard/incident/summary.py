@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dashboard import formatting
 from dashboard.html import Tone
-from dashboard.queries.incident import PlanLine, Story
+from dashboard.queries.incident import IncidentDetails, PlanRow
 from eagle_eye.types import Incident, Plan
 
 STATES: dict[str, tuple[str, Tone]] = {
@@ -34,7 +34,7 @@ OUTCOMES: dict[str, tuple[str, Tone]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class ActionSummary:
     """What is proposed, done, or stands in the way."""
 
     lead: str
@@ -44,7 +44,7 @@ class Deed:
     why: str
 
 
-def standing(story: Story) -> tuple[str, Tone]:
+def standing(story: IncidentDetails) -> tuple[str, Tone]:
     """Where the incident stands."""
     if story.superseded_by and story.waiting is None:
         return SUPERSEDED
@@ -69,14 +69,14 @@ def sureness(incident: Incident) -> str:
     return f"{formatting.percent(round(most, 2))} sure"
 
 
-def deed(story: Story) -> Deed:
+def action_summary(story: IncidentDetails) -> ActionSummary:
     """The plan that waits, else the last repair, else why there is none."""
     line = story.waiting or story.last
     if line is None:
-        return Deed(lead="Nothing yet", tone="quiet", what="No repair was planned", why=_no_plan(story))
+        return ActionSummary(lead="Nothing yet", tone="quiet", what="No repair was planned", why=_no_plan(story))
     lead, tone = OUTCOMES.get(line.state, (formatting.capital(line.state), "quiet"))
     tone = "quiet" if story.superseded_by and line.state == "failed" else tone
-    return Deed(lead=lead, tone=tone, what=action(line.plan), why=_why(line))
+    return ActionSummary(lead=lead, tone=tone, what=action(line.plan), why=_why(line))
 
 
 def action(plan: Plan) -> str:
@@ -103,7 +103,7 @@ def cost(plan: Plan) -> str:
     return f"costs {formatting.gpu_hours(plan.cost / 3600)}, saves {formatting.gpu_hours(plan.benefit / 3600)}"
 
 
-def _why(line: PlanLine) -> str:
+def _why(line: PlanRow) -> str:
     if line.outcome is not None and line.outcome.detail:
         return formatting.capital(line.outcome.detail)
     stopped = [kept.verdict for kept in line.verdicts if type(kept.verdict).__name__ == "Refuse"]
@@ -112,7 +112,7 @@ def _why(line: PlanLine) -> str:
     return formatting.capital(line.plan.reason)
 
 
-def _no_plan(story: Story) -> str:
+def _no_plan(story: IncidentDetails) -> str:
     if story.state == "healed":
         return "The job went on by itself."
     if story.silences:

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dashboard import error_boundary, formatting, html, viewer
 from dashboard.figures import figure_style
-from dashboard.figures.predicted_actual_figure import Entry, books
+from dashboard.figures.prediction_figure import PredictionPair, prediction_figure
 from dashboard.html import Column, Safe, Tile
 from dashboard.page_header import heading_with_span
 from dashboard.queries import actions
-from dashboard.queries.actions import ActionLine, GuardLine, Standing
+from dashboard.queries.actions import ActionRow, ActiveBrakes, GuardRow
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
+
+PAGE = {"title": "Actions", "order": 4}
 
 MOST = 100
 TONES: dict[str, html.Tone] = {"helped": "good", "failed": "warning", "under way": "accent"}
@@ -30,10 +32,10 @@ def show() -> None:
     error_boundary.live(lambda: _guards(known, reader, span), every=every)
 
 
-# --- the books -------------------------------------------------------------------------------------------------------
+# --- predicted and actual -------------------------------------------------------------------------------------------------------
 
 
-def _done(known: Sources, reader: Reader, span: str) -> None:
+def _done(known: Sources, reader: Viewer, span: str) -> None:
     import streamlit as st
 
     since, now = viewer.window(known, span)
@@ -45,11 +47,11 @@ def _done(known: Sources, reader: Reader, span: str) -> None:
     st.html(html.joined(html.section("What was done", "below each number: what was expected of it"), table(lines, reader, now)))
     entries = list(downtimes(lines))
     if len(entries) > 1:
-        st.html(html.section("Downtime in the books", "a ring is what was expected, a dot what it was"))
-        st.plotly_chart(books(entries, reader.palette, "s"), theme=None, key="books", config=figure_style.SETTINGS, alt="predicted and actual downtime of each action")
+        st.html(html.section("Predicted and actual downtime", "ring: predicted, dot: actual"))
+        st.plotly_chart(prediction_figure(entries, reader.palette, "s"), theme=None, key="predictions", config=figure_style.SETTINGS, alt="predicted and actual downtime of each action")
 
 
-def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
+def tiles(lines: Sequence[ActionRow]) -> Sequence[Tile]:
     """What is read first."""
     judged = [line for line in lines if state_of(line) in ("helped", "failed")]
     failed = sum(line.state == "failed" for line in judged)
@@ -64,7 +66,7 @@ def tiles(lines: Sequence[ActionLine]) -> Sequence[Tile]:
     )
 
 
-def bills(lines: Iterable[ActionLine]) -> dict[str, float]:
+def bills(lines: Iterable[ActionRow]) -> dict[str, float]:
     """Incident → GPU-hours after its last action: what a fault costs is counted from its beginning, so that the bills of two actions against it are not added."""
     found: dict[str, float] = {}
     for line in lines:
@@ -72,20 +74,20 @@ def bills(lines: Iterable[ActionLine]) -> dict[str, float]:
     return found
 
 
-def state_of(line: ActionLine) -> str:
+def state_of(line: ActionRow) -> str:
     """In a word; what was done but cannot help by itself (a dump of stacks) is only done."""
     done = "helped" if line.actual else "done"
     return {"done": done, "intended": "under way", "stale": "overtaken"}.get(line.state, line.state)
 
 
-def downtimes(lines: Sequence[ActionLine]) -> Iterator[Entry]:
+def downtimes(lines: Sequence[ActionRow]) -> Iterator[PredictionPair]:
     """Of actions whose downtime was both predicted and measured."""
     for line in lines:
         if DOWNTIME in line.predicted and DOWNTIME in line.actual:
-            yield Entry(f"{formatting.spoken(line.action)} · {line.cause}", line.predicted[DOWNTIME], line.actual[DOWNTIME])
+            yield PredictionPair(f"{formatting.spoken(line.action)} · {line.cause}", line.predicted[DOWNTIME], line.actual[DOWNTIME])
 
 
-def table(lines: Sequence[ActionLine], reader: Reader, now: float) -> Safe:
+def table(lines: Sequence[ActionRow], reader: Viewer, now: float) -> Safe:
     """Newest first."""
     columns = (
         Column("When"), Column("Action"), Column("Result"), Column("Downtime", number=True, wide_only=True), Column("Throughput", number=True, wide_only=True),
@@ -95,7 +97,7 @@ def table(lines: Sequence[ActionLine], reader: Reader, now: float) -> Safe:
     return html.joined(html.table(columns, (_row(line, reader, now) for line in lines[:MOST]), caption="Actions"), more)
 
 
-def _row(line: ActionLine, reader: Reader, now: float) -> Sequence[object]:
+def _row(line: ActionRow, reader: Viewer, now: float) -> Sequence[object]:
     return (
         html.stacked(formatting.date_time(line.time, reader.zone, now), formatting.relative(line.time, now)),
         html.stacked(formatting.spoken(line.action), html.link(line.cause or line.incident, "incident", incident=line.incident)),
@@ -117,7 +119,7 @@ def _beside(predicted: str, actual: str) -> Safe:
 # --- what stands in the way ------------------------------------------------------------------------------------------
 
 
-def _standing(known: Sources, reader: Reader) -> None:
+def _standing(known: Sources, reader: Viewer) -> None:
     import streamlit as st
 
     rows = list(standing_rows(actions.standing(known), reader, known.now()))
@@ -128,7 +130,7 @@ def _standing(known: Sources, reader: Reader) -> None:
     st.html(html.joined(head, html.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
 
 
-def standing_rows(standing: Standing, reader: Reader, now: float) -> Iterator[Sequence[object]]:
+def standing_rows(standing: ActiveBrakes, reader: Viewer, now: float) -> Iterator[Sequence[object]]:
     """Breakers first: only a person closes them."""
     for breaker in standing.breakers:
         if reader.person.sees(breaker.job):
@@ -142,7 +144,7 @@ def standing_rows(standing: Standing, reader: Reader, now: float) -> Iterator[Se
         yield html.badge("maintenance", "quiet"), of, formatting.relative(window.since, now), html.stacked(window.reason, window.person), f"ends {formatting.relative(window.until, now)}"
 
 
-def _guards(known: Sources, reader: Reader, span: str) -> None:
+def _guards(known: Sources, reader: Viewer, span: str) -> None:
     import streamlit as st
 
     since, now = viewer.window(known, span)
@@ -159,7 +161,7 @@ def _guards(known: Sources, reader: Reader, span: str) -> None:
     st.html(html.joined(head, table, rest))
 
 
-def _guard(line: GuardLine, now: float, *, hidden: bool) -> Sequence[object]:
+def _guard(line: GuardRow, now: float, *, hidden: bool) -> Sequence[object]:
     """`hidden`: reasons name jobs, perhaps of other tenants."""
     reason = formatting.NOTHING if not line.last_reason else "of a job" if hidden else html.link(line.last_reason, "incident", incident=line.last_incident)
     return formatting.spoken(line.guard), line.allowed, line.held or formatting.NOTHING, line.refused or formatting.NOTHING, reason, formatting.relative(line.last_time, now)

@@ -12,10 +12,12 @@ from dashboard.figures.heat_map import ROWS, heat_map
 from dashboard.html import Column, Safe
 from dashboard.page_header import heading_with_span
 from dashboard.queries import cluster, incidents
-from dashboard.queries.cluster import Heat, JobLine, Metric, NodeLine, Overview
-from dashboard.queries.incidents import IncidentLine
+from dashboard.queries.cluster import Heat, HeatMetric, JobRow, NodeRow, Overview
+from dashboard.queries.incidents import IncidentRow
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
+
+PAGE = {"title": "Cluster", "order": 1, "figures_first": True}
 
 MOST_CALLS = 4
 MOST_JOBS = 50
@@ -52,7 +54,7 @@ def show() -> None:
         error_boundary.live(lambda: _nodes(known, reader, span), every=every)
 
 
-def _first(known: Sources, reader: Reader, span: str) -> None:
+def _first(known: Sources, reader: Viewer, span: str) -> None:
     import streamlit as st
 
     since, until = viewer.window(known, span)
@@ -75,7 +77,7 @@ def stale(known: Sources, seen: Overview) -> Safe | None:
     return html.banner(html.joined(html.badge(f"No number was written in the last {cluster.heard_s(known):.0f} s", "alarm"), " ", told, html.tagged("code", "eagle-eye server")), "alarm")
 
 
-def _nodes(known: Sources, reader: Reader, span: str) -> None:
+def _nodes(known: Sources, reader: Viewer, span: str) -> None:
     import streamlit as st
 
     since, until = viewer.window(known, span)
@@ -84,7 +86,7 @@ def _nodes(known: Sources, reader: Reader, span: str) -> None:
         st.html(nodes_part(seen, reader))
 
 
-def seen_by(reader: Reader, all_of_it: Overview) -> Overview:
+def seen_by(reader: Viewer, all_of_it: Overview) -> Overview:
     """What is this person's business."""
     if not reader.person.tenant:
         return all_of_it
@@ -96,7 +98,7 @@ def seen_by(reader: Reader, all_of_it: Overview) -> Overview:
 # --- what wants a person ---------------------------------------------------------------------------------------------
 
 
-def calls(lines: Sequence[IncidentLine], *, now: float) -> Safe:
+def calls(lines: Sequence[IncidentRow], *, now: float) -> Safe:
     """One line for each open incident: those that wait for a person first."""
     if not lines:
         return html.banner(html.joined(html.badge("No open incident", "good"), " ", html.muted("nothing needs you")), "quiet")
@@ -105,7 +107,7 @@ def calls(lines: Sequence[IncidentLine], *, now: float) -> Safe:
     return html.joined(*(_call(line, now) for line in ordered[:MOST_CALLS]), more)
 
 
-def _call(line: IncidentLine, now: float) -> Safe:
+def _call(line: IncidentRow, now: float) -> Safe:
     tone: html.Tone = "alarm" if line.waiting_plan or line.state == "failed" else "accent" if line.state in ("healing", "contained") else "warning"
     what = html.tagged("span", html.link(formatting.capital(line.cause), "incident", incident=line.id), "ee-what")
     where = html.tagged("span", formatting.listed(formatting.accused(line.culprits), nothing="nobody named"))
@@ -134,7 +136,7 @@ def jobs_table(seen: Overview) -> Safe:
     return html.joined(html.table(JOBS, (_job(line, where[line.job]) for line in ordered[:MOST_JOBS]), caption="Jobs", low=True), html.muted(left))
 
 
-def _job(line: JobLine, nodes: Iterable[str]) -> Sequence[object]:
+def _job(line: JobRow, nodes: Iterable[str]) -> Sequence[object]:
     name = html.link(line.job, "job", job=line.job)
     return (
         html.stacked(name, f"on {formatting.listed(sorted(nodes))}") if line.state != "over" else name, html.badge(*STATES[line.state]), _many(line.nodes), _many(line.workers),
@@ -147,7 +149,7 @@ def _many(number: int) -> str:
     return f"{number:,}" if number else formatting.NOTHING
 
 
-def nodes_part(seen: Overview, reader: Reader) -> Safe:
+def nodes_part(seen: Overview, reader: Viewer) -> Safe:
     """How many nodes are how; those that are not well by name."""
     total = sum(seen.counts.values())
     told = [(health, many) for health, many in seen.counts.items() if many or health == "healthy"][::-1]
@@ -159,26 +161,26 @@ def nodes_part(seen: Overview, reader: Reader) -> Safe:
     return html.joined(head, shares, Safe("<div style='height:.6rem'></div>") if unwell else "", _unwell(unwell))
 
 
-def _unwell(lines: Sequence[NodeLine]) -> Safe:
+def _unwell(lines: Sequence[NodeRow]) -> Safe:
     if not lines:
         return Safe("")
     more = html.tagged("div", f"and {len(lines) - MOST_NODES:,} more", "ee-second") if len(lines) > MOST_NODES else ""
     return html.joined(html.table((Column("Node"), Column("Health"), Column("Why", grows=True)), map(_node, lines[:MOST_NODES]), caption="Nodes that are not well"), more)
 
 
-def _node(line: NodeLine) -> Sequence[object]:
+def _node(line: NodeRow) -> Sequence[object]:
     why = html.link(line.why, "incident", incident=line.incident) if line.incident else line.why
     return line.node, html.badge(*HEALTH[line.health]), html.stacked(why, html.link(line.job, "job", job=line.job) if line.job else "in no job")
 
 
-def _health_colour(health: str, reader: Reader) -> str:
+def _health_colour(health: str, reader: Viewer) -> str:
     return reader.palette.series[2] if health == "healthy" else reader.palette.health(health)
 
 
 # --- any number ------------------------------------------------------------------------------------------------------
 
 
-def _numbers(known: Sources, reader: Reader) -> None:
+def _numbers(known: Sources, reader: Viewer) -> None:
     """In one piece: another number is chosen without drawing the rest of the page."""
     import streamlit as st
 
@@ -191,7 +193,7 @@ def _numbers(known: Sources, reader: Reader) -> None:
     error_boundary.shown(lambda: _heat(known, reader, metric))
 
 
-def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
+def _heat(known: Sources, reader: Viewer, metric: HeatMetric) -> None:
     import streamlit as st
 
     _, now = viewer.written_window(known, "10m")
@@ -206,7 +208,7 @@ def _heat(known: Sources, reader: Reader, metric: Metric) -> None:
         st.html(html.tagged("p", "Rows begin with the node at their left; point at a cell for its name. Drag enlarges, a double click shows all.", "ee-second"))
 
 
-def _of_now(known: Sources, metric: Metric) -> Heat:
+def _of_now(known: Sources, metric: HeatMetric) -> Heat:
     _, now = viewer.written_window(known, "10m")
     return cluster.heat(known, metric=metric.name, table=metric.table, since=now - max(HEAT_KEEP_S, 2 * known.config.history.file_s), until=now)
 
@@ -218,11 +220,11 @@ def only(heat: Heat, nodes: Iterable[str]) -> Heat:
     return replace(heat, nodes=[heat.nodes[row] for row in rows], values=heat.values[rows], entities=[heat.entities[row] for row in rows])
 
 
-def _key(metric: Metric) -> str:
+def _key(metric: HeatMetric) -> str:
     return f"{metric.table}/{metric.name}"
 
 
-def _first_choice(known: Sources, found: Sequence[Metric]) -> int:
+def _first_choice(known: Sources, found: Sequence[HeatMetric]) -> int:
     """As `usual`; decided once for a reader, as a list whose first choice changes would forget what was chosen."""
     import streamlit as st
 
@@ -234,14 +236,14 @@ def _first_choice(known: Sources, found: Sequence[Metric]) -> int:
     return keys.index(kept)
 
 
-def _flat(known: Sources, metric: Metric) -> bool:
+def _flat(known: Sources, metric: HeatMetric) -> bool:
     try:
         return _of_now(known, metric).flat
     except NoHistory:
         return True
 
 
-def usual(found: Sequence[Metric], flat: Callable[[Metric], bool]) -> int:
+def usual(found: Sequence[HeatMetric], flat: Callable[[HeatMetric], bool]) -> int:
     """What is looked at first: a GPU that does nothing, or is slowed down, shows in its power; where there are none, a node in its processors. What is
     alike everywhere is passed over, for MOST_TRIED numbers."""
     ordered = sorted(range(len(found)), key=lambda index: next((place for place, name in enumerate(USUAL) if found[index].name.endswith(name)), len(USUAL)))

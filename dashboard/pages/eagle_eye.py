@@ -7,9 +7,11 @@ from dashboard import error_boundary, formatting, html, viewer
 from dashboard.html import Column, Safe, Tile
 from dashboard.page_header import heading
 from dashboard.queries import self_monitoring
-from dashboard.queries.self_monitoring import Status
+from dashboard.queries.self_monitoring import ServerStatus
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
+
+PAGE = {"title": "Eagle Eye", "order": 5}
 
 LATE_S = 10.0
 """Behind the stream: detection takes that much longer than it should."""
@@ -25,7 +27,7 @@ def show() -> None:
     error_boundary.live(lambda: _all(known, reader), every=viewer.every(known))
 
 
-def _all(known: Sources, reader: Reader) -> None:
+def _all(known: Sources, reader: Viewer) -> None:
     import streamlit as st
 
     status, now = self_monitoring.status(known, token=reader.token), known.now()
@@ -37,7 +39,7 @@ def _all(known: Sources, reader: Reader) -> None:
             st.html(part)
 
 
-def tiles(status: Status, now: float) -> Sequence[Tile]:
+def tiles(status: ServerStatus, now: float) -> Sequence[Tile]:
     """What is read first."""
     lags = [line.lag_s for line in status.partitions if math.isfinite(line.lag_s)]
     late = bool(lags) and max(lags) > LATE_S
@@ -52,7 +54,7 @@ def tiles(status: Status, now: float) -> Sequence[Tile]:
     )
 
 
-def _leader(status: Status, now: float) -> Tile:
+def _leader(status: ServerStatus, now: float) -> Tile:
     """Who leads, or who did last."""
     if status.leader:
         process, _, host = status.last_leader.partition(" on ")
@@ -62,7 +64,7 @@ def _leader(status: Status, now: float) -> Tile:
     return Tile("Leader", formatting.NOTHING, f"last {status.last_leader}, term {status.term}, until {formatting.relative(status.led_until, now)}")
 
 
-def _partitions(status: Status, known: Sources, now: float) -> Safe:
+def _partitions(status: ServerStatus, known: Sources, now: float) -> Safe:
     head = html.section("Partitions of the stream", "each is judged by one process at a time")
     if not status.partitions:
         advice = "In a recorded run no process runs any more." if known.recorded is not None else "A server takes them when it starts."
@@ -76,7 +78,7 @@ def _partitions(status: Status, known: Sources, now: float) -> Safe:
     return html.joined(head, html.table(columns, rows, caption="Partitions"), unknown)
 
 
-def _blind(status: Status, now: float) -> Safe:
+def _blind(status: ServerStatus, now: float) -> Safe:
     collectors = [(line.node, html.badge("collector fails", "warning"), line.reason, formatting.relative(line.since, now)) for line in status.collectors[:MOST]]
     clocks = [
         (line.node, html.badge("clock is off", "warning"), f"{formatting.duration(abs(line.offset_s))} {'ahead of' if line.offset_s > 0 else 'behind'} the server's{'' if line.measured else ', at least: it made a guard hold a plan'}", "now" if line.measured else formatting.relative(line.time, now))
@@ -88,7 +90,7 @@ def _blind(status: Status, now: float) -> Safe:
     return html.joined(head, html.table((Column("Node"), Column("What"), Column("Why", grows=True), Column("When")), [*collectors, *clocks], caption="Blind spots"))
 
 
-def _dropped(status: Status) -> Safe:
+def _dropped(status: ServerStatus) -> Safe:
     if not status.figures:
         return Safe("")
     head = html.section("What was lost", "since the server started")
@@ -96,7 +98,7 @@ def _dropped(status: Status) -> Safe:
     return html.joined(head, html.table((Column("What", grows=True), Column("How much", number=True)), rows, caption="What was lost"))
 
 
-def _notices(status: Status, reader: Reader, now: float) -> Safe:
+def _notices(status: ServerStatus, reader: Viewer, now: float) -> Safe:
     head = html.section("Notices", "what it noted about itself")
     if not status.notices:
         return html.joined(head, html.banner(html.muted("Nothing was noted: no leader changed, the stream was never away."), "quiet"))

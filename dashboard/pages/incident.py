@@ -9,10 +9,12 @@ from dashboard.figures.figure_style import SETTINGS
 from dashboard.incident import decision_form, incident_html
 from dashboard.incident.incident_html import Eye
 from dashboard.queries import incident as queries
-from dashboard.queries.incident import Story
+from dashboard.queries.incident import IncidentDetails
 from dashboard.queries.job import ASIDE
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
+
+PAGE = {"title": "Incident", "order": 6, "menu": False}
 
 STYLE = Path(__file__).parents[1] / "incident" / "incident.css"
 OVER = ("healed", "closed")
@@ -44,19 +46,19 @@ def show() -> None:
     error_boundary.live(lambda: _below(known, who, name), every=None if every is None else viewer.EVERY_S)
 
 
-def _first_screen(known: Sources, who: Reader, name: str) -> None:
+def _first_screen(known: Sources, who: Viewer, name: str) -> None:
     import streamlit as st
 
     told, eye = queries.story(known, name), Eye(zone=who.zone, now=known.now())
     st.html(incident_html.head(told, eye))
     st.html(incident_html.facts(told))
     with st.container(key="ee-decision"):
-        st.html(incident_html.deed(told, eye))
+        st.html(incident_html.action_summary(told, eye))
         decision_form.offer(known, who, told)
     st.html(incident_html.track(told))
 
 
-def _below(known: Sources, who: Reader, name: str) -> None:
+def _below(known: Sources, who: Viewer, name: str) -> None:
     import streamlit as st
 
     told, eye = queries.story(known, name), Eye(zone=who.zone, now=known.now())
@@ -68,7 +70,7 @@ def _below(known: Sources, who: Reader, name: str) -> None:
         _beside(told, eye, who)
 
 
-def _evidence(known: Sources, who: Reader, story: Story) -> None:
+def _evidence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
     st.html(html.section("Evidence", f"{formatting.count(len(story.evidence), 'line')} of {formatting.count(len(story.incident.parts), 'finding')}"))
@@ -84,7 +86,7 @@ def _evidence(known: Sources, who: Reader, story: Story) -> None:
             st.html(incident_html.stack(each))
 
 
-def _plots(known: Sources, who: Reader, story: Story) -> None:
+def _plots(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
     plots = queries.plots(known, story)
@@ -99,14 +101,14 @@ def _plots(known: Sources, who: Reader, story: Story) -> None:
         st.html(html.tagged("p", "A line breaks where no step was done, or no number was written.", "ee-second"))
 
 
-def _told(story: Story, eye: Eye) -> None:
+def _told(story: IncidentDetails, eye: Eye) -> None:
     import streamlit as st
 
     st.html(html.section("What happened", f"seconds after the fault began; times in {formatting.zone_name(eye.zone, eye.now)}"))
     st.html(incident_html.timeline(story, eye))
 
 
-def _beside(story: Story, eye: Eye, who: Reader) -> None:
+def _beside(story: IncidentDetails, eye: Eye, who: Viewer) -> None:
     import streamlit as st
 
     if story.rivals:

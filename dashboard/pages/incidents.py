@@ -7,9 +7,11 @@ from dashboard.html import Column, Safe
 from dashboard.incident import summary
 from dashboard.incident.incident_html import Eye
 from dashboard.queries import incidents as queries
-from dashboard.queries.incidents import IncidentLine
+from dashboard.queries.incidents import IncidentRow
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
+
+PAGE = {"title": "Incidents", "order": 2}
 
 LIMIT = 200
 SHOWN = {"Not over": True, "All": False}
@@ -46,7 +48,7 @@ def _remember() -> None:
         st.query_params.pop("open", None)
 
 
-def _list(known: Sources, who: Reader) -> None:
+def _list(known: Sources, who: Viewer) -> None:
     import streamlit as st
 
     job, only_open = st.query_params.get("job", ""), st.query_params.get("open") == "1"
@@ -61,13 +63,13 @@ def _list(known: Sources, who: Reader) -> None:
         st.html(html.empty("No incident so far", "Detectors write here what they find. To see one, break something on purpose:", command="eagle-eye drill --help"))
 
 
-def table(lines: Sequence[IncidentLine], eye: Eye) -> Safe:
+def table(lines: Sequence[IncidentRow], eye: Eye) -> Safe:
     """What waits for a person first, then what is not over; each newest first."""
     ordered = sorted(lines, key=lambda line: (not line.waiting_plan, line.over, -line.opened))
     return html.table(COLUMNS, [_row(line, eye) for line in ordered], caption="incidents")
 
 
-def _row(line: IncidentLine, eye: Eye) -> tuple[object, ...]:
+def _row(line: IncidentRow, eye: Eye) -> tuple[object, ...]:
     word, tone = summary.WAITS if line.waiting_plan else summary.STATES.get(line.state, (line.state, "quiet"))
     if line.superseded_by and not line.waiting_plan:
         word, tone = summary.SUPERSEDED

@@ -10,12 +10,14 @@ from dashboard.html import Column, Safe, Tile
 from dashboard.page_header import heading, heading_with_span
 from dashboard.pages.cluster import STATES
 from dashboard.queries import cluster, job
-from dashboard.queries.cluster import JobLine
-from dashboard.queries.job import WORKER_METRICS, Mark, WorkerHeat
+from dashboard.queries.cluster import JobRow
+from dashboard.queries.job import WORKER_METRICS, TimelineMark, WorkerHeat
 from dashboard.queries.pauses import Pause
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
 from eagle_eye.errors import AccessDenied
+
+PAGE = {"title": "Jobs", "order": 3, "figures_first": True}
 
 STRAGGLES = 1.1
 """Times its peers: from here on a worker is named (Unicron, section 4.1: 1.1 times the mean is slow)."""
@@ -85,7 +87,7 @@ def _top(known: Sources, chosen: str, span: str) -> None:
         st.html(html.tiles(tiles(line, until)))
 
 
-def tiles(line: JobLine, now: float) -> Sequence[Tile]:
+def tiles(line: JobRow, now: float) -> Sequence[Tile]:
     """What is read first."""
     word, tone = STATES[line.state]
     return (
@@ -101,7 +103,7 @@ def tiles(line: JobLine, now: float) -> Sequence[Tile]:
 # --- over time -------------------------------------------------------------------------------------------------------
 
 
-def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
+def _course(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
     import streamlit as st
 
     since, until = viewer.written_window(known, span)
@@ -118,27 +120,27 @@ def _course(known: Sources, reader: Reader, chosen: str, span: str) -> None:
         st.html(html.joined(html.section("What happened", formatting.count(len(course.marks), "mark")), marks_table(course.marks, reader, until)))
 
 
-def paused(pauses: Sequence[Pause], reader: Reader, now: float) -> Safe:
+def paused(pauses: Sequence[Pause], reader: Viewer, now: float) -> Safe:
     """Why the lines break, the longest pauses by name."""
     rest = len(pauses) - MOST_PAUSES
     more = f" And {formatting.count(rest, 'shorter one')}." if rest > 0 else ""
     return html.tagged("p", " ".join(_pause(each, reader, now) for each in pauses[:MOST_PAUSES]) + more, "ee-second ee-pauses")
 
 
-def _pause(pause: Pause, reader: Reader, now: float) -> str:
+def _pause(pause: Pause, reader: Viewer, now: float) -> str:
     lasted = f"for {formatting.duration(pause.seconds)}, {formatting.date_time(pause.begin, reader.zone, now)} to {formatting.clock_time(pause.end, reader.zone)}"
     if pause.heard:
         return f"No step {lasted}: the job stood still, its nodes were heard."
     return f"No number {lasted}: nothing was written, so what the job did is not known; the server or the stream was away."
 
 
-def marks_table(marks: Sequence[Mark], reader: Reader, now: float) -> Safe:
+def marks_table(marks: Sequence[TimelineMark], reader: Viewer, now: float) -> Safe:
     """Newest first."""
     newest = sorted(marks, key=lambda mark: -mark.time)[:MOST_MARKS]
     return html.table((Column("Time"), Column("What"), Column("", grows=True)), (_mark(mark, reader, now) for mark in newest), caption="What happened to the job")
 
 
-def _mark(mark: Mark, reader: Reader, now: float) -> Sequence[object]:
+def _mark(mark: TimelineMark, reader: Viewer, now: float) -> Sequence[object]:
     action, of, cause = mark.text.partition(" for ")
     text = formatting.capital(formatting.spoken(action) + of + cause if mark.what == "heal" else mark.text)
     told = html.link(text, "incident", incident=mark.incident) if mark.incident else text
@@ -149,7 +151,7 @@ def _mark(mark: Mark, reader: Reader, now: float) -> Sequence[object]:
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def _workers(known: Sources, reader: Reader, chosen: str, span: str) -> None:
+def _workers(known: Sources, reader: Viewer, chosen: str, span: str) -> None:
     import streamlit as st
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="small"):
@@ -167,7 +169,7 @@ def _metric_of(spoken: str) -> str:
     return next((metric for metric in WORKER_METRICS if _spoken(metric) == spoken), WORKER_METRICS[0])
 
 
-def _map(known: Sources, reader: Reader, chosen: str, span: str, metric: str) -> None:
+def _map(known: Sources, reader: Viewer, chosen: str, span: str, metric: str) -> None:
     import streamlit as st
 
     since, until = viewer.written_window(known, span)

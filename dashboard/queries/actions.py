@@ -18,7 +18,7 @@ MOST_INCIDENTS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionLine:
+class ActionRow:
     """One plan that was begun, and what became of it."""
 
     time: float
@@ -44,7 +44,7 @@ class ActionLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardLine:
+class GuardRow:
     """One guard, and how often it said what."""
 
     guard: str
@@ -60,7 +60,7 @@ class GuardLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ActiveBrakes:
     """What stands in the way of automatic action now."""
 
     breakers: tuple[Breaker, ...]
@@ -68,12 +68,12 @@ class Standing:
     windows: tuple[Window, ...]
 
 
-def done(sources: Sources, *, since: float) -> tuple[ActionLine, ...]:
+def done(sources: Sources, *, since: float) -> tuple[ActionRow, ...]:
     """Newest first, at most MOST."""
     return sources.remembered(("actions", since), lambda: tuple(_done(sources, since)))
 
 
-def guards(sources: Sources, *, since: float) -> tuple[GuardLine, ...]:
+def guards(sources: Sources, *, since: float) -> tuple[GuardRow, ...]:
     """Those that have said no most often come first. Of incidents that were opened since, or are not over."""
     return sources.remembered(("guards", since), lambda: tuple(_guards(sources, since)))
 
@@ -83,13 +83,13 @@ def breakers(sources: Sources, *, open_only: bool = False) -> tuple[Breaker, ...
     return sources.ledger.breakers(at=sources.clock.now() if open_only else None)
 
 
-def standing(sources: Sources) -> Standing:
+def standing(sources: Sources) -> ActiveBrakes:
     """Breakers, silences and windows that hold now, or have yet to begin."""
     ledger, now = sources.ledger, sources.clock.now()
-    return Standing(breakers=ledger.breakers(at=now), silences=ledger.silences(at=now), windows=ledger.windows(at=now))
+    return ActiveBrakes(breakers=ledger.breakers(at=now), silences=ledger.silences(at=now), windows=ledger.windows(at=now))
 
 
-def _done(sources: Sources, since: float) -> Iterator[ActionLine]:
+def _done(sources: Sources, since: float) -> Iterator[ActionRow]:
     ledger = sources.ledger
     causes: dict[str, tuple[str, str]] = {}
     units = work(ledger)
@@ -99,7 +99,7 @@ def _done(sources: Sources, since: float) -> Iterator[ActionLine]:
             record = ledger.incident_record(outcome.incident)
             causes[outcome.incident] = (record.incident.cause, record.incident.job) if record else ("", "")
         cause, job = causes[outcome.incident]
-        yield ActionLine(
+        yield ActionRow(
             time=outcome.time, plan=outcome.plan, incident=outcome.incident, cause=cause, job=job, action=outcome.action, state=outcome.state,
             own=plan.own if plan else False, targets="; ".join(target_words(target) for target in plan.targets) if plan else "",
             predicted=dict(outcome.predicted), actual=dict(outcome.actual), detection_s=outcome.detection_s, transition_s=outcome.transition_s,
@@ -107,7 +107,7 @@ def _done(sources: Sources, since: float) -> Iterator[ActionLine]:
         )  # fmt: skip
 
 
-def _guards(sources: Sources, since: float) -> Iterator[GuardLine]:
+def _guards(sources: Sources, since: float) -> Iterator[GuardRow]:
     ledger = sources.ledger
     counts: dict[str, Counter[str]] = {}
     last: dict[str, tuple[float, str, str, str]] = {}
@@ -124,7 +124,7 @@ def _guards(sources: Sources, since: float) -> Iterator[GuardLine]:
     for guard in sorted(counts, key=lambda name: (-counts[name]["refused"], -counts[name]["held"], name)):
         time, reason, incident, said = last.get(guard, (float("nan"), "", "", ""))
         count = counts[guard]
-        yield GuardLine(
+        yield GuardRow(
             guard=guard, allowed=count["allowed"], held=count["held"], refused=count["refused"], last_reason=reason, last_time=time,
             last_incident=incident, last_said="" if not said else "held" if said == "held" else "refused",
         )  # fmt: skip

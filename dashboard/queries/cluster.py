@@ -13,7 +13,7 @@ from eagle_eye.ledger import Cordon, IncidentRecord, JobRecord, Ledger
 from eagle_eye.types import Floats, IncidentState, Kind, Layout
 
 from . import steps
-from .incident_cost import aftermath
+from .incident_cost import costs_of
 from .node_of import node_of
 from .units import unit_of
 
@@ -36,7 +36,7 @@ MOST_INCIDENTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
+class JobRow:
     """One job in the span. NaN: not known."""
 
     job: str
@@ -58,7 +58,7 @@ class JobLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLine:
+class NodeRow:
     """One node."""
 
     node: str
@@ -75,8 +75,8 @@ class NodeLine:
 class Overview:
     """The whole cluster at a glance: what wants to be looked at comes first."""
 
-    jobs: tuple[JobLine, ...]
-    nodes: tuple[NodeLine, ...]
+    jobs: tuple[JobRow, ...]
+    nodes: tuple[NodeRow, ...]
     counts: Mapping[str, int]
     """Health → nodes, every health there."""
     newest: float
@@ -84,7 +84,7 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Metric:
+class HeatMetric:
     """One metric that a heat map can show."""
 
     table: str
@@ -127,9 +127,9 @@ def overview(sources: Sources, *, since: float, until: float) -> Overview:
     return sources.remembered(("overview", since, until), lambda: _overview(sources, since, until), seconds=SPAN_S)
 
 
-def metrics(sources: Sources) -> tuple[Metric, ...]:
+def metrics(sources: Sources) -> tuple[HeatMetric, ...]:
     """What a heat map can show. Raises NoHistory before the first number was written."""
-    found = [Metric(table, name, unit_of(name)) for table, names in sources.metrics().items() if not table.startswith("steps") for name in names]
+    found = [HeatMetric(table, name, unit_of(name)) for table, names in sources.metrics().items() if not table.startswith("steps") for name in names]
     if not found:
         raise NoHistory(f"no number has been written to {sources.config.history.place or sources.config.state / 'history'} yet. It is written every {sources.config.history.file_s:g} s once a job runs.")
     return tuple(sorted(found, key=lambda metric: (_KINDS.get(metric.table.partition("/")[0], 9), metric)))
@@ -163,7 +163,7 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
 def _present(ledger: Ledger) -> list[IncidentRecord]:
     """Incidents that are not over, without those that came back as another one: that one is looked at."""
     kept = [record for record in ledger.incidents(limit=MOST_INCIDENTS) if record.state in NOT_OVER]
-    later = aftermath(ledger, [record for record in kept if record.state is IncidentState.FAILED])
+    later = costs_of(ledger, [record for record in kept if record.state is IncidentState.FAILED])
     return [record for record in kept if not later.superseded_by(record)]
 
 
@@ -202,7 +202,7 @@ def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobRecord]) -> _
     return blamed
 
 
-def _nodes(seats: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeLine]:
+def _nodes(seats: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeRow]:
     out = {cordon.node: cordon for cordon in cordons}
     taking_part = {node: job for job, nodes in seats.items() for node in nodes}
     newest = max((time for _, time in heard.values()), default=float("nan"))
@@ -218,7 +218,7 @@ def _nodes(seats: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard:
             health, why, incident = "silent", f"no number for {newest - time:.0f} s" if time > 0 else "no number in this time", ""
         else:
             health, why, incident = "healthy", "", ""
-        yield NodeLine(node=node, job=job, health=health, why=why, incident=incident)
+        yield NodeRow(node=node, job=job, health=health, why=why, incident=incident)
 
 
 # --- jobs --------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ FROM committed GROUP BY job ORDER BY job
 
 def _jobs(
     sources: Sources, facts: Mapping[str, JobRecord], seats: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
-) -> Iterator[JobLine]:
+) -> Iterator[JobRow]:
     nodes = Counter(job for job, _ in heard.values())
     told = _stepped(sources, since, until)
     for job in sorted({*facts, *told}):
@@ -240,7 +240,7 @@ def _jobs(
         numbers = told.get(job, {})
         last = numbers.get("last_step", float("nan"))
         span = until - max(since, numbers.get("began", since))
-        yield JobLine(
+        yield JobRow(
             job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(seats[job]) if layout else nodes[job],
             workers=len(layout.placements) if layout else int(numbers.get("workers", 0)),
             epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),

@@ -12,8 +12,8 @@ from eagle_eye.ledger import IncidentRecord, Ledger, TimelineEntry, VerdictRecor
 from eagle_eye.types import Evidence, Finding, Incident, IncidentNote, Kind, Outcome, Plan, Progress, Rival, Silence
 
 from .evidence import Plot, plots_of
-from .incident_cost import aftermath, aftermath_of, work, work_of
-from .incidents import IncidentLine, line_of, waits
+from .incident_cost import cost_of_one, costs_of, work, work_of
+from .incidents import IncidentRow, line_of, waits
 from .job import ASIDE
 from .node_of import node_of
 
@@ -25,7 +25,7 @@ LAST_WORDS = "its last words: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceLine:
+class EvidenceRow:
     """One line of proof, and what it proves."""
 
     text: str
@@ -41,7 +41,7 @@ class EvidenceLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanLine:
+class PlanRow:
     """One plan with everything that became of it."""
 
     plan: Plan
@@ -65,7 +65,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class IncidentDetails:
     """Everything about one incident."""
 
     incident: Incident
@@ -74,12 +74,12 @@ class Story:
     changed: float
     timeline: tuple[TimelineEntry, ...]
     """Oldest first."""
-    plans: tuple[PlanLine, ...]
+    plans: tuple[PlanRow, ...]
     """Newest first."""
-    waiting: PlanLine | None
+    waiting: PlanRow | None
     """The plan that waits for a person, with the digest to decide on."""
     rivals: tuple[Rival, ...]
-    evidence: tuple[EvidenceLine, ...]
+    evidence: tuple[EvidenceRow, ...]
     """The incident's own first."""
     log_lines: tuple[str, ...]
     """Last words of processes."""
@@ -89,44 +89,44 @@ class Story:
     silences: tuple[Silence, ...]
     """That cover it now."""
     bill_gpu_hours: float
-    """As it is listed: queries/aftermath.py."""
+    """As it is listed: queries/incident_cost.py."""
     superseded_by: str
     """Id of the incident as which a failed one came back; '' if there is none."""
     work: str
     """Unit of the job's throughput."""
     job_over: bool
     """The job of the incident has ended."""
-    similar: tuple[IncidentLine, ...]
+    similar: tuple[IncidentRow, ...]
     """Earlier and later ones of the same cause, those of the same culprit or job first."""
     nodes: tuple[str, ...]
     """Of its culprits."""
 
     @property
-    def last(self) -> PlanLine | None:
+    def last(self) -> PlanRow | None:
         """The newest plan that repairs something: neither stacks nor letters."""
         return next((each for each in self.plans if each.plan.action not in ASIDE), None)
 
 
-def story(sources: Sources, name: str) -> Story:
+def story(sources: Sources, name: str) -> IncidentDetails:
     """`name`: an id, or the beginning of one that is like no other. Raises NotThere."""
     return sources.remembered(("story", name), lambda: _story(sources, name))
 
 
-def plots(sources: Sources, told: Story) -> tuple[Plot, ...]:
+def plots(sources: Sources, told: IncidentDetails) -> tuple[Plot, ...]:
     """Evidence as plots around the incident; none where the history holds nothing of that time."""
     incident = told.incident
     return sources.remembered(("plots", incident.id, incident.revision, sources.now()), lambda: plots_of(sources, incident, told.nodes), seconds=SPAN_S)
 
 
-def _story(sources: Sources, name: str) -> Story:
+def _story(sources: Sources, name: str) -> IncidentDetails:
     ledger = sources.ledger
     record = _found(ledger, name)
     incident, now = record.incident, sources.clock.now()
     plans = tuple(_plan_lines(ledger, incident.id, now))
     waiting = next((each for each in plans if each.state == "waiting"), None)
     nodes = tuple(dict.fromkeys(_nodes(ledger, incident)))
-    evidence, later = tuple(_evidence(incident)), aftermath_of(ledger, incident.id)
-    return Story(
+    evidence, later = tuple(_evidence(incident)), cost_of_one(ledger, incident.id)
+    return IncidentDetails(
         incident=incident, state=str(record.state), opened=record.opened, changed=record.changed, timeline=ledger.timeline(incident.id), plans=plans,
         waiting=waiting, rivals=incident.rivals, evidence=tuple(line for line in evidence if not line.text.startswith(LAST_WORDS)),
         log_lines=tuple(dict.fromkeys(line.text.removeprefix(LAST_WORDS) for line in evidence if line.text.startswith(LAST_WORDS))),
@@ -163,7 +163,7 @@ def _nodes(ledger: Ledger, incident: Incident) -> Iterator[str]:
 # --- plans -------------------------------------------------------------------------------------------------------------
 
 
-def _plan_lines(ledger: Ledger, incident: str, now: float) -> Iterator[PlanLine]:
+def _plan_lines(ledger: Ledger, incident: str, now: float) -> Iterator[PlanRow]:
     said: dict[str, dict[str, VerdictRecord]] = {}
     for kept in ledger.verdicts(incident=incident):
         last = said.setdefault(kept.plan, {})
@@ -173,7 +173,7 @@ def _plan_lines(ledger: Ledger, incident: str, now: float) -> Iterator[PlanLine]
     for plan in ledger.plans(incident=incident, limit=1000):
         outcome, verdicts = outcomes.get(plan.id), tuple(said.get(plan.id, {}).values())
         progress = ledger.progress(plan.id)
-        yield PlanLine(
+        yield PlanRow(
             plan=plan, digest=plan.digest, state=_plan_state(ledger, plan, outcome, verdicts, progress, now), outcome=outcome,
             predicted=dict(outcome.predicted) if outcome else {}, actual=dict(outcome.actual) if outcome else {}, verdicts=verdicts, progress=progress,
         )  # fmt: skip
@@ -194,7 +194,7 @@ def _plan_state(ledger: Ledger, plan: Plan, outcome: Outcome | None, verdicts: S
     return "held" if "Hold" in words else "made"
 
 
-def _stacks(plans: Iterable[PlanLine]) -> Iterator[Stack]:
+def _stacks(plans: Iterable[PlanRow]) -> Iterator[Stack]:
     """What the workers did when they were asked; the answer of the action `dump` is kept as the detail of its step."""
     for line in plans:
         for step in line.progress if line.plan.action == "dump" else ():
@@ -213,7 +213,7 @@ def _stacks_of(detail: str) -> Iterator[Stack]:
 # --- evidence ----------------------------------------------------------------------------------------------------------
 
 
-def _evidence(incident: Incident) -> Iterator[EvidenceLine]:
+def _evidence(incident: Incident) -> Iterator[EvidenceRow]:
     """Each line once: the incident's own, then what else its findings tell."""
     told: dict[str, tuple[Finding, Evidence]] = {}
     for each in incident.parts:
@@ -224,19 +224,19 @@ def _evidence(incident: Incident) -> Iterator[EvidenceLine]:
         own.setdefault(proof.text, proof)
     for proof in own.values():
         finding = told[proof.text][0] if proof.text in told else None
-        yield EvidenceLine(
+        yield EvidenceRow(
             text=proof.text, finding=finding.kind if finding else "", entity=str(finding.entity) if finding else "", time=finding.since if finding else incident.since,
             metric=proof.metric, value=proof.value, threshold=proof.threshold,
         )  # fmt: skip
     for text, (finding, proof) in told.items():
         if text not in own:
-            yield EvidenceLine(
+            yield EvidenceRow(
                 text=text, finding=finding.kind, entity=str(finding.entity), time=finding.since, metric=proof.metric, value=proof.value,
                 threshold=proof.threshold, supports=False,
             )  # fmt: skip
 
 
-def _similar(ledger: Ledger, record: IncidentRecord) -> Iterator[IncidentLine]:
+def _similar(ledger: Ledger, record: IncidentRecord) -> Iterator[IncidentRow]:
     """Of the same cause; those of the same culprit first, then of the same job, then the newest."""
     mine = record.incident
     blamed = {culprit.entity.name for culprit in mine.culprits}
@@ -247,5 +247,5 @@ def _similar(ledger: Ledger, record: IncidentRecord) -> Iterator[IncidentLine]:
         return (not blamed & theirs, kept.incident.job != mine.job, -kept.opened)
 
     shown = sorted(same, key=rank)[:SIMILAR]
-    later = aftermath(ledger, shown)
+    later = costs_of(ledger, shown)
     yield from (line_of(kept, later) for kept in shown)

@@ -15,7 +15,7 @@ CAME_BACK = re.compile(r"it came back as incident ([^\s;]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aftermath:
+class IncidentCosts:
     """Of several incidents. bills: incident → GPU-hours that were measured after its actions. successors: incident → the one that it came back as."""
 
     bills: Mapping[str, float] = field(default_factory=dict)
@@ -36,13 +36,13 @@ class Aftermath:
         return name if name != record.incident.id else ""
 
 
-def aftermath(ledger: Ledger, records: Iterable[IncidentRecord]) -> Aftermath:
+def costs_of(ledger: Ledger, records: Iterable[IncidentRecord]) -> IncidentCosts:
     """One question for all of them."""
     since = min((record.opened for record in records), default=None)
-    return Aftermath() if since is None else of_outcomes(ledger.outcomes(since=since, limit=MOST_OUTCOMES))
+    return IncidentCosts() if since is None else of_outcomes(ledger.outcomes(since=since, limit=MOST_OUTCOMES))
 
 
-def aftermath_of(ledger: Ledger, incident: str) -> Aftermath:
+def cost_of_one(ledger: Ledger, incident: str) -> IncidentCosts:
     """Of one, however long ago it was."""
     found: list[Outcome] = []
     seen: set[str] = set()
@@ -64,7 +64,7 @@ def work_of(units: Mapping[str, str], job: str) -> str:
     return units.get("/".join(job.split("/")[:2]), TOKENS)
 
 
-def of_outcomes(outcomes: Iterable[Outcome]) -> Aftermath:
+def of_outcomes(outcomes: Iterable[Outcome]) -> IncidentCosts:
     """What they tell."""
     bills: dict[str, float] = {}
     successors: dict[str, str] = {}
@@ -72,4 +72,4 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Aftermath:
         bills[outcome.incident] = max(bills.get(outcome.incident, 0.0), outcome.actual.get(BILL, 0.0))
         if outcome.state == "failed" and (said := CAME_BACK.search(outcome.detail)):
             successors.setdefault(outcome.incident, said[1])
-    return Aftermath(bills=bills, successors=successors)
+    return IncidentCosts(bills=bills, successors=successors)

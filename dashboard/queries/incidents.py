@@ -8,7 +8,7 @@ from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.types import Hold, Plan, Refuse
 
 from .cluster import NOT_OVER
-from .incident_cost import Aftermath, aftermath
+from .incident_cost import IncidentCosts, costs_of
 
 APPROVAL = "approval"
 """The guard that holds a plan until a person has decided."""
@@ -16,7 +16,7 @@ MOST_PLANS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IncidentLine:
+class IncidentRow:
     """One incident, as it is listed."""
 
     id: str
@@ -46,28 +46,28 @@ class IncidentLine:
         return self.state not in NOT_OVER or bool(self.superseded_by)
 
 
-def listed(sources: Sources, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentLine, ...]:
+def listed(sources: Sources, *, open_only: bool = False, job: str = "", limit: int = 100) -> tuple[IncidentRow, ...]:
     """Newest first. `open_only`: those that are not over, failed ones among them, as somebody should look at them, unless they came back as
     another one."""
     return sources.remembered(("incidents", open_only, job, limit), lambda: _listed(sources, open_only, job, limit))
 
 
-def _listed(sources: Sources, open_only: bool, job: str, limit: int) -> tuple[IncidentLine, ...]:
+def _listed(sources: Sources, open_only: bool, job: str, limit: int) -> tuple[IncidentRow, ...]:
     ledger, now = sources.ledger, sources.clock.now()
     records = ledger.incidents(job=job, limit=limit)
     if open_only:
         present = ledger.incidents_present(limit=limit)
         found = [ledger.incident_record(each.id) for each in present]
         records = tuple(record for record in found if record is not None and job in ("", record.incident.job))
-    waits, later = waiting_plans(ledger, records, now), aftermath(ledger, records)
+    waits, later = waiting_plans(ledger, records, now), costs_of(ledger, records)
     lines = (line_of(record, later, waits.get(record.incident.id)) for record in records)
     return tuple(line for line in lines if not (open_only and line.superseded_by))
 
 
-def line_of(record: IncidentRecord, later: Aftermath, waits: Plan | None = None) -> IncidentLine:
+def line_of(record: IncidentRecord, later: IncidentCosts, waits: Plan | None = None) -> IncidentRow:
     """As it is listed. waits: its plan that waits for a person."""
     incident = record.incident
-    return IncidentLine(
+    return IncidentRow(
         id=incident.id, job=incident.job, cause=incident.cause, severity=str(incident.severity), state=str(record.state),
         culprits=tuple(str(culprit.entity) for culprit in incident.culprits), since=incident.since, opened=record.opened, changed=record.changed,
         bill_gpu_hours=later.bill(incident), waiting_plan=waits.id if waits else "", waiting_action=waits.action if waits else "",

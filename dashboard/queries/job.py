@@ -33,7 +33,7 @@ ASIDE = ("dump", "notify")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class TimelineMark:
     """Something that happened to the job."""
 
     time: float
@@ -59,7 +59,7 @@ class Course:
     epochs: Doubles
     steps: Doubles
     """The newest step."""
-    marks: tuple[Mark, ...]
+    marks: tuple[TimelineMark, ...]
     pauses: tuple[Pause, ...] = ()
     """Where lines break, longest first."""
 
@@ -118,7 +118,7 @@ def _course(sources: Sources, job: str, since: float, until: float, points: int)
         return Course(times=empty, loss=empty, step_s=empty, tokens_per_s=empty, phases={}, goodput=empty, epochs=empty, steps=empty, marks=marks)
     goodput = _goodput(found, every, points, until - since)
     columns = with_gaps({name: np.asarray(column, float) for name, column in found.items()})
-    begins = [Mark(time=float(found["time"][row]), what="epoch", text=f"epoch {found['epoch'][row]:.0f} begins") for row in _changes(found["epoch"])]
+    begins = [TimelineMark(time=float(found["time"][row]), what="epoch", text=f"epoch {found['epoch'][row]:.0f} begins") for row in _changes(found["epoch"])]
     at = np.clip(((columns["time"] - since) / every).astype(np.int64), 0, points - 1)
     stood = pauses(sources, job, np.asarray(found["time"], float))
     spent = {name.removesuffix("_s"): columns[name] for name in phases if np.nanmax(columns[name], initial=0.0) > 0}
@@ -165,21 +165,21 @@ def _check_known(sources: Sources, job: str) -> None:
         raise NotThere(f"nobody knows a job {job!r}, and no step of it was done in this time. Choose one of the cluster's, or a longer time.")
 
 
-def _marks(sources: Sources, job: str, since: float, until: float) -> tuple[Mark, ...]:
+def _marks(sources: Sources, job: str, since: float, until: float) -> tuple[TimelineMark, ...]:
     return tuple(sorted(_told(sources, job, since, until), key=lambda mark: mark.time))
 
 
-def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Mark]:
+def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[TimelineMark]:
     for record in sources.ledger.incidents(job=job, limit=MOST_INCIDENTS):
         incident = record.incident
         if since <= record.opened < until:
             culprits = formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), nothing="nobody named")
-            yield Mark(time=record.opened, what="incident", text=f"{incident.cause}: {culprits}", incident=incident.id)
+            yield TimelineMark(time=record.opened, what="incident", text=f"{incident.cause}: {culprits}", incident=incident.id)
         if record.changed < since:
             continue
         for outcome in sources.ledger.outcomes(incident=incident.id):
             if outcome.state == "done" and outcome.action not in ASIDE and since <= outcome.time < until:
-                yield Mark(time=outcome.time, what="heal", text=f"{outcome.action} for {incident.cause}", incident=incident.id)
+                yield TimelineMark(time=outcome.time, what="heal", text=f"{outcome.action} for {incident.cause}", incident=incident.id)
 
 
 # --- workers -----------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class ClockLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class ServerStatus:
     """One look at Eagle Eye itself."""
 
     leader: str
@@ -84,19 +84,19 @@ class Status:
     """Time of the newest number of the history; NaN without one in the last minutes."""
 
 
-def status(sources: Sources, *, token: str = "") -> Status:
+def status(sources: Sources, *, token: str = "") -> ServerStatus:
     """`token`: the person's, for the server's figures where they ask for one."""
     return sources.remembered(("status", token), lambda: _status(sources, token))
 
 
-def _status(sources: Sources, token: str) -> Status:
+def _status(sources: Sources, token: str) -> ServerStatus:
     ledger, now = sources.ledger, sources.clock.now()
     figures = sources.figures(token)
     lease = ledger.holder_of(LEADER)
     leads = lease is not None and lease.until > now
     findings = ledger.findings(active_only=True, limit=FINDINGS)
     notices = ledger.notices(limit=NOTICES)
-    return Status(
+    return ServerStatus(
         leader=str(lease) if leads else "", last_leader=_who(lease) if lease else "", led_until=lease.until if lease else float("nan"), term=lease.term if lease else 0, leads_since=lease.since if lease and leads else float("nan"),
         partitions=tuple(_partitions(ledger.living(PARTITION, now), figures or {})), collectors=tuple(_collectors(findings)),
         clocks=tuple(_measured(figures, now) if figures is not None and _leads(figures) else _told(sources)), dropped=_dropped(figures) if figures is not None else {}, notices=notices,

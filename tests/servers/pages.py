@@ -73,9 +73,9 @@ class Reader:
     _pages: list[Page] = field(default_factory=list)
 
     def context(self, size: tuple[int, int] | None = None, scheme: str = "") -> BrowserContext:
-        """A browser that knows no cookie."""
+        """A browser without cookies, of a reader who wants no motion: what a test reads is final, not half faded in."""
         width, height = size or self.size
-        return self.browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme or self.scheme, timezone_id=BERLIN.key)
+        return self.browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme or self.scheme, timezone_id=BERLIN.key, reduced_motion="reduce")
 
     def __call__(self, address: str, size: tuple[int, int] | None = None, scheme: str = "") -> Page:
         """The page at an address, once it is whole."""

@@ -46,7 +46,7 @@ def test_the_link_of_an_alert_shows_all_that_counts_without_scrolling_even_as_th
         page.locator(".ee-tile", has_text="Culprit").get_by_text(SLOW_NODE),
         page.locator(".ee-tile", has_text="Where").get_by_text(JOB),
         page.locator(".ee-tile", has_text="Costs so far").get_by_text(bill(ledger, kept)),
-        page.locator(".ee-deed-what", has_text=f"Evict {SLOW_NODE}"),
+        page.locator(".ee-action-what", has_text=f"Evict {SLOW_NODE}"),
         page.locator(".ee-terms", has_text=plan.digest),
         page.get_by_role("button", name="Approve…"),
         page.locator("ol.ee-track li", has_text="Result"),

@@ -12,11 +12,11 @@ from dashboard.figures import figure_style
 from dashboard.figures.colours import DARK, LIGHT
 from dashboard.figures.heat_map import heat_map, limits, one_per_node
 from dashboard.figures.job_timeline import job_course
-from dashboard.figures.predicted_actual_figure import Entry, books
+from dashboard.figures.prediction_figure import PredictionPair, prediction_figure
 from dashboard.figures.worker_map import beside_peers, slowest, worker_map
 from dashboard.pages.cluster import usual
-from dashboard.queries.cluster import Heat, Metric
-from dashboard.queries.job import Course, Mark, WorkerHeat
+from dashboard.queries.cluster import Heat, HeatMetric
+from dashboard.queries.job import Course, TimelineMark, WorkerHeat
 
 
 def heat(nodes: int, slots: int = 8) -> Heat:
@@ -26,7 +26,7 @@ def heat(nodes: int, slots: int = 8) -> Heat:
     return Heat(metric="power_watts", unit="W", nodes=names, slots=[str(slot) for slot in range(slots)], values=values, entities=[[f"GPU-{name}-{slot}" for slot in range(slots)] for name in names])
 
 
-def course(marks: tuple[Mark, ...] = ()) -> Course:
+def course(marks: tuple[TimelineMark, ...] = ()) -> Course:
     times = np.array([100.0, 101.0, np.nan, 110.0])
     numbers = np.array([2.0, 1.9, np.nan, 1.5])
     return Course(times=times, loss=numbers, step_s=numbers, tokens_per_s=numbers * 1000, phases={"forward": numbers / 3, "communication": numbers / 2}, goodput=np.array([0.9, 0.9, 0.5, 0.6]), epochs=numbers, steps=numbers, marks=marks)
@@ -69,11 +69,11 @@ def test_noise_is_not_made_a_picture():
 
 
 def test_what_is_alike_on_all_nodes_is_not_what_is_shown_first():
-    power, processors, memory = (Metric(table, name, "") for table, name in (("gpu/gpu", "power_watts"), ("node/host", "cpu_percent"), ("node/host", "memory_percent")))
+    power, processors, memory = (HeatMetric(table, name, "") for table, name in (("gpu/gpu", "power_watts"), ("node/host", "cpu_percent"), ("node/host", "memory_percent")))
     busy = replace(heat(2, 1), values=np.array([[100.0], [99.9]], np.float32))
     told = {power: heat(4), processors: busy, memory: replace(busy, values=np.array([[40.0], [60.0]], np.float32))}
 
-    def first(*found: Metric) -> Metric:
+    def first(*found: HeatMetric) -> HeatMetric:
         return found[usual(found, lambda metric: told[metric].flat)]
 
     assert first(memory, processors, power) == power
@@ -84,7 +84,7 @@ def test_what_is_alike_on_all_nodes_is_not_what_is_shown_first():
 
 
 def test_a_pause_breaks_the_line_and_marks_say_what_happened():
-    marks = (Mark(time=101.0, what="incident", text="slow node: node-c", incident="i"), Mark(time=105.0, what="heal", text="restart", incident="i"))
+    marks = (TimelineMark(time=101.0, what="incident", text="slow node: node-c", incident="i"), TimelineMark(time=105.0, what="heal", text="restart", incident="i"))
     figure = job_course(course(marks), LIGHT, UTC, since=100.0, until=110.0)
     loss = next(trace for trace in figure.data if trace.name == "Loss")
     assert loss.y[2] is None
@@ -94,7 +94,7 @@ def test_a_pause_breaks_the_line_and_marks_say_what_happened():
 
 
 def test_hundreds_of_marks_are_few_traces():
-    marks = tuple(Mark(time=100.0 + number, what="incident", text="x", incident=str(number)) for number in range(400))
+    marks = tuple(TimelineMark(time=100.0 + number, what="incident", text="x", incident=str(number)) for number in range(400))
     figure = job_course(course(marks), LIGHT, UTC, since=100.0, until=500.0)
     assert len(figure.layout.shapes) == 0
     assert len(figure.data) < 15
@@ -141,7 +141,7 @@ def test_workers_that_told_nothing_make_no_figure_fail():
 
 
 def test_the_books_lay_predicted_beside_actual():
-    figure = books([Entry("restart worker", 5.0, 5.3)], LIGHT, "s")
+    figure = prediction_figure([PredictionPair("restart worker", 5.0, 5.3)], LIGHT, "s")
     assert {trace.name: list(trace.x) for trace in figure.data} == {"predicted": [5.0], "actual": [5.3]}
 
 

@@ -14,7 +14,7 @@ from dashboard.pages import incidents as page
 from dashboard.pages.actions import bills, table
 from dashboard.queries import actions, cluster, incident, incidents
 from dashboard.sources import Sources
-from dashboard.viewer import Reader
+from dashboard.viewer import Viewer
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config, ServerConfig
@@ -79,7 +79,7 @@ def test_what_came_back_as_another_incident_calls_nobody_any_more(sources: Sourc
     assert [line.health for line in seen.nodes] == [], "and no node is suspect"
     told = incident.story(sources, "first")
     assert summary.standing(told) == summary.SUPERSEDED
-    assert summary.deed(told).tone == "quiet"
+    assert summary.action_summary(told).tone == "quiet"
     assert 'by <a class="ee-link" href="incident?incident=third"' in incident_html.head(told, EYE)
     text = page.table(tuple(lines.values()), EYE)
     assert "needs a person" not in text
@@ -129,7 +129,7 @@ def test_a_throughput_says_of_what(sources: Sources, ledger: Ledger) -> None:
     plan = a_plan("p", incident="one", made=905.0)
     ledger.save_plan(plan)
     ledger.save_outcome(Outcome(plan="p", incident="one", action=plan.action, state="done", time=920.0, predicted={"throughput_per_s": 9770.0}, actual={"throughput_per_s": 9500.0}))
-    text = table(actions.done(sources, since=0.0), Reader(Person(name="eve", role=Role.VIEWER), "", UTC, LIGHT), NOW)
+    text = table(actions.done(sources, since=0.0), Viewer(Person(name="eve", role=Role.VIEWER), "", UTC, LIGHT), NOW)
     assert "9.5\u202fk\u202ftokens/s" in text
     assert "expected 9.77\u202fk\u202ftokens/s" in text
     told = incident.story(sources, "one")

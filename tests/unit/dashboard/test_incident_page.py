@@ -18,9 +18,9 @@ from dashboard.incident import decision_form, incident_html, predicted_actual, s
 from dashboard.incident.incident_html import Eye
 from dashboard.incident.stages import stages
 from dashboard.queries.evidence import OTHERS, Plot
-from dashboard.queries.incident import EvidenceLine, Story, story
+from dashboard.queries.incident import EvidenceRow, IncidentDetails, story
 from dashboard.sources import VARIABLE, Sources
-from dashboard.viewer import PERSON, TOKEN, Reader
+from dashboard.viewer import PERSON, TOKEN, Viewer
 from eagle_eye.access import Person, Role
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
@@ -69,7 +69,7 @@ def done(ledger: Ledger) -> None:
     ledger.move_incident("incident-1", IncidentState.HEALED, 110.0)
 
 
-def told(sources: Sources) -> Story:
+def told(sources: Sources) -> IncidentDetails:
     return story(sources, "incident-1")
 
 
@@ -82,7 +82,7 @@ def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):
     found, eye = told(known), Eye(zone=UTC, now=200.0)
     assert summary.standing(found) == ("Waits for your decision", "alarm")
     assert summary.title(found.incident) == "Worker killed: worker 0 on node-a"
-    text = incident_html.deed(found, eye)
+    text = incident_html.action_summary(found, eye)
     assert "Evict node-a" in text
     assert PLAN.digest in text
     assert "costs 2.000\u202fGPU-hours, saves 10\u202fGPU-hours" in text
@@ -92,8 +92,8 @@ def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):
 def test_what_was_done_is_shown_with_what_came_of_it(kept, known):
     done(kept)
     found = told(known)
-    assert summary.deed(found).lead == "Done"
-    text = incident_html.deed(found, Eye(zone=UTC, now=200.0))
+    assert summary.action_summary(found).lead == "Done"
+    text = incident_html.action_summary(found, Eye(zone=UTC, now=200.0))
     assert DETAIL in text
     assert "4.5\u202fs" in text
     assert [stage.state for stage in stages(found)] == ["reached"] * 5
@@ -104,27 +104,27 @@ def test_an_action_that_did_not_help_needs_a_person(kept, known):
     done(kept)
     kept.save_outcome(Outcome(plan=PLAN.id, incident=PLAN.incident, action=PLAN.action, state="failed", time=120.0, detail="no step within 30 s"))
     found = told(known)
-    assert summary.deed(found).tone == "alarm"
-    assert summary.deed(found).why == "No step within 30 s"
+    assert summary.action_summary(found).tone == "alarm"
+    assert summary.action_summary(found).why == "No step within 30 s"
     assert stages(found)[-1].state == "failed"
 
 
 def test_a_repair_that_came_back_as_another_incident_leads_there(kept, known):
     done(kept)
     kept.save_outcome(Outcome(plan=PLAN.id, incident=PLAN.incident, action=PLAN.action, state="failed", time=120.0, detail="it came back as incident 3336dcb6e25e4ee8; <b>"))
-    for text in (incident_html.deed(told(known), Eye(zone=UTC, now=200.0)), incident_html.track(told(known))):
+    for text in (incident_html.action_summary(told(known), Eye(zone=UTC, now=200.0)), incident_html.track(told(known))):
         assert 'href="incident?incident=3336dcb6e25e4ee8"' in text
         assert "<b>" not in text
 
 
 def test_when_a_claim_ended_is_a_time_of_the_readers():
-    over = EvidenceLine(text="over: it reports again", finding="node.lost", entity="node node-a", time=0.0, metric="over", value=3661.0, threshold=None)
+    over = EvidenceRow(text="over: it reports again", finding="node.lost", entity="node node-a", time=0.0, metric="over", value=3661.0, threshold=None)
     assert "01:01:01" in incident_html.proofs([over], Eye(zone=UTC, now=200.0))
 
 
 def test_without_a_plan_the_page_says_that_there_is_none(known):
-    assert summary.deed(told(known)).what == "No repair was planned"
-    assert "Eagle Eye still looks" in incident_html.deed(told(known), Eye(zone=UTC, now=200.0))
+    assert summary.action_summary(told(known)).what == "No repair was planned"
+    assert "Eagle Eye still looks" in incident_html.action_summary(told(known), Eye(zone=UTC, now=200.0))
 
 
 def test_nothing_that_came_over_a_wire_becomes_markup(kept, known):
@@ -177,7 +177,7 @@ class Leader:
         return self.answer
 
 
-OPERATOR = Reader(Person(name="ada", role=Role.OPERATOR), "eet_token", UTC, LIGHT)
+OPERATOR = Viewer(Person(name="ada", role=Role.OPERATOR), "eet_token", UTC, LIGHT)
 WORD = Decision(plan="plan-1", person="", digest=PLAN.digest)
 
 
@@ -188,7 +188,7 @@ def test_a_word_goes_out_with_the_digest_that_was_seen_and_the_persons_own_token
 
 
 def test_without_tokens_a_person_says_who_they_are():
-    nobody = Reader(Person(name="anybody", role=Role.ADMIN), "", UTC, LIGHT)
+    nobody = Viewer(Person(name="anybody", role=Role.ADMIN), "", UTC, LIGHT)
     leader = Leader({"message": "done"})
     assert decision_form.sent(leader, nobody, "approve", WORD)[1] == "warning"
     assert leader.heard == []

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from dashboard.login import Sessions
+from dashboard.pages import available
 from dashboard.sources import VARIABLE
 from eagle_eye.access import Person, Role
 from eagle_eye.access.tokens import add_person
@@ -18,7 +19,7 @@ from fakes.dashboard_page import page, seek_components_once, shown
 
 ENTRY = str(Path(__file__).parents[3] / "dashboard" / "entry" / "page.py")
 NOW = 1_900_000_000.0
-PAGES = ["cluster", "incidents", "incident", "job", "actions", "eagle_eye"]
+PAGES = [each.name for each in available()]
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def app():
 
 def test_without_tokens_everybody_is_let_in_and_told_so(state, ledger):
     text = shown(app().run())
-    assert "everybody who reaches this address is an administrator" in text
+    assert "everybody who can reach this address is an administrator" in text
     assert "No job and no node yet" in text
     assert "eagle-eye run" in text, "says what to do next"
 
@@ -146,6 +147,13 @@ def test_a_ledger_of_a_newer_version_is_told_from_a_broken_one(state, ledger, na
         connection.execute("UPDATE alembic_version SET version_num = '0009'")
     connection.close()
     assert "newer version" in shown(page(name, incident="some").run())
+
+
+def test_pages_are_found_by_their_files_in_the_order_that_they_give():
+    found = available()
+    assert found[0].name == "cluster"
+    assert [each.order for each in found] == sorted(each.order for each in found)
+    assert {each.name: each.menu for each in found}["incident"] is False
 
 
 def test_nothing_done_yet_says_how_to_try(state, ledger):

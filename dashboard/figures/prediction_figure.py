@@ -1,4 +1,4 @@
-"""The books: what was said before an action beside what came of it, one line an action."""
+"""Predicted beside actual values of actions as a figure, one line an action."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One number of one action."""
+class PredictionPair:
+    """One value of one action, predicted and actual."""
 
     name: str
     """Of the action, for people."""
@@ -23,8 +23,8 @@ class Entry:
     actual: float
 
 
-def books(entries: Sequence[Entry], palette: Palette, unit: str) -> Any:
-    """Figure: a ring where it was expected, a dot where it came out, a line between: long lines are wrong predictions."""
+def prediction_figure(entries: Sequence[PredictionPair], palette: Palette, unit: str) -> Any:
+    """Figure: a ring at the predicted value, a dot at the actual one, a line between. Long lines are wrong predictions."""
     drawn = entries[:MOST]
     places = list(range(len(drawn)))
     off = [{"type": "line", "x0": entry.predicted, "x1": entry.actual, "y0": place, "y1": place, "line": {"color": palette.muted, "width": 2}, "layer": "below"} for place, entry in enumerate(drawn)]
