@@ -88,7 +88,7 @@ class Liveness:
             self._broken = event
         elif event.name in ("job.finished", "job.failed"):
             self._over = True
-        elif event.name in ("job.started", "epoch.begun"):
+        elif event.name in ("job.started", "epoch.started"):
             self._over = False
 
     def _opened(self, name: str, event: Event) -> Iterator[Claim]:

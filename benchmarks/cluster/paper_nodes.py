@@ -72,7 +72,7 @@ class PaperJob:
         """A new epoch."""
         layout = self.layout
         attributes = {"epoch": str(self.epoch), "reason": reason, "cause": "", "plan": plan, "excluded": "", "budget_left": "0"}
-        self.tell("epoch.begun", Entity(kind=Kind.JOB, name=self.name), attributes)
+        self.tell("epoch.started", Entity(kind=Kind.JOB, name=self.name), attributes)
         self.write(self.name, wire.encode(layout))
         self.resumes, self.running = self.clock.now() + WARM_UP_S, True
         return layout
@@ -85,7 +85,7 @@ class PaperJob:
         self.running = False
         attributes = {"code": "-9", "signal": "SIGKILL", "epoch": str(self.epoch)}
         self.tell("exit", Entity(kind=Kind.WORKER, name=worker), attributes)
-        self.tell("budget.spent", Entity(kind=Kind.JOB, name=self.name), {"heal": "none"})
+        self.tell("budget.exhausted", Entity(kind=Kind.JOB, name=self.name), {"heal": "none"})
         return worker
 
     def obey(self, command: Command) -> Body:

@@ -52,7 +52,7 @@ class ActiveClaims:
 
 def ends_epoch(event: Event) -> str:
     """Why this event ends all claims about the workers of the current epoch; '' if it does not end them."""
-    if event.name == "epoch.begun":
+    if event.name == "epoch.started":
         return f"epoch {event.attributes.get('epoch', '?')} has begun"
     if event.name in ("job.finished", "job.failed"):
         return f"the job has {event.name.removeprefix('job.')}"
@@ -62,7 +62,7 @@ def ends_epoch(event: Event) -> str:
 def epoch_over(event: Event) -> int:
     """The newest epoch that an event of `ends_epoch` ends; -1 if the event does not name it."""
     epoch = integer_attribute(event, "epoch")
-    return epoch - 1 if event.name == "epoch.begun" else epoch
+    return epoch - 1 if event.name == "epoch.started" else epoch
 
 
 def integer_attribute(event: Event, name: str) -> int:

@@ -50,7 +50,7 @@ class _Job:
     def hear(self, event: Event) -> None:
         if event.name in ENDINGS:
             self.over = True
-        elif event.name == "epoch.begun":
+        elif event.name == "epoch.started":
             self.over = False
             self._begin(event.time)
 

@@ -124,7 +124,7 @@ class Event(Noun, frozen=True, kw_only=True):
     """Something that happened once, written at once by the process that saw it. Identity: (node, boot, number)."""
 
     name: str
-    """exit, exception, stall, session.opened, session.lost, peer.lost, epoch.begun, epoch.failed, xid, gpu.lost, ... : docs/wire.md."""
+    """exit, exception, stall, session.opened, session.lost, peer.lost, epoch.started, epoch.failed, xid, gpu.lost, ... : docs/wire.md."""
     job: str
     entity: Entity
     time: float

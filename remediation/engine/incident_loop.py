@@ -257,7 +257,7 @@ def _fact_of(event: Event) -> Fact:
     """`event`: one that JobState.update returns."""
     if event.name in ("job.finished", "job.failed"):
         return JobEnded(event)
-    return BudgetExhausted() if event.name == "budget.spent" else JobEpochStarted()
+    return BudgetExhausted() if event.name == "budget.exhausted" else JobEpochStarted()
 
 
 Handler = Callable[[IncidentLoop, TrackedIncident, Any], None]

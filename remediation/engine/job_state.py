@@ -122,9 +122,9 @@ class JobState:
 
     def _take_event(self, event: Event) -> bool:
         attributes = event.attributes
-        if event.name == "epoch.begun":
+        if event.name == "epoch.started":
             self._begin(event)
-        elif event.name == "budget.spent":
+        elif event.name == "budget.exhausted":
             self.budget_left = 0
         elif event.name == "checkpoint.saved":
             self.checkpoints[int(attributes["step"])] = attributes.get("finite", "1").lower() in ("1", "true")
@@ -134,7 +134,7 @@ class JobState:
             self.resumed[event.entity.name] = event.time
         elif event.name in ("job.finished", "job.failed"):
             self.over = True
-        return event.name in ("epoch.begun", "budget.spent", "job.finished", "job.failed")
+        return event.name in ("epoch.started", "budget.exhausted", "job.finished", "job.failed")
 
     def _begin(self, event: Event) -> None:
         attributes = event.attributes

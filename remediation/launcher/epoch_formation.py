@@ -33,7 +33,7 @@ def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     attributes = {"heal": state.budget.heal, "restarts": str(state.budget.spent), "cause": request.cause}
     message = f"{request.reason}: the job may not restart itself again ({state.budget.heal})"
     return [
-        EmitEvent(name="budget.spent", message=message, attributes=attributes),
+        EmitEvent(name="budget.exhausted", message=message, attributes=attributes),
         EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted"),
     ]
 

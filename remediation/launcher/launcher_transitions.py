@@ -297,7 +297,7 @@ def report_start(state: CoordinatorState, fact: EpochStarted) -> Effects:
         "excluded": ",".join(sorted(state.membership.evicted)), "restarts": str(state.budget.spent),
         "budget_left": str(state.budget.left), "in_place": str(int(state.last.in_place)),
     }  # fmt: skip
-    effects.append(EmitEvent(name="epoch.begun", message=f"epoch {fact.epoch}: {state.request.reason}", attributes=attributes))
+    effects.append(EmitEvent(name="epoch.started", message=f"epoch {fact.epoch}: {state.request.reason}", attributes=attributes))
     return effects + state.answer(epoch=fact.epoch)
 
 

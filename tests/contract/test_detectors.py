@@ -117,7 +117,7 @@ def deaths(draft: Draft) -> None:
         draft.tell("session.lost", node, role="launcher", boot="x", job=draft.layout.job)
         draft.tell("peer.lost", node, seen_by="node-0")
     if draft.tick == 95:
-        draft.tell("epoch.begun", job, epoch="2", reason="death", cause="", restarts="1")
+        draft.tell("epoch.started", job, epoch="2", reason="death", cause="", restarts="1")
 
 
 def bad_loss(draft: Draft) -> None:

@@ -70,7 +70,7 @@ class ElasticJob(SyntheticJob):
         self.epoch += 1
         self._began = self.clock.now()
         self._ends = self._began + self._duration()
-        self._tell("epoch.begun", self.entity, epoch=str(self.epoch), reason=reason, cause=cause, plan=plan, excluded=",".join(self.excluded), in_place="1")
+        self._tell("epoch.started", self.entity, epoch=str(self.epoch), reason=reason, cause=cause, plan=plan, excluded=",".join(self.excluded), in_place="1")
         self._tell("transition.done", self.entity, reason=reason, notice_s="0.005", plan_s="0.001", group_s="0.03", state_s="0.004", recompute_s="0.1")
 
     def _duration(self) -> float:

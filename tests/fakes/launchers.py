@@ -155,7 +155,7 @@ class Stage:
         """Wait for the event that says that an epoch's workers were started."""
         return wait_until(
             f"epoch {epoch}",
-            lambda: next((e for e in self.events("epoch.begun") if int(e.attributes["epoch"]) >= epoch), None),
+            lambda: next((e for e in self.events("epoch.started") if int(e.attributes["epoch"]) >= epoch), None),
         )
 
     def both(self, **changes: Any) -> None:

@@ -138,7 +138,7 @@ class SyntheticJob:
             self.budget_left -= 1
             self._begin(reason, cause=event.id)
         elif heals:
-            self._tell("budget.spent", self.entity, heal="restart:3", cause=event.id)
+            self._tell("budget.exhausted", self.entity, heal="restart:3", cause=event.id)
         return event
 
     def lose(self, node: str) -> None:
@@ -202,7 +202,7 @@ class SyntheticJob:
         self._ends = self._began + WARM_UP_S + self._duration()
         excluded = ",".join(self.excluded)
         attributes = {"epoch": str(self.epoch), "reason": reason, "cause": cause, "plan": plan, "excluded": excluded}
-        self._tell("epoch.begun", self.entity, budget_left=str(self.budget_left), **attributes)
+        self._tell("epoch.started", self.entity, budget_left=str(self.budget_left), **attributes)
 
     def _duration(self) -> float:
         nodes = frozenset(place.node for place in self.layout.placements)

@@ -140,7 +140,7 @@ def test_a_script_that_dies_at_import_fails_at_once_and_says_why(stage: Stage) -
     assert "ValueError" in failed.message
     assert "no such model" in failed.message
     assert "abcdef" not in failed.message, "secrets stay on the node"
-    assert not stage.events("epoch.begun")[1:], "no restart was spent on it"
+    assert not stage.events("epoch.started")[1:], "no restart was spent on it"
 
 
 def test_a_script_that_knows_nothing_of_steps_is_restarted_once_it_has_lived(stage: Stage) -> None:
@@ -169,7 +169,7 @@ def test_a_spent_budget_is_told_and_ends_the_job(stage: Stage) -> None:
     stage.began(1)
     os.kill(stage.pids(0)[0], signal.SIGKILL)
     assert process.wait(DEADLINE_S) == 1
-    assert stage.events("budget.spent")[0].attributes["heal"] == "none"
+    assert stage.events("budget.exhausted")[0].attributes["heal"] == "none"
 
 
 def test_a_launcher_that_is_silent_while_the_steps_go_on_is_not_lost(stage: Stage) -> None:

@@ -131,7 +131,7 @@ class Parted(Stage):
         """Wait until an epoch with these nodes has begun."""
 
         def newest() -> set[str]:
-            begun = {int(event.attributes["epoch"]) for event in self.events("epoch.begun")}
+            begun = {int(event.attributes["epoch"]) for event in self.events("epoch.started")}
             return next((set(layout.nodes) for layout in reversed(self.layouts()) if layout.epoch in begun), set())
 
         wait_until(f"an epoch of {sorted(nodes)}", lambda: newest() == set(nodes))

@@ -100,7 +100,7 @@ def raised(who: Entity, time: float, message: str = RESET, kind: str = "RuntimeE
 
 
 def begun(time: float, epoch: int = 2) -> Event:
-    return event("epoch.begun", job(), time, epoch=epoch, reason="death")
+    return event("epoch.started", job(), time, epoch=epoch, reason="death")
 
 
 def stall(who: Entity, time: float, phase: str, marks: int, state: str = "S") -> Event:
@@ -288,7 +288,7 @@ def test_a_killed_node_is_named_within_three_seconds_the_coordinators_or_the_oth
 
 def test_deaths_of_all_workers_of_a_node_turn_out_to_be_its_loss_in_the_same_incident() -> None:
     deaths = (killed(C, BEGAN + 5.04), killed(D, BEGAN + 5.04))
-    frames = [frame for frame in node_killed("node-1", *deaths) if not any(e.name == "epoch.begun" for e in frame.events)]
+    frames = [frame for frame in node_killed("node-1", *deaths) if not any(e.name == "epoch.started" for e in frame.events)]
     chain = Chain().feed(*frames)
     assert verdicts(chain.latest) == [("node lost", ["node-1"], Severity.SEV1, True)]
     assert len({each.id for each in chain.told}) == 1

@@ -29,7 +29,7 @@ def test_twin_a_victims_connection_reset_is_a_symptom_with_a_low_score() -> None
 
 
 def test_the_first_exception_of_a_worker_counts_and_ends_with_the_epoch() -> None:
-    begun = event("epoch.begun", job(), 7.0, epoch=2)
+    begun = event("epoch.started", job(), 7.0, epoch=2)
     frames = [
         cut_frame(5.01, raised("RuntimeError", ILLEGAL)),
         cut_frame(5.10, raised("RuntimeError", RESET, time=5.09)),

@@ -52,7 +52,7 @@ def test_the_last_words_tell_victims_but_chatter_tells_nothing(attributes: dict[
 def test_it_is_over_with_the_next_epoch_and_stale_exits_are_not_told() -> None:
     exits = Exits()
     killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
-    begun = event("epoch.begun", job(), 11.0, epoch=2)
+    begun = event("epoch.started", job(), 11.0, epoch=2)
     late = event("exit", worker("node-1", 0), 11.1, code=1, epoch=1)
     claims = claims_of(exits, [cut_frame(10.0, killed), cut_frame(11.0, begun), cut_frame(11.2, late)])
     assert [(claim.entity, claim.active) for claim in claims] == [(VICTIM, True), (VICTIM, False)]
@@ -62,7 +62,7 @@ def test_it_is_over_with_the_next_epoch_and_stale_exits_are_not_told() -> None:
 def test_death_and_new_epoch_in_one_frame_are_both_told() -> None:
     """A flood after the stream was away."""
     killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
-    begun = event("epoch.begun", job(), 11.0, epoch=2)
+    begun = event("epoch.started", job(), 11.0, epoch=2)
     assert [claim.active for claim in claims_of(Exits(), [cut_frame(30.0, killed, begun)])] == [True, False]
 
 

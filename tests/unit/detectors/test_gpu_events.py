@@ -34,7 +34,7 @@ def test_a_second_code_revises_the_claim_and_keeps_the_worst() -> None:
 
 
 def test_what_a_restart_cures_is_over_with_the_epoch_and_broken_hardware_is_not() -> None:
-    begun = event("epoch.begun", job(), BEGAN + 2, epoch=2)
+    begun = event("epoch.started", job(), BEGAN + 2, epoch=2)
     cured = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(31)), cut_frame(BEGAN + 2, begun)])
     broken = claims_of(GpuEvents(), [cut_frame(BEGAN, xid(79)), cut_frame(BEGAN + 2, begun)])
     assert ([claim.active for claim in cured], [claim.active for claim in broken]) == ([True, False], [True])

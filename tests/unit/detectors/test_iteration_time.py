@@ -74,13 +74,13 @@ def test_a_slow_hour_does_not_become_the_normal_but_a_new_epoch_begins_anew() ->
     assert claims(longer(2.0, 60), ticks=400) == [("job.slow", True)]
     detector = IterationTime()
     claims(longer(2.0, 60), detector=detector)
-    over = claims_of(detector, [cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))])
+    over = claims_of(detector, [cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))])
     assert [claim.active for claim in over] == [False]
 
 
 def test_twin_late_steps_of_an_epoch_that_is_over_are_not_judged() -> None:
     late = list(job_frames(2, 2, 60, np.random.default_rng(0), faults=[_four_times_longer_from_60]))
-    begun = cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))
+    begun = cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))
     assert claims_of(IterationTime(), late)
     assert claims_of(IterationTime(), [begun, *late]) == []
 

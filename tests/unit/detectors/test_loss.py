@@ -90,11 +90,11 @@ def test_it_is_over_when_the_loss_is_a_number_again_or_a_new_epoch_begins() -> N
     assert [claim.active for claim in claims(broken("loss", np.inf, 41, [2], 43))] == [True, False]
     detector = Loss()
     claims(broken("loss", np.inf, 41, [2]), detector=detector)
-    over = claims_of(detector, [cut_frame(99.0, event("epoch.begun", job(), 99.0, epoch=2))])
+    over = claims_of(detector, [cut_frame(99.0, event("epoch.started", job(), 99.0, epoch=2))])
     assert [claim.active for claim in over] == [False]
 
 
-@pytest.mark.parametrize("end", [event("epoch.begun", job(), 99.0, epoch=2), event("job.finished", job(), 99.0, epoch=1)])
+@pytest.mark.parametrize("end", [event("epoch.started", job(), 99.0, epoch=2), event("job.finished", job(), 99.0, epoch=1)])
 def test_twin_the_last_steps_of_an_epoch_that_is_over_accuse_nobody(end: Event) -> None:
     detector = Loss()
     late = list(job_frames(2, 2, 40, np.random.default_rng(0), faults=[broken("loss", np.nan, 41, [2])]))

@@ -143,7 +143,7 @@ def test_it_is_over_when_the_workers_move_or_a_new_epoch_begins() -> None:
     stalled = cut_frame(NOW, *events, layout=LAYOUT)
     over = [("worker.stalled", HANGS, False), ("job.stalled", job().name, False)]
     assert sorted(kinds(run(stalled, cut_frame(NOW + 1, *resumed, layout=LAYOUT)))[2:]) == sorted(over)
-    begun = event("epoch.begun", job(), NOW + 1, epoch=2)
+    begun = event("epoch.started", job(), NOW + 1, epoch=2)
     late = stalls("cfcc", epoch=1)
     claims = run(stalled, cut_frame(NOW + 1, begun, layout=LAYOUT), cut_frame(NOW + 1.1, *late, layout=LAYOUT))
     assert sorted(kinds(claims)[2:]) == sorted(over)

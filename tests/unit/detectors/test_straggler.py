@@ -45,7 +45,7 @@ def test_a_worker_that_keeps_up_again_is_withdrawn_and_so_it_is_with_a_new_epoch
     assert [claim.active for claim in claims(SlowWorker(1, 2.0, 5, 11), ticks=24)] == [True, False]
     detector = Straggler()
     claims_of(detector, job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(1, 2.0, 5)], step_s=0.25))
-    over = claims_of(detector, [cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))])
+    over = claims_of(detector, [cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))])
     assert [claim.active for claim in over] == [False]
 
 
@@ -110,6 +110,6 @@ def test_a_script_without_marks_accuses_nobody() -> None:
 
 def test_twin_late_steps_of_an_epoch_that_is_over_name_nobody() -> None:
     late = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(1, 2.0, 8)], step_s=0.25))
-    begun = cut_frame(1.0, event("epoch.begun", job(), 1.0, epoch=2))
+    begun = cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))
     assert claims_of(Straggler(), late)
     assert claims_of(Straggler(), [begun, *late]) == []

@@ -100,7 +100,7 @@ def test_the_loss_of_fewer_workers_adds_up(paper, job):
 def test_a_layout_counts_once_its_epoch_is_the_highest_heard_of(paper, job):
     follow(paper, job, 1)
     assert job.current is not None
-    event = paper.tell("epoch.begun", epoch="7", reason="death")
+    event = paper.tell("epoch.started", epoch="7", reason="death")
     cut = paper._frame(tick=False, events=(event,))
     paper._events.clear()
     job.update(snapshot_of(cut), calm=True)

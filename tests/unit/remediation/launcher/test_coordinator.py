@@ -88,7 +88,7 @@ def test_the_job_starts_when_everybody_is_here() -> None:
     assert job.acknowledge("n0") == []
     assert only(job.acknowledge("n1"), Start)
     told = only(job.coordinator.started(1), EmitEvent)
-    assert [event.name for event in told] == ["job.started", "epoch.begun"]
+    assert [event.name for event in told] == ["job.started", "epoch.started"]
 
 
 def test_the_fewest_start_after_the_time_for_joining() -> None:
@@ -212,7 +212,7 @@ def test_nobody_is_taken_in_beyond_the_most_nodes() -> None:
 def test_a_spent_budget_ends_the_workers_and_then_the_job() -> None:
     job = Job(heal="restart:0", patience_s=5.0).running("n0", "n1")
     effects = job.coordinator.died(1, "e")
-    assert only(effects, EmitEvent)[0].name == "budget.spent"
+    assert only(effects, EmitEvent)[0].name == "budget.exhausted"
     assert only(effects, EndWorkers)[0].nodes == ("n0", "n1")
     end = only(job.pass_time(5.1), End)[0]
     assert end.code == 1
@@ -342,7 +342,7 @@ def test_an_epoch_whose_workers_end_before_all_launchers_have_answered_has_begun
     job.join("n0")
     job.acknowledge("n0")
     told = only(job.coordinator.finished("n0", 1), EmitEvent)
-    assert [event.name for event in told] == ["job.started", "epoch.begun", "job.finished"]
+    assert [event.name for event in told] == ["job.started", "epoch.started", "job.finished"]
     assert job.coordinator.started(1) == [], "once"
 
 

@@ -39,7 +39,7 @@ def test_the_workers_of_the_node_finish_their_step_and_the_others_live_on() -> N
     regroup = only(told, RegroupWorkers)[0]
     assert (regroup.layout.workers, set(regroup.leaving), regroup.layout.in_place) == (OURS, set(THEIRS), True)
     assert (regroup.layout.excluded, regroup.layout.plan) == (("n1",), "p")
-    begun = next(tell for tell in only(told, EmitEvent) if tell.name == "epoch.begun")
+    begun = next(tell for tell in only(told, EmitEvent) if tell.name == "epoch.started")
     assert {"in_place": "1", "excluded": "n1", "plan": "p", "reason": "command"}.items() <= begun.attributes.items()
     assert [(answer.command, answer.epoch, answer.error) for answer in only(told, CommandResult)] == [("c", job.epoch, "")]
     assert job.coordinator.budget.spent == 0

@@ -68,7 +68,7 @@ def test_a_death_says_which_standing_plan_it_makes_true(changes: dict[str, objec
     usual = {"event": "worker lost", "of": "t/n/r", "node": "n0", "mode": Mode.AUTO, "epochs": {"t/n/r": job.epoch}, "allowed": True, "workers": {}}
     job.coordinator.keep_plans((PrecomputedPlan(id="p1", made=now, expires=now + 60, **{**usual, **changes}),))  # type: ignore[arg-type]
     told = job.agree(job.die("r/n0/1"))
-    begun = next(tell for tell in only(told, EmitEvent) if tell.name == "epoch.begun")
+    begun = next(tell for tell in only(told, EmitEvent) if tell.name == "epoch.started")
     assert (begun.attributes["plan"], begun.attributes["in_place"], begun.attributes["reason"]) == (spent, "1", "death")
 
 
@@ -78,7 +78,7 @@ def test_an_expired_plan_is_not_spent() -> None:
     job.coordinator.keep_plans((PrecomputedPlan(id="p1", event="worker lost", of="t/n/r", node="n0", mode=Mode.AUTO, epochs={"t/n/r": job.epoch}, allowed=True, workers={}, made=now, expires=now + 60),))
     job.clock.advance(61)
     told = job.agree(job.die("r/n0/1"))
-    assert next(tell for tell in only(told, EmitEvent) if tell.name == "epoch.begun").attributes["plan"] == ""
+    assert next(tell for tell in only(told, EmitEvent) if tell.name == "epoch.started").attributes["plan"] == ""
 
 
 def test_a_job_that_is_not_elastic_asks_for_nothing() -> None:
