@@ -1,1 +1,1 @@
-"""The elastic worker behind `eagle_eye.elastic`: its training loop, what it says to its launcher, and how an epoch starts and ends."""
+"""The elastic worker behind `eagle_eye.elastic`: its training loop, its session with the launcher, and how an epoch starts and ends."""

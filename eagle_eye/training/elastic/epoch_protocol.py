@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from eagle_eye.errors import WireError
 from eagle_eye.training import messages
 
-PHASES = ("starting", "computing", "reducing", "committing", "applying", "idle")
+HELD_STATE_PHASES = ("starting", "computing", "reducing", "committing", "applying", "idle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class HeldState:
     segments: tuple[int, ...] = ()
     """Segments of the summed gradient it has; all of them in the phases committing and applying."""
     phase: str = "starting"
-    """One of PHASES."""
+    """One of HELD_STATE_PHASES."""
     fresh: bool = True
     """The state is the initial one, or incomplete: it is not used if any other worker holds more."""
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PHASES = ("starting", "computing", "reducing", "committing", "applying", "regrouping", "joining")
+FAULT_PHASES = ("starting", "computing", "reducing", "committing", "applying", "regrouping", "joining")
 ACTS = ("kill", "stop", "hang")
 
 
@@ -57,8 +57,8 @@ def _is_for_this_worker(fields: Mapping[str, object], environment: Mapping[str, 
 
 def _fault(fields: Mapping[str, object]) -> InjectedFault:
     phase, act = str(fields.get("phase")), str(fields.get("act", "kill"))
-    if phase not in PHASES or act not in ACTS:
-        raise ValueError(f"EAGLE_EYE_FAULTS: {dict(fields)} names no phase of {', '.join(PHASES)} or no act of {', '.join(ACTS)}")
+    if phase not in FAULT_PHASES or act not in ACTS:
+        raise ValueError(f"EAGLE_EYE_FAULTS: {dict(fields)} names no phase of {', '.join(FAULT_PHASES)} or no act of {', '.join(ACTS)}")
     return InjectedFault(int(str(fields.get("step", 0))), phase, act)
 
 
