@@ -1,6 +1,6 @@
 """Who may connect, and as what: people by tokens, processes by certificates.
 
-Importing this loads neither gRPC nor cryptography: those are in credentials.py and authority.py.
+Importing this loads neither gRPC nor cryptography: those are in credentials.py and certificate_authority.py.
 """
 
 from .authorization import Authorization

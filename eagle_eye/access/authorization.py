@@ -1,4 +1,4 @@
-"""Who asks, and may they: the one question before everything that a person asks for, over gRPC and HTTP alike."""
+"""Authorization of every call of a person, over gRPC and HTTP alike: who calls, and whether the role allows it."""
 
 import logging
 from typing import Self
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 class Authorization:
     """Asks for a token wherever any are configured.
 
-    Where none are, a name is a claim. On loopback that is believed, as whoever may log in there may do more than
-    this; elsewhere reading is all that is left.
+    Where none are, a name is a claim: trusted on loopback, where a user who can log in could do more than this anyway;
+    elsewhere only reading is allowed.
     """
 
-    def __init__(self, tokens: Tokens, *, believes: bool) -> None:
-        """`believes`: claims count while there are no tokens (loopback, or `server.insecure`)."""
+    def __init__(self, tokens: Tokens, *, trust_claims: bool) -> None:
+        """`trust_claims`: claims count while there are no tokens (loopback, or `server.insecure`)."""
         self._tokens = tokens
-        self._believes = believes
+        self._trusts_claims = trust_claims
         self._said = False
 
     @classmethod
     def of(cls, config: Config, address: str, clock: Clock) -> Self:
-        """A deployment's gate before what listens on `address`. Raises ConfigError."""
-        return cls(Tokens.of(config, clock), believes=config.server.insecure or is_loopback(address))
+        """A deployment's authorization for what listens on `address`. Raises ConfigError."""
+        return cls(Tokens.of(config, clock), trust_claims=config.server.insecure or is_loopback(address))
 
     @property
     def asks_for_tokens(self) -> bool:
@@ -52,7 +52,7 @@ class Authorization:
         return person
 
     def _claimed(self, needed: Role, what: str, claimed: str) -> Person:
-        if not self._believes:
+        if not self._trusts_claims:
             if needed is Role.VIEWER:
                 return Person(name="anyone with a certificate", role=Role.VIEWER)
             raise NotAuthenticated(

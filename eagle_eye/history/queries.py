@@ -1,6 +1,6 @@
 """Questions to the history: which metrics and entities there are, and their numbers over a window of time.
 
-    history = History(Place.of("/var/lib/eagle-eye/history"))
+    history = History(ObjectStore.of("/var/lib/eagle-eye/history"))
     history.series("gpu", ["power_watts"], since=0.0, until=3600.0, entities=["GPU-…"], every=10.0)
 
 Each question looks at the files that are there when it is asked; what is written or made larger meanwhile does not

@@ -1,4 +1,4 @@
-"""Alerts: what was last said about each incident. Notifications and what they say are written in one transaction."""
+"""Alerts: what was last sent about each incident. An alert and its notifications are written in one transaction."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ class AlertTable(Database):
 
     @patient
     def set_alert_news(self, incident: str, news: str) -> None:
-        """What somebody has to hear about an incident; the next notification about it says it."""
+        """News about an incident; its next notification carries it."""
         with self._writing() as connection:
             put(connection, alerts, {"id": incident}, {"news": news})
 

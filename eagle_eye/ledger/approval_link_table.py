@@ -1,4 +1,4 @@
-"""Invitations: links under which one plan is decided once. Only a hash of each link's token is kept."""
+"""Approval links: each approves or refuses one plan, once. Only a hash of each link's token is kept."""
 
 import hashlib
 import secrets
@@ -17,7 +17,7 @@ class ApprovalLinkTable(Database):
 
     @patient
     def create_approval_link(self, plan: Plan, now: float) -> str:
-        """A new invitation to decide on a plan, for as long as it stands; returns the token, which is kept nowhere."""
+        """A new link for a plan, valid until the plan expires; returns its token, of which only a hash is kept."""
         token = secrets.token_urlsafe(32)
         job = plan.targets[0].job if plan.targets else ""
         values = {
@@ -28,7 +28,7 @@ class ApprovalLinkTable(Database):
         return token
 
     def approval_link(self, token: str) -> ApprovalLink | None:
-        """What a token invites to; None if it is none of ours."""
+        """The link of a token; None for an unknown one."""
         with self._reading() as connection:
             row = connection.execute(select(invitations).where(invitations.c.hash == _hash(token))).one_or_none()
             if row is None:
@@ -40,7 +40,7 @@ class ApprovalLinkTable(Database):
 
     @patient
     def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool:
-        """Take the one answer; False if somebody was faster, it has expired, or it never was."""
+        """Record the decision; False if the link was used before, has expired, or is unknown."""
         mine = (invitations.c.hash == _hash(token), invitations.c.used.is_(None), invitations.c.expires > now)
         with self._writing() as connection:
             answer = update(invitations).where(*mine).values(used=now, person=person, approved=approved)

@@ -1,4 +1,4 @@
-"""Nodes that are kept out, by which plan, and who let them in again."""
+"""Cordons: nodes that take no part in a job, the plan that evicted them, and the operator who released them."""
 
 import msgspec
 from sqlalchemy import insert, select, update
@@ -13,7 +13,7 @@ class CordonTable(Database):
 
     @patient
     def cordon(self, node: str, job: str, plan: str, time: float, reason: str = "") -> bool:
-        """Keep a node out; False if it is out already (the first plan stays its reason)."""
+        """Cordon a node; False if it is cordoned already (the first plan stays its reason)."""
         cordon = Cordon(node=node, job=job, plan=plan, reason=reason, since=time)
         with self._writing() as connection:
             out = (cordons.c.node == node, cordons.c.released.is_(None))
@@ -24,14 +24,14 @@ class CordonTable(Database):
 
     @patient
     def release(self, node: str, person: str, time: float) -> bool:
-        """Let a node take part again; False if it was not out."""
+        """Release a node; False if it was not cordoned."""
         out = (cordons.c.node == node, cordons.c.released.is_(None))
         with self._writing() as connection:
             return connection.execute(update(cordons).where(*out).values(released=time, person=person)).rowcount > 0
 
     @patient
     def cordoned(self) -> tuple[Cordon, ...]:
-        """Nodes that are out now, oldest first."""
+        """Nodes that are cordoned now, oldest first."""
         query = select(cordons.c.body).where(cordons.c.released.is_(None)).order_by(cordons.c.number)
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Cordon) for body in connection.execute(query).scalars())

@@ -1,4 +1,4 @@
-"""Few columns of many rows, for figures: what is open now, and what has come since a time."""
+"""Queries for metrics: few columns of many rows; what is open now, and what is new since a time."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Webhook calls that are to be made: kept until one succeeded, so that a restart loses none."""
+"""Transactional outbox of notifications: each is kept until it was delivered or given up, so that a restart loses none."""
 
 from collections.abc import Iterable
 

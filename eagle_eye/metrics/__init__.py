@@ -1,9 +1,9 @@
 """Our own metrics, for Prometheus: aggregates and states, never raw telemetry.
 
-    snapshots ──► JobFigures ───────────────┐
-    events ──► EventFigures ─────────────┤
-    ledger ──► HealingFigures ───────────┼─► Metrics.collect() ─► /metrics
-    process ─► ProcessFigures (a value) ─┘
+    snapshots ──► JobMetrics ───────────────┐
+    events ──► EventMetrics ─────────────┤
+    ledger ──► HealingMetrics ───────────┼─► Metrics.collect() ─► /metrics
+    process ─► ProcessMetrics (a value) ─┘
 
 Names follow Prometheus' rules (prefix, base units, `_total` for counters); labels are bounded. docs/metrics.md lists all.
 """

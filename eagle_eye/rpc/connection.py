@@ -1,4 +1,4 @@
-"""One live session, seen from either end: what is to be written, and which answers are awaited."""
+"""One session over gRPC, used by either end: messages to write, replies that are awaited, and pauses of this process."""
 
 import asyncio
 import itertools
@@ -30,7 +30,7 @@ class Connection:
         return self._ended.done()
 
     def send(self, message: Any) -> None:
-        """Write when it is its turn; dropped if the line has ended."""
+        """Write when it is its turn; dropped if the connection has ended."""
         if not self.ended:
             self._outbox.put_nowait(message)
 
@@ -61,7 +61,7 @@ class Connection:
             future.set_result(result)
 
     def end(self, reason: str) -> None:
-        """End the line; whoever awaits an answer is told."""
+        """End the connection; every awaited reply fails with TemporaryError."""
         if not self.ended:
             self._ended.set_result(reason)
         for future in self._awaited.values():

@@ -1,4 +1,4 @@
-"""The lower end of the control channel: a launcher's or an agent's, which finds its server again by itself."""
+"""Client of the control channel, in a launcher or an agent; it reconnects by itself."""
 
 import asyncio
 import logging
@@ -257,7 +257,7 @@ class ControlClient:
             task.add_done_callback(self._work.discard)
 
     async def _send_heartbeats(self, connection: Connection) -> None:
-        """Beat, and end the connection when the server has been silent for longer than the lease."""
+        """Send heartbeats, and end the connection when the server has been silent for longer than the lease."""
         pauses = PauseDetector(self._clock)
         while True:
             connection.send(wire.client_heartbeat())

@@ -1,4 +1,4 @@
-"""What crosses the control channel, as plain frozen values: nobody outside this package sees protobuf."""
+"""Messages of the control channel as plain frozen values; only this package knows protobuf."""
 
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ class Peer(ControlMessage, frozen=True, kw_only=True):
 
 
 class Hello(ControlMessage, frozen=True, kw_only=True):
-    """The first word of a session, from below."""
+    """First message of a session, from the client."""
 
     peer: Peer
     term: int = 0
@@ -48,14 +48,14 @@ class Hello(ControlMessage, frozen=True, kw_only=True):
 
 
 class HeartbeatSettings(ControlMessage, frozen=True, kw_only=True):
-    """How often to send a beat, and how long a silence ends the session. Seconds."""
+    """Period of heartbeats, and how long a silence ends the session. Seconds."""
 
     heartbeat_s: float
     lease_s: float
 
 
 class Welcome(ControlMessage, frozen=True, kw_only=True):
-    """The first word from above."""
+    """First message from the server."""
 
     term: int
     """0: the commander is no leader, but a job's coordinator."""
@@ -63,7 +63,7 @@ class Welcome(ControlMessage, frozen=True, kw_only=True):
 
 
 class Command(ControlMessage, frozen=True, kw_only=True):
-    """An order from above; idempotent by (job, plan, step) if it has a plan."""
+    """A command from the server; idempotent by (job, plan, step) if it has a plan."""
 
     action: str
     job: str = ""
@@ -79,7 +79,7 @@ class Command(ControlMessage, frozen=True, kw_only=True):
 
 
 class Request(ControlMessage, frozen=True, kw_only=True):
-    """A question from below."""
+    """A request from the client."""
 
     id: int
     kind: str
@@ -125,7 +125,7 @@ class ControlResult(ControlMessage, frozen=True, kw_only=True):
 
 
 class Decision(ControlMessage, frozen=True, kw_only=True):
-    """A person's word on a plan that waits for approval."""
+    """An operator approves or refuses a plan."""
 
     plan: str
     """Id of the plan or of its incident."""
@@ -134,14 +134,14 @@ class Decision(ControlMessage, frozen=True, kw_only=True):
     digest: str = ""
     """Of the plan that the person saw; the server refuses a decision without one."""
     valid_s: float = 0.0
-    """How long the word holds; 0: as long as the server's configuration says."""
+    """How long the approval is valid; 0: as long as the server's configuration says."""
     note: str = ""
     tenant: str = ""
     """Set by the server from the token, never on the wire: whose jobs the person may decide about; empty: all."""
 
 
 class PendingPlansQuery(ControlMessage, frozen=True, kw_only=True):
-    """Which plans wait for a person?"""
+    """Asks which plans wait for approval."""
 
     plan: str = ""
     """Id of a plan or of its incident, or its digest; empty: all."""
@@ -149,15 +149,15 @@ class PendingPlansQuery(ControlMessage, frozen=True, kw_only=True):
     """Set by the server from the token, never on the wire: whose jobs may be seen; empty: all."""
 
 
-class ReleaseCommand(ControlMessage, frozen=True, kw_only=True):
-    """A person lets a cordoned node take part again."""
+class ReleaseNodeCommand(ControlMessage, frozen=True, kw_only=True):
+    """An operator releases a cordoned node."""
 
     node: str
     person: str
 
 
 class SilenceCommand(ControlMessage, frozen=True, kw_only=True):
-    """A person makes a silence, or ends the one of that id."""
+    """An operator makes a silence, or ends the one of that id."""
 
     person: str
     id: str = ""
@@ -173,7 +173,7 @@ class SilenceCommand(ControlMessage, frozen=True, kw_only=True):
 
 
 class MaintenanceCommand(ControlMessage, frozen=True, kw_only=True):
-    """A person announces planned work, or ends the window of that id."""
+    """An operator announces planned work, or ends the window of that id."""
 
     person: str
     id: str = ""
@@ -189,14 +189,14 @@ class MaintenanceCommand(ControlMessage, frozen=True, kw_only=True):
 
 
 class BreakerCommand(ControlMessage, frozen=True, kw_only=True):
-    """A person closes a breaker: its action may be tried on its job again."""
+    """An operator closes a breaker: its action may be tried on its job again."""
 
     id: str
     person: str
 
 
 class NoteCommand(ControlMessage, frozen=True, kw_only=True):
-    """A person writes something about an incident."""
+    """An operator writes a note about an incident."""
 
     incident: str
     """Its id, or the beginning of it."""
@@ -205,7 +205,7 @@ class NoteCommand(ControlMessage, frozen=True, kw_only=True):
 
 
 OperatorCommand = SilenceCommand | MaintenanceCommand | BreakerCommand | NoteCommand
-"""What a person may order beside deciding on a plan and releasing a node."""
+"""Commands of operators beside approvals and releases."""
 
 
 class ConnectionState(ControlMessage, frozen=True, kw_only=True):

@@ -142,7 +142,7 @@ class Decision(_message.Message):
     note: str
     def __init__(self, plan: _Optional[str] = ..., digest: _Optional[str] = ..., person: _Optional[str] = ..., valid_s: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
 
-class ReleaseCommand(_message.Message):
+class ReleaseNodeCommand(_message.Message):
     __slots__ = ("node", "person")
     NODE_FIELD_NUMBER: _ClassVar[int]
     PERSON_FIELD_NUMBER: _ClassVar[int]

@@ -51,7 +51,7 @@ class ControlStub:
                 _registered_method=True)
         self.Release = channel.unary_unary(
                 '/eagle_eye.v1.Control/Release',
-                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseCommand.SerializeToString,
+                request_serializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseNodeCommand.SerializeToString,
                 response_deserializer=eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
                 _registered_method=True)
         self.Status = channel.unary_unary(
@@ -169,7 +169,7 @@ def add_ControlServicer_to_server(servicer, server):
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
-                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseCommand.FromString,
+                    request_deserializer=eagle__eye_dot_rpc_dot_control__pb2.ReleaseNodeCommand.FromString,
                     response_serializer=eagle__eye_dot_rpc_dot_control__pb2.Response.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
@@ -309,7 +309,7 @@ class Control:
             request,
             target,
             '/eagle_eye.v1.Control/Release',
-            eagle__eye_dot_rpc_dot_control__pb2.ReleaseCommand.SerializeToString,
+            eagle__eye_dot_rpc_dot_control__pb2.ReleaseNodeCommand.SerializeToString,
             eagle__eye_dot_rpc_dot_control__pb2.Response.FromString,
             options,
             channel_credentials,

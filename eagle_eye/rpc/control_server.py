@@ -1,4 +1,4 @@
-"""The upper end of the control channel: the leader's, and each job coordinator's."""
+"""Server of the control channel, in the leader and in each job's coordinator."""
 
 import asyncio
 import logging
@@ -75,19 +75,19 @@ class ControlServer(OperatorService):
         lease_s: float = 3.0,
         clock: Clock | None = None,
         credentials: Credentials | None = None,
-        gate: Authorization | None = None,
+        authorization: Authorization | None = None,
         insecure: bool = False,
     ) -> None:
         """`term`: the leader's; 0 for a job's coordinator.
 
-        `credentials`: with them only who shows a certificate gets in, and sessions are bound to it. `gate`: asks
+        `credentials`: with them only who shows a certificate gets in, and sessions are bound to it. `authorization`: asks
         people who they are; default: nobody has a token. ControlError for an address beyond loopback without
         credentials, unless `insecure`.
         """
         if lease_s < 2 * heartbeat_s:
             raise ControlError(f"lease_s={lease_s:g} must be at least twice heartbeat_s={heartbeat_s:g}: one late beat is no loss")
         refuse_open(address, secured=credentials is not None, insecure=insecure)
-        super().__init__(handler, address, gate or Authorization(Tokens.none(), believes=insecure or is_loopback(address)))
+        super().__init__(handler, address, authorization or Authorization(Tokens.none(), trust_claims=insecure or is_loopback(address)))
         self.term = term
         self.superseded = 0
         """The highest term above ours that a peer has seen: another leader was elected after this one."""
@@ -145,7 +145,7 @@ class ControlServer(OperatorService):
 
     @property
     def heartbeat(self) -> HeartbeatSettings:
-        """The period and the lease now: at most HEARTBEATS_PER_S beats a second come in, whatever the cluster's size."""
+        """The period and the lease now: at most HEARTBEATS_PER_S heartbeats a second come in, whatever the cluster's size."""
         heartbeat_s = max(self._beat_s, len(self._sessions) / HEARTBEATS_PER_S)
         return HeartbeatSettings(heartbeat_s=heartbeat_s, lease_s=self._lease_s * heartbeat_s / self._beat_s)
 
@@ -195,7 +195,7 @@ class ControlServer(OperatorService):
         if not (hello.peer.role and hello.peer.node and hello.peer.boot):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and a boot")
         if self._credentials is not None and (why := objection(identity_of(context.auth_context()), hello.peer.node, str(hello.peer))):
-            log.warning("%s was not let in: %s", context.peer(), why)
+            log.warning("%s was refused: %s", context.peer(), why)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         if self.term and hello.term > self.term:
             self.superseded = max(self.superseded, hello.term)

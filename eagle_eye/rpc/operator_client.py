@@ -1,4 +1,4 @@
-"""The operator's calls: one question, one answer, no session."""
+"""Client of the operator's calls: one request, one response, no session."""
 
 import grpc
 import msgspec
@@ -19,7 +19,7 @@ from .control_messages import (
     NoteCommand,
     OperatorCommand,
     PendingPlansQuery,
-    ReleaseCommand,
+    ReleaseNodeCommand,
     SilenceCommand,
 )
 from .operator_service import METADATA
@@ -28,7 +28,7 @@ ORDERS: dict[str, type[OperatorCommand]] = {"silence": SilenceCommand, "maintain
 """Question → what goes with it."""
 QUESTIONS = ("approve", "refuse", "release", "status", "pending_plans", *ORDERS)
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-Question = Decision | ReleaseCommand | OperatorCommand | PendingPlansQuery
+Question = Decision | ReleaseNodeCommand | OperatorCommand | PendingPlansQuery
 
 
 def call(
@@ -40,7 +40,8 @@ def call(
     credentials: Credentials | None = None,
     token: str = "",
 ) -> Body:
-    """Ask a leader, at one address or the first of several (with commas) where somebody answers: approve and refuse take a Decision, release a Release, waiting a Waiting, status nothing, the others their Order.
+    """Ask a leader, at one address or the first of several (with commas) where somebody answers: approve and refuse take a Decision, release a
+    ReleaseNodeCommand, pending_plans a PendingPlansQuery, status nothing, the others their OperatorCommand.
 
     Blocking, for the command line. Raises what the leader answered; ControlError if nobody answers.
     """
@@ -89,7 +90,7 @@ def _why_not(address: str, what: str, credentials: Credentials | None, error: gr
 def _words(what: str, message: msgspec.Struct | None) -> object:
     if isinstance(message, Decision) and what in ("approve", "refuse"):
         return wire.encode_decision(message)
-    if isinstance(message, ReleaseCommand) and what == "release":
+    if isinstance(message, ReleaseNodeCommand) and what == "release":
         return wire.encode_release(message)
     if what in ORDERS and isinstance(message, ORDERS[what]):
         return wire.encode_operator_command(message)

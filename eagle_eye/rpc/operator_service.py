@@ -1,4 +1,4 @@
-"""The operator's side of a control server: who asks, may they, and what the handler answers."""
+"""The operator's calls on a control server: authorization, then the handler."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ from .control_messages import (
     Failure,
     OperatorCommand,
     PendingPlansQuery,
-    ReleaseCommand,
+    ReleaseNodeCommand,
     SilenceCommand,
 )
 
@@ -35,7 +35,7 @@ class DecisionHandler(Protocol):
     """A handler that also answers the operator; one without is no leader and says so."""
 
     async def decide(self, decision: Decision, approved: bool) -> Body: ...
-    async def release(self, release: ReleaseCommand) -> Body: ...
+    async def release(self, release: ReleaseNodeCommand) -> Body: ...
     async def status(self) -> Body: ...
     async def pending_plans(self, question: PendingPlansQuery) -> Body: ...
     async def order(self, order: OperatorCommand) -> Body: ...
@@ -69,10 +69,10 @@ QUESTIONS: dict[str, Question] = {
 class OperatorService(stubs.ControlServicer):
     """The unary calls. Errors travel in the answer, so that the asker reads our words and not gRPC's."""
 
-    def __init__(self, handler: object, address: str, gate: Authorization) -> None:
+    def __init__(self, handler: object, address: str, authorization: Authorization) -> None:
         self._asked_of = handler
         self._asked_at = address
-        self._gate = gate
+        self._authorization = authorization
 
     async def Approve(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         return await self._answer_to("approve", words, context)
@@ -105,7 +105,7 @@ class OperatorService(stubs.ControlServicer):
         try:
             return wire.encode_response(ControlResult(body=await self._ask(what, words, context)))
         except AccessDenied as error:
-            log.warning("%s was not let in: %s", context.peer(), error)
+            log.warning("%s was refused: %s", context.peer(), error)
             return wire.encode_response(ControlResult(failure=Failure.of(error)))
         except EagleEyeError as error:
             return wire.encode_response(ControlResult(failure=Failure.of(error)))
@@ -119,7 +119,7 @@ class OperatorService(stubs.ControlServicer):
             raise ControlError(f"{self._asked_at} is no leader and cannot {what}; ask the address of `eagle-eye server`")
         question = QUESTIONS[what]
         message = question.read(words)
-        person = self._gate.admit(question.role, what, token=token_in(context.invocation_metadata()), claimed=getattr(message, "person", ""))
+        person = self._authorization.admit(question.role, what, token=token_in(context.invocation_metadata()), claimed=getattr(message, "person", ""))
         body = await question.ask(self._asked_of, _said_by(person, message))
         return _seen_by(person, body) if what == "status" else body
 

@@ -1,4 +1,4 @@
-"""Between the values of messages.py and the generated protobuf classes; the only JSON of the channel."""
+"""Encodes the values of control_messages.py as protobuf and decodes them; bodies are JSON."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from .control_messages import (
     OperatorCommand,
     Peer,
     PendingPlansQuery,
-    ReleaseCommand,
+    ReleaseNodeCommand,
     Request,
     SilenceCommand,
     Welcome,
@@ -190,14 +190,14 @@ def decode_pending_plans_query(message: pb.PendingPlansQuery) -> PendingPlansQue
     return PendingPlansQuery(plan=message.plan)
 
 
-def encode_release(release: ReleaseCommand) -> pb.ReleaseCommand:
+def encode_release(release: ReleaseNodeCommand) -> pb.ReleaseNodeCommand:
     """The release of a node for the wire."""
-    return pb.ReleaseCommand(node=release.node, person=release.person)
+    return pb.ReleaseNodeCommand(node=release.node, person=release.person)
 
 
-def decode_release(message: pb.ReleaseCommand) -> ReleaseCommand:
+def decode_release(message: pb.ReleaseNodeCommand) -> ReleaseNodeCommand:
     """The release of a node from the wire."""
-    return ReleaseCommand(node=message.node, person=message.person)
+    return ReleaseNodeCommand(node=message.node, person=message.person)
 
 
 def encode_operator_command(order: OperatorCommand) -> Any:

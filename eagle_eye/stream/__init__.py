@@ -1,7 +1,7 @@
 """The stream: an ordered log of records, shared by every process of a deployment.
 
 `Stream` is the protocol; `embedded.EmbeddedStream` is the default, one machine, no server; `kafka.KafkaStream` is
-for many machines. `opening` makes the one that the configuration names.
+for many machines. `factory` opens the one that the configuration names.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ OUTCOMES = "eagle-eye.outcomes"
 JOB_SNAPSHOTS = "eagle-eye.job-snapshots"
 DEAD_LETTERS = "eagle-eye.dead-letters"
 RUNNER_GROUP = "eagle-eye.runner"
-"""Consumer group of those who judge the observations: what it has committed is judged and written down."""
+"""Consumer group of the detectors: the observations before its committed offset have been evaluated, and the findings saved."""
 
 
 class Message(NamedTuple):
@@ -29,7 +29,7 @@ class Message(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where an appended record lies."""
+    """Partition and offset of an appended record."""
 
     partition: int
     offset: int
@@ -44,7 +44,7 @@ class Stream(Protocol):
     def append(self, topic: str, items: Sequence[tuple[str, bytes]]) -> list[Position]:
         """Append (key, value) pairs in order. Returned means acknowledged: survives kill -9 of any process.
 
-        Returns where each of them lies.
+        Returns the position of each of them.
         """
         ...
 

@@ -17,7 +17,7 @@ def open_stream(config: Config, clock: Clock) -> Stream:
 
 
 def open_stream_in(state_dir: Path, settings: StreamConfig, clock: Clock) -> Stream:
-    """The same for who has been handed no more than it needs.
+    """The same for a caller that has no whole `Config`.
 
     Kafka is connected at the first use, and made for one process: open it after a fork.
     """

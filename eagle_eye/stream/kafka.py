@@ -1,7 +1,7 @@
 """The stream of a cluster: topics of Kafka, written by an idempotent producer, read by Fetch requests.
 
 Nothing is connected before the first use, so a process may fork until then. Acknowledged means: by all replicas
-that the topic asks for. What a broker forgets nevertheless is sent again by `SpooledWriter` and noticed by `Follower`.
+that the topic asks for. What a broker forgets nevertheless is sent again by `SpooledWriter` and noticed by `Tailer`.
 """
 
 import logging

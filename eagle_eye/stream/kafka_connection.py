@@ -3,6 +3,9 @@
 kafka-python's consumer reads ahead and belongs to one thread. A reader of ours says where it reads and asks again:
 one Fetch request is all that `read`, `wait`, `begin` and `end` need, and its answer carries the true end of the log
 (some brokers answer ListOffsets wrongly).
+
+Used beyond kafka-python's public API: `kafka.net` (manager, selector, inet, compat), `kafka.protocol`, `kafka.record`, and
+`KafkaProducer._sender.force_close` in `kafka_producer`. All of it stands in the modules `kafka_*`.
 """
 
 import threading
@@ -45,7 +48,7 @@ class Fetched(NamedTuple):
 
 
 class KafkaConnection:
-    """A connection for one thread at a time. Made after a fork."""
+    """A connection to the brokers, used by one thread at a time. Made after a fork."""
 
     def __init__(self, options: Mapping[str, Any], brokers: str, timeout_s: float) -> None:
         """Connects. Raises StreamUnavailable."""
@@ -291,7 +294,7 @@ class KafkaConnection:
 
 
 class KafkaConnectionPool:
-    """Connections that wait for the next thread that needs one: as many as ask at the same time."""
+    """Connections of one stream: as many as threads use at the same time, idle ones are reused."""
 
     def __init__(self, config: KafkaConfig, options: Mapping[str, Any], clock: Clock) -> None:
         self._config = config

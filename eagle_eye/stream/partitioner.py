@@ -1,4 +1,4 @@
-"""Which partition a key goes to, and what no stream takes: the same rules for every kind of stream."""
+"""The partition of a key, and the limits of topics and records: the same rules for every kind of stream."""
 
 import hashlib
 import re

@@ -6,7 +6,7 @@ bound of the spool refuses. Beyond `max_bytes` the newest batches are refused, s
 recorded from its beginning; what was written with keep=True (events) is taken up to twice that.
 
 A stream that may forget what it acknowledged (a broker's memory) is given the groups whose commits confirm a record:
-until then it is kept here, and sent again when the stream begins anew. See `unconfirmed`.
+until then it is kept here, and sent again when the stream was reset. See `uncommitted_records`.
 """
 
 import logging
@@ -297,7 +297,7 @@ class SpooledWriter:
 
     def _look_now(self) -> None:
         self._look_at = self._clock.monotonic() + self._confirm_s
-        forgotten = self._unconfirmed.look()
+        forgotten = self._unconfirmed.check()
         if forgotten:
             self._again.extendleft(reversed(forgotten))
             self._tell("stream.reset", f"the stream has begun anew: {len(forgotten)} records that it had acknowledged go again")

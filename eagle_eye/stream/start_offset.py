@@ -1,4 +1,4 @@
-"""Where to begin to read: after what was done, or so many seconds before it."""
+"""Offset from which a reader starts: what its group has committed, or so many seconds before a record."""
 
 from . import Stream
 

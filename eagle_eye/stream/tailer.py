@@ -1,4 +1,4 @@
-"""Reading a partition on from where one stopped, and noticing when the stream has begun anew.
+"""Reads a partition from an offset on, and notices when the stream was reset.
 
 A broker that lost its memory begins again at offset 0. Offsets alone do not show it once it has grown beyond the
 reader's place. So each read begins with the message that was read last: it must still be there, and be the same.
@@ -8,7 +8,7 @@ from . import Message, Stream
 
 
 class Tailer:
-    """One reader of one partition; of one thread."""
+    """One reader of one partition, used by one thread."""
 
     def __init__(self, stream: Stream, topic: str, partition: int, offset: int) -> None:
         self.offset = offset

@@ -1,4 +1,4 @@
-"""Records that the stream has acknowledged and may still forget: kept until their reader has done them.
+"""Records that the stream has acknowledged, kept until their consumer group has committed them.
 
 A broker that lost its memory acknowledged what nobody has read. Whether it did is seen by reading the newest record
 back: is another one there, or none, then everything that is kept goes again. Readers drop what comes twice.
@@ -21,7 +21,7 @@ class _Kept(NamedTuple):
 
 
 class UncommittedRecords:
-    """What a writer has to keep. Of one thread."""
+    """Kept by a `SpooledWriter`, used by its thread alone."""
 
     def __init__(self, stream: Stream, groups: Mapping[str, str], max_bytes: int = MAX_BYTES) -> None:
         """groups: topic → consumer group whose commit confirms its records; records of other topics are not kept."""
@@ -47,8 +47,8 @@ class UncommittedRecords:
             self._drop_oldest(max(self._kept.values(), key=len))
             self.unguarded += 1
 
-    def look(self) -> list[SpooledRecord]:
-        """Let go what is confirmed; returns what the stream has forgotten, in order. Raises StreamUnavailable."""
+    def check(self) -> list[SpooledRecord]:
+        """Forget what is committed; returns what the stream has lost, in order. Raises StreamUnavailable."""
         forgotten: list[SpooledRecord] = []
         for (topic, partition), kept in list(self._kept.items()):
             if kept and not self._is_there(topic, partition, kept[-1]):

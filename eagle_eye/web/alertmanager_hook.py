@@ -125,7 +125,7 @@ class AlertmanagerHook:
 
 
 def route(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Route:
-    """The door of the hook. `token`: its own, beside those of operators; '' = it has none."""
+    """The route of the hook. `token`: its own, beside those of operators; '' = it has none."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -142,10 +142,10 @@ def route(hook: AlertmanagerHook, *, max_bytes: int, token: str = "") -> Route:
             return JSONResponse({"error": f"try again later: {error}"}, 503)
         return JSONResponse({name: getattr(taken, name) for name in AlertCounts.__slots__})
 
-    def own_key(shown: str) -> bool:
+    def own_token(shown: str) -> bool:
         return bool(token) and hmac.compare_digest(shown.encode(), token.encode())
 
-    return Route(path=PATH, answer=answer, methods=("POST",), role=Role.OPERATOR, own_key=own_key)
+    return Route(path=PATH, answer=answer, methods=("POST",), role=Role.OPERATOR, own_token=own_token)
 
 
 async def _body(request: Request, max_bytes: int) -> bytes | None:

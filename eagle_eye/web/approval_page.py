@@ -50,7 +50,7 @@ HEADERS = {
 
 
 class DecisionEngine(Protocol):
-    """What decides."""
+    """The engine's part: plans that wait for approval, and decisions on them."""
 
     def pending_plans(self, question: PendingPlansQuery) -> Body: ...
     def decide(self, decision: Decision, approved: bool) -> Body: ...
@@ -65,7 +65,7 @@ class ApprovalLinkLedger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAccess:
-    """A leader's."""
+    """What the page needs of a leader."""
 
     engine: DecisionEngine
     book: ApprovalLinkLedger
@@ -89,9 +89,9 @@ class _EarlyResponse(Exception):
         self.response = response
 
 
-def route(desk: Callable[[], LeaderAccess | None], gate: Authorizer, clock: Clock) -> Route:
+def route(desk: Callable[[], LeaderAccess | None], authorization: Authorizer, clock: Clock) -> Route:
     """`desk`: the leader's; None while this process does not lead."""
-    pages = ApprovalPage(desk, gate, clock)
+    pages = ApprovalPage(desk, authorization, clock)
 
     async def answer(request: Request) -> Response:
         token = str(request.path_params["token"])[:MAX_TOKEN]
@@ -111,9 +111,9 @@ def route(desk: Callable[[], LeaderAccess | None], gate: Authorizer, clock: Cloc
 class ApprovalPage:
     """The pages under one path."""
 
-    def __init__(self, desk: Callable[[], LeaderAccess | None], gate: Authorizer, clock: Clock) -> None:
+    def __init__(self, desk: Callable[[], LeaderAccess | None], authorization: Authorizer, clock: Clock) -> None:
         self._desk = desk
-        self._gate = gate
+        self._authorization = authorization
         self._clock = clock
 
     def show(self, token: str) -> Response:
@@ -143,13 +143,13 @@ class ApprovalPage:
         return page("Approved" if form.approved else "Refused", paragraph(f"{answer['message']}."))
 
     def _admit(self, form: ApprovalForm, link: ApprovalLink) -> Person:
-        person = self._gate.admit(Role.OPERATOR, "approve" if form.approved else "refuse", token=form.token, claimed=form.name)
+        person = self._authorization.admit(Role.OPERATOR, "approve" if form.approved else "refuse", token=form.token, claimed=form.name)
         if not person.sees(link.job):
             raise AccessDenied(f"the token of {person.name} counts for the jobs of {person.tenant} alone")
         return person
 
     def _plan(self, token: str) -> tuple[LeaderAccess, ApprovalLink, dict[str, Any]]:
-        """The plan that is still to be decided. Raises _Said where there is none."""
+        """The plan that is still to be decided. Raises _EarlyResponse where there is none."""
         desk = self._desk()
         if desk is None:
             raise _EarlyResponse(page("Not here", paragraph("This server does not lead now; the next leader answers in a few seconds."), 503))
@@ -173,7 +173,7 @@ class ApprovalPage:
 
     def _asked(self, link: ApprovalLink, shown: dict[str, Any], problem: str = "", status: int = 200) -> Response:
         rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in plan_words(shown, self._clock.now()))
-        if self._gate.asks_for_tokens:
+        if self._authorization.asks_for_tokens:
             who = '<label for="who">Your token</label><input id="who" name="token" type="password" autocomplete="off" required>'
         else:
             who = '<label for="who">Your name</label><input id="who" name="name" autocomplete="username" required>'
@@ -212,7 +212,7 @@ def _now(desk: LeaderAccess, link: ApprovalLink) -> str:
 
 
 async def _form(request: Request) -> ApprovalForm:
-    """Raises _Said for a POST of another site's page, or for what is no form of ours."""
+    """Raises _EarlyResponse for a POST of another site's page, or for what is no form of ours."""
     if _foreign(request):
         raise _EarlyResponse(page("Not from here", paragraph("This was sent by another site's page. Open the link itself and decide there.", "bad"), 403))
     data = b""

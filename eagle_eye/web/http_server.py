@@ -1,10 +1,10 @@
-"""The one HTTP port: a list of doors, each with the role that it asks for.
+"""The one HTTP port: a list of routes, each with the role that it asks for.
 
-    doors = [*health.routes(report), metrics_door(metrics.scrape), *hooks.routes(...)]
-    server = WebServer("127.0.0.1:7468", doors, gate=gate)
+    routes = [*health.routes(report), metrics_door(metrics.scrape), *hooks.routes(...)]
+    server = WebServer("127.0.0.1:7468", routes, authorization=authorization)
     server.start(); ...; server.stop()
 
-On loopback a door for viewers is open. Beyond loopback, where tokens are configured, every door asks for one
+On loopback a route for viewers is open. Beyond loopback, where tokens are configured, every route asks for one
 (`Authorization: Bearer …`); without tokens the port does not open there, unless it is told to.
 """
 
@@ -55,31 +55,31 @@ class Route:
     methods: tuple[str, ...] = ("GET",)
     role: Role | None = Role.VIEWER
     """The least that whoever asks must be; None: it looks for itself."""
-    own_key: Callable[[str], bool] | None = None
-    """Whether a token is the door's own: it opens this door and no other."""
+    own_token: Callable[[str], bool] | None = None
+    """Whether a token is the route's own: it opens this route and no other."""
 
 
 class WebServer:
     """Listens in a thread of its own."""
 
-    def __init__(self, address: str, doors: Sequence[Route], *, gate: Authorizer, insecure: bool = False) -> None:
+    def __init__(self, address: str, routes: Sequence[Route], *, authorization: Authorizer, insecure: bool = False) -> None:
         """`address`: host:port, port 0 = any free one. `insecure`: listen beyond loopback without tokens. Raises ConfigError."""
         self._host, _, port = address.rpartition(":")
         self._host = self._host.strip("[]")
         self._port = int(port)
         if self._port > HIGHEST_PORT:
             raise ConfigError(f"server.http is {address}: the highest port is {HIGHEST_PORT}")
-        self._gate = gate
+        self._authorization = authorization
         self._insecure = insecure
         self._near = is_loopback(address)
-        self.app = Starlette(routes=[self._route(door) for door in doors])
+        self.app = Starlette(routes=[self._route(route) for route in routes])
         """What answers; for tests also without a port."""
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Listen. Raises ConfigError where the address is in use, is not ours, or must not be open."""
-        if not (self._near or self._gate.asks_for_tokens or self._insecure):
+        if not (self._near or self._authorization.asks_for_tokens or self._insecure):
             raise ConfigError(
                 f"server.http is {self._host}:{self._port}, beyond loopback, and nobody would have to show a token: make one with "
                 "`eagle-eye token add NAME`, listen on 127.0.0.1, or set server.insecure = true on a network that you trust wholly"
@@ -120,25 +120,25 @@ class WebServer:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts has it, too: else an answer's body waits 40 ms for the acknowledgement of its head
         return listening
 
-    def _route(self, door: Route) -> StarletteRoute:
+    def _route(self, route: Route) -> StarletteRoute:
         async def enter(request: Request) -> Response:
             try:
-                request.state.person = await run_in_threadpool(self._admit, door, _token_of(request))
+                request.state.person = await run_in_threadpool(self._admit, route, _token_of(request))
             except NotAuthenticated as error:
                 return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
             except AccessDenied as error:
                 return JSONResponse({"error": str(error)}, 403)
-            return await door.answer(request)
+            return await route.answer(request)
 
-        return StarletteRoute(door.path, enter, methods=list(door.methods))
+        return StarletteRoute(route.path, enter, methods=list(route.methods))
 
-    def _admit(self, door: Route, token: str) -> Person | None:
+    def _admit(self, route: Route, token: str) -> Person | None:
         """Who it is; None where nobody needs to be anybody. Raises NotAuthenticated or AccessDenied."""
-        if door.role is None or (door.own_key is not None and token and door.own_key(token)):
+        if route.role is None or (route.own_token is not None and token and route.own_token(token)):
             return None
-        if not self._gate.asks_for_tokens or (self._near and door.role is Role.VIEWER):
+        if not self._authorization.asks_for_tokens or (self._near and route.role is Role.VIEWER):
             return None
-        return self._gate.admit(door.role, door.path, token=token)
+        return self._authorization.admit(route.role, route.path, token=token)
 
 
 def _token_of(request: Request) -> str:

@@ -1,16 +1,15 @@
-"""Tells people: one alert per incident, to every receiver, until it was taken.
+"""Alerts: one per incident, delivered to every receiver until it was taken.
 
-    receiver.py     who is told, and how: the configuration, and the secrets that belong to it
-    alert.py        what is said, whatever the receiver
-    content.py      an incident, or a storm of them, in words
-    lifecycle.py     when it is said: opened once, updated when something changed, resolved in the end
-    storms.py       many incidents of one job at once become one alert
-    merging.py      notifications that are still to be sent, as few as possible
-    worker.py      one thread per receiver: retries, order, pace
-    posting.py      one HTTP request, bounded in time, without secrets in its errors
-    repeating.py    what is sent again and again: open alerts to an Alertmanager, the heartbeat
-    signing.py      HMAC of a notification, and how a receiver checks it
-    service.py      all of it together, as the leader runs it
-    trying.py       a test alert to each receiver
-    templates/      one file per kind of receiver
+    receiver.py                 receivers as configured, and their secrets
+    alert.py                    an alert, whatever the receiver
+    alert_content.py            the text of an alert about an incident or an alert storm
+    alert_lifecycle.py          opened once, updated when something changed, resolved in the end
+    alert_storm.py              many incidents of one job at once become one alert
+    notification_merge.py       superseded notifications are merged
+    delivery_worker.py          one thread per receiver: retries, order, rate limit
+    http_post.py                one signed HTTP request, bounded in time, without secrets in its errors
+    repeated_notifications.py   open alerts to an Alertmanager, heartbeats
+    alert_service.py            all of it together, as the leader runs it
+    receiver_test.py            a test alert to each receiver
+    templates/                  one file per kind of receiver
 """

@@ -23,7 +23,7 @@ from eagle_eye.rpc.control_messages import (
     OperatorCommand,
     Peer,
     PendingPlansQuery,
-    ReleaseCommand,
+    ReleaseNodeCommand,
 )
 from eagle_eye.types import Demand, Layout, Plan
 from remediation.launcher.event_log import EventLog, Write
@@ -186,7 +186,7 @@ class Leader:
     async def decide(self, decision: Decision, approved: bool) -> Body:
         return await asyncio.to_thread(self._operator.decide, decision, approved)
 
-    async def release(self, release: ReleaseCommand) -> Body:
+    async def release(self, release: ReleaseNodeCommand) -> Body:
         return await asyncio.to_thread(self._operator.release, release.node, release.person)
 
     async def order(self, order: OperatorCommand) -> Body:

@@ -17,7 +17,7 @@ from eagle_eye.rpc.control_messages import (
     OperatorCommand,
     Peer,
     PendingPlansQuery,
-    ReleaseCommand,
+    ReleaseNodeCommand,
 )
 from eagle_eye.rpc.control_server import ControlServer
 
@@ -63,7 +63,7 @@ class Leader(Office):
         tenant = {"tenant": decision.tenant} if decision.tenant else {}
         return {"plan": decision.plan, "person": decision.person, "approved": approved, **tenant}
 
-    async def release(self, release: ReleaseCommand) -> Body:
+    async def release(self, release: ReleaseNodeCommand) -> Body:
         return {"released": release.node}
 
     async def status(self) -> Body:
@@ -81,12 +81,12 @@ class Hands:
 
     def __init__(self) -> None:
         self.done: list[str] = []
-        self.gate = asyncio.Event()
+        self.authorization = asyncio.Event()
         self.states: list[ConnectionState] = []
 
     async def obey(self, command: Command) -> Body:
         if command.action == "slow":
-            await self.gate.wait()
+            await self.authorization.wait()
         if command.action == "impossible":
             raise PermanentError("no such worker")
         if command.action == "busy":

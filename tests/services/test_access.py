@@ -25,7 +25,7 @@ from eagle_eye.rpc.control_messages import (
     NoteCommand,
     Peer,
     PendingPlansQuery,
-    ReleaseCommand,
+    ReleaseNodeCommand,
     SilenceCommand,
 )
 from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
@@ -164,7 +164,7 @@ def test_renewed_certificates_are_used_by_new_connections(tmp_path, ours):
 
 
 class People:
-    """A leader under TLS with a gate, and people with tokens."""
+    """A leader under TLS with a authorization, and people with tokens."""
 
     def __init__(self, folder: Path, head: Credentials, card: Credentials) -> None:
         self.path = folder / "tokens" / "tokens.toml"
@@ -172,7 +172,7 @@ class People:
         self.tokens = {role: add_person(self.path, f"a-{role}", role, now=clock.now()) for role in Role}
         self.tokens["old"] = add_person(self.path, "an-old-one", Role.ADMIN, now=clock.now() - 60, expires=clock.now() - 30)
         self.tokens["team"] = add_person(self.path, "a-tenant", Role.OPERATOR, now=clock.now(), tenant="team")
-        self.settings = {"credentials": head, "gate": Authorization(Tokens(self.path, clock), believes=False)}
+        self.settings = {"credentials": head, "authorization": Authorization(Tokens(self.path, clock), trust_claims=False)}
         self.card = card
 
     async def ask(self, server, what, message=None, *, who="", token="", card=True):
@@ -203,7 +203,7 @@ def test_a_viewer_looks_and_an_operator_decides(people):
 
 
 @pytest.mark.parametrize(("what", "message"), [
-    ("approve", WORD), ("refuse", WORD), ("release", ReleaseCommand(node="n", person="")), ("silence", SilenceCommand(person="", job="team/*", seconds=1)),
+    ("approve", WORD), ("refuse", WORD), ("release", ReleaseNodeCommand(node="n", person="")), ("silence", SilenceCommand(person="", job="team/*", seconds=1)),
     ("note", NoteCommand(incident="i", person="", text="t")),
 ])  # fmt: skip
 def test_nothing_is_decided_without_a_good_token(people, what, message):
@@ -269,7 +269,7 @@ def test_a_tenant_s_token_reaches_no_further_than_its_jobs(people):
             assert await people.ask(server, "status", who="team") == {"incidents": [{"id": "i1", "job": "team/gpt/1", "plan": "p1"}], "waiting": ["p1"]}
             assert (await people.ask(server, "approve", WORD, who="team"))["tenant"] == "team"
             assert (await people.ask(server, "silence", SilenceCommand(person="", job="team/gpt", seconds=1), who="team"))["person"] == "a-tenant"
-            for what, message in (("release", ReleaseCommand(node="n", person="")), ("silence", SilenceCommand(person="", job="*", seconds=1))):
+            for what, message in (("release", ReleaseNodeCommand(node="n", person="")), ("silence", SilenceCommand(person="", job="*", seconds=1))):
                 with pytest.raises(AccessDenied, match="jobs of team alone"):
                     await people.ask(server, what, message, who="team")
 
@@ -278,9 +278,9 @@ def test_a_tenant_s_token_reaches_no_further_than_its_jobs(people):
 
 def test_a_certificate_alone_reads_where_there_are_no_tokens(ours, head, tmp_path):
     async def test() -> None:
-        gate = Authorization(Tokens(tmp_path / "none.toml", SystemClock()), believes=False)
+        authorization = Authorization(Tokens(tmp_path / "none.toml", SystemClock()), trust_claims=False)
         card = ours.credentials("ada", CLIENT)
-        async with served(Leader(), credentials=head, gate=gate) as server:
+        async with served(Leader(), credentials=head, authorization=authorization) as server:
             assert await asyncio.to_thread(call, at(server), "status", credentials=card) == {"mode": "observe"}
             with pytest.raises(AccessDenied, match="token add NAME --role operator"):
                 await asyncio.to_thread(call, at(server), "approve", msgspec.structs.replace(WORD, person="ada"), credentials=card)

@@ -17,7 +17,7 @@ from eagle_eye.rpc.control_messages import (
     NoteCommand,
     OperatorCommand,
     Peer,
-    ReleaseCommand,
+    ReleaseNodeCommand,
     SilenceCommand,
 )
 from eagle_eye.rpc.control_server import REQUESTS_PER_SESSION
@@ -82,7 +82,7 @@ def test_commands_of_a_job_wait_for_one_another_but_a_dump_runs_beside() -> None
             await server.command(LAUNCHER, Command(action="dump", job=JOB), 10)
             await server.command(LAUNCHER, Command(action="start", job="tenant/other/run1"), 10)
             assert hands.done == ["dump", "start"]
-            hands.gate.set()
+            hands.authorization.set()
             await asyncio.gather(slow, start)
             assert hands.done == ["dump", "start", "slow", "start"]
 
@@ -116,7 +116,7 @@ def test_a_command_under_way_when_its_session_breaks_is_done_once(tmp_path: Path
             with pytest.raises(TemporaryError, match="ended before it answered"):
                 await first
             await until(lambda: client.connected)
-            hands.gate.set()
+            hands.authorization.set()
             assert (await server.command(LAUNCHER, order, 10))["did"] == "slow"
             assert hands.done.count("slow") == 1
 
@@ -206,7 +206,7 @@ def test_the_operator_is_answered_over_unary_calls() -> None:
             answer = await ask(call, at(server), "approve", word)
             assert answer == {"plan": "plan-1", "person": "ada", "approved": True}
             assert (await ask(call, at(server), "refuse", word))["approved"] is False
-            assert await ask(call, at(server), "release", ReleaseCommand(node="n1", person="ada")) == {"released": "n1"}
+            assert await ask(call, at(server), "release", ReleaseNodeCommand(node="n1", person="ada")) == {"released": "n1"}
             assert await ask(call, at(server), "status") == {"mode": "observe"}
             with pytest.raises(Stale, match="plan gone was replaced"):
                 await ask(call, at(server), "approve", Decision(plan="gone", person="ada"))
@@ -235,7 +235,7 @@ def test_an_order_arrives_as_it_was_given(what: str) -> None:
             given = msgspec.json.decode(msgspec.json.encode(ORDERS[what]))
             assert answer == {"kind": type(ORDERS[what]).__name__, **given}
             with pytest.raises(ControlError, match=f"cannot ask '{what}' with Release"):
-                await asyncio.to_thread(call, at(server), what, ReleaseCommand(node="n1", person="ada"))
+                await asyncio.to_thread(call, at(server), what, ReleaseNodeCommand(node="n1", person="ada"))
 
     run(test())
 

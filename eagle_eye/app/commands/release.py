@@ -5,7 +5,7 @@ import click
 from eagle_eye.app import options
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
-from eagle_eye.rpc.control_messages import ReleaseCommand
+from eagle_eye.rpc.control_messages import ReleaseNodeCommand
 
 
 @click.command(short_help="let a node that was left take part again")
@@ -22,5 +22,5 @@ def command(config: Config, node: str, person: str, server: str) -> None:
     Example:
       eagle-eye release node-7
     """
-    answer = ask(config, server, "release", ReleaseCommand(node=node, person=person))
+    answer = ask(config, server, "release", ReleaseNodeCommand(node=node, person=person))
     click.echo(answer.get("message", f"{node} is released"))

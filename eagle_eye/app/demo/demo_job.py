@@ -9,7 +9,7 @@ from eagle_eye.app.local_cluster import LocalCluster
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock
 from eagle_eye.rpc.control_client import call
-from eagle_eye.rpc.control_messages import ReleaseCommand
+from eagle_eye.rpc.control_messages import ReleaseNodeCommand
 
 from .deployment_reader import DeploymentReader
 
@@ -74,7 +74,7 @@ class DemoJob:
 
     def release(self, name: str) -> None:
         """Let a node that was left take part again."""
-        call(self.server_address, "release", ReleaseCommand(node=name, person="demo"))
+        call(self.server_address, "release", ReleaseNodeCommand(node=name, person="demo"))
 
     def workers(self) -> list[drills.DrillTarget]:
         """Living workers of all nodes."""

@@ -118,7 +118,7 @@ def http_port(context: ProcessContext) -> WebServer:
     authorization = Authorization.of(context.config, server.http, context.clock)
     approval = approval_page.route(lambda: _leader_access(context), authorization, context.clock)
     routes = [*health.routes(status.health), metrics_route(metrics.scrape), _hook(context, metrics), approval, incident_redirect(server.dashboard_url)]
-    return WebServer(server.http, routes, gate=authorization, insecure=server.insecure)
+    return WebServer(server.http, routes, authorization=authorization, insecure=server.insecure)
 
 
 def _hook(context: ProcessContext, metrics: Metrics) -> Route:

@@ -181,7 +181,7 @@ def control_server(context: ProcessContext, leader: Leader, listen: str, term: i
     server = context.config.server
     return ControlServer(
         leader, listen, term=term, heartbeat_s=server.lease_s / 4, lease_s=server.lease_s, clock=context.clock, insecure=server.insecure,
-        credentials=Credentials.of(context.config.access, context.clock), gate=Authorization.of(context.config, listen, context.clock),
+        credentials=Credentials.of(context.config.access, context.clock), authorization=Authorization.of(context.config, listen, context.clock),
     )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def test_a_file_of_root_may_be_read_by_the_group_that_it_was_handed_to():
     assert not too_open(0o400, owned_by_root=False, as_root=False)
 
 
-# --- the gate --------------------------------------------------------------------------------------------------------
+# --- the authorization --------------------------------------------------------------------------------------------------------
 
 
 def test_each_role_may_do_what_the_one_before_may():
@@ -149,28 +149,28 @@ def test_each_role_may_do_what_the_one_before_may():
 
 def test_where_tokens_are_the_person_is_who_the_token_says(path, clock):
     token = add_person(path, "ada", Role.OPERATOR, now=clock.now())
-    gate = Authorization(Tokens(path, clock), believes=True)
-    assert gate.admit(Role.OPERATOR, "approve", token=token).name == "ada"
-    assert gate.admit(Role.OPERATOR, "approve", token=token, claimed="ada").name == "ada"
+    authorization = Authorization(Tokens(path, clock), trust_claims=True)
+    assert authorization.admit(Role.OPERATOR, "approve", token=token).name == "ada"
+    assert authorization.admit(Role.OPERATOR, "approve", token=token, claimed="ada").name == "ada"
     with pytest.raises(AccessDenied, match=r"the token is ada's, who cannot speak as bob"):
-        gate.admit(Role.OPERATOR, "approve", token=token, claimed="bob")
+        authorization.admit(Role.OPERATOR, "approve", token=token, claimed="bob")
     with pytest.raises(AccessDenied, match="ada has the role operator: reconfigure needs the role admin"):
-        gate.admit(Role.ADMIN, "reconfigure", token=token)
+        authorization.admit(Role.ADMIN, "reconfigure", token=token)
     with pytest.raises(NotAuthenticated, match=VARIABLE):
-        gate.admit(Role.VIEWER, "status", claimed="ada")
+        authorization.admit(Role.VIEWER, "status", claimed="ada")
 
 
 def test_without_tokens_a_claim_is_believed_on_loopback_and_said_once(path, clock, caplog):
-    gate = Authorization(Tokens(path, clock), believes=True)
-    assert gate.admit(Role.OPERATOR, "approve", claimed="ada").name == "ada"
-    gate.admit(Role.OPERATOR, "approve", claimed="ada")
+    authorization = Authorization(Tokens(path, clock), trust_claims=True)
+    assert authorization.admit(Role.OPERATOR, "approve", claimed="ada").name == "ada"
+    authorization.admit(Role.OPERATOR, "approve", claimed="ada")
     assert [record.message for record in caplog.records] == ["no tokens are configured: whoever says that they are ada is believed (approve)"]
     with pytest.raises(NotAuthenticated, match="--as"):
-        gate.admit(Role.OPERATOR, "approve")
+        authorization.admit(Role.OPERATOR, "approve")
 
 
 def test_without_tokens_a_certificate_alone_only_reads(path, clock):
-    gate = Authorization(Tokens(path, clock), believes=False)
-    assert gate.admit(Role.VIEWER, "status").role is Role.VIEWER
+    authorization = Authorization(Tokens(path, clock), trust_claims=False)
+    assert authorization.admit(Role.VIEWER, "status").role is Role.VIEWER
     with pytest.raises(NotAuthenticated, match="token add NAME --role operator"):
-        gate.admit(Role.OPERATOR, "approve", claimed="ada")
+        authorization.admit(Role.OPERATOR, "approve", claimed="ada")

@@ -44,8 +44,8 @@ class Scene:
             self.tokens[name] = add_person(path, name, role, now=clock.now(), expires=expires, tenant=tenant)
         clock.advance(2)
         self.invitations = ApprovalLinks(world.ledger, clock, f"{URL}/")
-        gate = Authorization(Tokens(path, clock), believes=True)
-        opened = route(lambda: LeaderAccess(engine=world.engine, book=world.ledger) if self.leads else None, gate, clock)
+        authorization = Authorization(Tokens(path, clock), trust_claims=True)
+        opened = route(lambda: LeaderAccess(engine=world.engine, book=world.ledger) if self.leads else None, authorization, clock)
         self.app = Asking(Starlette(routes=[Route(opened.path, opened.answer, methods=list(opened.methods))]))
 
     @property

@@ -25,30 +25,30 @@ async def whoever(request: Request) -> Response:
     return PlainTextResponse(person.name if person else "nobody")
 
 
-DOORS = (
+ROUTES = (
     Route(path="/look", answer=whoever),
-    Route(path="/push", answer=whoever, methods=("POST",), role=Role.OPERATOR, own_key=lambda token: token == "hook-key"),
+    Route(path="/push", answer=whoever, methods=("POST",), role=Role.OPERATOR, own_token=lambda token: token == "hook-key"),
     Route(path="/open", answer=whoever, role=None),
 )
 
 
 @pytest.fixture
 def tokens(tmp_path):
-    """(gate, token of a viewer, token of an operator)"""
+    """(authorization, token of a viewer, token of an operator)"""
     clock = FakeClock()
     path = tmp_path / "tokens.toml"
     shown = [add_person(path, name, role, now=clock.now()) for name, role in (("vera", Role.VIEWER), ("otto", Role.OPERATOR))]
-    return Authorization(Tokens(path, clock), believes=True), *shown
+    return Authorization(Tokens(path, clock), trust_claims=True), *shown
 
 
 @pytest.fixture
 def no_tokens(tmp_path) -> Authorization:
-    return Authorization(Tokens(tmp_path / "none.toml", FakeClock()), believes=True)
+    return Authorization(Tokens(tmp_path / "none.toml", FakeClock()), trust_claims=True)
 
 
-def client_of(*doors: Route, gate: Authorization, address: str = "127.0.0.1:0") -> Asking:
+def client_of(*doors: Route, authorization: Authorization, address: str = "127.0.0.1:0") -> Asking:
     """Asks the port without opening it."""
-    return Asking(WebServer(address, doors, gate=gate).app)
+    return Asking(WebServer(address, doors, authorization=authorization).app)
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -56,13 +56,13 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def test_on_loopback_without_tokens_everything_is_open(no_tokens) -> None:
-    client = client_of(*DOORS, gate=no_tokens)
+    client = client_of(*ROUTES, authorization=no_tokens)
     assert [client.get("/look").status_code, client.post("/push").status_code, client.get("/open").status_code] == [200, 200, 200]
 
 
 def test_on_loopback_with_tokens_looking_is_open_and_pushing_needs_an_operator(tokens) -> None:
-    gate, viewer, operator = tokens
-    client = client_of(*DOORS, gate=gate)
+    authorization, viewer, operator = tokens
+    client = client_of(*ROUTES, authorization=authorization)
     assert client.get("/look").status_code == 200
     assert client.post("/push").status_code == 401
     assert client.post("/push", headers=bearer(viewer)).status_code == 403
@@ -70,8 +70,8 @@ def test_on_loopback_with_tokens_looking_is_open_and_pushing_needs_an_operator(t
 
 
 def test_beyond_loopback_looking_needs_a_viewer(tokens) -> None:
-    gate, viewer, operator = tokens
-    client = client_of(*DOORS, gate=gate, address="0.0.0.0:0")
+    authorization, viewer, operator = tokens
+    client = client_of(*ROUTES, authorization=authorization, address="0.0.0.0:0")
     refused = client.get("/look")
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
     assert "eagle-eye token add" in refused.json()["error"]
@@ -82,8 +82,8 @@ def test_beyond_loopback_looking_needs_a_viewer(tokens) -> None:
 
 
 def test_a_hooks_own_key_opens_that_door_and_no_other(tokens) -> None:
-    gate, _, _ = tokens
-    client = client_of(*DOORS, gate=gate, address="0.0.0.0:0")
+    authorization, _, _ = tokens
+    client = client_of(*ROUTES, authorization=authorization, address="0.0.0.0:0")
     assert client.post("/push", headers=bearer("hook-key")).status_code == 200
     assert client.post("/push", headers=bearer("hook-kex")).status_code == 401
     assert client.get("/look", headers=bearer("hook-key")).status_code == 401
@@ -91,25 +91,25 @@ def test_a_hooks_own_key_opens_that_door_and_no_other(tokens) -> None:
 
 def test_beyond_loopback_without_tokens_it_refuses_to_listen(no_tokens) -> None:
     with pytest.raises(ConfigError, match=r"beyond loopback.*eagle-eye token add.*server\.insecure"):
-        WebServer("0.0.0.0:0", DOORS, gate=no_tokens).start()
+        WebServer("0.0.0.0:0", ROUTES, authorization=no_tokens).start()
 
 
 def test_an_address_in_use_is_named_with_what_to_do(no_tokens) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: address already in use.*empty one"):
-            WebServer(f"127.0.0.1:{port}", DOORS, gate=no_tokens).start()
+            WebServer(f"127.0.0.1:{port}", ROUTES, authorization=no_tokens).start()
 
 
 def test_an_address_that_cannot_be_listened_on_is_a_clear_error(no_tokens) -> None:
     with pytest.raises(ConfigError, match=r"server\.http cannot listen on 192\.0\.2\.1:7468"):
-        WebServer("192.0.2.1:7468", DOORS, gate=no_tokens, insecure=True).start()
+        WebServer("192.0.2.1:7468", ROUTES, authorization=no_tokens, insecure=True).start()
     with pytest.raises(ConfigError, match="the highest port is 65535"):
-        WebServer("127.0.0.1:99999", DOORS, gate=no_tokens)
+        WebServer("127.0.0.1:99999", ROUTES, authorization=no_tokens)
 
 
 def test_after_stop_nobody_listens_and_it_may_start_again(no_tokens) -> None:
-    server = WebServer("127.0.0.1:0", DOORS, gate=no_tokens)
+    server = WebServer("127.0.0.1:0", ROUTES, authorization=no_tokens)
     for _ in range(2):
         server.start()
         assert httpx.get(f"{server.url}/open", trust_env=False).status_code == 200
@@ -119,7 +119,7 @@ def test_after_stop_nobody_listens_and_it_may_start_again(no_tokens) -> None:
 
 
 def test_wrong_methods_and_paths_are_refused(no_tokens) -> None:
-    client = client_of(*DOORS, gate=no_tokens)
+    client = client_of(*ROUTES, authorization=no_tokens)
     assert client.get("/push").status_code == 405
     assert client.get("/nothing").status_code == 404
 
@@ -130,7 +130,7 @@ def test_only_this_machine_is_loopback(host, near) -> None:
 
 
 def test_metrics_come_in_the_format_that_is_asked_for(no_tokens) -> None:
-    client = client_of(metrics_route(lambda accept: (accept.encode(), "text/x-test")), gate=no_tokens)
+    client = client_of(metrics_route(lambda accept: (accept.encode(), "text/x-test")), authorization=no_tokens)
     shown = client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
     assert (shown.text, shown.headers["content-type"]) == ("application/openmetrics-text", "text/x-test")
 
@@ -138,8 +138,8 @@ def test_metrics_come_in_the_format_that_is_asked_for(no_tokens) -> None:
 # --- health ----------------------------------------------------------------------------------------------------------
 
 
-def looks(report: HealthReport, gate: Authorization) -> tuple[int, int, int, dict]:
-    client = client_of(*health.routes(lambda: report), gate=gate)
+def looks(report: HealthReport, authorization: Authorization) -> tuple[int, int, int, dict]:
+    client = client_of(*health.routes(lambda: report), authorization=authorization)
     whole = client.get("/healthz")
     return whole.status_code, client.get("/healthz/ready").status_code, client.get("/healthz/live").status_code, whole.json()
 
@@ -180,7 +180,7 @@ def test_a_process_whose_loop_stands_still_is_dead(no_tokens) -> None:
 
 
 def test_the_link_of_an_alert_leads_to_the_dashboard(no_tokens) -> None:
-    client = client_of(incident_redirect("http://board:8501/"), gate=no_tokens)
+    client = client_of(incident_redirect("http://board:8501/"), authorization=no_tokens)
     answer = client.get("/incidents/4f1c9a02", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (302, "http://board:8501/incident?incident=4f1c9a02")
     assert client.get("/incidents/%3Fa%26b", follow_redirects=False).headers["location"].endswith("incident=%3Fa%26b")
