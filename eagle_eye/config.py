@@ -1,7 +1,7 @@
 """One typed configuration, one TOML file per deployment.
 
 Found as `eagle-eye.toml` in the working directory, else `/etc/eagle-eye/config.toml`, else the
-defaults below. A wrong type or an unknown key refuses the whole file, naming the key.
+defaults below. A wrong type or an unknown key rejects the whole file with an error that names the key.
 """
 
 import os
@@ -18,60 +18,60 @@ Options = dict[str, Any]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file; each field is explained by the text below it."""
+    """A table of the file; `eagle-eye config init` prints the text below each field."""
 
 
 class ServerConfig(Section, frozen=True, kw_only=True):
     """The server: detection, diagnosis, engine and control channel."""
 
     listen: str = "127.0.0.1:7467"
-    """host:port of the control channel. Beyond loopback it refuses to start unless `insecure` is true."""
+    """host:port of the control channel. On other addresses than loopback the server needs certificates ([access]) or `insecure = true`."""
     addresses: str = ""
-    """host:port of every server that may lead, with commas: where launchers, agents and commands look for the one that does. Default: server.listen."""
+    """host:port of all servers with the lead role, comma-separated; launchers, agents and commands find the leader among them. Default: server.listen."""
     insecure: bool = False
-    """Listen beyond loopback without authentication. Only on a network that you trust wholly."""
+    """Listen on other addresses than loopback without authentication. Use it on a trusted network only."""
     lease_s: float = 2.0
-    """Seconds of silence after which a session counts as lost, and a leader's term as over."""
+    """Lease time in seconds: after so long without a heartbeat a session counts as lost, and another server may lead."""
     role: Literal["all", "detect", "lead"] = "all"
-    """detect: read partitions of the stream and diagnose; lead: decide and command; all: both in one process."""
+    """detect: run detectors and diagnosis on partitions of the stream; lead: decide and act; all: both in one process."""
     http: str = "127.0.0.1:7468"
     """host:port of the one HTTP port: /metrics, /healthz, hooks, approvals. Empty: none."""
     public_url: str = ""
-    """How a person's browser reaches the HTTP port: the beginning of links in alerts. Default: http://<server.http>."""
+    """Base URL of the HTTP port as browsers reach it, used for links in alerts. Default: http://<server.http>."""
     dashboard_url: str = "http://127.0.0.1:8501"
-    """How a person's browser reaches `eagle-eye dashboard`: /incidents/<id> of the HTTP port leads there."""
+    """Base URL of `eagle-eye dashboard` as browsers reach it; /incidents/<id> of the HTTP port redirects there."""
 
     @property
     def known_at(self) -> str:
-        """Where others look for the leader."""
+        """Addresses at which other processes find the leader."""
         return self.addresses or self.listen
 
 
 class KafkaConfig(Section, frozen=True, kw_only=True):
-    """A Kafka cluster as the stream of many machines."""
+    """Kafka as the stream of a deployment on many machines."""
 
     brokers: str = ""
-    """host:port, several with commas. Empty: the embedded stream."""
+    """host:port of the bootstrap brokers, comma-separated. Empty: the embedded stream."""
     replication: int = -1
-    """Replicas of a topic that is made; -1: the broker's default."""
+    """Replication factor of new topics; -1: the broker's default."""
     compression: Literal["lz4", "zstd", "gzip", "none"] = "lz4"
-    """Of batches."""
+    """Compression of record batches."""
     security: Literal["plaintext", "tls", "sasl", "sasl_tls"] = "plaintext"
-    """plaintext, tls (server checked, and we by certificate_file if given), sasl (password, no encryption), sasl_tls."""
+    """plaintext; tls (mutual with certificate_file); sasl (password, no encryption); sasl_tls."""
     ca_file: str = ""
     """PEM of the authority that signed the brokers' certificates; empty: the system's."""
     certificate_file: str = ""
-    """PEM of our own certificate."""
+    """PEM of the client certificate."""
     key_file: str = ""
-    """PEM of its key."""
+    """PEM of the client certificate's key."""
     mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
-    """Of SASL."""
+    """SASL mechanism."""
     user: str = ""
-    """Of SASL."""
+    """SASL user."""
     password_file: str = ""
-    """File with its password; else the variable EAGLE_EYE_KAFKA_PASSWORD."""
+    """File with the SASL password; else the variable EAGLE_EYE_KAFKA_PASSWORD."""
     timeout_s: float = 10.0
-    """A record that no broker has acknowledged by then makes the stream count as away."""
+    """Seconds for a broker to acknowledge a record; after that the stream counts as unavailable and records are spooled."""
 
 
 class StreamConfig(Section, frozen=True, kw_only=True):
@@ -82,16 +82,16 @@ class StreamConfig(Section, frozen=True, kw_only=True):
     retention_s: float = 86_400.0
     """Seconds for which records are kept."""
     max_bytes: int = 8 << 30
-    """Bytes that one partition may take; the oldest records go first."""
+    """Maximum size of one partition; the oldest records are deleted first."""
     fsync_interval_s: float = 1.0
-    """Seconds between two fsyncs: what a power cut may cost. A killed process costs nothing."""
+    """Seconds between two fsyncs: the most that a power cut may lose. A killed process loses nothing."""
     spool_bytes: int = 256 << 20
-    """Bytes that an agent or launcher may spool while the stream is away."""
+    """Maximum size of the spool of an agent or launcher while the stream is unavailable."""
     kafka: KafkaConfig = KafkaConfig()
 
 
 class LedgerConfig(Section, frozen=True, kw_only=True):
-    """The ledger: incidents, plans, outcomes, approvals, and who leads."""
+    """The ledger: incidents, plans, outcomes, approvals and leases."""
 
     url: str = ""
     """postgresql://user@host/database. Empty: ledger.sqlite in the state directory."""
@@ -102,50 +102,50 @@ class LedgerConfig(Section, frozen=True, kw_only=True):
 
 
 class HistoryConfig(Section, frozen=True, kw_only=True):
-    """The history: every number, in Parquet files that DuckDB reads."""
+    """The history: all metrics, in Parquet files that DuckDB reads."""
 
     enabled: bool = True
-    """False: nothing is kept beyond the stream's own retention."""
+    """False: metrics are kept only as long as the stream keeps its records."""
     place: str = ""
     """A directory, or an fsspec URL of an object store. Default: history in the state directory."""
     file_s: float = 30.0
-    """Seconds of telemetry in one new file."""
+    """Seconds of telemetry per new file."""
     compact_s: float = 3600.0
-    """Small files of so many seconds are made into one."""
+    """Small files are compacted into one file per so many seconds."""
     retention_s: float = 14 * 86_400.0
-    """Seconds for which numbers are kept."""
+    """Seconds for which metrics are kept."""
     max_bytes: int = 64 << 30
-    """Bytes that the history may take; the oldest go first."""
+    """Maximum size of the history; the oldest files are deleted first."""
 
 
 class AccessConfig(Section, frozen=True, kw_only=True):
-    """Who may connect, and as what."""
+    """Authentication: certificates, tokens and roles."""
 
     ca_file: str = ""
-    """PEM of the authority of the control channel (`eagle-eye certs` makes one): with it, both sides must show a certificate."""
+    """PEM of the control channel's certificate authority (`eagle-eye certs` creates one); with it, TLS is mutual."""
     certificate_file: str = ""
-    """PEM of this process's certificate. `{node}` in a name stands for the node's name, so that all nodes may share one configuration."""
+    """PEM of this process's certificate. `{node}` in a path is replaced by the node's name, so that nodes can share one file."""
     key_file: str = ""
     """PEM of its key."""
     tokens_file: str = ""
-    """TOML of the people's tokens and roles, hashed (`eagle-eye token`). Default: tokens/tokens.toml in the state directory, if it is there."""
+    """TOML with hashed tokens and roles of the operators (`eagle-eye token`). Default: tokens/tokens.toml in the state directory, if it exists."""
     token_file: str = ""
-    """File with this process's own token, for commands; else the variable EAGLE_EYE_TOKEN."""
+    """File with the token that commands send; else the variable EAGLE_EYE_TOKEN."""
 
 
 class HooksConfig(Section, frozen=True, kw_only=True):
-    """What comes in over the HTTP port: /hooks/alertmanager."""
+    """Webhooks of the HTTP port: /hooks/alertmanager."""
 
     token_file: str = ""
-    """File with a token that opens the hooks alone; else the variable EAGLE_EYE_HOOKS_TOKEN. An operator's opens them too."""
+    """File with a token for webhooks only; else the variable EAGLE_EYE_HOOKS_TOKEN. Operators' tokens are accepted, too."""
     job_labels: tuple[str, ...] = ("eagle_eye_job",)
-    """Labels of an alert that may name a job of ours (tenant/name/run), the first that is there counts. (Prometheus' own `job` is another thing.)"""
+    """Alert labels that may hold a job (tenant/name/run); the first one present counts. (Not Prometheus' own label `job`.)"""
     node_labels: tuple[str, ...] = ("node", "Hostname", "hostname", "host", "instance")
-    """Labels that may name a node; a port behind the name does not count."""
+    """Alert labels that may hold a node; a port after the name is ignored."""
     gpu_labels: tuple[str, ...] = ("UUID", "gpu_uuid")
-    """Labels that may name a GPU, by its UUID."""
+    """Alert labels that may hold the UUID of a GPU."""
     max_bytes: int = 4 << 20
-    """Of the body of one request."""
+    """Maximum size of a request body."""
 
 
 class AgentConfig(Section, frozen=True, kw_only=True):
@@ -154,18 +154,18 @@ class AgentConfig(Section, frozen=True, kw_only=True):
     batch_s: float = 1.0
     """Seconds between two batches."""
     stall_poll_s: float = 0.2
-    """Seconds between two looks at the workers' progress."""
+    """Seconds between two checks of the workers' progress."""
     idle: bool = False
-    """True: this node has no job and should report as idle."""
+    """True: write batches also while the node has no job, so that an idle node is watched."""
 
 
 class Config(Section, frozen=True, kw_only=True):
     """A deployment."""
 
     state_dir: str = ""
-    """Everything that outlives a restart. Default: $XDG_STATE_HOME/eagle-eye, else ~/.local/state/eagle-eye."""
+    """Directory for everything that must survive a restart. Default: $XDG_STATE_HOME/eagle-eye, else ~/.local/state/eagle-eye."""
     run_dir: str = ""
-    """Sockets and the list of running jobs, one directory per node. Default: /run/eagle-eye, else $XDG_RUNTIME_DIR/eagle-eye, else state_dir/run."""
+    """Directory for sockets and job files, one per node. Default: /run/eagle-eye, else $XDG_RUNTIME_DIR/eagle-eye, else state_dir/run."""
     server: ServerConfig = ServerConfig()
     stream: StreamConfig = StreamConfig()
     agent: AgentConfig = AgentConfig()
@@ -174,11 +174,11 @@ class Config(Section, frozen=True, kw_only=True):
     access: AccessConfig = AccessConfig()
     hooks: HooksConfig = HooksConfig()
     engine: Options = {}
-    """What may be done and how the outcome is judged: remediation/policy/engine_settings.py."""
+    """Settings of the engine: remediation/policy/engine_settings.py."""
     collectors: dict[str, Options] = {}
-    """One table per collector, [collectors.NAME]; `enabled = false` leaves it out."""
+    """One table per collector, [collectors.NAME]; `enabled = false` disables it."""
     detectors: dict[str, Options] = {}
-    """One table per detector, [detectors.NAME]; `enabled = false` leaves it out, `use = "pkg.mod:Name"` brings your own."""
+    """One table per detector, [detectors.NAME]; `enabled = false` disables it, `use = "pkg.mod:Name"` adds your own."""
     guards: dict[str, Options] = {}
     """One table per guard, [guards.NAME]."""
     actions: dict[str, Options] = {}
@@ -229,7 +229,7 @@ def parse(text: str, name: str = "eagle-eye.toml") -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {error}. `eagle-eye config init` prints every key with its type and default.") from error
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{name}: not valid TOML: {error}. Mend the line, or start from `eagle-eye config init`.") from error
+        raise ConfigError(f"{name}: not valid TOML: {error}. Fix the line, or start from `eagle-eye config init`.") from error
     check(config, name)
     return config
 

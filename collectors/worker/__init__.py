@@ -1,0 +1,1 @@
+"""Observation of one worker process: its /proc entry, its ring, and when it counts as stalled."""

@@ -1,1 +1,3 @@
+"""Diagnosis: folds findings into incidents with cause, culprits and evidence."""
+
 from .diagnosis import Diagnosis as Diagnosis

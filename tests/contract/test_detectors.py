@@ -132,6 +132,11 @@ def strange_node(draft: Draft) -> None:
             values[1] *= 20.0
 
 
+def hot_gpu(draft: Draft) -> None:
+    if draft.tick >= 110:
+        draft.metrics[Kind.GPU]["temperature_celsius"][1] = 95.0
+
+
 def everything_goes_wrong() -> Iterator[Frame]:
     return seen_anew(_everything_goes_wrong())
 
@@ -145,6 +150,7 @@ def _everything_goes_wrong() -> tuple[Frame, ...]:
         FrozenWorker(0, 60, state="T"),
         SilentNode("node-3", 70),
         strange_node,
+        hot_gpu,
     ]
     return fixed(job_frames(4, 2, TICKS, np.random.default_rng(7), faults=faults, gpus=True))
 
