@@ -44,7 +44,7 @@ class Coordinator:
         return self.learn(facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic))
 
     def left(self, node: str) -> Effects:
-        return self.learn(facts.LauncherLost(node=node))
+        return self.learn(facts.SessionBroke(node=node))
 
     def no_progress(self) -> Effects:
         return self.learn(facts.NoProgress())
@@ -60,7 +60,7 @@ class Coordinator:
         return self.learn(facts.GrantAnswer(epoch=epoch, granted=granted, from_leader=heard))
 
     def started(self, epoch: int) -> Effects:
-        return self.learn(facts.EpochStarted(epoch=epoch))
+        return self.learn(facts.WorkersStarted(epoch=epoch))
 
     def finished(self, node: str, epoch: int) -> Effects:
         return self.learn(facts.NodeFinished(node=node, epoch=epoch))
@@ -108,7 +108,7 @@ class Coordinator:
         return self.learn(facts.RestartCommand(key=command, **arguments))
 
     def release(self, command: str, node: str, plan: str = "") -> Effects:
-        return self.learn(facts.ReleaseCommand(key=command, node=node, plan=plan))
+        return self.learn(facts.ReleaseNode(key=command, node=node, plan=plan))
 
     def stop(self, command: str = "") -> Effects:
         return self.learn(facts.StopCommand(key=command))

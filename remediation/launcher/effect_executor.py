@@ -65,7 +65,7 @@ class EffectExecutor:
         await self.close()
 
     async def close(self) -> None:
-        """Give the work up; nothing is told to anybody."""
+        """Give the work up; nothing is sent to anybody."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -92,7 +92,7 @@ class EffectExecutor:
         return {"accepted": True}
 
     def report(self, node: str, kind: str, body: Body) -> None:
-        """A launcher tells of its workers."""
+        """A launcher reports about its workers."""
         if kind == "death":
             self.do(self._in_place.death(body))
         elif kind in ELASTIC_REPORTS:
@@ -133,7 +133,7 @@ class EffectExecutor:
         raise PermanentError(f"a coordinator does not know the command {command.action!r}: is the server newer?")
 
     def status(self) -> Body:
-        """Where the job stands."""
+        """The state of the job."""
         state = self.coordinator
         return {
             "phase": str(state.phase), "epoch": state.epoch, "layout": state.last, "heal": state.budget.heal,
@@ -254,11 +254,11 @@ class EffectExecutor:
             return
         try:
             await self._leader.request("layout", self._words(layout, budget_left), COMMAND_S)
-        except EagleEyeError as error:  # told again when the session is back
+        except EagleEyeError as error:  # reported again when the session is back
             log.info("the server does not know of epoch %d yet: %s", layout.epoch, error)
 
     def leader_is_back(self) -> None:
-        """Tell a leader that has just come (back) how the job stands."""
+        """Report the layout to a leader whose session is new."""
         if self.coordinator.last is not None and not self.coordinator.candidate:
             self.go(self._report_layout(self.coordinator.last, self.coordinator.budget.left))
 
@@ -314,7 +314,7 @@ class EffectExecutor:
         try:
             await self.send(node, action, arguments)
         except EagleEyeError as error:
-            log.info("%s was not told to %s: %s", node, action, error)
+            log.info("%s could not be commanded to %s: %s", node, action, error)
 
     def go(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it in the background."""

@@ -1,4 +1,4 @@
-"""What the coordinator's state machine wants done: values, carried out by `coordination.py`."""
+"""Effects: what the coordinator's state machine wants done. Values, carried out by `effect_executor.py`."""
 
 import msgspec
 
@@ -19,7 +19,7 @@ class Prepare(Effect, frozen=True, kw_only=True):
 
 
 class AskGrant(Effect, frozen=True, kw_only=True):
-    """Exactly half of the launchers acknowledged: ask the leader for its voice."""
+    """Exactly half of the launchers acknowledged: ask the leader for a grant."""
 
     layout: Layout
     """Of the epoch that is being formed."""

@@ -1,4 +1,4 @@
-"""Carries out what the coordinator wants of elastic workers, and brings it what they tell: beside `coordination.py`."""
+"""Carries out the coordinator's effects on elastic workers, and brings it what they report. The part of `EffectExecutor` for them."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from .worker_registry import JoinRequest
 
 log = logging.getLogger(__name__)
 
-ELASTIC_REPORTS = frozenset({"entered", "held", "broken", "joined", "resumed", "saving", "leave", "exited", "abandoned", "standing"})
+ELASTIC_REPORTS = frozenset({"entered", "held", "broken", "joined", "resumed", "saving", "leave", "exited", "abandoned", "no_progress"})
 """Facts about elastic workers that launchers report."""
 COMMANDS = frozenset({"rebalance", "resize", "standing"})
 NO_STORE = StoreAddress(host="127.0.0.1", port=0, served=False)
@@ -47,7 +47,7 @@ class ElasticEffectExecutor:
     def __init__(
         self, driver: Executor, event_log: EventLog, clock: Clock, told_leader: Callable[[Layout, int], Awaitable[None]]
     ) -> None:
-        """`told_leader`: tells the server of a layout."""
+        """`told_leader`: reports a layout to the server."""
         self._driver = driver
         self._event_log = event_log
         self.store = RendezvousStore(clock)
@@ -61,7 +61,7 @@ class ElasticEffectExecutor:
     # --- facts in ---------------------------------------------------------------------------------------------------
 
     def report(self, kind: str, body: Body) -> None:
-        """A launcher tells of its elastic workers."""
+        """A launcher reports about its elastic workers."""
         self._driver.do(self._saving(body) if kind == "saving" else self._effects(kind, body))
 
     def _effects(self, kind: str, body: Body) -> list[Effect]:
@@ -144,7 +144,7 @@ class ElasticEffectExecutor:
         self.store.begin(layout.epoch)
         arguments = {"layout": layout, "words": words_of(effect.transition), "leaving": list(effect.leaving)}
         sending = [asyncio.ensure_future(self._driver.send(node, "regroup", arguments)) for node in effect.nodes]
-        await asyncio.sleep(0)  # the words are on their way before anything is written down
+        await asyncio.sleep(0)  # the assignments are on their way before anything is written down
         self._event_log.layout(layout)
         self._driver.go(self._tell_leader(layout, effect.budget_left))
         results = await asyncio.gather(*sending, return_exceptions=True)

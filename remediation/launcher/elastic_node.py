@@ -1,4 +1,4 @@
-"""A node's elastic workers under the coordinator's commands: fenced, regrouped, left out, forked to join, halted."""
+"""A node's elastic workers under the coordinator's commands: fenced, regrouped, excluded, forked to join, halted."""
 
 import asyncio
 import logging
@@ -28,21 +28,21 @@ from .workers import Worker, Workers
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""Between two looks for workers that stand still."""
+"""Between two looks for workers that make no progress."""
 LOOK_CLOSER_S = 0.25
 """A worker that has been quiet for as long is looked into."""
 WAKE_S = 5.0
-"""How long a worker that was left out may stand still before it is killed and replaced."""
+"""How long an excluded worker may take to enter again before it is killed and replaced."""
 GO_S = 30.0
 """How long one that is not needed any more may take to end, before it is killed."""
 FORWARDED_REPORTS = frozenset({"broken", "joined", "resumed", "saving"})
-"""Words that are handed to the coordinator as they are."""
+"""Messages of workers that are handed to the coordinator as they are."""
 
 Report = Callable[[str, Body], None]
 
 
 class ElasticNode:
-    """Turns commands into words for the workers, and their words into facts for the coordinator."""
+    """Turns the coordinator's commands into messages to the workers, and their messages into reports for the coordinator."""
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
@@ -92,17 +92,17 @@ class ElasticNode:
 
     @property
     def registry(self) -> list[Body]:
-        """How they presented themselves, for a coordinator that has not heard of them."""
+        """Their join requests, for a coordinator that does not know them."""
         return [self._join_requests[worker.name] for worker in self.living if not worker.fenced]
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     async def _fence(self, arguments: Body) -> Body:
-        """The words go out first; the vote is on disk before it is spoken; the holdings follow as a fact."""
+        """The fence goes out first; the vote is on disk before it is sent; what the workers hold follows as a report."""
         epoch, promised = int(arguments["epoch"]), self._votes.record.promised
         if epoch <= promised:
             return {"vote": False, "promised": promised}
-        wanted = {worker.name for worker in self.living} & set(arguments["workers"])  # nobody waits for one that is left out
+        wanted = {worker.name for worker in self.living} & set(arguments["workers"])  # nobody waits for one that is excluded
         asked = wanted & set(self.sessions.present)
         soft = asked & set(arguments.get("soft", ()))
         self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft), wanted - asked))
@@ -144,7 +144,7 @@ class ElasticNode:
             self._see_off(worker)
 
     def _see_off(self, worker: Worker) -> None:
-        """It was told to end, and nobody is to hear of it when it does."""
+        """It was asked to end: its end is no event."""
         worker.expected = True
         if worker.running and worker.name not in self._expiring:
             self._expiring[worker.name] = asyncio.create_task(self._expire(worker, GO_S))
@@ -166,7 +166,7 @@ class ElasticNode:
         worker.fenced = True
         self.sessions.tell(name, "fenced", reason=reason)
         attributes = {"reason": reason, "epoch": str(worker.epoch), "step": self._workers.step(worker), "pid": str(worker.pid)}
-        self._event_log.of_worker("worker.excluded", name, f"worker {name} is left out: {reason}", attributes)
+        self._event_log.of_worker("worker.excluded", name, f"worker {name} is excluded: {reason}", attributes)
         self._expiring[name] = asyncio.create_task(self._expire(worker, WAKE_S))
         return {}
 
@@ -199,7 +199,7 @@ class ElasticNode:
         return {}
 
     def ended(self, reason: str) -> None:
-        """The job is over: whoever waits to join it is told. The others know, or are to end as they are."""
+        """The job is over: workers that wait to join it are notified. The others know, or are to end as they are."""
         for worker in self.living:
             if not worker.member:
                 self.sessions.tell(worker.name, "ended", reason=reason)
@@ -207,7 +207,7 @@ class ElasticNode:
     # --- without a coordinator ----------------------------------------------------------------------------------------
 
     def hold(self, give_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The coordinator is gone: the workers stand still until another one regroups them, for a lease at the longest."""
+        """The coordinator is gone: the workers are fenced until another one regroups them, for a lease at the longest."""
         epoch = self._votes.record.promised + 1
         names = {worker.name for worker in self.living}
         self._go(self.sessions.fence(epoch, names))
@@ -221,7 +221,7 @@ class ElasticNode:
         living = self.living
         self._join_requests.clear()
         await give_up()
-        for worker in living:  # whoever coordinates by now may count on them
+        for worker in living:  # the present coordinator may count on them
             self._report("abandoned", {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "lasting": True})
 
     def _let_go(self) -> None:
@@ -229,7 +229,7 @@ class ElasticNode:
             self._holding.cancel()
             self._holding = None
 
-    # --- what the workers say -----------------------------------------------------------------------------------------
+    # --- what the workers report --------------------------------------------------------------------------------------
 
     def _is_ours(self, name: str, pid: int) -> bool:
         worker = self._workers.find(name)
@@ -279,14 +279,14 @@ class ElasticNode:
     # --- stalls -------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Tell the coordinator when no elastic worker here moves. Until cancelled."""
+        """Report to the coordinator when no elastic worker here makes progress. Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             living = [worker for worker in self.living if not worker.fenced]
             view = self._quiet.look(sight for worker in living if (sight := self._sight(worker)) is not None)
             if living and not view.moving and self._holding is None:
                 epoch = max(worker.epoch for worker in living)
-                self._report("standing", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
+                self._report("no_progress", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
 
     def _sight(self, worker: Worker) -> WorkerSample | None:
         now = self._workers.now(worker)

@@ -30,7 +30,7 @@ class LauncherJoined(Fact, frozen=True, kw_only=True):
     """Its elastic workers that live."""
 
 
-class LauncherLost(Fact, frozen=True, kw_only=True):
+class SessionBroke(Fact, frozen=True, kw_only=True):
     """A launcher's session broke. Alone this proves nothing, unless its vote or its workers are waited for."""
 
     node: str
@@ -66,7 +66,7 @@ class GrantAnswer(Fact, frozen=True, kw_only=True):
     """False: the leader could not be asked."""
 
 
-class EpochStarted(Fact, frozen=True, kw_only=True):
+class WorkersStarted(Fact, frozen=True, kw_only=True):
     """Every node of the epoch has started, or regrouped, its workers."""
 
     epoch: int
@@ -208,7 +208,7 @@ class RestartCommand(JobCommand, frozen=True, kw_only=True):
     """Only these, until new ones have taken their place."""
 
 
-class ReleaseCommand(JobCommand, frozen=True, kw_only=True):
+class ReleaseNode(JobCommand, frozen=True, kw_only=True):
     """An evicted node may take part again."""
 
     node: str

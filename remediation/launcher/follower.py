@@ -34,7 +34,7 @@ class Follower:
         fence: CommandFence, clock: Clock, *, witness: ProgressWitness, coordinator_of: Callable[[], Awaitable[str]],
         credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
-        """`still`: kept up to date by whoever made it; `coordinator_of`: what the leader knows, '' if nothing."""
+        """`witness`: kept up to date by the launcher; `coordinator_of`: what the leader knows, '' if nothing."""
         self._credentials = credentials
         self._settings = settings
         self._peer = peer
@@ -190,7 +190,7 @@ class Follower:
     async def _after_the_coordinator(self) -> str | tuple[str, ...]:
         """The address of the next coordinator, or the lost nodes if it is our turn.
 
-        Our workers end, or stand still, first: nothing of this side may write any more.
+        Our workers end, or are fenced, first: nothing of this side may write any more.
         """
         await self.close()
         await self._member.coordinator_lost()

@@ -1,4 +1,4 @@
-"""What a job declares at its start, where it stands, and why an epoch is begun."""
+"""What a job declares at its start, the states that it may be in, and why an epoch is begun."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class JobPhase(StrEnum):
-    """Where the job stands."""
+    """The state of the job."""
 
     GATHERING = "gathering"
     FORMING = "forming"
@@ -43,7 +43,7 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     prepare_s: float = 5.0
     """A launcher that takes longer to end its workers, or to vote, is left behind."""
     grant_s: float = 0.25
-    """Between two requests for the leader's voice."""
+    """Between two requests for the leader's grant."""
     lease_s: float = 2.0
     """How long an elastic job without a majority waits for one before it stops."""
     broken_s: float = 1.0

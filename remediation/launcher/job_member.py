@@ -32,12 +32,12 @@ END_S = 0.05
 IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that say nothing about the script."""
+"""Signals that come from outside the script."""
 YOUNG_S = 5.0
 """A worker without a ring that ended by itself within this time counts as one that never began."""
 
 Report = Callable[[str, Body], None]
-"""Brings a fact to the coordinator, whoever that is: death or finished."""
+"""Brings a report (death, finished, ...) to the present coordinator."""
 
 
 class JobMember:
@@ -56,7 +56,7 @@ class JobMember:
         self._elastic = elastic
         elastic.broken = self._is_broken
         self.broken = False
-        """The step stands still, whoever is lost: a worker has died, or an elastic one's connections to its peers broke."""
+        """The step cannot be completed: a worker has died, or an elastic one's connections to its peers broke."""
         self._turn = asyncio.Lock()
         self.moved: Callable[[str], None] = lambda _: None
         """Called with the address of another coordinator, when ours gives way to it."""
@@ -83,7 +83,7 @@ class JobMember:
 
     @property
     def registry(self) -> list[Body]:
-        """Elastic workers that live here, for a coordinator that has not heard of them."""
+        """Join requests of the elastic workers that live here, for a coordinator that does not know them."""
         return self._elastic.registry
 
     async def stop_workers(self, grace_s: float = 0.0) -> None:
@@ -101,7 +101,7 @@ class JobMember:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """End them, and say that there are none now."""
+        """End them, and write a job file without workers."""
         await self.stop_workers()
         self._job_file.write(self._votes.record.promised, ())
 
@@ -196,7 +196,7 @@ class JobMember:
     def _is_broken(self) -> None:
         self.broken = True
 
-    # --- what the workers say --------------------------------------------------------------------------------------
+    # --- what the workers report -----------------------------------------------------------------------------------
 
     def receive(self, message: messages.Message) -> bytes | None:
         """One message of the unix socket."""

@@ -127,7 +127,7 @@ class Launcher:
         )  # fmt: skip
 
     async def _listen(self) -> None:
-        """At its address; whoever comes second to a rendezvous address takes any port beside it, if it may."""
+        """At its address; the second launcher at a rendezvous address takes any port beside it, if it may."""
         try:
             await self._server.start()
         except ControlError:

@@ -8,17 +8,17 @@ from .coordinator_state import CoordinatorState, Effects
 from .effects import DismissWorker, EmitEvent
 from .epoch_formation import begin, fail_halted, heal, prepare, replace_workers, validate, validate_if_agreed
 from .facts import (
-    EpochStarted,
     GrantAnswer,
     JoinersTimeout,
     LauncherJoined,
-    LauncherLost,
     NodeFinished,
     NoProgress,
     PhaseTimeout,
     ReconnectTimeout,
+    SessionBroke,
     VoteGiven,
     VoteRefused,
+    WorkersStarted,
 )
 from .job_declaration import EpochRequest, JobPhase
 from .quorum import count_votes, voters
@@ -193,18 +193,18 @@ def _session_broke(state: CoordinatorState, node: str) -> Effects:
     return [EmitEvent(name="peer.lost", message=message, node=node, attributes={"seen_by": state.declaration.node})]
 
 
-def lost_silently(state: CoordinatorState, fact: LauncherLost) -> Effects:
+def lost_silently(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """GATHERING, ENDED: nothing depends on it."""
     state.membership.disconnect(fact.node)
     return []
 
 
-def lost_only(state: CoordinatorState, fact: LauncherLost) -> Effects:
+def lost_only(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """WAITING, SPENT: its workers are ended already."""
     return _session_broke(state, fact.node)
 
 
-def lost_while_forming(state: CoordinatorState, fact: LauncherLost) -> Effects:
+def lost_while_forming(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """FORMING: its vote, or the report of its workers, will not come."""
     effects = _session_broke(state, fact.node)
     if not effects:
@@ -218,7 +218,7 @@ def lost_while_forming(state: CoordinatorState, fact: LauncherLost) -> Effects:
     return effects + (begin(state, state.request) if concerned else validate_if_agreed(state))
 
 
-def lost_while_running(state: CoordinatorState, fact: LauncherLost) -> Effects:
+def lost_while_running(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """RUNNING: a second witness is needed; where connections between workers broke there is one."""
     effects = _session_broke(state, fact.node)
     if effects and state.timers.armed(ReconnectTimeout) and fact.node in state.suspects:
@@ -226,7 +226,7 @@ def lost_while_running(state: CoordinatorState, fact: LauncherLost) -> Effects:
     return effects
 
 
-def lost_while_halting(state: CoordinatorState, fact: LauncherLost) -> Effects:
+def lost_while_halting(state: CoordinatorState, fact: SessionBroke) -> Effects:
     """HALTING: its workers are not waited for."""
     effects = _session_broke(state, fact.node)
     if not effects:
@@ -284,7 +284,7 @@ def learn_leader(state: CoordinatorState, fact: GrantAnswer) -> Effects:
 # --- started and finished -------------------------------------------------------------------------------------------------
 
 
-def report_start(state: CoordinatorState, fact: EpochStarted) -> Effects:
+def report_start(state: CoordinatorState, fact: WorkersStarted) -> Effects:
     """RUNNING: the commands that asked for the epoch are done."""
     if state.last is None or not state.is_current(fact.epoch) or state.started == fact.epoch:
         return []
@@ -308,5 +308,5 @@ def node_finished(state: CoordinatorState, fact: NodeFinished) -> Effects:
     state.finished.add(fact.node)
     if not state.finished.issuperset(state.last.nodes):
         return []
-    started = report_start(state, EpochStarted(epoch=fact.epoch))  # workers that end at once may end before all launchers have answered
+    started = report_start(state, WorkersStarted(epoch=fact.epoch))  # workers that end at once may end before all launchers have answered
     return [*started, *state.finish()]

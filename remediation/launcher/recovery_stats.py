@@ -1,4 +1,4 @@
-"""What a transition in place cost: put together from what the workers tell, one account for each."""
+"""What a recovery in place cost, from the reports of the workers: one for each transition."""
 
 import math
 

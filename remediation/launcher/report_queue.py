@@ -1,4 +1,4 @@
-"""Facts on their way from a launcher to its coordinator, in their order."""
+"""Reports on their way from a launcher to its coordinator, in their order."""
 
 import asyncio
 import contextlib
@@ -26,14 +26,14 @@ class ReportQueue:
         self._waiting: deque[tuple[str, Body]] = deque()
         self._news = asyncio.Event()
         self._complained: Body | None = None
-        """What could not be told: said once, not at each try."""
+        """What could not be sent: logged once, not at each try."""
 
     def put(self, kind: str, body: Body) -> None:
         self._waiting.append((kind, body))
         self._news.set()
 
     def forget(self, *kinds: str) -> None:
-        """A coordinator is being told how things stand now: these would be older."""
+        """A coordinator is being told the present state: these would be older."""
         self._waiting = deque(report for report in self._waiting if report[0] not in kinds)
 
     async def run(self) -> None:
@@ -52,10 +52,10 @@ class ReportQueue:
         except TemporaryError as error:
             if self._complained is not body:
                 self._complained = body
-                log.info("the coordinator was not told of a %s yet: %s", kind, error)
+                log.info("the report %s has not reached the coordinator yet: %s", kind, error)
             await asyncio.sleep(RETRY_S)
             return
         except EagleEyeError as error:
-            log.warning("the coordinator does not take a %s: %s", kind, error)
+            log.warning("the coordinator refuses the report %s: %s", kind, error)
         with contextlib.suppress(ValueError):  # forgotten meanwhile
             self._waiting.remove(report)

@@ -1,11 +1,11 @@
-"""Which elastic worker stands still while all others wait for it. A pause that holds nobody up is nobody's stall.
+"""Stall detection: which elastic worker makes no progress while all others wait for it. A pause that nobody waits for is no stall.
 
 A worker stands still when its marks have not moved for longer than its patience; it waits when its last mark says that it
 is in a collective. Only where every worker of the epoch does one or the other, and somebody waits, the still ones are to
 blame.
 
 Where all wait, for far longer than a step takes, one of them hangs within a collective and nothing tells which. Then they
-are to meet again under a new epoch: whoever does not take up its orders stands still, whatever its last mark says.
+are to meet again under a new epoch: a worker that does not take its new assignment stalls, whatever its last mark says.
 """
 
 import statistics

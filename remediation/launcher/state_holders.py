@@ -1,4 +1,4 @@
-"""Who holds the state of an elastic job: so that it can be said what is lost with the last of them, and what is kept of it."""
+"""Which workers hold the state of an elastic job: so that the job can report what is lost with the last of them."""
 
 from collections.abc import Iterable
 

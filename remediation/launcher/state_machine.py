@@ -27,7 +27,7 @@ SPENT, HALTING, ENDED = JobPhase.SPENT, JobPhase.HALTING, JobPhase.ENDED
 Leads = frozenset[JobPhase]
 
 
-class Transition(msgspec.Struct, frozen=True):
+class TableEntry(msgspec.Struct, frozen=True):
     """What a fact does in a state."""
 
     do: Callable[[CoordinatorState, Any], Effects]
@@ -41,7 +41,7 @@ class Ignored(msgspec.Struct, frozen=True):
     reason: str
 
 
-Row = Mapping[JobPhase, Transition | Ignored]
+Row = Mapping[JobPhase, TableEntry | Ignored]
 
 # Where the steps that transitions have in common may lead:
 BEGIN: Leads = frozenset({FORMING, WAITING})
@@ -53,7 +53,7 @@ VALID: Leads = frozenset({RUNNING, HALTING})
 END: Leads = frozenset({ENDED})
 
 
-def _row(otherwise: Transition | Ignored, **states: Transition | Ignored) -> Row:
+def _row(otherwise: TableEntry | Ignored, **states: TableEntry | Ignored) -> Row:
     """The transitions for one kind of fact."""
     return MappingProxyType({state: states.get(state.name, otherwise) for state in JobPhase})
 
@@ -65,83 +65,83 @@ _OVERTAKEN = Ignored("the epoch that armed the timer was overtaken")
 TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     # --- launchers ---
     facts.LauncherJoined: _row(
-        Transition(launcher.joined_only),
-        GATHERING=Transition(launcher.joined_while_gathering, HEAL), FORMING=Transition(launcher.joined_while_forming, BEGIN),
-        RUNNING=Transition(launcher.joined_while_running, HEAL), WAITING=Transition(launcher.joined_while_waiting),
+        TableEntry(launcher.joined_only),
+        GATHERING=TableEntry(launcher.joined_while_gathering, HEAL), FORMING=TableEntry(launcher.joined_while_forming, BEGIN),
+        RUNNING=TableEntry(launcher.joined_while_running, HEAL), WAITING=TableEntry(launcher.joined_while_waiting),
     ),
-    facts.LauncherLost: _row(
-        Transition(launcher.lost_only),
-        GATHERING=Transition(launcher.lost_silently), FORMING=Transition(launcher.lost_while_forming, HEAL | VALID),
-        RUNNING=Transition(launcher.lost_while_running, HEAL), HALTING=Transition(launcher.lost_while_halting, END),
-        ENDED=Transition(launcher.lost_silently),
+    facts.SessionBroke: _row(
+        TableEntry(launcher.lost_only),
+        GATHERING=TableEntry(launcher.lost_silently), FORMING=TableEntry(launcher.lost_while_forming, HEAL | VALID),
+        RUNNING=TableEntry(launcher.lost_while_running, HEAL), HALTING=TableEntry(launcher.lost_while_halting, END),
+        ENDED=TableEntry(launcher.lost_silently),
     ),
     facts.NoProgress: _row(
-        Ignored("only the launchers of a running epoch are suspects"), RUNNING=Transition(launcher.suspects_are_lost, HEAL)
+        Ignored("only the launchers of a running epoch are suspects"), RUNNING=TableEntry(launcher.suspects_are_lost, HEAL)
     ),
     # --- votes ---
-    facts.VoteGiven: _row(_NOT_FORMING, FORMING=Transition(launcher.count_vote, VALID)),
-    facts.VoteRefused: _row(Transition(launcher.learn_number), FORMING=Transition(launcher.take_higher_number, BEGIN)),
-    facts.GrantAnswer: _row(Transition(launcher.learn_leader), FORMING=Transition(launcher.count_grant, VALID)),
-    facts.EpochStarted: _row(_NO_EPOCH, RUNNING=Transition(launcher.report_start)),
+    facts.VoteGiven: _row(_NOT_FORMING, FORMING=TableEntry(launcher.count_vote, VALID)),
+    facts.VoteRefused: _row(TableEntry(launcher.learn_number), FORMING=TableEntry(launcher.take_higher_number, BEGIN)),
+    facts.GrantAnswer: _row(TableEntry(launcher.learn_leader), FORMING=TableEntry(launcher.count_grant, VALID)),
+    facts.WorkersStarted: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.report_start)),
     # --- workers ---
     facts.WorkerDied: _row(
-        Transition(worker.died_meanwhile),
-        FORMING=Transition(worker.died_while_forming, HEAL | VALID | END), RUNNING=Transition(worker.died_while_running, HEAL | END),
-        HALTING=Transition(worker.died_while_halting, END),
+        TableEntry(worker.died_meanwhile),
+        FORMING=TableEntry(worker.died_while_forming, HEAL | VALID | END), RUNNING=TableEntry(worker.died_while_running, HEAL | END),
+        HALTING=TableEntry(worker.died_while_halting, END),
     ),
-    facts.NodeFinished: _row(_NO_EPOCH, RUNNING=Transition(launcher.node_finished, END)),
+    facts.NodeFinished: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.node_finished, END)),
     facts.WorkerEntered: _row(
-        Transition(worker.entered_meanwhile),
-        FORMING=Transition(worker.entered_meanwhile, BEGIN), RUNNING=Transition(worker.entered_while_running, BEGIN),
-        SPENT=Transition(worker.entered_meanwhile, BEGIN), HALTING=Transition(worker.entered_too_late),
-        ENDED=Transition(worker.entered_too_late),
+        TableEntry(worker.entered_meanwhile),
+        FORMING=TableEntry(worker.entered_meanwhile, BEGIN), RUNNING=TableEntry(worker.entered_while_running, BEGIN),
+        SPENT=TableEntry(worker.entered_meanwhile, BEGIN), HALTING=TableEntry(worker.entered_too_late),
+        ENDED=TableEntry(worker.entered_too_late),
     ),
-    facts.StateHeld: _row(_NOT_FORMING, FORMING=Transition(worker.collect_state, BEGIN | VALID)),
+    facts.StateHeld: _row(_NOT_FORMING, FORMING=TableEntry(worker.collect_state, BEGIN | VALID)),
     facts.ConnectionsBroke: _row(
-        Transition(worker.remember_torn),
-        FORMING=Transition(worker.connections_broke, HEAL), RUNNING=Transition(worker.connections_broke, HEAL),
+        TableEntry(worker.remember_torn),
+        FORMING=TableEntry(worker.connections_broke, HEAL), RUNNING=TableEntry(worker.connections_broke, HEAL),
     ),
     facts.WorkersStalled: _row(
-        _NO_EPOCH, FORMING=Transition(worker.exclude_stalled, HEAL), RUNNING=Transition(worker.exclude_stalled, HEAL)
+        _NO_EPOCH, FORMING=TableEntry(worker.exclude_stalled, HEAL), RUNNING=TableEntry(worker.exclude_stalled, HEAL)
     ),
     facts.WorkersStuck: _row(
-        _NO_EPOCH, FORMING=Transition(worker.regroup_stuck, HEAL), RUNNING=Transition(worker.regroup_stuck, HEAL)
+        _NO_EPOCH, FORMING=TableEntry(worker.regroup_stuck, HEAL), RUNNING=TableEntry(worker.regroup_stuck, HEAL)
     ),
-    facts.WorkerRegrouped: _row(Transition(worker.regrouped)),
-    facts.WorkerResumed: _row(Transition(worker.resumed)),
-    facts.TrainingFinished: _row(Transition(worker.training_finished)),
+    facts.WorkerRegrouped: _row(TableEntry(worker.regrouped)),
+    facts.WorkerResumed: _row(TableEntry(worker.resumed)),
+    facts.TrainingFinished: _row(TableEntry(worker.training_finished)),
     facts.WorkerExited: _row(
-        Transition(worker.exited),
-        FORMING=Transition(worker.exited, BEGIN | END), RUNNING=Transition(worker.exited, END),
-        HALTING=Transition(worker.exited_while_halting, END),
+        TableEntry(worker.exited),
+        FORMING=TableEntry(worker.exited, BEGIN | END), RUNNING=TableEntry(worker.exited, END),
+        HALTING=TableEntry(worker.exited_while_halting, END),
     ),
-    facts.LastCheckpointStatus: _row(Transition(worker.report_checkpoint), HALTING=Transition(worker.wait_for_checkpoint)),
+    facts.LastCheckpointStatus: _row(TableEntry(worker.report_checkpoint), HALTING=TableEntry(worker.wait_for_checkpoint)),
     # --- commands ---
     facts.RestartCommand: _row(
-        Transition(command.refuse),
-        RUNNING=Transition(command.restart_running, BEGIN), WAITING=Transition(command.restart_idle, BEGIN),
-        SPENT=Transition(command.restart_idle, BEGIN),
+        TableEntry(command.refuse),
+        RUNNING=TableEntry(command.restart_running, BEGIN), WAITING=TableEntry(command.restart_idle, BEGIN),
+        SPENT=TableEntry(command.restart_idle, BEGIN),
     ),
-    facts.ReleaseCommand: _row(
-        Transition(command.release_later), RUNNING=Transition(command.release, BEGIN), WAITING=Transition(command.release, BEGIN)
+    facts.ReleaseNode: _row(
+        TableEntry(command.release_later), RUNNING=TableEntry(command.release, BEGIN), WAITING=TableEntry(command.release, BEGIN)
     ),
-    facts.StopCommand: _row(Transition(command.stop, END), ENDED=Transition(command.stop_ended)),
-    facts.RebalanceCommand: _row(Transition(command.refuse_elastic), RUNNING=Transition(command.rebalance, BEGIN)),
-    facts.ResizeCommand: _row(Transition(command.refuse_elastic), RUNNING=Transition(command.resize, BEGIN)),
+    facts.StopCommand: _row(TableEntry(command.stop, END), ENDED=TableEntry(command.stop_ended)),
+    facts.RebalanceCommand: _row(TableEntry(command.refuse_elastic), RUNNING=TableEntry(command.rebalance, BEGIN)),
+    facts.ResizeCommand: _row(TableEntry(command.refuse_elastic), RUNNING=TableEntry(command.resize, BEGIN)),
     # --- time ---
     facts.PhaseTimeout: _row(
         Ignored("the job is over: its timers are disarmed"),
-        GATHERING=Transition(launcher.gathering_is_late, HEAL), FORMING=Transition(epoch.late_votes, BEGIN | VALID),
-        RUNNING=Transition(launcher.batch_is_complete, BEGIN), WAITING=Transition(epoch.waited_for_nodes, BEGIN | END),
-        SPENT=Transition(epoch.nobody_commanded, END), HALTING=Transition(epoch.halted_too_long, END),
+        GATHERING=TableEntry(launcher.gathering_is_late, HEAL), FORMING=TableEntry(epoch.late_votes, BEGIN | VALID),
+        RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, BEGIN | END),
+        SPENT=TableEntry(epoch.nobody_commanded, END), HALTING=TableEntry(epoch.halted_too_long, END),
     ),
     facts.MajorityTimeout: _row(
-        _OVERTAKEN, FORMING=Transition(epoch.no_majority_while_forming, BEGIN | END), WAITING=Transition(epoch.no_majority)
+        _OVERTAKEN, FORMING=TableEntry(epoch.no_majority_while_forming, BEGIN | END), WAITING=TableEntry(epoch.no_majority)
     ),
-    facts.MergeTimeout: _row(_OVERTAKEN, FORMING=Transition(epoch.merge_is_over, VALID)),
-    facts.JoinersTimeout: _row(_OVERTAKEN, RUNNING=Transition(worker.joiners_are_complete, BEGIN)),
-    facts.ReconnectTimeout: _row(_OVERTAKEN, FORMING=Transition(worker.reconnect, HEAL), RUNNING=Transition(worker.reconnect, HEAL)),
-    facts.BoundaryTimeout: _row(_OVERTAKEN, FORMING=Transition(worker.boundary_is_late, BEGIN)),
+    facts.MergeTimeout: _row(_OVERTAKEN, FORMING=TableEntry(epoch.merge_is_over, VALID)),
+    facts.JoinersTimeout: _row(_OVERTAKEN, RUNNING=TableEntry(worker.joiners_are_complete, BEGIN)),
+    facts.ReconnectTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.reconnect, HEAL), RUNNING=TableEntry(worker.reconnect, HEAL)),
+    facts.BoundaryTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.boundary_is_late, BEGIN)),
 })  # fmt: skip
 
 
@@ -157,6 +157,6 @@ def edges() -> frozenset[tuple[JobPhase, JobPhase]]:
         (state, to)
         for row in TRANSITIONS.values()
         for state, entry in row.items()
-        if isinstance(entry, Transition)
+        if isinstance(entry, TableEntry)
         for to in entry.to - {state}
     )

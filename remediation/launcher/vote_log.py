@@ -10,7 +10,7 @@ from eagle_eye.types import Layout
 
 
 class VoteRecord(msgspec.Struct, kw_only=True):
-    """The words that were given. Kept on disk before they are spoken."""
+    """The votes that were given. On disk before they are sent."""
 
     promised: int = 0
     """The highest epoch that this launcher has voted for."""
@@ -21,7 +21,7 @@ class VoteRecord(msgspec.Struct, kw_only=True):
 
 
 class VoteLog:
-    """One file per run and node. Thread-safe: what is on disk is never older than what was said."""
+    """One file per run and node. Thread-safe: what is on disk is never older than what was sent."""
 
     def __init__(self, state_dir: Path, run: str, node: str) -> None:
         self._lock = threading.Lock()

@@ -33,7 +33,7 @@ class WorkerRegistry:
         self.entered: dict[str, JoinRequest] = {}
         """Alive, and part of the job or waiting to become it."""
         self.suspended: dict[str, JoinRequest] = {}
-        """Alive, but left out until they enter again."""
+        """Alive, but excluded until they enter again."""
         self.awaited: dict[str, str] = {}
         """Forked to join and not here yet: worker → node."""
         self.done: set[str] = set()
@@ -65,7 +65,7 @@ class WorkerRegistry:
         self.entered[join_request.worker] = join_request
 
     def returned(self, node: str, join_requests: Iterable[JoinRequest]) -> None:
-        """A launcher says which of its elastic workers live."""
+        """A launcher reports which of its elastic workers live."""
         self.drop(node)
         self.entered |= {join_request.worker: join_request for join_request in join_requests}
 
@@ -98,7 +98,7 @@ class WorkerRegistry:
         self._attempts.pop(worker, None)
 
     def forgive(self, node: str) -> None:
-        """The node was let in again: what went wrong there before is forgotten."""
+        """The node was released: what went wrong there before is forgotten."""
         prefix = f"{self._run}/{node}/"
         self._attempts = {worker: count for worker, count in self._attempts.items() if not worker.startswith(prefix)}
 

@@ -1,4 +1,4 @@
-"""The workers of one node: started, supervised, stopped. Each unexpected end is told once."""
+"""The workers of one node: started, supervised, stopped. Each unexpected end is reported once."""
 
 import asyncio
 import contextlib
@@ -57,17 +57,17 @@ class Worker(msgspec.Struct, kw_only=True):
     ordered: bool = False
     """The launcher ended it itself."""
     noticed: bool = False
-    """Its death was told, or needs not be."""
+    """Its death was reported, or needs not be."""
     end: int | None = None
-    """Status with which its end was told; the kernel may still be at its teardown."""
+    """Status with which its end was reported; the kernel may still be at its teardown."""
     exception: str = ""
     """Type of the exception that it announced."""
     elastic: bool = False
     """It lives through epochs, or was forked to join one."""
     fenced: bool = False
-    """It is left out of the job until it enters again: nothing that it says counts."""
+    """It is excluded from the job until it enters again: its messages do not count."""
     expected: bool = False
-    """It was told to end by itself."""
+    """It was asked to end by itself."""
     member: bool = False
     """It has been part of an epoch of elastic workers."""
     replaced: bool = False
@@ -271,7 +271,7 @@ class Workers:
             asyncio.get_running_loop().call_later(STATUS_S, self._tell, worker, None)
 
     def _tell(self, worker: Worker, status: int | None) -> None:
-        """One death is told once, and none that was ordered."""
+        """One death is reported once, and none that was ordered."""
         if worker.noticed:
             return
         worker.noticed = True

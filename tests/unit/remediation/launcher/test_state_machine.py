@@ -14,7 +14,7 @@ from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaratio
 from remediation.launcher.effects import AskGrant, End, HaltWorkers, Prepare, RegroupWorkers, Start
 from remediation.launcher.heal_budget import parse_heal
 from remediation.launcher.membership import Member
-from remediation.launcher.state_machine import TRANSITIONS, Ignored, Transition, edges
+from remediation.launcher.state_machine import TRANSITIONS, Ignored, TableEntry, edges
 from remediation.launcher.worker_registry import JoinRequest
 
 DRAWING = Path(__file__).parents[4] / "docs" / "elastic.md"
@@ -225,7 +225,7 @@ class Witness:
         after, entry = self._coordinator.phase, TRANSITIONS[type(fact)][before]
         self.seen.add((type(fact), before))
         if after is not before:
-            assert isinstance(entry, Transition)
+            assert isinstance(entry, TableEntry)
             assert after in entry.to, f"{type(fact).__name__} leads from {before} to {after}, which the table does not allow"
             self.changes.add((before, after))
         if isinstance(entry, Ignored):
