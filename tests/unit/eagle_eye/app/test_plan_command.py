@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.app.cli import main
@@ -156,6 +156,7 @@ def test_a_file_that_is_not_there():
         make_report(ClusterFile(EXAMPLE), ["lose:node1", "lose:node1"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b"]), max_size=6))
 def test_lines_of_keys_in_arrays_of_tables(names):
     lines = ["# a comment", "[top]", "key = 1"]

@@ -240,6 +240,7 @@ def test_an_impossible_incident_is_refused_by_field(field, value):
         TransitionCosts(restart_s=-1)
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 1000), st.floats(3600, 1e7))
 def test_dalys_interval_is_near_the_least_overhead(save, mtbf):
     grid = np.geomspace(save / 10 + 1, mtbf, 4000)

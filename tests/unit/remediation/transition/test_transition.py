@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from eagle_eye.errors import PermanentError
@@ -107,6 +107,7 @@ def test_a_joiner_gets_nothing_of_a_step_in_flight() -> None:
 # the later steps
 
 
+@settings(deadline=None)
 @given(some.integers(1, 60), some.lists(some.sampled_from([0.1, 0.5, 0.9, 1.0, 4.0]), min_size=1, max_size=20))
 def test_no_share_out_ends_earlier_and_whoever_can_do_one_in_time_gets_one(micro_batches: int, speeds: list[float]) -> None:
     sizes = [len(share) for share in shares_of(micro_batches, tuple(speeds))]
@@ -118,6 +119,7 @@ def test_no_share_out_ends_earlier_and_whoever_can_do_one_in_time_gets_one(micro
     assert micro_batches < len(speeds) or all(1 / speed > ends for speed in idle)
 
 
+@settings(deadline=None)
 @given(some.integers(1, 18), some.integers(1, 4))
 def test_of_all_cuts_that_end_as_early_the_one_with_the_fewest_sums_is_taken(micro_batches: int, workers: int) -> None:
     shares = shares_of(micro_batches, (1.0,) * workers)
@@ -254,6 +256,7 @@ def cases(draw: some.DrawFn) -> Case:
     return Case(held, micro_batches, segments, layer_bytes, draw(some.permutations(range(len(held)))))
 
 
+@settings(deadline=None)
 @given(cases())
 def test_no_micro_batch_is_lost_or_doubled_and_only_lost_ones_are_computed_again(case: Case) -> None:
     after = case.plan()
@@ -271,6 +274,7 @@ def test_no_micro_batch_is_lost_or_doubled_and_only_lost_ones_are_computed_again
     assert not done & set(recomputed)
 
 
+@settings(deadline=None)
 @given(cases())
 def test_every_taker_gets_every_layer_once_from_one_that_has_it_in_the_fewest_bytes(case: Case) -> None:
     after = case.plan()
@@ -288,6 +292,7 @@ def test_every_taker_gets_every_layer_once_from_one_that_has_it_in_the_fewest_by
         assert not beside or giver in beside
 
 
+@settings(deadline=None)
 @given(cases())
 def test_the_same_holdings_in_any_order_give_the_same_transition(case: Case) -> None:
     assert case.plan([case.held[index] for index in case.order]) == case.plan()
