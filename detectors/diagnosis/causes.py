@@ -1,4 +1,4 @@
-"""What may have happened, as data: which finding shows it, what follows from it, what else it could be.
+"""Table of causes: which finding shows a cause, which consequences it has, which rival causes look the same.
 
 The order is the order of strength: of two findings of which each could follow from the other, the upper one is the
 cause. Severities are Unicron's (table 1) where it has the cause: the weakest repair that can help.
@@ -10,15 +10,15 @@ from enum import Enum
 from eagle_eye.types import Severity
 
 
-class Where(Enum):
-    """Where a consequence may be, seen from its cause."""
+class Scope(Enum):
+    """Where a consequence may be, relative to its cause."""
 
     ANYWHERE = "in the same job"
     NODE = "on the same node"
     WORKER = "in the same worker"
 
 
-class What(Enum):
+class Selection(Enum):
     """Which findings of a kind are consequences."""
 
     ANY = "all"
@@ -26,13 +26,13 @@ class What(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Follows:
-    """A consequence."""
+class Consequence:
+    """Findings that follow from a cause: their kind, where they are, and which of them."""
 
     kind: str
     """Kind of finding; '*' = every one."""
-    where: Where = Where.ANYWHERE
-    what: What = What.ANY
+    where: Scope = Scope.ANYWHERE
+    what: Selection = Selection.ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Cause:
     severity: Severity
     statuses: tuple[str, ...] = ()
     """Only with one of these statuses (detectors/features/error_statuses.py); () = with any."""
-    follows: tuple[Follows, ...] = ()
+    follows: tuple[Consequence, ...] = ()
     accuses: bool = True
     """False: whoever reports it is no culprit."""
     together_s: float = 1.0
@@ -62,26 +62,26 @@ class Cause:
 
 
 STALLS = (
-    Follows("job.stalled"),
-    Follows("worker.stalled"),
-    Follows("input.stalled"),
-    Follows("job.slow"),
-    Follows("job.very_slow"),
+    Consequence("job.stalled"),
+    Consequence("worker.stalled"),
+    Consequence("input.stalled"),
+    Consequence("job.slow"),
+    Consequence("job.very_slow"),
 )
 VICTIMS = (
-    Follows("worker.exception", what=What.VICTIM),
-    Follows("worker.exited", what=What.VICTIM),
+    Consequence("worker.exception", what=Selection.VICTIM),
+    Consequence("worker.exited", what=Selection.VICTIM),
     *STALLS,
 )
-SAME_WORKER = (Follows("*", Where.WORKER),)
+SAME_WORKER = (Consequence("*", Scope.WORKER),)
 OWN_TROUBLE = (
-    Follows("worker.stalled", Where.WORKER),
-    Follows("worker.stopped", Where.WORKER),
-    Follows("worker.slow", Where.WORKER),
+    Consequence("worker.stalled", Scope.WORKER),
+    Consequence("worker.stopped", Scope.WORKER),
+    Consequence("worker.slow", Scope.WORKER),
 )
 """What a worker's end explains of itself: no exception, for that came before it."""
-OWN_END = (Follows("worker.exited", Where.WORKER),)
-SAME_NODE = (Follows("*", Where.NODE),)
+OWN_END = (Consequence("worker.exited", Scope.WORKER),)
+SAME_NODE = (Consequence("*", Scope.NODE),)
 LONG_LIVED_S = 10.0
 """A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
 
@@ -175,7 +175,7 @@ CAUSES = (
         "worker stopped",
         "worker.stopped",
         Severity.SEV3,
-        follows=(*SAME_WORKER, *VICTIMS, Follows("worker.slow")),
+        follows=(*SAME_WORKER, *VICTIMS, Consequence("worker.slow")),
         together_s=3.0,
         early_s=5.0,
         rivals=(("held by a debugger", "the process state is t instead of T"),),
@@ -196,7 +196,7 @@ CAUSES = (
         "loss not finite",
         "loss.not_finite",
         Severity.SEV2,
-        follows=(Follows("loss.spike"), Follows("worker.exception", what=What.VICTIM), Follows("worker.exited", what=What.VICTIM)),
+        follows=(Consequence("loss.spike"), Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM)),
         late_s=LONG_LIVED_S,
         rivals=(
             ("a bad batch", "whether it comes back in the same step after the roll-back"),
@@ -209,9 +209,9 @@ CAUSES = (
         Severity.SEV2,
         follows=(
             *STALLS,
-            Follows("host.contended", Where.NODE),
-            Follows("node.unusual", Where.NODE),
-            Follows("gpu.xid", Where.NODE),
+            Consequence("host.contended", Scope.NODE),
+            Consequence("node.unusual", Scope.NODE),
+            Consequence("gpu.xid", Scope.NODE),
         ),
         together_s=30.0,
         early_s=30.0,
@@ -233,7 +233,7 @@ CAUSES = (
         "job stalled",
         "job.stalled",
         Severity.SEV2,
-        follows=(*STALLS, Follows("worker.exception", what=What.VICTIM), Follows("worker.exited", what=What.VICTIM)),
+        follows=(*STALLS, Consequence("worker.exception", what=Selection.VICTIM), Consequence("worker.exited", what=Selection.VICTIM)),
         accuses=False,
         early_s=5.0,
         rivals=(
@@ -243,16 +243,16 @@ CAUSES = (
     ),
     Cause("loss spike", "loss.spike", Severity.INFO),
     Cause("gpu notice", "gpu.xid", Severity.INFO),
-    Cause("input stalled", "input.stalled", Severity.INFO, follows=(Follows("job.slow"), Follows("job.very_slow"))),
+    Cause("input stalled", "input.stalled", Severity.INFO, follows=(Consequence("job.slow"), Consequence("job.very_slow"))),
     Cause(
         "host contended",
         "host.contended",
         Severity.INFO,
-        follows=(Follows("job.slow"), Follows("job.very_slow"), Follows("node.unusual", Where.NODE)),
+        follows=(Consequence("job.slow"), Consequence("job.very_slow"), Consequence("node.unusual", Scope.NODE)),
         together_s=30.0,
         early_s=30.0,
     ),
-    Cause("job slow", "job.very_slow", Severity.INFO, follows=(Follows("job.slow"),), early_s=30.0),
+    Cause("job slow", "job.very_slow", Severity.INFO, follows=(Consequence("job.slow"),), early_s=30.0),
     Cause("job slow", "job.slow", Severity.INFO),
     Cause("unusual node", "node.unusual", Severity.INFO, together_s=30.0),
     Cause("telemetry failing", "collector.failing", Severity.INFO),

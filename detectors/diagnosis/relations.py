@@ -7,7 +7,7 @@ from detectors.features.error_statuses import BY_NAME, xid
 from eagle_eye.topology import node_of
 from eagle_eye.types import Finding, Severity, Topology
 
-from .causes import CAUSES, Cause, Follows, What, Where
+from .causes import CAUSES, Cause, Consequence, Scope, Selection
 
 FOLLOWER_EARLY_S = 0.25
 """An end that is no symptom by its own words follows from another only if it did not come first, clocks aside."""
@@ -68,16 +68,16 @@ def explains(cause: Finding, other: Finding, topology: Topology) -> bool:
     return any(_matches(follows, cause, other, topology) for follows in row.follows)
 
 
-def _matches(follows: Follows, cause: Finding, other: Finding, topology: Topology) -> bool:
+def _matches(follows: Consequence, cause: Finding, other: Finding, topology: Topology) -> bool:
     if follows.kind not in ("*", other.kind):
         return False
-    if follows.where is Where.WORKER and cause.entity != other.entity:
+    if follows.where is Scope.WORKER and cause.entity != other.entity:
         return False
-    if follows.where is Where.NODE:
+    if follows.where is Scope.NODE:
         node = node_of(cause.entity, topology)
         if not node or node != node_of(other.entity, topology):
             return False
-    return follows.what is What.ANY or _is_victim(cause, other)
+    return follows.what is Selection.ANY or _is_victim(cause, other)
 
 
 def _is_victim(cause: Finding, other: Finding) -> bool:
