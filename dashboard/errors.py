@@ -1,4 +1,4 @@
-"""What keeps a page from being shown, in words for whoever reads it. Each says what to do next."""
+"""Errors that keep a page, or a part of it, from being shown. Each message says what to do next."""
 
 from eagle_eye.errors import EagleEyeError
 
@@ -46,6 +46,6 @@ class NotThere(NotShown):
 
 
 class NothingToDecide(NotShown):
-    """A recorded run: nobody is there to be told."""
+    """A recorded run accepts no commands."""
 
     title = "This is a recorded run"

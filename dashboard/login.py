@@ -1,4 +1,4 @@
-"""Who may look: whoever shows a token of the deployment. Where there are none, everybody is an administrator, and the page says so.
+"""Login with a token of the deployment. Without any token configured everybody is an administrator, and the page says so.
 
 A browser keeps a random name of its session as a cookie, so that a reload or an alert's link needs no second login; the
 token itself stays in this process, and is asked for its person again in every run.

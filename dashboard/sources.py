@@ -155,7 +155,7 @@ class Sources:
     def order(self, what: str, message: Question | None, token: str = "") -> Body:
         """What the leader answers to a person's word. Raises NothingToDecide, AccessDenied, ControlError, ConfigError."""
         if self.recorded is not None:
-            raise NothingToDecide("what you see has happened already, and nobody is there to be told. Start `make demo` for a live one.")
+            raise NothingToDecide("it accepts no commands. Start `make demo` for a live run.")
         server = self.config.server
         credentials = Credentials.of(self.config.access)
         if token and not (credentials or server.insecure or all(map(is_loopback, addresses_of(server.known_at)))):

@@ -1,4 +1,4 @@
-"""Approve, refuse, silence, note: what a person says goes through the control channel, with the digest of the plan that they saw."""
+"""Forms of an incident: approve, refuse, silence, note. They are sent over the control channel, with the digest of the plan that was shown."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,7 @@ def _confirm(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow,
     import streamlit as st
 
     st.markdown(f"**{summary.action(line.plan)}?**")
-    st.caption(f"Your word counts for plan `{line.digest}` and for no other: if action or targets change, you are asked again.")
+    st.caption(f"Your decision is valid for plan `{line.digest}` only: if its action or targets change, a new approval is needed.")
     name = _name(who, f"{what}-{line.digest}")
     note = st.text_input("Why (kept with the incident)", key=f"why-{what}-{line.digest}", placeholder="optional")
     if st.button(f"{what.capitalize()} now", type="primary", key=f"do-{what}-{line.digest}", width="stretch"):
@@ -78,13 +78,13 @@ def _confirm(known: Sources, who: Viewer, story: IncidentDetails, line: PlanRow,
 def _silence(known: Sources, who: Viewer, story: IncidentDetails) -> None:
     import streamlit as st
 
-    st.caption("Nothing is done by itself about what you choose. What a job does to itself goes on, and so do alerts.")
+    st.caption("No automatic action on what you choose. Self-healing of jobs goes on, and alerts are still sent.")
     choices = _silenced(story)
     with st.form(f"silence-{story.incident.id}", border=False):
         name = _name(who, "silence")
         about = st.radio("About", list(choices), key=f"about-{story.incident.id}")
         length = st.selectbox("For", list(SILENCES), key=f"length-{story.incident.id}")
-        reason = st.text_input("Why", key=f"reason-{story.incident.id}", placeholder="whoever is woken at night reads it")
+        reason = st.text_input("Why", key=f"reason-{story.incident.id}", placeholder="on-call engineers read it")
         if st.form_submit_button("Silence", type="primary", width="stretch"):
             job, node, cause = choices[about or next(iter(choices))]
             _send(known, who, story, "silence", SilenceCommand(person=name, job=job, node=node, cause=cause, seconds=SILENCES[length or "1 hour"], reason=reason.strip()))
@@ -109,12 +109,12 @@ def _note(known: Sources, who: Viewer, story: IncidentDetails) -> None:
 
 
 def _name(who: Viewer, where: str) -> str:
-    """Who says it: whoever the token names, else whoever they say they are."""
+    """Name of the operator: '' with a token, which names them, else what they enter."""
     import streamlit as st
 
     if who.token:
         return ""
-    given: str = st.text_input("Your name", value=st.session_state.get(NAME, ""), key=f"name-{where}", placeholder="kept beside what you say").strip()
+    given: str = st.text_input("Your name", value=st.session_state.get(NAME, ""), key=f"name-{where}", placeholder="recorded with your decision").strip()
     if given:
         st.session_state[NAME] = given
     return given
@@ -131,7 +131,7 @@ def _send(known: Sources, who: Viewer, story: IncidentDetails, what: str, messag
 def sent(known: Sources, who: Viewer, what: str, message: Question) -> tuple[str, html.Tone]:
     """The answer in words, and how it is shown."""
     if not who.token and not getattr(message, "person", ""):
-        return "Say your name: it is kept beside what you decide.", "warning"
+        return "Enter your name: it is recorded with your decision.", "warning"
     try:
         return f"{known.order(what, message, who.token)['message']}.", "good"
     except AccessDenied as error:

@@ -1,4 +1,4 @@
-"""What was said before an action, beside what came of it. Pure."""
+"""Predicted and actual values of an action, as rows of text. Pure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,13 +6,13 @@ from dashboard import formatting
 
 NAMES: Mapping[str, tuple[str, str]] = {
     "throughput_per_s": ("Throughput", "tokens/s"),
-    "downtime_s": ("Standstill", "duration"),
-    "verify_s": ("Judged after", "duration"),
+    "downtime_s": ("Downtime", "duration"),
+    "verify_s": ("Verified after", "duration"),
     "loss": ("Loss", ""),
     "bad_step": ("First bad step", "step"),
     "bill_gpu_hours": ("Bill", "GPU-hours"),
 }
-"""Name of remediation/policy/prediction.py → how it is said, and its unit."""
+"""Name of remediation/policy/prediction.py → its label, and its unit."""
 BOUNDS = "_high"
 
 

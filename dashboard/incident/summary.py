@@ -1,4 +1,4 @@
-"""An incident in a few words: what is broken, who, what is done about it, and what it costs. Pure."""
+"""Summary of an incident as text: state, cause, culprit, action, cost. Pure."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ STATES: dict[str, tuple[str, Tone]] = {
     "contained": ("Contained", "accent"),
     "healing": ("Healing", "accent"),
     "healed": ("Healed", "good"),
-    "failed": ("Not healed: needs a person", "alarm"),
+    "failed": ("Not healed: needs an operator", "alarm"),
     "closed": ("Closed", "quiet"),
 }
 SUPERSEDED: tuple[str, Tone] = ("Superseded", "quiet")
@@ -45,7 +45,7 @@ class ActionSummary:
 
 
 def standing(story: IncidentDetails) -> tuple[str, Tone]:
-    """Where the incident stands."""
+    """State of the incident, as a badge."""
     if story.superseded_by and story.waiting is None:
         return SUPERSEDED
     return WAITS if story.waiting is not None else STATES.get(story.state, (formatting.capital(story.state), "quiet"))
@@ -91,7 +91,7 @@ def action(plan: Plan) -> str:
         "roll_back": "Roll back" + (f" to step {steps[0]}" if steps else " to the last checkpoint"),
         "reattempt": f"Continue {formatting.listed(workers, nothing='the worker')}",
         "dump": "Take the stacks of all workers",
-        "release": "Let the node take part again",
+        "release": "Release the node",
     }.get(plan.action, formatting.capital(formatting.spoken(plan.action)))
     return said + (f", skip {formatting.listed(skipped)}" if skipped else "")
 

@@ -27,7 +27,7 @@ HEAT_KEEP_S = 60.0
 USUAL = ("power_watts", "cpu_percent")
 MOST_TRIED = 6
 FIRST_CHOICE = "metric-first"
-CALLED = {"failed": "not healed: needs a person"}
+CALLED = {"failed": "not healed: needs an operator"}
 """State of an incident → what it means for whoever reads."""
 STATES: dict[str, tuple[str, html.Tone]] = {
     "running": ("running", "good"), "healing": ("healing", "accent"), "standing": ("stands still", "alarm"), "over": ("over", "quiet"),

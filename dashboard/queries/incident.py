@@ -103,7 +103,7 @@ class IncidentDetails:
 
     @property
     def last(self) -> PlanRow | None:
-        """The newest plan that repairs something: neither stacks nor letters."""
+        """The newest plan that repairs something: neither stacks nor notifications."""
         return next((each for each in self.plans if each.plan.action not in ASIDE), None)
 
 

@@ -13,8 +13,8 @@ from eagle_eye.errors import ControlError
 from eagle_eye.plan_text import plan_of, plan_words
 from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 
-HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only one that waits. Shows the plan and
-asks. The word counts for exactly what was shown: if action or targets change, it is asked for again.
+HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only one that waits for approval. Shows the
+plan and asks for confirmation. The decision is valid for exactly that plan: if its action or targets change, a new one is needed.
 
 \b
 Examples:
@@ -24,15 +24,15 @@ Examples:
 """
 
 
-def deciding(name: str, approved: bool) -> click.Command:
+def decision_command(name: str, approved: bool) -> click.Command:
     """The command of that name."""
 
-    @click.command(name, short_help=f"{name} a plan that waits for a person", help=HELP.format(verb=name.capitalize(), name=name))
+    @click.command(name, short_help=f"{name} a plan that waits for approval", help=HELP.format(verb=name.capitalize(), name=name))
     @click.argument("plan", default="")
     @options.person
-    @click.option("--note", default="", help="Why; kept in the ledger.")
-    @click.option("--digest", default="", help="Of the plan that you saw elsewhere; another one is not decided on.")
-    @click.option("--yes", is_flag=True, help="Do not ask.")
+    @click.option("--note", default="", help="Why; recorded in the ledger.")
+    @click.option("--digest", default="", help="Digest of the plan that you saw elsewhere; no other plan is decided.")
+    @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
     @options.server
     @options.deployment
     def command(config: Config, plan: str, person: str, note: str, digest: str, yes: bool, server: str) -> None:
@@ -42,8 +42,8 @@ def deciding(name: str, approved: bool) -> click.Command:
             click.echo(f"{what:>10}  {text}")
         if not yes:
             _confirm(name)
-        word = Decision(plan=found.id, person=person, digest=digest or found.digest, note=note)
-        answer = ask(config, server, "approve" if approved else "refuse", word)
+        decision = Decision(plan=found.id, person=person, digest=digest or found.digest, note=note)
+        answer = ask(config, server, "approve" if approved else "refuse", decision)
         click.echo(answer["message"])
 
     return command
@@ -54,12 +54,12 @@ def _waiting(config: Config, server: str, plan: str) -> dict[str, Any]:
     if len(plans) == 1:
         return plans[0]
     if not plans:
-        raise ControlError("no plan waits for a person")
+        raise ControlError("no plan waits for approval")
     listed = "; ".join(f"{shown['plan']['id']} ({shown['plan']['action']} for {shown['job']})" for shown in plans)
-    raise ControlError(f"{len(plans)} plans wait, name one: {listed}")
+    raise ControlError(f"{len(plans)} plans wait for approval, name one: {listed}")
 
 
 def _confirm(name: str) -> None:
     if not sys.stdin.isatty():
-        raise ControlError(f"nobody is there to be asked: say --yes to {name} what is shown")
+        raise ControlError(f"the input is not a terminal: add --yes to {name} the plan that is shown")
     click.confirm(f"{name.capitalize()} this plan?", abort=True)

@@ -66,7 +66,7 @@ def test_the_cluster(go: Go, demo: Config, demo_ledger: Ledger) -> None:
         call = plain(page.locator(".ee-call", has=page.locator(f"a[href*='{kept.incident.id}']")).inner_text())
         assert formatting.capital(kept.incident.cause) in call
         assert bill(demo_ledger, kept) in call
-        assert ("not healed: needs a person" if str(kept.state) == "failed" else str(kept.state)) in call
+        assert ("not healed: needs an operator" if str(kept.state) == "failed" else str(kept.state)) in call
     row = plain(page.locator(".ee-table", has_text="Goodput").locator("tbody tr").inner_text())
     assert row.startswith(job_of(demo_ledger))
     assert f"{newest(demo, 'max(step)', 'steps'):,.0f}" in row

@@ -1,4 +1,4 @@
-"""`eagle-eye agent`: collects what this node can tell."""
+"""`eagle-eye agent`: collects the metrics and events of one node."""
 
 import click
 
@@ -7,12 +7,12 @@ from eagle_eye.app.agent_process import serve
 from eagle_eye.config import Config
 
 
-@click.command(short_help="collect and send this node's numbers and events")
+@click.command(short_help="collect and send this node's metrics and events")
 @click.option("--node", default="", help="Name of this node. Default: the host name.")
 @options.server
 @options.deployment
 def command(config: Config, node: str, server: str) -> None:
-    """Run one agent per node. It never touches the training processes: it reads their rings.
+    """Run one agent per node. It does not touch the training processes: it reads their ring buffers.
 
     \b
     Examples:

@@ -1,5 +1,5 @@
 """`eagle-eye approve`."""
 
-from eagle_eye.app.approval_prompt import deciding
+from eagle_eye.app.approval_prompt import decision_command
 
-command = deciding("approve", approved=True)
+command = decision_command("approve", approved=True)

@@ -15,12 +15,12 @@ from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 
 
-@click.command(short_help="the pages that an on-call engineer keeps open")
+@click.command(short_help="serve the web pages for on-call engineers")
 @click.option("--listen", default=LISTEN, show_default=True, help="host:port. Beyond loopback only where people have tokens (`eagle-eye token add`).")
-@click.option("--demo", is_flag=True, help="Open a recorded run instead: ten faults, what was done about each, and what came of it. Needs no server.")
+@click.option("--demo", is_flag=True, help="Open a recorded run with ten faults instead; needs no server.")
 @options.deployment
 def command(config: Config, listen: str, demo: bool) -> None:
-    """Show incidents, jobs and nodes in a browser, and let people decide on plans. Ends with Ctrl-C.
+    """Show incidents, jobs and nodes in a browser, and let operators approve plans. Ends with Ctrl-C.
 
     Reads the ledger and the history of the deployment; decisions go to the server.
 

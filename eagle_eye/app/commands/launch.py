@@ -18,7 +18,7 @@ from eagle_eye.config import Config
 @click.option("--rdzv", default="", help="host:port of the launcher that coordinates from the start. Default: this one.")
 @click.option("--listen", default="", help="host:port of this launcher. Default: --rdzv if that is this machine and free, else any port.")
 @options.server
-@click.option("--no-server", is_flag=True, help="Live without a server: exits are healed, of elastic workers stops and hangs too; other hangs are not seen.")
+@click.option("--no-server", is_flag=True, help="Run without a server: self-healing covers exits, and stops and hangs of elastic workers; other hangs are not detected.")
 @options.deployment
 def command(config: Config, training_command: tuple[str, ...], run_id: str, **given: Any) -> None:
     """Start COMMAND once per worker, with torchrun's environment: a torchrun script starts unchanged.

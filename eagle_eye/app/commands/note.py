@@ -8,14 +8,14 @@ from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import NoteCommand
 
 
-@click.command(short_help="write something about an incident")
+@click.command(short_help="add a note to an incident")
 @click.argument("incident")
 @click.argument("text")
 @options.person
 @options.server
 @options.deployment
 def command(config: Config, incident: str, text: str, person: str, server: str) -> None:
-    """Add TEXT to the story of INCIDENT, an id or the beginning of one; `eagle-eye incidents ID` shows it.
+    """Add TEXT to the timeline of INCIDENT, an id or the beginning of one; `eagle-eye incidents ID` shows it.
 
     \b
     Example:

@@ -1,5 +1,5 @@
 """`eagle-eye refuse`."""
 
-from eagle_eye.app.approval_prompt import deciding
+from eagle_eye.app.approval_prompt import decision_command
 
-command = deciding("refuse", approved=False)
+command = decision_command("refuse", approved=False)

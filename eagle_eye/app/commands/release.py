@@ -8,15 +8,15 @@ from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import ReleaseNodeCommand
 
 
-@click.command(short_help="let a node that was left take part again")
+@click.command(short_help="take an evicted node back into its job")
 @click.argument("node")
 @options.person
 @options.server
 @options.deployment
 def command(config: Config, node: str, person: str, server: str) -> None:
-    """Release NODE after its repair. Its jobs take it back with a restart from the newest checkpoint.
+    """Release NODE after its repair: its cordon is removed, and its jobs take it back with a restart from the newest checkpoint.
 
-    Elastic jobs that lost workers there, which could not be replaced, get them back as the planner shares them out.
+    Elastic jobs get the workers that they lost there back when the planner assigns them.
 
     \b
     Example:

@@ -23,7 +23,7 @@ from .process_context import ProcessContext
 BEAT_WAIT_S = 1.0
 
 
-class ProcessStatus:
+class ServerStatusReader:
     """HealthReport of this process for /healthz, and its samples for /metrics. Called by any thread of the HTTP server."""
 
     def __init__(self, context: ProcessContext, loop: asyncio.AbstractEventLoop) -> None:
@@ -112,7 +112,7 @@ class ProcessStatus:
 def http_port(context: ProcessContext) -> WebServer:
     """The web server of a process; sets `context.metrics`. Called in the event loop. Raises ConfigError."""
     server = context.config.server
-    status = ProcessStatus(context, asyncio.get_running_loop())
+    status = ServerStatusReader(context, asyncio.get_running_loop())
     metrics = context.metrics = Metrics(status.figures, context.ledger, context.clock)
     metrics.add(HistoryMetrics(lambda: [history.figures for history in list(context.histories.values())]))
     authorization = Authorization.of(context.config, server.http, context.clock)

@@ -82,7 +82,7 @@ def test_what_came_back_as_another_incident_calls_nobody_any_more(sources: Sourc
     assert summary.action_summary(told).tone == "quiet"
     assert 'by <a class="ee-link" href="incident?incident=third"' in incident_html.head(told, EYE)
     text = page.table(tuple(lines.values()), EYE)
-    assert "needs a person" not in text
+    assert "needs an operator" not in text
     assert 'superseded by <a class="ee-link" href="incident?incident=third"' in text
 
 
