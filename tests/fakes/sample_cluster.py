@@ -118,7 +118,7 @@ class Night:
         self.find(name, "worker killed", worker, "worker.exited", proof, rivals=(("out of memory on the host", "a line of the kernel's out-of-memory killer; memory of the node before"),))
 
     def _hung(self) -> None:
-        self.job.standing = True
+        self.job.stalled = True
         self.run(8)
         worker = Entity(kind=Kind.WORKER, name="run1/node-b/0")
         proof = (Evidence(text="no mark of run1/node-b/0 for 7.6 s, others wait for it in communication", metric="progress_age_s", value=7.6, threshold=5.0),)

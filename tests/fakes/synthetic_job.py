@@ -1,7 +1,7 @@
-"""A job that exists only on paper: it trains, breaks and is restarted on a FakeClock. For tests and rehearsals.
+"""A synthetic job: it trains, fails and is restarted on a FakeClock, without any process.
 
     job = SyntheticJob(clock=clock)
-    snapshots = job.advance(0.1)            # what the stream would have told of that tenth of a second
+    snapshots = job.advance(0.1)            # what the stream would have reported of that tenth of a second
     commander = FakeCommander(answers=job.answers())
 """
 
@@ -57,11 +57,11 @@ class SyntheticJob:
     """Step → its loss."""
     bad_batch: int = -1
     """A step whose loss is no number, until it is skipped."""
-    standing: bool = False
+    stalled: bool = False
     """Nothing moves: a worker is dead, stopped or hangs."""
     silent: bool = False
     """The stream is away: no frame comes."""
-    mute: tuple[str, ...] = ()
+    silent_nodes: tuple[str, ...] = ()
     """Nodes whose agent sends nothing."""
     excluded: tuple[str, ...] = ()
     skipped: tuple[int, ...] = ()
@@ -119,7 +119,7 @@ class SyntheticJob:
         """The same as frames."""
         self.clock.advance(seconds)
         now = self.clock.now()
-        while not self.standing and self._ends <= now:
+        while not self.stalled and self._ends <= now:
             self._commit()
         if self.silent:
             return []
@@ -133,7 +133,7 @@ class SyntheticJob:
     def die(self, worker: str, *, heals: bool = True, reason: str = "death") -> Event:
         """A worker ends; after a moment the coordinator begins a new epoch, if it may. Returns the exit's event."""
         event = self._tell("exit", Entity(kind=Kind.WORKER, name=worker), signal="SIGKILL")
-        self.standing = True
+        self.stalled = True
         if heals and self.budget_left > 0:
             self.budget_left -= 1
             self._begin(reason, cause=event.id)
@@ -180,7 +180,7 @@ class SyntheticJob:
 
     def _reattempt(self, _sent: SentCommand) -> dict[str, Any]:
         if self.resumed:
-            self.standing = False
+            self.stalled = False
             self._ends = self.clock.now() + self._duration()
         return {}
 
@@ -197,7 +197,7 @@ class SyntheticJob:
             self.epoch += 1
             self._checkpoints = [step for step in self._checkpoints if resume < 0 or step <= resume]
             self.step = self._checkpoints[-1]
-        self.standing = self._poisoned = False
+        self.stalled = self._poisoned = False
         self._began = self.clock.now()
         self._ends = self._began + WARM_UP_S + self._duration()
         excluded = ",".join(self.excluded)
@@ -256,7 +256,7 @@ class SyntheticJob:
             steps=steps,
             events=events,
             layout=self.layout,
-            reporting={node: 0.0 if node in self.mute else now for node in self.nodes} if tick else {},
+            reporting={node: 0.0 if node in self.silent_nodes else now for node in self.nodes} if tick else {},
         )
 
 

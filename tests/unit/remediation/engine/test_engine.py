@@ -129,7 +129,7 @@ def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
 
 def test_a_coordinator_that_does_nothing_is_told_to_restart(make):
     world = make(Mode.OBSERVE)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("worker killed", WORKER)
     world.run(9)
     assert world.sent == []
@@ -153,7 +153,7 @@ def test_a_spent_budget_makes_the_restart_a_matter_of_mode(make):
 
 def test_a_death_that_another_incident_explains_is_closed_without_a_plan_of_its_own(make):
     world = make()
-    world.job.standing = True
+    world.job.stalled = True
     found = world.find("worker killed", WORKER)
     world.run(0.1)
     world.find("worker killed", None, revision=2, active=False, since=found.since)
@@ -178,7 +178,7 @@ def test_an_error_that_stops_nothing_restarts_nothing(make):
 
 def test_a_stopped_worker_is_continued_at_once(make):
     world = make(Mode.OBSERVE)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("worker stopped", WORKER)
     world.run(4)
     assert world.sent == ["reattempt"]
@@ -189,7 +189,7 @@ def test_a_stopped_worker_is_continued_at_once(make):
 
 def test_a_worker_that_cannot_be_continued_is_restarted(make):
     world = make(Mode.OBSERVE)
-    world.job.standing, world.job.resumed = True, False
+    world.job.stalled, world.job.resumed = True, False
     began = world.clock.now()
     world.find("worker stopped", WORKER)
     world.run(14)
@@ -202,7 +202,7 @@ def test_a_worker_that_cannot_be_continued_is_restarted(make):
 
 def test_a_hang_is_restarted_at_once_in_every_mode_after_its_stacks_were_kept(make):
     world = make(Mode.OBSERVE)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(0.2)
     assert world.sent == ["dump", "restart"]
@@ -216,7 +216,7 @@ def test_a_hang_is_restarted_at_once_in_every_mode_after_its_stacks_were_kept(ma
 def test_stacks_that_cannot_be_had_do_not_stop_the_repair(make):
     world = make()
     world.commander.answers["dump"] = TimeoutError("no answer")
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(10)
     assert world.outcomes() == [("dump", "failed"), ("restart_worker", "done")]
@@ -225,7 +225,7 @@ def test_stacks_that_cannot_be_had_do_not_stop_the_repair(make):
 def test_the_same_hang_again_leaves_the_node_and_another_one_does_not(make):
     world = make(relapse_s=60.0)
     for number, culprit in enumerate((WORKER, Entity(kind=Kind.WORKER, name="run1/node-a/0"), WORKER)):
-        world.job.standing = True
+        world.job.stalled = True
         world.find("python hang", culprit, name=f"i{number}")
         world.run(12)
     assert [sent.arguments["exclude"] for sent in world.commander.sent if sent.action == "restart"] == [[], [], ["node-b"]]
@@ -235,7 +235,7 @@ def test_the_same_hang_again_leaves_the_node_and_another_one_does_not(make):
 def test_a_restart_that_the_job_does_itself_meanwhile_makes_the_plan_stale(make):
     world = make()
     world.commander.answers["restart"] = lambda sent: world.job.die(WORKER.name) and world.job._restart(sent)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(10)
     assert world.sent == ["dump"]
@@ -251,7 +251,7 @@ def test_an_epoch_that_never_comes_is_not_asked_for_again_and_again(make):
         raise Stale("epoch 1 is over: epoch 2 has begun; plan anew")
 
     world.commander.answers["restart"] = late
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(130)
     waits = [after - before for before, after in pairwise(asked)]
@@ -278,7 +278,7 @@ def test_a_hang_at_the_start_of_an_epoch_is_not_taken_for_one_that_the_epoch_end
     world = make()
     world.job.die(WORKER.name)
     world.run(0.2)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER, since=world.job._began - 0.3)
     world.run(10)
     assert world.sent == ["dump", "restart"]
@@ -411,20 +411,20 @@ def test_nothing_is_judged_while_a_node_of_the_job_sends_no_telemetry(make):
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
     world.run(1.2)
-    world.job.mute = ("node-b",)
+    world.job.silent_nodes = ("node-b",)
     world.run(100)
     assert world.sent == ["restart"]
-    world.job.mute = ()
+    world.job.silent_nodes = ()
     world.run(10)
     assert world.sent == ["restart", "restart"]
 
 
 def test_another_fault_of_the_job_is_not_held_against_the_last_repair(make):
     world = make(contain_s=60.0)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(1)
-    world.job.standing = True  # the next worker dies, and its coordinator takes its time
+    world.job.stalled = True  # the next worker dies, and its coordinator takes its time
     world.find("worker killed", Entity(kind=Kind.WORKER, name="run1/node-a/0"), name="i2")
     world.run(50)
     world.job._begin("death")
@@ -477,7 +477,7 @@ def test_the_last_node_is_never_left_out(make):
 
 def test_an_end_of_the_job_ends_its_incidents(make):
     world = make()
-    world.job.standing = True
+    world.job.stalled = True
     world.commander.answers["restart"] = lambda sent: {"epoch": 2}
     world.find("python hang", WORKER)
     world.run(1)

@@ -64,7 +64,7 @@ def test_a_silence_of_another_cause_stops_nothing(make_world):
 def test_what_the_job_does_to_itself_is_not_silenced(make_world):
     world = make_world()
     silence(world)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(5)
     assert world.sent == ["dump", "restart"]

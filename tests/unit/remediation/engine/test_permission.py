@@ -170,7 +170,7 @@ def test_the_blast_radius_stops_the_third_node(make_world):
 def test_a_job_that_allows_nothing_is_not_even_continued(make_world, heal, sent):
     world = make_world(Mode.OBSERVE)
     world.engine.declare_job(world.job.name, heal=heal, budget_left=0)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("worker stopped", WORKER)
     world.run(2)
     assert world.sent == sent
@@ -183,7 +183,7 @@ def test_a_coordinator_that_is_not_there_yet_is_asked_again(make_world):
     world = make_world()
     restart = world.commander.answers["restart"]
     world.commander.answers["restart"] = TemporaryError("no session", delay=0.5)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(3)
     world.commander.answers["restart"] = restart
@@ -195,7 +195,7 @@ def test_a_coordinator_that_is_not_there_yet_is_asked_again(make_world):
 def test_a_plan_is_tried_until_it_expires_and_then_the_next_one_follows(make_world):
     world = make_world(expires_s=5.0)
     world.commander.answers["reattempt"] = TemporaryError("no session", delay=0.5)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("worker stopped", WORKER)
     world.run(20)
     assert world.outcomes() == [("reattempt", "failed"), ("restart_worker", "done")]
@@ -204,7 +204,7 @@ def test_a_plan_is_tried_until_it_expires_and_then_the_next_one_follows(make_wor
 def test_a_refused_restart_of_its_own_becomes_a_matter_of_mode(make_world):
     world = make_world(Mode.RECOMMEND)
     world.commander.answers["restart"] = PermanentError("the job's own budget is spent")
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(5)
     [plan] = waiting(world)
@@ -233,7 +233,7 @@ def test_an_action_never_blocks_the_engine_and_one_runs_per_job_at_a_time(make_w
 
     world.commander._lock = threading.RLock()
     world.commander.answers["dump"] = slowly
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     assert entered.wait(10)
     world.find("worker stopped", Entity(kind=Kind.WORKER, name="run1/node-a/0"), name="i2")
@@ -261,7 +261,7 @@ def test_a_leader_without_a_lease_does_nothing_more_and_the_next_one_goes_on(mak
         raise TemporaryError("no answer", delay=0.5)
 
     world.commander.answers["restart"] = lose_lease
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(5)
     assert world.sent == ["dump"]
@@ -280,7 +280,7 @@ def test_a_leader_without_a_lease_does_nothing_more_and_the_next_one_goes_on(mak
 def test_a_new_leader_does_not_gather_the_same_evidence_again(make_world):
     world = make_world(Mode.RECOMMEND)
     world.commander.answers["restart"] = TemporaryError("no session", delay=0.5)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(1)
     world.engine = world.new_engine()
@@ -301,7 +301,7 @@ def test_a_command_whose_answer_was_lost_is_not_done_twice(make_world):
         raise TimeoutError("the answer was lost")
 
     world.commander.answers["restart"] = done_but_unanswered
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(0.3)
     assert not world.leads
@@ -316,13 +316,13 @@ def test_a_command_whose_answer_was_lost_is_not_done_twice(make_world):
 
 def test_the_next_leader_remembers_what_was_tried(make_world):
     world = make_world()
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(12)
     world.engine = world.new_engine()
     world.engine.resume()
     world.run(1)
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER, name="i2")
     world.run(12)
     assert [sent.arguments["exclude"] for sent in world.commander.sent if sent.action == "restart"] == [[], ["node-b"]]
@@ -330,7 +330,7 @@ def test_the_next_leader_remembers_what_was_tried(make_world):
 
 def test_what_is_over_stays_over_though_diagnosis_tells_of_it_again(make_world):
     world = make_world()
-    world.job.standing = True
+    world.job.stalled = True
     found = world.find("python hang", WORKER)
     world.run(12)
     assert world.state() is IncidentState.HEALED

@@ -146,7 +146,7 @@ def test_a_broken_part_stays_out_whatever_else_is_wrong(make_world):
     world.find("ecc error", WORKER, severity=Severity.SEV1, event=died)
     world.run(1.2)
     assert world.sent == ["restart"]
-    world.job.standing = True
+    world.job.stalled = True
     world.run(30)
     assert ("evict_node", "failed") in world.outcomes()
     assert "node-b stays out: ecc error was seen there" in world.outcome("evict_node").detail
@@ -158,14 +158,14 @@ def test_what_a_job_does_to_itself_is_neither_undone_nor_counted_nor_stopped_by_
     world = make_world(verify_s=5.0)
     name = world.job.name
     world.ledger.save_brake(Breaker(id="b", job=name, action="restart_worker", plan="p", incident="i0", reason="50%", since=0.0))
-    world.job.standing = True
+    world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(10)
     assert world.sent == ["dump", "restart"]
     assert world.state() is IncidentState.HEALED
     world.job.lose("node-b")
     world.find("node lost", NODE, name="i2", severity=Severity.SEV1)
-    world.job.standing = True
+    world.job.stalled = True
     world.run(20)
     assert ("evict_node", "failed") in world.outcomes("i2")
     assert "stays out" not in world.outcome("evict_node", "i2").detail
