@@ -1,4 +1,4 @@
-"""Figures of the history, for /metrics."""
+"""Metrics of the history, for /metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class HistoryMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Six families."""
-        figures = sorted(self._look(), key=lambda each: each.partition)
+        values = sorted(self._look(), key=lambda each: each.partition)
         for name, text, value, counts in _FAMILIES:
             family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, text, labels=["partition"])
-            for each in figures:
+            for each in values:
                 family.add_metric([str(each.partition)], value(each))
             yield family
 

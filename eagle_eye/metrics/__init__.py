@@ -30,7 +30,7 @@ __all__ = ["LedgerView", "Metrics", "PartitionMetrics", "ProcessMetrics"]
 
 
 class MetricSource(Protocol):
-    """Anything that has figures of its own to show at a scrape."""
+    """Anything that has metrics of its own to show at a scrape."""
 
     def collect(self) -> Iterable[Metric]: ...
 
@@ -63,19 +63,19 @@ class Metrics:
                 self._events.observe_events(events)
 
     def add(self, source: MetricSource) -> None:
-        """Show the figures of one more service."""
+        """Export the metrics of one more service."""
         self._more.append(source)
 
     def collect(self) -> Iterator[Metric]:
         """All families; asked by the registry at each scrape."""
         yield InfoMetricFamily("eagle_eye_build", "The running program.", value={"version": __version__})
-        figures = self._process()
-        yield from families_of(figures)
+        values = self._process()
+        yield from families_of(values)
         with self._lock:
             families = [*self._jobs.collect(), *self._events.collect()]
         yield from families
-        if figures.leads:
-            yield from self._healing.collect(figures.leads_since)
+        if values.leads:
+            yield from self._healing.collect(values.leads_since)
         for source in self._more:
             yield from source.collect()
 

@@ -1,4 +1,4 @@
-"""Figures of what nodes tell about their own telemetry, and of events in general."""
+"""Metrics of what nodes tell about their own telemetry, and of events in general."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

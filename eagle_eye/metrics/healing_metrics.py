@@ -1,4 +1,4 @@
-"""Figures of incidents and of what was done about them, read from the ledger while this process leads.
+"""Metrics of incidents and of what was done about them, read from the ledger while this process leads.
 
 Counters begin at zero when it begins to lead: each leader counts what came in its own time, so that sums over
 processes are right.
@@ -89,7 +89,7 @@ class HealingMetrics:
         try:
             self._read(since)
         except LedgerError as error:
-            log.warning("the figures of the ledger are those of an earlier scrape: %s", error)
+            log.warning("the metrics of the ledger are those of an earlier scrape: %s", error)
         text = "Incidents that are not over. failed: nothing helped, a person is needed."
         present = GaugeMetricFamily("eagle_eye_incidents", text, labels=["cause", "severity", "state"])
         for values, count in sorted(self._present.items()):

@@ -1,4 +1,4 @@
-"""Figures of each job: goodput, steps, tokens, step time.
+"""Metrics of each job: goodput, steps, tokens, step time.
 
 Goodput is the share of time in which steps were done *for the first time*. A step counts with its own duration, never
 with more than has passed since the step before; what is done again after a roll-back counts nothing.
@@ -158,5 +158,5 @@ _FAMILIES: tuple[tuple[type, str, str, Callable[[_Job], float]], ...] = (
     (GaugeMetricFamily, "eagle_eye_job_last_step_timestamp_seconds", "When the newest step was completed.", lambda job: job.committed),
     (GaugeMetricFamily, "eagle_eye_job_workers", "Workers of the newest step.", lambda job: job.workers),
     (GaugeMetricFamily, "eagle_eye_job_epoch", "Epoch of the newest step: rises with each restart or change of the layout.", lambda job: job.epoch),
-    (GaugeMetricFamily, "eagle_eye_job_over", "1 once the job has finished or failed.", lambda job: float(job.over)),
+    (GaugeMetricFamily, "eagle_eye_job_ended", "1 once the job has finished or failed.", lambda job: float(job.over)),
 )

@@ -1,4 +1,4 @@
-"""Figures of this process itself, as its role hands them over at each scrape."""
+"""Metrics of this process itself, as its role hands them over at each scrape."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -55,42 +55,42 @@ class ProcessMetrics:
     """Node → seconds that its clock is ahead, of those that are off."""
 
 
-def families_of(figures: ProcessMetrics) -> Iterator[Metric]:
+def families_of(values: ProcessMetrics) -> Iterator[Metric]:
     """All families of the process."""
-    yield _leader(figures)
-    yield GaugeMetricFamily("eagle_eye_leader_term", "Term of the leader that this process knows of.", value=figures.term)
-    yield GaugeMetricFamily("eagle_eye_stream_away", "1 while the stream does not answer: nothing is judged.", value=figures.stream_away)
-    yield GaugeMetricFamily("eagle_eye_ledger_away", "1 while the ledger does not answer.", value=figures.ledger_away)
-    yield GaugeMetricFamily("eagle_eye_spool_records", "Records of this process that wait for the stream.", value=figures.spooled)
-    yield GaugeMetricFamily("eagle_eye_spool_oldest_age_seconds", "Age of the oldest of them.", value=figures.spool_age_s)
-    yield CounterMetricFamily("eagle_eye_spool_dropped_records", "Records of this process that found no room.", value=figures.dropped)
-    if figures.leads:
-        yield from _leading(figures)
+    yield _leader(values)
+    yield GaugeMetricFamily("eagle_eye_leader_term", "Term of the leader that this process knows of.", value=values.term)
+    yield GaugeMetricFamily("eagle_eye_stream_unavailable", "1 while the stream does not answer: nothing is judged.", value=values.stream_away)
+    yield GaugeMetricFamily("eagle_eye_ledger_unavailable", "1 while the ledger does not answer.", value=values.ledger_away)
+    yield GaugeMetricFamily("eagle_eye_spool_records", "Records of this process that wait for the stream.", value=values.spooled)
+    yield GaugeMetricFamily("eagle_eye_spool_oldest_age_seconds", "Age of the oldest of them.", value=values.spool_age_s)
+    yield CounterMetricFamily("eagle_eye_spool_dropped_records", "Records of this process that found no room.", value=values.dropped)
+    if values.leads:
+        yield from _leading(values)
     for name, text, value, counts in _OF_A_PARTITION:
         family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, text, labels=["partition"])
-        for partition in figures.partitions:
+        for partition in values.partitions:
             number = value(partition)
             if math.isfinite(number):
                 family.add_metric([str(partition.partition)], number)
         yield family
 
 
-def _leader(figures: ProcessMetrics) -> Metric:
+def _leader(values: ProcessMetrics) -> Metric:
     family = GaugeMetricFamily("eagle_eye_leader", "1 on the process that leads, 0 on one that stands by.", labels=["role"])
-    if figures.role != "detect":
-        family.add_metric([figures.role], float(figures.leads))
+    if values.role != "detect":
+        family.add_metric([values.role], float(values.leads))
     return family
 
 
-def _leading(figures: ProcessMetrics) -> Iterator[Metric]:
+def _leading(values: ProcessMetrics) -> Iterator[Metric]:
     sessions = GaugeMetricFamily("eagle_eye_sessions", "Open sessions on the control channel.", labels=["peer"])
-    for peer in sorted({"agent", "launcher", *figures.sessions}):
-        sessions.add_metric([peer], figures.sessions.get(peer, 0))
+    for peer in sorted({"agent", "launcher", *values.sessions}):
+        sessions.add_metric([peer], values.sessions.get(peer, 0))
     yield sessions
-    yield GaugeMetricFamily("eagle_eye_plans_waiting", "Plans that wait for a person's decision.", value=figures.waiting_plans)
+    yield GaugeMetricFamily("eagle_eye_plans_awaiting_approval", "Plans that wait for a person's decision.", value=values.waiting_plans)
     clocks = GaugeMetricFamily("eagle_eye_node_clock_offset_seconds", "Of nodes whose clocks are off, the farthest: seconds ahead, negative: behind.", labels=["node"])
-    for node in sorted(figures.clocks, key=lambda node: -abs(figures.clocks[node]))[:CLOCKS_SHOWN]:
-        clocks.add_metric([node], figures.clocks[node])
+    for node in sorted(values.clocks, key=lambda node: -abs(values.clocks[node]))[:CLOCKS_SHOWN]:
+        clocks.add_metric([node], values.clocks[node])
     yield clocks
 
 

@@ -89,7 +89,7 @@ class ServerStatusReader:
             try:
                 lag = max(0, self._context.stream.end(OBSERVATIONS, partition) - runner.offset)
             except EagleEyeError:
-                continue  # eagle_eye_stream_away reports it
+                continue  # eagle_eye_stream_unavailable reports it
             counts = runner.counts
             yield PartitionMetrics(
                 partition=partition, lag_records=lag, lag_s=max(0.0, now - counts.newest) if lag and math.isfinite(counts.newest) else 0.0,

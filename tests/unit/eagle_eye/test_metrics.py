@@ -97,9 +97,9 @@ def test_time_after_the_end_of_a_job_is_not_lost_and_the_job_is_forgotten_later(
     metrics.observe_job(snapshot(T0 + 2, events=(event("job.finished", T0 + 1.5),)))
     metrics.observe_job(snapshot(T0 + 60))
     assert Shown(metrics)("eagle_eye_job_goodput_ratio", job=JOB) == pytest.approx(1.0)
-    assert Shown(metrics)("eagle_eye_job_over", job=JOB) == 1.0
+    assert Shown(metrics)("eagle_eye_job_ended", job=JOB) == 1.0
     metrics.observe_job(snapshot(T0 + 1000))
-    assert math.isnan(Shown(metrics)("eagle_eye_job_over", job=JOB))
+    assert math.isnan(Shown(metrics)("eagle_eye_job_ended", job=JOB))
 
 
 def test_a_node_without_a_job_is_no_job(metrics: Metrics) -> None:
@@ -192,7 +192,7 @@ def test_partitions_sessions_and_spools_are_shown(ledger: Ledger) -> None:
     assert shown("eagle_eye_partition_dead_letters_total", partition="2") == 1
     assert math.isnan(shown("eagle_eye_partition_last_tick_timestamp_seconds", partition="2"))
     assert (shown("eagle_eye_sessions", peer="agent"), shown("eagle_eye_sessions", peer="launcher")) == (3, 0)
-    assert (shown("eagle_eye_stream_away"), shown("eagle_eye_spool_dropped_records_total")) == (1, 4)
+    assert (shown("eagle_eye_stream_unavailable"), shown("eagle_eye_spool_dropped_records_total")) == (1, 4)
 
 
 def test_of_clocks_that_are_off_the_farthest_are_shown(ledger: Ledger) -> None:
