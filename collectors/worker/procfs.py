@@ -14,7 +14,7 @@ EXITING = 0x4
 DEAD = frozenset("ZXx")
 
 
-class ProcessStatus(NamedTuple):
+class ProcStat(NamedTuple):
     """Content of /proc/PID/stat at one moment (man 5 proc_pid_stat)."""
 
     state: str
@@ -52,14 +52,14 @@ class ProcessHandle:
             return None
         return process
 
-    def read(self) -> ProcessStatus | None:
+    def read(self) -> ProcStat | None:
         """Its current state; None once it is gone."""
         try:
             line = os.pread(self._stat_file, 1024, 0)
         except OSError:
             return None
         fields = line[line.rindex(b")") + 2 :].split()  # the name before may hold spaces and brackets
-        return ProcessStatus(
+        return ProcStat(
             state=chr(fields[0][0]),
             exiting=bool(int(fields[6]) & EXITING),
             cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,

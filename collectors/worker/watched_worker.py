@@ -8,7 +8,7 @@ from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring import Now, RingReader, StepRecord
 
-from .procfs import DEAD, ProcessHandle, ProcessStatus
+from .procfs import DEAD, ProcessHandle, ProcStat
 from .stall_limits import ProgressSample, StallLimits, WorkerProgress
 
 NAMES = (
@@ -36,7 +36,7 @@ class WatchedWorker:
         self.progress = WorkerProgress(limits)
         self.process = ProcessHandle.open(worker.pid, worker.start_time)
         self.now: Now | None = None
-        self.stat: ProcessStatus | None = None
+        self.stat: ProcStat | None = None
         self.reported = -1
         """Number of the last step that was returned."""
         self._ring: RingReader | None = None
