@@ -121,7 +121,7 @@ def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_
     assert failed.actual["throughput_per_s"] < 0.9 * failed.predicted["throughput_per_s"]
     shown = cli(stage, "incidents", breaker.incident).output
     assert "predicted and actual" in shown
-    assert "without node-b it is the same" in shown
+    assert "without node-b the fault stays" in shown
 
     drag.unlink()
     wait(stage, "what follows not to be a relapse any more", lambda: stage.clock.now() > failed.time + 2 * RELAPSE_S)
