@@ -11,9 +11,9 @@ from .epoch_formation import begin, replace_workers
 from .facts import (
     BoundaryTimeout,
     JobCommand,
+    LiftEviction,
     RebalanceCommand,
     ReconnectTimeout,
-    ReleaseNode,
     ResizeCommand,
     RestartCommand,
     StopCommand,
@@ -123,7 +123,7 @@ def _evict_in_place(state: CoordinatorState, key: str, evicted: set[str], reques
     return begin(state, replace(request, in_place=True, soft=True))
 
 
-def release(state: CoordinatorState, fact: ReleaseNode) -> Effects:
+def release(state: CoordinatorState, fact: LiftEviction) -> Effects:
     """RUNNING, WAITING: the node takes part again if there is room and its launcher is connected."""
     _lift_eviction(state, fact.node)
     room = state.last is not None and len(state.last.nodes) < state.declaration.max_nodes
@@ -135,7 +135,7 @@ def release(state: CoordinatorState, fact: ReleaseNode) -> Effects:
     return begin(state, EpochRequest(reason="node released", plan=fact.plan))
 
 
-def release_later(state: CoordinatorState, fact: ReleaseNode) -> Effects:
+def release_later(state: CoordinatorState, fact: LiftEviction) -> Effects:
     """Other states: the next epoch may use the node."""
     _lift_eviction(state, fact.node)
     return [CommandResult(command=fact.key, epoch=state.epoch)]

@@ -108,7 +108,7 @@ class Coordinator:
         return self.learn(facts.RestartCommand(key=command, **arguments))
 
     def release(self, command: str, node: str, plan: str = "") -> Effects:
-        return self.learn(facts.ReleaseNode(key=command, node=node, plan=plan))
+        return self.learn(facts.LiftEviction(key=command, node=node, plan=plan))
 
     def stop(self, command: str = "") -> Effects:
         return self.learn(facts.StopCommand(key=command))

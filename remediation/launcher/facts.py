@@ -208,7 +208,7 @@ class RestartCommand(JobCommand, frozen=True, kw_only=True):
     """Only these, until new ones have taken their place."""
 
 
-class ReleaseNode(JobCommand, frozen=True, kw_only=True):
+class LiftEviction(JobCommand, frozen=True, kw_only=True):
     """An evicted node may take part again."""
 
     node: str

@@ -122,7 +122,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
         RUNNING=TableEntry(command.restart_running, BEGIN), WAITING=TableEntry(command.restart_idle, BEGIN),
         SPENT=TableEntry(command.restart_idle, BEGIN),
     ),
-    facts.ReleaseNode: _row(
+    facts.LiftEviction: _row(
         TableEntry(command.release_later), RUNNING=TableEntry(command.release, BEGIN), WAITING=TableEntry(command.release, BEGIN)
     ),
     facts.StopCommand: _row(TableEntry(command.stop, END), ENDED=TableEntry(command.stop_ended)),
