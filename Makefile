@@ -33,7 +33,7 @@ test: export EAGLE_EYE_REQUIRE_ALL := 1
 test: check unit processes  ## everything that must hold before a change lands
 
 # its parts run side by side; what each prints comes in one piece
-check: .venv/.ready  ## ruff, mypy, who may import whom, circles, what nothing uses, generated stubs
+check: .venv/.ready  ## ruff, mypy, who may import whom, circles, unused code, names with two meanings, generated stubs
 	@$(MAKE) --no-print-directory -s -j 2 --output-sync=target types style imports stubs-fresh compiled
 
 .PHONY: types style imports stubs-fresh compiled
@@ -45,6 +45,7 @@ imports:
 	@.venv/bin/lint-imports --no-cache > .lint-imports.log 2>&1 || (cat .lint-imports.log; rm -f .lint-imports.log; exit 1); rm -f .lint-imports.log
 	@$(RUN) scripts/import-circles
 	@$(RUN) scripts/unreachable-modules
+	@scripts/duplicate-names
 stubs-fresh:
 	@scripts/check-stubs
 # tests are compiled once here, and not by each process that runs them
