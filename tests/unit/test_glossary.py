@@ -1,0 +1,46 @@
+"""The glossary and the code agree: what it names is there, and no term stands in it twice."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| (?P<origin>[^|]+) \| `(?P<code>[\w.]+)` \|$", re.MULTILINE)
+ROWS = [found.groupdict() for found in ROW.finditer((ROOT / "docs" / "glossary.md").read_text())]
+
+
+def names_in(path: Path) -> set[str]:
+    """What a module defines or, as the face of a package, hands on."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def is_there(name: str) -> bool:
+    """A module, a package, or a name in one."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.with_suffix(".py").is_file() or (path / "__init__.py").is_file():
+        return True
+    home = path.parent
+    module = home.with_suffix(".py") if home.with_suffix(".py").is_file() else home / "__init__.py"
+    return module.is_file() and path.name in names_in(module)
+
+
+def test_what_the_glossary_names_is_in_the_code():
+    assert len(ROWS) > 80
+    assert [row["code"] for row in ROWS if not is_there(row["code"])] == []
+
+
+def test_no_term_stands_in_it_twice():
+    terms = [term.strip() for row in ROWS for term in row["term"].split(",")]
+    assert sorted({term for term in terms if terms.count(term) > 1}) == []
+
+
+def test_every_row_of_its_tables_was_read():
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| term")]
+    assert len(rows) == len(ROWS)
