@@ -16,7 +16,7 @@ import numpy as np
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import RingError
 from eagle_eye.step_assembly import LOGGED_NAN
-from eagle_eye.training.ring import StepRecord
+from eagle_eye.training.ring_buffer import StepRecord
 from eagle_eye.types import Event, Kind, Reading, StepReading
 
 from .agent.garbage_collector import collect_garbage

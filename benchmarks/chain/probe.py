@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.report import Row, report
 from eagle_eye.training.probe import Monitor
-from eagle_eye.training.ring import RingWriter
+from eagle_eye.training.ring_buffer import RingWriter
 
 ROUNDS = 3000
 MARKS_A_ROUND = 10

@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 from eagle_eye.app.ports import free_port
 from remediation.launcher.__main__ import settings_json
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 
 GOAL_S = 1.0
 DEADLINE_S = 60.0

@@ -1,1 +1,1 @@
-"""Many machines: the stream of a cluster, its memory, its alerts and its brakes."""
+"""Many machines: the stream of a cluster, its memory, its alerts and its suppressions."""

@@ -18,7 +18,7 @@ from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Event
 from remediation.launcher.__main__ import settings_json
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 
 GRACE_S = 20.0
 FAULTS = "EAGLE_EYE_FAULTS"

@@ -12,7 +12,7 @@ from pathlib import Path
 from collectors.worker.procfs import alive
 from eagle_eye.digests import digest_of
 from eagle_eye.errors import RingError
-from eagle_eye.training.ring import RingReader
+from eagle_eye.training.ring_buffer import RingReader
 
 from .job_directory import LocalJob
 

@@ -6,7 +6,7 @@ import os
 from collectors.agent.job_directory import LocalWorker
 from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
-from eagle_eye.training.ring import Now, RingReader, StepRecord
+from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
 
 from .procfs import DEAD, ProcessHandle, ProcStat
 from .stall_limits import ProgressSample, StallLimits, WorkerProgress

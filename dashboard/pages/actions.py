@@ -8,7 +8,7 @@ from dashboard.figures.prediction_figure import PredictionPair, prediction_figur
 from dashboard.html import Column, Safe, Tile
 from dashboard.page_header import heading_with_span
 from dashboard.queries import actions
-from dashboard.queries.actions import ActionRow, ActiveBrakes, GuardRow
+from dashboard.queries.actions import ActionRow, ActiveSuppressions, GuardRow
 from dashboard.sources import Sources
 from dashboard.viewer import Viewer
 
@@ -130,7 +130,7 @@ def _standing(known: Sources, reader: Viewer) -> None:
     st.html(html.joined(head, html.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
 
 
-def standing_rows(standing: ActiveBrakes, reader: Viewer, now: float) -> Iterator[Sequence[object]]:
+def standing_rows(standing: ActiveSuppressions, reader: Viewer, now: float) -> Iterator[Sequence[object]]:
     """Breakers first: only a person closes them."""
     for breaker in standing.breakers:
         if reader.person.sees(breaker.job):

@@ -60,7 +60,7 @@ class GuardRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveBrakes:
+class ActiveSuppressions:
     """What stands in the way of automatic action now."""
 
     breakers: tuple[Breaker, ...]
@@ -83,10 +83,10 @@ def breakers(sources: Sources, *, open_only: bool = False) -> tuple[Breaker, ...
     return sources.ledger.breakers(at=sources.clock.now() if open_only else None)
 
 
-def standing(sources: Sources) -> ActiveBrakes:
+def standing(sources: Sources) -> ActiveSuppressions:
     """Breakers, silences and windows that hold now, or have yet to begin."""
     ledger, now = sources.ledger, sources.clock.now()
-    return ActiveBrakes(breakers=ledger.breakers(at=now), silences=ledger.silences(at=now), windows=ledger.windows(at=now))
+    return ActiveSuppressions(breakers=ledger.breakers(at=now), silences=ledger.silences(at=now), windows=ledger.windows(at=now))
 
 
 def _done(sources: Sources, since: float) -> Iterator[ActionRow]:

@@ -19,7 +19,7 @@ from eagle_eye.types import (
 )
 
 from .causes import EVERYWHERE, WHOLE_NODE, Cause
-from .relations import are_one_fault, cause_of, explains, movers, says_the_same, strength
+from .finding_relations import are_one_fault, cause_of, explains, movers, says_the_same, strength
 
 PARTS_KEPT = 256
 COUNT = "count"

@@ -30,10 +30,10 @@ from .baseline_learner import BaselineLearner
 from .catch_up import BOOTSTRAP, BackgroundCatchUp, catch_up
 from .evaluator import Configure, Evaluation, Evaluator, Prototypes
 from .incident_recorder import IncidentRecorder
+from .mark_writer import MarkWriter
 from .open_record_offsets import OpenRecordOffsets
 from .output_buffer import OutputBuffer
 from .subscribers import Subscribers
-from .watermark_writer import WatermarkWriter
 
 READ_LIMIT = 2048
 RETRY_S = 0.1
@@ -103,7 +103,7 @@ class Runner:
         self._recorder = None if records is None else IncidentRecorder(stream, partition, records)
         self._learner = learner
         self._tick_s = tick_s
-        self._marks = WatermarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
+        self._marks = MarkWriter(stream, partition, clock=clock, generation=generation, tick_s=tick_s) if marks else None
         self._reader = wire.RecordReader()
         self._follower = Tailer(stream, OBSERVATIONS, partition, 0)
         self._stop = threading.Event()
@@ -299,7 +299,7 @@ class Runner:
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
-    def _append_marks(self, marks: WatermarkWriter) -> None:
+    def _append_marks(self, marks: MarkWriter) -> None:
         if self._unavailable:
             marks.recovered(self.evaluator.number)
             self._unavailable = False

@@ -17,7 +17,7 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from remediation.launcher.launcher import run_launcher
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 
 
 def launcher_settings(

@@ -16,7 +16,7 @@ from collectors.agent.job_directory import JobDirectory
 from collectors.worker.procfs import alive as process_alive
 from eagle_eye.clock import Clock
 from eagle_eye.training import atomic_file
-from eagle_eye.training.ring import start_time_of
+from eagle_eye.training.ring_buffer import start_time_of
 
 FOLDER = "running"
 """In the state directory."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import atomic_file
-from eagle_eye.training.ring import start_time_of
+from eagle_eye.training.ring_buffer import start_time_of
 
 
 @contextlib.contextmanager

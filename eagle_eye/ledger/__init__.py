@@ -12,10 +12,10 @@ from .epoch_table import EpochTable
 from .finding_table import FindingTable
 from .incident_table import IncidentTable
 from .lease_table import LeaseTable
+from .live_planning_table import PlanningTable
 from .metric_queries import MetricQueries
 from .outbox import Outbox
 from .plan_table import PlanTable
-from .planning_table import PlanningTable
 from .records import (
     AlertRecord,
     ApprovalLink,

@@ -60,7 +60,7 @@ class Retention(Database):
 
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
-    findings, notices, outbox, approvals, brakes = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.brakes
+    findings, notices, outbox, approvals, suppressions = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.suppressions
     invitations, alerts = tables.invitations, tables.alerts
     return [
         (alerts, alerts.c.id, alerts.c.over.is_not(None) & (alerts.c.over < before)),
@@ -69,5 +69,5 @@ def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
         (approvals, approvals.c.number, approvals.c.expires < before),
         (invitations, invitations.c.hash, invitations.c.expires < before),
-        (brakes, brakes.c.id, brakes.c.until.is_not(None) & (brakes.c.until < before)),
+        (suppressions, suppressions.c.id, suppressions.c.until.is_not(None) & (suppressions.c.until < before)),
     ]

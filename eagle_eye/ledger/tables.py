@@ -181,7 +181,7 @@ outbox = Table(
     Index(None, "done", "next_try"),
 )
 
-brakes = Table(
+suppressions = Table(
     "brakes",
     metadata,
     Column("id", String(200), primary_key=True),

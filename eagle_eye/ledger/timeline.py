@@ -5,14 +5,14 @@ from itertools import groupby
 
 from eagle_eye.types import Allow, Incident
 
-from .brake_table import BrakeTable
 from .finding_table import FindingTable
 from .incident_table import IncidentTable
 from .plan_table import PlanTable
 from .records import TimelineEntry, VerdictRecord
+from .suppression_table import SuppressionTable
 
 
-class Timeline(IncidentTable, FindingTable, PlanTable, BrakeTable):
+class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
     """Joins incidents, findings, plans and what people said."""
 
     def timeline(self, incident: str) -> tuple[TimelineEntry, ...]:

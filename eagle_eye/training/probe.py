@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from . import exception_reporter, flight_recorder, messages, probe_socket
 from .device_scalars import DeviceScalars
-from .ring import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
+from .ring_buffer import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
 
 Item = TypeVar("Item")
 _log = logging.getLogger("eagle_eye.probe")

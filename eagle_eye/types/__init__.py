@@ -7,7 +7,6 @@ since 1970 (UTC) unless a name says otherwise; names end with their unit (`_s`, 
 
 from eagle_eye.digests import digest_of
 
-from .demand import Demand
 from .entity import (
     SCHEMA,
     Doubles,
@@ -71,6 +70,7 @@ from .suppression import (
     Window,
     matches_job,
 )
+from .worker_demand import Demand
 
 __all__ = [
     "SCHEMA",

@@ -6,11 +6,11 @@ from typing import Literal
 
 from eagle_eye.digests import digest_of
 
-from .demand import Demand
 from .entity import Noun
 from .findings import Incident, Severity
 from .observations import Layout, Telemetry, Topology
 from .suppression import Breaker, Silence, Window
+from .worker_demand import Demand
 
 
 class Mode(StrEnum):

@@ -13,8 +13,8 @@ import msgspec
 from eagle_eye import __version__
 from eagle_eye.clock import Clock
 
+from .notification_signature import NOTIFICATION, SIGNATURE, signature
 from .receiver import Endpoint
-from .signature import NOTIFICATION, SIGNATURE, signature
 
 CONNECT_S = 5.0
 LONGEST_ANSWER = 2048

@@ -21,6 +21,7 @@ from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import INFORM
 
 from .action_results import ActionResults
+from .action_undo import ActionUndo
 from .background_actions import BackgroundActions
 from .cluster_view import ClusterView
 from .decision_recorder import DecisionRecorder
@@ -31,7 +32,6 @@ from .guard_review import GuardReview
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
 from .repair_planner import RepairPlanner
-from .rollback import Rollback
 from .self_healing import SelfHealing
 from .tracked_incident import TrackedIncident
 from .verifier import Verifier
@@ -71,10 +71,10 @@ class Engine:
             state=state, review=review, clock=clock, settings=self._settings, live=self._live, lock=self._lock
         )
         """For the next single event of each kind."""
-        self._rollback = Rollback(
+        self._action_undo = ActionUndo(
             state=state, ledger=ledger, clock=clock, settings=self._settings, background=self._background, notify=self._notify
         )
-        self._verifier = Verifier(state=state, recorder=recorder, clock=clock, settings=self._settings, rollback=self._rollback)
+        self._verifier = Verifier(state=state, recorder=recorder, clock=clock, settings=self._settings, action_undo=self._action_undo)
         self._loop = self._incident_loop()
         self._releases = Releases(state=state, ledger=ledger, clock=clock, background=self._background, live=self._live)
         self._commands = OperatorCommands(state=state, recorder=recorder, review=review, ledger=ledger, clock=clock)
@@ -220,7 +220,7 @@ class Engine:
             tracked = self._state.incidents.get(report.plan.incident)
             self._live.action_ended(report)
             if self._background.holds(report.plan):
-                self._background.ended(report, self._rollback.undone)
+                self._background.ended(report, self._action_undo.undone)
             elif tracked is not None:
                 self._loop.handle(tracked, ActionEnded(report))
 

@@ -13,11 +13,11 @@ from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import same_fault
 from remediation.policy.prediction import predict
 
+from .action_undo import ActionUndo
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .incident_phase import IncidentPhase, Verified
 from .job_state import JobState
-from .rollback import Rollback
 from .tracked_incident import TrackedIncident
 from .verification import Verification, VerificationResult
 
@@ -30,7 +30,7 @@ class Verifier:
     recorder: DecisionRecorder
     clock: Clock
     settings: EngineSettings
-    rollback: Rollback
+    action_undo: ActionUndo
     _short: dict[str, tuple[Outcome, float]] = field(default_factory=dict)
     """Job → the outcome (and the time of its incident) whose sub-healthy time goes on."""
 
@@ -107,8 +107,8 @@ class Verifier:
         job, now = self.state.job(tracked.job), self.clock.now()
         self.state.verifications.pop(verification.incident, None)
         healed, failed = result == "healed", result == "failed"
-        breaker = self.rollback.breaker(tracked, verification, why) if failed else None
-        undone = self.rollback.undo(tracked, verification) if failed else ""
+        breaker = self.action_undo.breaker(tracked, verification, why) if failed else None
+        undone = self.action_undo.undo(tracked, verification) if failed else ""
         detail = "; ".join(part for part in (why, undone) if part)
         outcome = verification.outcome(job, "done" if healed else "failed", now, detail, last=self.settings.verify_steps + 1)
         self.state.history.judged(verification.plan.id, now, failed=failed)
@@ -121,5 +121,5 @@ class Verifier:
         if healed and not job.at_full_size:
             self._short[job.name] = (outcome, verification.opened)
         if breaker is not None:
-            self.rollback.notify_of_breaker(tracked, verification, breaker, detail)
+            self.action_undo.notify_of_breaker(tracked, verification, breaker, detail)
         return Verified(verification, result, why, breaker_opened=breaker is not None)

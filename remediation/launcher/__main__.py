@@ -15,7 +15,7 @@ import msgspec
 from eagle_eye.errors import EagleEyeError
 
 from .launcher import run_launcher
-from .settings import LauncherSettings
+from .launcher_settings import LauncherSettings
 
 
 def read_settings(text: bytes) -> LauncherSettings:

@@ -5,10 +5,8 @@ Each command gets one `CommandResult`: at once if it is refused or nothing is to
 
 from msgspec.structs import replace
 
-from .coordinator_state import CoordinatorState, Effects
-from .effects import CommandResult, End
-from .epoch_formation import begin, replace_workers
-from .facts import (
+from .coordinator_effects import CommandResult, End
+from .coordinator_facts import (
     BoundaryTimeout,
     JobCommand,
     LiftEviction,
@@ -18,6 +16,8 @@ from .facts import (
     RestartCommand,
     StopCommand,
 )
+from .coordinator_state import CoordinatorState, Effects
+from .epoch_formation import begin, replace_workers
 from .job_declaration import EpochRequest, JobPhase
 from .worker_transitions import exclude_leaving
 

@@ -10,13 +10,13 @@ from typing import Any
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
 
-from . import facts
+from . import coordinator_facts
 from .coordinator_state import CoordinatorState, Effects
+from .coordinator_state_machine import apply
 from .heal_budget import HealBudget
 from .job_declaration import JobDeclaration, JobPhase
 from .membership import Member
 from .recovery_stats import RecoveryStats
-from .state_machine import apply
 from .worker_registry import JoinRequest, WorkerRegistry
 
 __all__ = ["Coordinator", "Effects", "JobDeclaration", "JobPhase"]
@@ -34,90 +34,90 @@ class Coordinator:
         self._state = CoordinatorState(declaration, budget, clock, last, lost)
         self._state.timers.arm(declaration.join_timeout_s if last is None else declaration.batch_s)
 
-    def learn(self, fact: facts.Fact) -> Effects:
+    def learn(self, fact: coordinator_facts.Fact) -> Effects:
         """Change the state by a fact; what is to be done about it."""
         return apply(self._state, fact)
 
     # --- launchers ------------------------------------------------------------------------------------------------
 
     def joined(self, member: Member, last: Layout | None = None, promised: int = 0, elastic: tuple[JoinRequest, ...] = ()) -> Effects:
-        return self.learn(facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic))
+        return self.learn(coordinator_facts.LauncherJoined(member=member, last=last, promised=promised, elastic=elastic))
 
     def left(self, node: str) -> Effects:
-        return self.learn(facts.SessionBroke(node=node))
+        return self.learn(coordinator_facts.SessionBroke(node=node))
 
     def no_progress(self) -> Effects:
-        return self.learn(facts.NoProgress())
+        return self.learn(coordinator_facts.NoProgress())
 
     def acknowledged(self, node: str, epoch: int) -> Effects:
-        return self.learn(facts.VoteGiven(node=node, epoch=epoch))
+        return self.learn(coordinator_facts.VoteGiven(node=node, epoch=epoch))
 
     def refused(self, epoch: int, promised: int) -> Effects:
-        return self.learn(facts.VoteRefused(epoch=epoch, promised=promised))
+        return self.learn(coordinator_facts.VoteRefused(epoch=epoch, promised=promised))
 
     def granted(self, epoch: int, granted: bool, heard: bool = False) -> Effects:
         """`heard`: the answer came from the leader itself."""
-        return self.learn(facts.GrantAnswer(epoch=epoch, granted=granted, from_leader=heard))
+        return self.learn(coordinator_facts.GrantAnswer(epoch=epoch, granted=granted, from_leader=heard))
 
     def started(self, epoch: int) -> Effects:
-        return self.learn(facts.WorkersStarted(epoch=epoch))
+        return self.learn(coordinator_facts.WorkersStarted(epoch=epoch))
 
     def finished(self, node: str, epoch: int) -> Effects:
-        return self.learn(facts.NodeFinished(node=node, epoch=epoch))
+        return self.learn(coordinator_facts.NodeFinished(node=node, epoch=epoch))
 
     # --- workers --------------------------------------------------------------------------------------------------
 
     def died(self, epoch: int, cause: str = "", at_start: str = "") -> Effects:
         """A worker that is not elastic, or an epoch that could not be started."""
-        return self.learn(facts.WorkerDied(epoch=epoch, cause=cause, at_start=at_start))
+        return self.learn(coordinator_facts.WorkerDied(epoch=epoch, cause=cause, at_start=at_start))
 
     def entered(self, join_request: JoinRequest) -> Effects:
-        return self.learn(facts.WorkerEntered(join_request=join_request))
+        return self.learn(coordinator_facts.WorkerEntered(join_request=join_request))
 
     def held(self, epoch: int, holdings: tuple[WorkerStateReport, ...], silent: tuple[str, ...] = ()) -> Effects:
-        return self.learn(facts.StateHeld(epoch=epoch, holdings=holdings, silent=silent))
+        return self.learn(coordinator_facts.StateHeld(epoch=epoch, holdings=holdings, silent=silent))
 
     def broken(self, worker: str, epoch: int, giver: str = "", layers: tuple[int, ...] = ()) -> Effects:
-        return self.learn(facts.ConnectionsBroke(worker=worker, epoch=epoch, giver=giver, layers=layers))
+        return self.learn(coordinator_facts.ConnectionsBroke(worker=worker, epoch=epoch, giver=giver, layers=layers))
 
     def stalled(self, epoch: int, workers: dict[str, float]) -> Effects:
-        return self.learn(facts.WorkersStalled(epoch=epoch, workers=workers))
+        return self.learn(coordinator_facts.WorkersStalled(epoch=epoch, workers=workers))
 
     def stuck(self, epoch: int) -> Effects:
-        return self.learn(facts.WorkersStuck(epoch=epoch))
+        return self.learn(coordinator_facts.WorkersStuck(epoch=epoch))
 
     def regrouped(self, worker: str, epoch: int, timings: dict[str, float]) -> Effects:
-        return self.learn(facts.WorkerRegrouped(worker=worker, epoch=epoch, timings=timings))
+        return self.learn(coordinator_facts.WorkerRegrouped(worker=worker, epoch=epoch, timings=timings))
 
     def resumed(self, worker: str, epoch: int, recompute_s: float, recomputed: tuple[int, ...]) -> Effects:
-        return self.learn(facts.WorkerResumed(worker=worker, epoch=epoch, recompute_s=recompute_s, recomputed=recomputed))
+        return self.learn(coordinator_facts.WorkerResumed(worker=worker, epoch=epoch, recompute_s=recompute_s, recomputed=recomputed))
 
     def leaving(self, worker: str, epoch: int) -> Effects:
-        return self.learn(facts.TrainingFinished(worker=worker, epoch=epoch))
+        return self.learn(coordinator_facts.TrainingFinished(worker=worker, epoch=epoch))
 
     def exited(self, worker: str, pid: int) -> Effects:
-        return self.learn(facts.WorkerExited(worker=worker, pid=pid))
+        return self.learn(coordinator_facts.WorkerExited(worker=worker, pid=pid))
 
     def saving(self, worker: str, step: int, why: str, path: str) -> Effects:
-        return self.learn(facts.LastCheckpointStatus(worker=worker, step=step, why=why, path=path))
+        return self.learn(coordinator_facts.LastCheckpointStatus(worker=worker, step=step, why=why, path=path))
 
     # --- commands -------------------------------------------------------------------------------------------------
 
     def restart(self, command: str, **arguments: Any) -> Effects:
         """`command`: the key of its result; `arguments`: the fields of `RestartCommand`."""
-        return self.learn(facts.RestartCommand(key=command, **arguments))
+        return self.learn(coordinator_facts.RestartCommand(key=command, **arguments))
 
     def release(self, command: str, node: str, plan: str = "") -> Effects:
-        return self.learn(facts.LiftEviction(key=command, node=node, plan=plan))
+        return self.learn(coordinator_facts.LiftEviction(key=command, node=node, plan=plan))
 
     def stop(self, command: str = "") -> Effects:
-        return self.learn(facts.StopCommand(key=command))
+        return self.learn(coordinator_facts.StopCommand(key=command))
 
     def rebalance(self, command: str, shares: dict[str, float], plan: str = "") -> Effects:
-        return self.learn(facts.RebalanceCommand(key=command, shares=shares, plan=plan))
+        return self.learn(coordinator_facts.RebalanceCommand(key=command, shares=shares, plan=plan))
 
     def resize(self, command: str, sizes: dict[str, int], plan: str = "") -> Effects:
-        return self.learn(facts.ResizeCommand(key=command, sizes=sizes, plan=plan))
+        return self.learn(coordinator_facts.ResizeCommand(key=command, sizes=sizes, plan=plan))
 
     def keep_plans(self, plans: tuple[PrecomputedPlan, ...]) -> None:
         """These plans are valid now, and no others."""

@@ -3,9 +3,9 @@
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout
 
-from .effects import CommandResult, Effect, EmitEvent, End
+from .coordinator_effects import CommandResult, Effect, EmitEvent, End
+from .coordinator_facts import PhaseTimeout, Timeout
 from .elastic_policy import ElasticPolicy
-from .facts import PhaseTimeout, Timeout
 from .heal_budget import HealBudget
 from .job_declaration import EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership

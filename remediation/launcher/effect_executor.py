@@ -15,7 +15,7 @@ from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.types import Layout
 
 from .coordinator import Coordinator, JobPhase
-from .effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
+from .coordinator_effects import AskGrant, CommandResult, Effect, EmitEvent, End, EndWorkers, Prepare, Start
 from .elastic_effect_executor import COMMANDS, ELASTIC_REPORTS, ElasticEffectExecutor
 from .event_log import EventLog
 from .membership import Member, precedes

@@ -13,9 +13,9 @@ from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
 
 from .coordinator import Coordinator
-from .effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
+from .coordinator_effects import DismissWorker, Effect, ExcludeWorker, ForkWorkers, HaltWorkers, Prepare, RegroupWorkers
+from .coordinator_facts import WorkerDied
 from .event_log import EventLog
-from .facts import WorkerDied
 from .rendezvous_store import RendezvousStore
 from .stall_detector import NodeReport, StallDetector
 from .worker_environment import StoreAddress

@@ -16,8 +16,8 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .event_log import EventLog
 from .job_file import JobFile
+from .launcher_settings import LauncherSettings
 from .rendezvous_store import Ask, ask_patiently
-from .settings import LauncherSettings
 from .stall_detector import InactivityTimer, WorkerSample
 from .vote_log import VoteLog
 from .worker_dump import dump_workers

@@ -11,7 +11,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, PrecomputedPlan, RankPlacement, Transition, WorkerStateReport
 from remediation.transition import plan_transition
 
-from .effects import CommandResult, Effect, ExcludeWorker, ForkWorkers
+from .coordinator_effects import CommandResult, Effect, ExcludeWorker, ForkWorkers
 from .heal_budget import HealBudget
 from .job_declaration import EpochRequest, JobDeclaration
 from .membership import Member, Membership

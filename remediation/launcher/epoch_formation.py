@@ -11,9 +11,16 @@ from msgspec.structs import replace
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Layout, RankPlacement, Transition
 
+from .coordinator_effects import AskGrant, EmitEvent, EndWorkers, HaltWorkers, Prepare, RegroupWorkers, Start
+from .coordinator_facts import (
+    BoundaryTimeout,
+    JoinersTimeout,
+    MajorityTimeout,
+    MergeTimeout,
+    PhaseTimeout,
+    ReconnectTimeout,
+)
 from .coordinator_state import CoordinatorState, Effects
-from .effects import AskGrant, EmitEvent, EndWorkers, HaltWorkers, Prepare, RegroupWorkers, Start
-from .facts import BoundaryTimeout, JoinersTimeout, MajorityTimeout, MergeTimeout, PhaseTimeout, ReconnectTimeout
 from .job_declaration import EpochRequest, JobPhase
 from .membership import Member, rank_placements
 from .quorum import voters

@@ -14,9 +14,9 @@ from eagle_eye.rpc.control_messages import Body, ConnectionState, Peer
 from .coordinator_election import CoordinatorElection, ProgressWitness
 from .event_log import EventLog
 from .job_member import JobMember
+from .launcher_settings import LauncherSettings
 from .rendezvous_store import POLL_S
 from .report_queue import ReportQueue
-from .settings import LauncherSettings
 from .vote_log import VoteLog
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from eagle_eye.training import atomic_file
-from eagle_eye.training.ring import start_time_of
+from eagle_eye.training.ring_buffer import start_time_of
 
 from .workers import Worker
 

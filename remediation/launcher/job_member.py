@@ -18,8 +18,8 @@ from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
 from .job_file import JobFile
+from .launcher_settings import LauncherSettings
 from .redaction import last_lines, redact
-from .settings import LauncherSettings
 from .vote_log import VoteLog
 from .worker_dump import dump_workers
 from .worker_environment import StoreAddress

@@ -34,8 +34,8 @@ from .heal_budget import parse_heal
 from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
+from .launcher_settings import LauncherSettings
 from .quorum import voters
-from .settings import LauncherSettings
 from .training_command import parse_training_command
 from .vote_log import VoteLog
 from .worker_environment import StoreAddress

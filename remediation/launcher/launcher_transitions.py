@@ -4,10 +4,8 @@ from msgspec.structs import replace
 
 from eagle_eye.types import Layout
 
-from .coordinator_state import CoordinatorState, Effects
-from .effects import DismissWorker, EmitEvent
-from .epoch_formation import begin, fail_halted, heal, prepare, replace_workers, validate, validate_if_agreed
-from .facts import (
+from .coordinator_effects import DismissWorker, EmitEvent
+from .coordinator_facts import (
     GrantAnswer,
     JoinersTimeout,
     LauncherJoined,
@@ -20,6 +18,8 @@ from .facts import (
     VoteRefused,
     WorkersStarted,
 )
+from .coordinator_state import CoordinatorState, Effects
+from .epoch_formation import begin, fail_halted, heal, prepare, replace_workers, validate, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
 from .quorum import count_votes, voters
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from .effects import Effect, EmitEvent
+from .coordinator_effects import Effect, EmitEvent
 
 
 class StateHolders:

@@ -2,10 +2,8 @@
 
 from msgspec.structs import replace
 
-from .coordinator_state import CoordinatorState, Effects
-from .effects import DismissWorker, EmitEvent
-from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, validate_if_agreed
-from .facts import (
+from .coordinator_effects import DismissWorker, EmitEvent
+from .coordinator_facts import (
     BoundaryTimeout,
     ConnectionsBroke,
     JoinersTimeout,
@@ -22,6 +20,8 @@ from .facts import (
     WorkersStalled,
     WorkersStuck,
 )
+from .coordinator_state import CoordinatorState, Effects
+from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place
 from .worker_registry import JoinRequest

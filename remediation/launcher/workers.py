@@ -15,11 +15,11 @@ import msgspec
 from eagle_eye.digests import digest_of
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
-from eagle_eye.training.ring import Now, RingReader
+from eagle_eye.training.ring_buffer import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement
 
 from .death_watch import DeathWatch, process_stat
-from .settings import LauncherSettings
+from .launcher_settings import LauncherSettings
 from .training_command import TrainingCommand
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
 from .zygote_client import ZygoteLink, kill_group

@@ -33,7 +33,7 @@ INCIDENTS_SEARCHED = 10_000
 RELEASE_EXPIRES_S = 60.0
 SHOWN = 12
 """Names in an error message."""
-Brake = TypeVar("Brake", Silence, Window, Breaker)
+Suppression = TypeVar("Suppression", Silence, Window, Breaker)
 Timed = TypeVar("Timed", Silence, Window)
 
 
@@ -86,7 +86,7 @@ class OperatorCommands:
             id=digest_of("silence", order, now), person=order.person, reason=order.reason, since=now, until=now + order.seconds,
             job=order.job or "*", node=order.node or "*", cause=order.cause or "*",
         )  # fmt: skip
-        self.ledger.save_brake(silence)
+        self.ledger.save_suppression(silence)
         return {"id": silence.id, "message": f"silence {silence.id}: no action is taken about job {silence.job}, node {silence.node}, cause {silence.cause}"}
 
     def _maintain(self, order: MaintenanceCommand) -> Body:
@@ -101,14 +101,14 @@ class OperatorCommands:
             id=digest_of("window", order, since), person=order.person, reason=order.reason, since=since, until=since + order.seconds,
             nodes=order.nodes, jobs=order.jobs,
         )  # fmt: skip
-        self.ledger.save_brake(window)
+        self.ledger.save_suppression(window)
         return {"id": window.id, "message": f"window {window.id}: no node is evicted among {', '.join((*window.nodes, *window.jobs))}"}
 
     def _end(self, name: str, person: str, known: Sequence[Timed]) -> Body:
-        brake = _named(name, known, "is in force")
-        ended = msgspec.structs.replace(brake, until=self.clock.now(), ended_by=person)
-        self.ledger.save_brake(ended)
-        return {"id": brake.id, "message": f"{type(brake).__name__.lower()} {brake.id} is over"}
+        suppression = _named(name, known, "is in force")
+        ended = msgspec.structs.replace(suppression, until=self.clock.now(), ended_by=person)
+        self.ledger.save_suppression(ended)
+        return {"id": suppression.id, "message": f"{type(suppression).__name__.lower()} {suppression.id} is over"}
 
     def _silences(self) -> tuple[Silence, ...]:
         return self.ledger.silences(at=self.clock.now())
@@ -122,7 +122,7 @@ class OperatorCommands:
         """The action may be tried again, also on the faults that it did not help against."""
         now = self.clock.now()
         breaker = _named(order.id, self.ledger.breakers(at=now), "is open")
-        self.ledger.save_brake(msgspec.structs.replace(breaker, until=now, person=order.person))
+        self.ledger.save_suppression(msgspec.structs.replace(breaker, until=now, person=order.person))
         self.state.history.forgive(breaker.job, breaker.action, now)
         for tracked in self.state.incidents.values():
             stopped = tracked.phase is IncidentPhase.NEEDS_OPERATOR and tracked.refused_by == "breaker"
@@ -202,12 +202,12 @@ def _check(seconds: float, reason: str, *, anything: bool, what: str) -> None:
         raise ControlError('give a reason, e.g. --reason "benchmark": the operator on call will read it')
 
 
-def _named(name: str, known: Iterable[Brake], how: str) -> Brake:
+def _named(name: str, known: Iterable[Suppression], how: str) -> Suppression:
     """That of this id, or of one that begins so."""
-    brakes = list(known)
-    found = [brake for brake in brakes if name and brake.id.startswith(name)]
+    suppressions = list(known)
+    found = [suppression for suppression in suppressions if name and suppression.id.startswith(name)]
     if len(found) != 1:
-        ids = _some(brake.id for brake in brakes)
+        ids = _some(suppression.id for suppression in suppressions)
         raise ControlError(f"{'nothing' if not found else len(found)} of the id {name!r} {how}; there are: {ids}")
     return found[0]
 

@@ -3,8 +3,8 @@
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout, WorkerStateReport
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration
-from remediation.launcher.effects import Prepare, RegroupWorkers
-from remediation.launcher.facts import WorkerDied
+from remediation.launcher.coordinator_effects import Prepare, RegroupWorkers
+from remediation.launcher.coordinator_facts import WorkerDied
 from remediation.launcher.heal_budget import parse_heal
 from remediation.launcher.membership import Member
 from remediation.launcher.worker_registry import JoinRequest

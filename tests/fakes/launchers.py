@@ -22,7 +22,7 @@ from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Event, Layout
 from remediation.launcher.__main__ import settings_json
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 
 SCRIPT = '''
 import os, socket, sys, time

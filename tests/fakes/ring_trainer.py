@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.training.messages import PHASES
-from eagle_eye.training.ring import BEGAN, MARKED, MARKS, PHASE, RUNNING, STEP, RingWriter, start_time_of
+from eagle_eye.training.ring_buffer import BEGAN, MARKED, MARKS, PHASE, RUNNING, STEP, RingWriter, start_time_of
 
 DEAD_PID = 2**22 + 1
 """Beyond the largest pid of Linux."""

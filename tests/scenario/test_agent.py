@@ -18,7 +18,7 @@ from eagle_eye.config import AgentConfig, Config, ServerConfig
 from eagle_eye.errors import WireError
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.training.ring import RingReader, start_time_of
+from eagle_eye.training.ring_buffer import RingReader, start_time_of
 from eagle_eye.types import Batch, Event, Reading, Record, SchemaRecord, StepReading
 from eagle_eye.wire import Schemas, decode
 

@@ -21,7 +21,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import IncidentRecord, Ledger
 from eagle_eye.stream import OUTCOMES
 from eagle_eye.stream.embedded import EmbeddedStream
-from eagle_eye.training.ring import RingReader
+from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import Notice, Outcome
 
 LOOP = Path(__file__).with_name("loop.py")

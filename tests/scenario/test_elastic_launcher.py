@@ -15,7 +15,7 @@ import pytest
 from eagle_eye.errors import TemporaryError
 from eagle_eye.types import Event
 from fakes.launchers import FakeLeader, Stage, wait_until
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 
 LOOP = Path(__file__).parent / "elastic_loop.py"
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import eagle_eye
-from eagle_eye.training.ring import RingReader, StepRecord
+from eagle_eye.training.ring_buffer import RingReader, StepRecord
 from eagle_eye.types import StepReading
 from fakes.elastic_processes import FORKS, plan
 from fakes.launcher_sessions import FakeLauncher

@@ -10,7 +10,7 @@ import pytest
 
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.training import checkpoint
-from eagle_eye.training.ring import RingReader
+from eagle_eye.training.ring_buffer import RingReader
 from fakes.launchers import DEADLINE_S, FakeLeader, Stage, living, wait_until
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import flight_recorder, messages, zygote
-from eagle_eye.training.ring import RingReader
+from eagle_eye.training.ring_buffer import RingReader
 
 PATIENCE_S = 30.0
 
@@ -174,7 +174,7 @@ def test_eagle_eye_need_not_be_installed_where_the_script_runs(home: Path) -> No
     text = (
         "import eagle_eye, sys\n"
         "import importlib.util\n"
-        "print([importlib.util.find_spec(name) is not None for name in ('eagle_eye.training.ring', 'ring', 'torch')])\n"
+        "print([importlib.util.find_spec(name) is not None for name in ('eagle_eye.training.ring_buffer', 'ring', 'torch')])\n"
     )
     (home / "script.py").write_text(text)
     ours, theirs = socket.socketpair()

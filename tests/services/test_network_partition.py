@@ -16,7 +16,7 @@ import pytest
 from eagle_eye.training import checkpoint
 from fakes.launchers import DEADLINE_S, Stage, living, wait_until
 from fakes.launchers import SCRIPT as PLAIN
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 from servers.network import Network, namespaces
 
 NODES = (0, 1, 2)

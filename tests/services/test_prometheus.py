@@ -71,7 +71,7 @@ def everything(tmp_path_factory) -> str:
     ledger.save_incident(an_incident(), IncidentState.OPEN)
     ledger.save_outcome(Outcome(plan="p", incident="i", action="restart_worker", state="done", time=2.0, detection_s=0.5, transition_s=2.0))
     ledger.save_verdict(a_plan(), Refuse(guard="blast_radius", reason="too many"), 2.0)
-    ledger.save_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="no help", since=1.0))
+    ledger.save_suppression(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="no help", since=1.0))
     shown = metrics.scrape()[0].decode() + '# HELP eagle_eye_site_alerts_total x.\n# TYPE eagle_eye_site_alerts_total counter\neagle_eye_site_alerts_total{result="events"} 1\n'
     ledger.close()
     return shown

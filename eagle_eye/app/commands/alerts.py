@@ -42,7 +42,7 @@ def test(config: Config, names: tuple[str, ...], json_lines: bool) -> None:
       eagle-eye alerts test pagerduty --config /etc/eagle-eye/config.toml
     """
     from eagle_eye.clock import SystemClock
-    from remediation.alerts.receiver_test import send_test_alerts
+    from remediation.alerts.receiver_check import send_test_alerts
 
     failed = False
     for tried in send_test_alerts(_addresses(config, names), SystemClock(), socket.gethostname()):

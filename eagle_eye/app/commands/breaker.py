@@ -3,9 +3,9 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.brake_printing import active, print_brakes
 from eagle_eye.app.printing import TableColumn, brief_id, brief_time
 from eagle_eye.app.server_client import ask
+from eagle_eye.app.suppression_printing import active, print_suppressions
 from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import BreakerCommand
 from eagle_eye.types import Breaker
@@ -40,7 +40,7 @@ def list_(config: Config, server: str, json_lines: bool, wide: bool) -> None:
     Example:
       eagle-eye breaker list
     """
-    print_brakes(active(config, server, "breakers", Breaker), COLUMNS, empty="no breaker is open", json_lines=json_lines, wide=wide)
+    print_suppressions(active(config, server, "breakers", Breaker), COLUMNS, empty="no breaker is open", json_lines=json_lines, wide=wide)
 
 
 @command.command(short_help="close a breaker, so that its action is allowed again")

@@ -3,9 +3,9 @@
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.brake_printing import active, print_brakes
 from eagle_eye.app.printing import TableColumn, brief_id, brief_time
 from eagle_eye.app.server_client import ask
+from eagle_eye.app.suppression_printing import active, print_suppressions
 from eagle_eye.config import Config
 from eagle_eye.rpc.control_messages import SilenceCommand
 from eagle_eye.types import Silence
@@ -54,7 +54,7 @@ def list_(config: Config, server: str, json_lines: bool, wide: bool) -> None:
     Example:
       eagle-eye silence list
     """
-    print_brakes(active(config, server, "silences", Silence), COLUMNS, empty="no silence is active", json_lines=json_lines, wide=wide)
+    print_suppressions(active(config, server, "silences", Silence), COLUMNS, empty="no silence is active", json_lines=json_lines, wide=wide)
 
 
 @command.command(short_help="end a silence before its time")

@@ -12,7 +12,7 @@ import pytest
 
 from collectors.process import ProcessCollector
 from eagle_eye.clock import FakeClock
-from eagle_eye.training.ring import start_time_of
+from eagle_eye.training.ring_buffer import start_time_of
 from eagle_eye.types import Event
 
 DEAD_PID = 2**22 + 1

@@ -11,8 +11,8 @@ from collectors.training import TrainingCollector
 from collectors.worker.watched_worker import NAMES
 from eagle_eye.clock import FakeClock
 from eagle_eye.training.messages import PHASES
-from eagle_eye.training.ring import NAMES as COLUMNS
-from eagle_eye.training.ring import RUNNING
+from eagle_eye.training.ring_buffer import NAMES as COLUMNS
+from eagle_eye.training.ring_buffer import RUNNING
 from eagle_eye.types import Kind, Reading
 from fakes.collector_readings import events_of, reading_of, steps_of, watch
 from fakes.ring_trainer import DEAD_PID, Trainer, write_listing

@@ -8,7 +8,7 @@ import pytest
 from collectors.training import TrainingCollector
 from collectors.worker.stall_limits import ProgressSample, StallLimits, WorkerProgress
 from eagle_eye.clock import FakeClock
-from eagle_eye.training.ring import RUNNING
+from eagle_eye.training.ring_buffer import RUNNING
 from eagle_eye.types import Event
 from fakes.collector_readings import events_of, watch
 from fakes.ring_trainer import DEAD_PID, Trainer, write_listing

@@ -113,8 +113,8 @@ def test_a_story_holds_everything_about_an_incident(sources: Sources, ledger: Le
     opened(ledger, evidence=(Evidence(text="worker was ended by SIGKILL"),), parts=(finding,), rivals=(Rival(cause="out of memory", apart="the kernel's log"),))
     plan = planned(ledger, *HELD)
     ledger.save_note(IncidentNote(incident="incident-1", person="ada", time=910.0, text="I look"))
-    ledger.save_brake(Silence(id="s", person="ada", reason="test", since=900.0, until=2000.0, node="node-a"))
-    ledger.save_brake(Silence(id="t", person="ada", reason="elsewhere", since=900.0, until=2000.0, node="node-z"))
+    ledger.save_suppression(Silence(id="s", person="ada", reason="test", since=900.0, until=2000.0, node="node-a"))
+    ledger.save_suppression(Silence(id="t", person="ada", reason="elsewhere", since=900.0, until=2000.0, node="node-z"))
     told = incident.story(sources, "incident-1")
     assert (told.incident.cause, told.state, told.nodes) == ("worker killed", "open", ("node-a",))
     assert [(line.text, line.finding, line.supports) for line in told.evidence] == [("worker was ended by SIGKILL", "worker.exited", True)]
@@ -202,8 +202,8 @@ def test_guards_are_counted_with_the_last_reason_those_that_refused_first(source
 
 
 def test_open_breakers_and_silences_stand_in_the_way(sources: Sources, ledger: Ledger) -> None:
-    ledger.save_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=900.0))
-    ledger.save_brake(Breaker(id="c", job=JOB, action="isolate", plan="p", incident="i", reason="did not help", since=800.0, until=850.0, person="ada"))
+    ledger.save_suppression(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=900.0))
+    ledger.save_suppression(Breaker(id="c", job=JOB, action="isolate", plan="p", incident="i", reason="did not help", since=800.0, until=850.0, person="ada"))
     assert [breaker.id for breaker in actions.breakers(sources)] == ["b", "c"]
     assert [breaker.id for breaker in actions.standing(sources).breakers] == [breaker.id for breaker in actions.breakers(sources, open_only=True)] == ["b"]
 

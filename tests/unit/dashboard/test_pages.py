@@ -169,7 +169,7 @@ def test_nobody_leading_wants_a_person(state, ledger):
 
 
 def test_a_breaker_that_is_open_says_since_when_why_and_how_a_person_closes_it(state, ledger):
-    ledger.save_brake(Breaker(id="breaker-7", job="team/gpt/run", action="restart_worker", plan="p", incident="i", reason="it did not help twice", since=NOW))
+    ledger.save_suppression(Breaker(id="breaker-7", job="team/gpt/run", action="restart_worker", plan="p", incident="i", reason="it did not help twice", since=NOW))
     text = shown(page("actions").run())
     assert "breaker open" in text
     assert "it did not help twice" in text

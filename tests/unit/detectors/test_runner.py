@@ -10,7 +10,7 @@ import pytest
 
 from detectors.runtime import evaluator
 from detectors.runtime.incident_recorder import read_records, record_path
-from detectors.runtime.watermark_writer import BOOTSTRAP_TICKS, mark_key
+from detectors.runtime.mark_writer import BOOTSTRAP_TICKS, mark_key
 from eagle_eye import wire
 from eagle_eye.errors import ConfigError
 from eagle_eye.frames import Frame

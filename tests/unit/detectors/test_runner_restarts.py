@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from detectors.runtime import catch_up, open_record_offsets
+from detectors.runtime.mark_writer import BOOTSTRAP_TICKS
 from detectors.runtime.runner import Runner
-from detectors.runtime.watermark_writer import BOOTSTRAP_TICKS
 from eagle_eye.stream import FINDINGS, INCIDENTS, OBSERVATIONS, RUNNER_GROUP
 from eagle_eye.stream.memory import MemoryLog, MemoryStream
 from eagle_eye.types import ConfigChange, Incident, Kind, Layout, RankPlacement, SchemaRecord

@@ -153,9 +153,9 @@ def test_the_ledger_is_counted_once_and_only_what_came_since_this_process_leads(
 
 def test_an_open_breaker_is_shown_until_a_person_closes_it(metrics: Metrics, ledger: Ledger) -> None:
     breaker = Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=T0 - 5)
-    ledger.save_brake(breaker)
+    ledger.save_suppression(breaker)
     assert Shown(metrics)("eagle_eye_breakers_open", action="restart_worker") == 1
-    ledger.save_brake(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=T0 - 5, until=T0 - 1, person="ada"))
+    ledger.save_suppression(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=T0 - 5, until=T0 - 1, person="ada"))
     assert math.isnan(Shown(metrics)("eagle_eye_breakers_open", action="restart_worker"))
 
 

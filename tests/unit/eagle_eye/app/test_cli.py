@@ -17,7 +17,7 @@ from eagle_eye.app.launcher_registry import FOLDER, LauncherEntry, registered, r
 from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
-from eagle_eye.training.ring import start_time_of
+from eagle_eye.training.ring_buffer import start_time_of
 from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Outcome, Severity
 
 Cli = Callable[..., Result]

@@ -134,7 +134,7 @@ def status(monkeypatch):
         "windows": [Window(id=ID, nodes=("rack-7-*", "rack-8-*"), jobs=(JOB,), since=NOW, until=NOW + 3600, person="ada.lovelace", reason=PROSE)],
         "breakers": [Breaker(id=ID, job=JOB, action="restart_worker", since=NOW, incident=ID, plan="p", reason=PROSE)],
     }
-    monkeypatch.setattr("eagle_eye.app.brake_printing.ask", lambda *_: {name: [vars_of(each) for each in rows] for name, rows in held.items()})
+    monkeypatch.setattr("eagle_eye.app.suppression_printing.ask", lambda *_: {name: [vars_of(each) for each in rows] for name, rows in held.items()})
 
 
 def vars_of(struct):

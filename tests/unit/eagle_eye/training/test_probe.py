@@ -14,7 +14,7 @@ import pytest
 
 from eagle_eye.training import device_scalars, exception_reporter, messages, probe_socket
 from eagle_eye.training.probe import Monitor
-from eagle_eye.training.ring import RingReader, RingWriter
+from eagle_eye.training.ring_buffer import RingReader, RingWriter
 
 MS = 1_000_000
 

@@ -115,7 +115,7 @@ def test_a_model_that_is_not_there(tmp_path):
 
 def test_a_profile_is_shown_layer_by_layer(model, tmp_path, capsys):
     path = profile(ProfileRequest(str(model), processes=1, device="cpu", repeats=Repeats(0, 1)), tmp_path, lambda _: None)
-    print_profile(json.loads(path.read_text()), path, cached=True)
+    print_profile(json.loads(path.read_text()), path, cached=True, wide=True)
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("embedding", "middle", "head", "forward ms", "from the cache", str(path)))
 

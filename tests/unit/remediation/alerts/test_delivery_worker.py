@@ -9,8 +9,8 @@ from eagle_eye.types import Severity
 from fakes.receiver_rules import refusals
 from remediation.alerts.alert import Alert, SentAlert, encode
 from remediation.alerts.delivery_worker import KEPT_S, LONGEST_WAIT_S, PATIENCE, DeliveryWorker, RateLimit, wait_before
+from remediation.alerts.notification_signature import is_signed
 from remediation.alerts.receiver import Endpoint, Receiver
-from remediation.alerts.signature import is_signed
 
 SECRET = b"of the operator"
 KEY = "0123456789abcdef0123456789abcdef"

@@ -4,8 +4,8 @@ import pytest
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.types import Severity
+from remediation.alerts.notification_signature import is_signed, signature
 from remediation.alerts.receiver import Receiver, endpoint_of
-from remediation.alerts.signature import is_signed, signature
 
 KEY = "0123456789abcdef0123456789abcdef"
 SECRET = "of the operator"

@@ -6,7 +6,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ConfigError
 from eagle_eye.types import Layout
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
-from remediation.launcher.effects import AskGrant, CommandResult, EmitEvent, End, EndWorkers, Prepare, Start
+from remediation.launcher.coordinator_effects import AskGrant, CommandResult, EmitEvent, End, EndWorkers, Prepare, Start
 from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member, precedes
 from remediation.launcher.quorum import count_votes, voters

@@ -2,7 +2,7 @@
 
 from fakes.elastic_coordinator import Job, only
 from remediation.launcher.coordinator import JobPhase
-from remediation.launcher.effects import (
+from remediation.launcher.coordinator_effects import (
     CommandResult,
     DismissWorker,
     EmitEvent,

@@ -7,7 +7,7 @@ import pytest
 from eagle_eye.types import WorkerStateReport
 from fakes.elastic_coordinator import Job, only
 from remediation.launcher.coordinator import Effects, JobPhase
-from remediation.launcher.effects import (
+from remediation.launcher.coordinator_effects import (
     AskGrant,
     CommandResult,
     DismissWorker,

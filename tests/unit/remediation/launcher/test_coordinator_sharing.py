@@ -4,7 +4,7 @@ import pytest
 
 from eagle_eye.types import Mode, PrecomputedPlan
 from fakes.elastic_coordinator import Job, only
-from remediation.launcher.effects import CommandResult, EmitEvent, ForkWorkers, Prepare, RegroupWorkers
+from remediation.launcher.coordinator_effects import CommandResult, EmitEvent, ForkWorkers, Prepare, RegroupWorkers
 from remediation.launcher.worker_registry import ATTEMPTS
 
 

@@ -12,7 +12,7 @@ from eagle_eye.types import RankPlacement
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
 from remediation.launcher.workers import Worker, Workers

@@ -13,7 +13,7 @@ from fakes.control_channel import Office, at, run, served, until
 from remediation.launcher.coordinator_election import ProgressWitness
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.follower import Follower
-from remediation.launcher.settings import LauncherSettings
+from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.vote_log import VoteLog
 
 PEER = Peer(role="launcher", node="n2", job="t/j/r", boot="b", address="127.0.0.1:1")

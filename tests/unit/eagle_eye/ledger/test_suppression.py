@@ -42,20 +42,20 @@ def test_a_window_expects_faults_of_its_nodes_and_of_its_jobs():
 
 
 def test_what_is_over_is_kept_and_no_longer_in_force(ledger: Ledger):
-    for brake in (SILENCE, WINDOW, BREAKER):
-        ledger.save_brake(brake)
+    for suppression in (SILENCE, WINDOW, BREAKER):
+        ledger.save_suppression(suppression)
     assert (ledger.silences(at=150.0), ledger.windows(at=150.0), ledger.breakers(at=150.0)) == ((SILENCE,), (WINDOW,), (BREAKER,))
     assert (ledger.silences(at=200.0), ledger.windows(at=200.0), ledger.breakers(at=1e12)) == ((), (), (BREAKER,))
     closed = replace(BREAKER, until=300.0, person="ada")
-    ledger.save_brake(closed)
+    ledger.save_suppression(closed)
     assert (ledger.breakers(at=300.0), ledger.breakers()) == ((), (closed,))
     assert ledger.silences() == (SILENCE,)
 
 
 def test_notes_and_breakers_are_part_of_the_story(ledger: Ledger):
     ledger.save_incident(an_incident(), IncidentState.OPEN)
-    ledger.save_brake(replace(BREAKER, until=130.0, person="ada"))
-    ledger.save_brake(replace(BREAKER, id="b2", incident="another", since=110.0))
+    ledger.save_suppression(replace(BREAKER, until=130.0, person="ada"))
+    ledger.save_suppression(replace(BREAKER, id="b2", incident="another", since=110.0))
     ledger.save_note(IncidentNote(incident="incident-1", person="bob", time=120.0, text="the cable was loose"))
     told = [(moment.time, moment.what, moment.text) for moment in ledger.timeline("incident-1") if moment.what in ("note", "breaker")]
     assert told == [

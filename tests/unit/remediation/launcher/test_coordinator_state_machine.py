@@ -9,15 +9,15 @@ import pytest
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.types import Layout, WorkerStateReport
-from remediation.launcher import facts
+from remediation.launcher import coordinator_facts
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
-from remediation.launcher.effects import AskGrant, End, HaltWorkers, Prepare, RegroupWorkers, Start
+from remediation.launcher.coordinator_effects import AskGrant, End, HaltWorkers, Prepare, RegroupWorkers, Start
+from remediation.launcher.coordinator_state_machine import TRANSITIONS, Ignored, TableEntry, edges
 from remediation.launcher.heal_budget import parse_heal
 from remediation.launcher.membership import Member
-from remediation.launcher.state_machine import TRANSITIONS, Ignored, TableEntry, edges
 from remediation.launcher.worker_registry import JoinRequest
 
-DRAWING = Path(__file__).parents[4] / "docs" / "elastic.md"
+DRAWING = Path(__file__).parents[4] / "docs" / "architecture.md"
 NODES, SLOTS = ("n0", "n1", "n2"), 2
 SEEDS, FACTS = 200, 250
 
@@ -115,7 +115,7 @@ class Walk:
             return self.coordinator.died(self.epoch(), "e", self.chance.choice(["", "", "", "", "", "", "ImportError"]))
         worker = self.worker()
         self.steps.pop(worker, None)
-        return self.coordinator.learn(facts.WorkerDied(
+        return self.coordinator.learn(coordinator_facts.WorkerDied(
             epoch=self.epoch(), worker=worker, pid=self.pids.pop(worker, 0), cause="e", step=self.chance.choice([-1, 3]),
             at_start=self.chance.choice([""] * 9 + ["ImportError"]), code=self.chance.choice([-9, -9, 1]),
         ))  # fmt: skip
@@ -213,13 +213,13 @@ class Witness:
     """Stands between the coordinator and its table: sees each change of state."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self.seen: set[tuple[type[facts.Fact], JobPhase]] = set()
+        self.seen: set[tuple[type[coordinator_facts.Fact], JobPhase]] = set()
         self.changes: set[tuple[JobPhase, JobPhase]] = set()
         self._coordinator = coordinator
-        self._learn: Callable[[facts.Fact], Effects] = coordinator.learn
+        self._learn: Callable[[coordinator_facts.Fact], Effects] = coordinator.learn
         coordinator.learn = self.learn  # type: ignore[method-assign]
 
-    def learn(self, fact: facts.Fact) -> Effects:
+    def learn(self, fact: coordinator_facts.Fact) -> Effects:
         before = self._coordinator.phase
         effects = self._learn(fact)
         after, entry = self._coordinator.phase, TRANSITIONS[type(fact)][before]
@@ -233,10 +233,10 @@ class Witness:
         return effects
 
 
-def kinds_of_facts() -> set[type[facts.Fact]]:
+def kinds_of_facts() -> set[type[coordinator_facts.Fact]]:
     """All that the module defines, without the classes that only group them."""
-    groups = {facts.Fact, facts.JobCommand, facts.Timeout}
-    return {kind for kind in vars(facts).values() if isinstance(kind, type) and issubclass(kind, facts.Fact)} - groups
+    groups = {coordinator_facts.Fact, coordinator_facts.JobCommand, coordinator_facts.Timeout}
+    return {kind for kind in vars(coordinator_facts).values() if isinstance(kind, type) and issubclass(kind, coordinator_facts.Fact)} - groups
 
 
 def test_every_pair_of_a_state_and_a_fact_has_a_transition_or_a_reason() -> None:
@@ -251,14 +251,14 @@ def test_the_end_is_final() -> None:
 
 
 def test_the_drawing_shows_the_table() -> None:
-    block = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", DRAWING.read_text(), re.DOTALL)
+    block = re.search(r"^## The coordinator\n.*?```mermaid\nstateDiagram-v2\n(.*?)```", DRAWING.read_text(), re.MULTILINE | re.DOTALL)
     assert block is not None
     drawn = {(JobPhase[source], JobPhase[target]) for source, target in re.findall(r"^\s*([A-Z]+) --> ([A-Z]+)", block[1], re.MULTILINE)}
     assert drawn == edges()
 
 
 def test_whatever_happens_epochs_rise_and_each_is_valid_once_with_the_layout_that_was_agreed_on() -> None:
-    seen: set[tuple[type[facts.Fact], JobPhase]] = set()
+    seen: set[tuple[type[coordinator_facts.Fact], JobPhase]] = set()
     changes: set[tuple[JobPhase, JobPhase]] = set()
     for seed in range(SEEDS):
         walk = Walk(seed)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from eagle_eye.topology import node_of
 from eagle_eye.types import Finding, Topology
 
-from .relations import are_one_fault, explains, strength
+from .finding_relations import are_one_fault, explains, strength
 
 ROOTS_KEPT = 256
 """Of a fault in more places the first ones stand for all."""

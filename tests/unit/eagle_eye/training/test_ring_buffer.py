@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.errors import RingError
-from eagle_eye.training import ring
-from eagle_eye.training.ring import MARKED, MARKS, PHASE, RUNNING, STEP, RingReader, RingWriter
+from eagle_eye.training import ring_buffer
+from eagle_eye.training.ring_buffer import MARKED, MARKS, PHASE, RUNNING, STEP, RingReader, RingWriter
 
 
 @pytest.fixture
@@ -65,21 +65,21 @@ def test_a_name_that_comes_later_is_known_to_an_open_reader(path: Path) -> None:
 
 def test_names_beyond_the_width_are_refused_and_the_rest_goes_on(path: Path) -> None:
     writer = RingWriter.create(path)
-    columns = [writer.column(f"name {number}") for number in range(ring.WIDTH)]
+    columns = [writer.column(f"name {number}") for number in range(ring_buffer.WIDTH)]
     assert columns[-1] == -1
-    writer.append(0, 1, {columns[0]: 1.0, ring.WIDTH - 1: 2.0})
+    writer.append(0, 1, {columns[0]: 1.0, ring_buffer.WIDTH - 1: 2.0})
     with RingReader.open(path) as reader:
         assert reader.steps(-1)[0].values["name 0"] == 1.0
 
 
 def test_only_steps_after_the_asked_one_and_no_more_than_fit(path: Path) -> None:
     writer = RingWriter.create(path)
-    for number in range(ring.SLOTS + 10):
+    for number in range(ring_buffer.SLOTS + 10):
         append(writer, number, loss=float(number))
     with RingReader.open(path) as reader:
-        assert [record.number for record in reader.steps(ring.SLOTS + 7)] == [ring.SLOTS + 8, ring.SLOTS + 9]
+        assert [record.number for record in reader.steps(ring_buffer.SLOTS + 7)] == [ring_buffer.SLOTS + 8, ring_buffer.SLOTS + 9]
         every = reader.steps(-1)
-    assert [record.number for record in every] == list(range(10, ring.SLOTS + 10))
+    assert [record.number for record in every] == list(range(10, ring_buffer.SLOTS + 10))
     assert all(record.values["loss"] == record.number for record in every)
 
 
@@ -89,7 +89,7 @@ def test_a_torn_record_is_left_out(path: Path, offset: int) -> None:
     append(writer, 0, loss=1.0)
     append(writer, 1, loss=2.0)
     with path.open("r+b") as file:
-        file.seek(ring.SLOTS_AT + 2 * ring.SLOT_BYTES + offset)
+        file.seek(ring_buffer.SLOTS_AT + 2 * ring_buffer.SLOT_BYTES + offset)
         file.write(b"\xff")
     with RingReader.open(path) as reader:
         assert [record.number for record in reader.steps(-1)] == [0]
@@ -99,9 +99,9 @@ def test_a_record_that_was_overwritten_while_it_was_looked_for_is_left_out(path:
     writer = RingWriter.create(path)
     append(writer, 0, loss=1.0)
     body = struct.pack("<5q", 99, 0, 1, 0, 0)
-    mark = struct.pack("<2q", 1 + ring.SLOTS, zlib.crc32(body, 1 + ring.SLOTS))
+    mark = struct.pack("<2q", 1 + ring_buffer.SLOTS, zlib.crc32(body, 1 + ring_buffer.SLOTS))
     with path.open("r+b") as file:
-        file.seek(ring.SLOTS_AT + ring.SLOT_BYTES)
+        file.seek(ring_buffer.SLOTS_AT + ring_buffer.SLOT_BYTES)
         file.write(mark + body)
     with RingReader.open(path) as reader:
         assert reader.steps(-1) == []
@@ -113,7 +113,7 @@ def test_what_ended_the_loop_is_read(path: Path) -> None:
     with RingReader.open(path) as reader:
         assert reader.error() == {"type": "ValueError", "message": "bad", "step": 3}
         with path.open("r+b") as file:
-            file.seek(ring.ERROR_AT + 20)
+            file.seek(ring_buffer.ERROR_AT + 20)
             file.write(b"XX")
         assert reader.error() is None
 
@@ -133,12 +133,12 @@ def test_another_version_is_refused_and_says_what_to_do(path: Path) -> None:
     RingWriter.create(path)
     with path.open("r+b") as file:
         file.seek(8)
-        file.write(struct.pack("<q", ring.VERSION + 1))
+        file.write(struct.pack("<q", ring_buffer.VERSION + 1))
     with pytest.raises(RingError, match="use the same eagle-eye"):
         RingReader.open(path)
 
 
-@pytest.mark.parametrize("size", [0, 5, 4000, 4096, ring.SIZE - 1])
+@pytest.mark.parametrize("size", [0, 5, 4000, 4096, ring_buffer.SIZE - 1])
 def test_a_ring_cut_short_is_refused(path: Path, size: int) -> None:
     RingWriter.create(path)
     os.truncate(path, size)
@@ -160,16 +160,16 @@ def test_alive_knows_a_process_from_another_with_its_pid(path: Path) -> None:
     RingWriter.create(path)
     with RingReader.open(path) as reader:
         assert reader.alive()
-    RingWriter.create(path, start_time=ring.start_time_of(os.getpid()) + 1)
+    RingWriter.create(path, start_time=ring_buffer.start_time_of(os.getpid()) + 1)
     with RingReader.open(path) as reader:
         assert not reader.alive()
-    assert ring.start_time_of(2**22 + 1) == 0
+    assert ring_buffer.start_time_of(2**22 + 1) == 0
 
 
 def test_a_ring_outlives_the_sigkill_of_its_writer(path: Path) -> None:
     text = (
         "import os, signal, sys\n"
-        "from eagle_eye.training.ring import RingWriter\n"
+        "from eagle_eye.training.ring_buffer import RingWriter\n"
         f"writer = RingWriter.create({str(path)!r}, worker='w')\n"
         "for number in range(1000):\n"
         "    writer.append(number, number + 1, {9: 0.5})\n"

@@ -71,7 +71,7 @@ def test_its_breaker_opens_and_a_person_is_told_how_to_close_it(world):
     told = [letter for letter in letters(world) if "did not help" in letter]
     assert len(told) == 1
     assert f"eagle-eye breaker close {breaker.id}" in told[0]
-    assert "rolled back: node-b is released" in letters(world)
+    assert "undone: node-b is released" in letters(world)
 
 
 def test_later_plans_are_refused_with_the_breakers_reason_until_a_person_closes_it(world):
@@ -157,7 +157,7 @@ def test_a_broken_part_stays_out_whatever_else_is_wrong(make_world):
 def test_what_a_job_does_to_itself_is_neither_undone_nor_counted_nor_stopped_by_a_breaker(make_world):
     world = make_world(verify_s=5.0)
     name = world.job.name
-    world.ledger.save_brake(Breaker(id="b", job=name, action="restart_worker", plan="p", incident="i0", reason="50%", since=0.0))
+    world.ledger.save_suppression(Breaker(id="b", job=name, action="restart_worker", plan="p", incident="i0", reason="50%", since=0.0))
     world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(10)

@@ -1,4 +1,4 @@
-"""Rollback of an action that did not help: undone as far as it can be, its breaker opened, the operator notified."""
+"""ActionUndo of an action that did not help: undone as far as it can be, its breaker opened, the operator notified."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ NO_UNDO = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Rollback:
+class ActionUndo:
     """Called by the verifier. What a job did to itself is not undone."""
 
     state: EngineState
@@ -80,7 +80,7 @@ class Rollback:
             id=digest_of("breaker", plan.id), job=tracked.job, action=plan.action, plan=plan.id, incident=tracked.incident.id,
             reason=f"{times}{why}", since=now,
         )  # fmt: skip
-        self.ledger.save_brake(opened)
+        self.ledger.save_suppression(opened)
         return opened
 
     def notify_of_breaker(self, tracked: TrackedIncident, verification: Verification, breaker: Breaker, detail: str) -> None:
@@ -89,14 +89,14 @@ class Rollback:
         self.notify(tracked, f"{state}: it is not attempted again; close it with: eagle-eye breaker close {breaker.id}")
 
     def undone(self, plan: Plan, detail: str, done: bool) -> None:
-        """The end of a rollback: the operator is notified."""
+        """The end of an undo: the operator is notified."""
         tracked, nodes = self.state.incidents.get(plan.incident), ", ".join(plan.targets[0].exclude)
         if tracked is None or plan.action != "undo":
             return
         if not nodes:
-            self.notify(tracked, "rolled back: workers and shares are as they were before" if done else f"the rollback failed: {detail}")
+            self.notify(tracked, "undone: workers and shares are as they were before" if done else f"the undo failed: {detail}")
         elif done:
-            self.notify(tracked, f"rolled back: {nodes} is released")
+            self.notify(tracked, f"undone: {nodes} is released")
         else:
             self.notify(tracked, f"{nodes} could not be released ({detail}); release it with: eagle-eye release {plan.targets[0].exclude[0]}")
 

@@ -12,15 +12,15 @@ from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
 from eagle_eye.types import Breaker, Silence, Window
 
-Brake = TypeVar("Brake", Silence, Window, Breaker)
+Suppression = TypeVar("Suppression", Silence, Window, Breaker)
 
 
-def active(config: Config, server: str, name: str, kind: type[Brake]) -> list[Brake]:
+def active(config: Config, server: str, name: str, kind: type[Suppression]) -> list[Suppression]:
     """Those that the server has now; `name`: silences, windows or breakers. Raises EagleEyeError."""
     return [msgspec.convert(each, kind) for each in ask(config, server, "status").get(name, ())]
 
 
-def print_brakes(rows: list[Brake], columns: Sequence[tuple[TableColumn, str]], *, empty: str, json_lines: bool, wide: bool) -> None:
+def print_suppressions(rows: list[Suppression], columns: Sequence[tuple[TableColumn, str]], *, empty: str, json_lines: bool, wide: bool) -> None:
     """A table of the rows, or one JSON object a line. columns: (column, field of a row); empty: the line without any row."""
     if json_lines:
         for row in rows:

@@ -15,7 +15,7 @@ BootstrapRecords = Callable[[bool], list[tuple[str, bytes]]]
 """(first time for this owner) → (key, value) of the bootstrap records; an empty key is replaced by the key of the marks."""
 
 
-class WatermarkWriter:
+class MarkWriter:
     """Appends the marks of one owner. A mark takes effect when it is read back with the other records."""
 
     def __init__(self, stream: Stream, partition: int, *, clock: Clock, generation: int, tick_s: float) -> None:

@@ -2,7 +2,7 @@
 
     coordinator learns a fact → TRANSITIONS[type of the fact][state] → effects
 
-Every pair of a state and a kind of fact has an entry: a transition, or the reason why the fact is ignored. docs/elastic.md
+Every pair of a state and a kind of fact has an entry: a transition, or the reason why the fact is ignored. docs/architecture.md
 draws the states; a test compares the drawing with this table.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from . import command_transitions as command
+from . import coordinator_facts
 from . import epoch_formation as epoch
-from . import facts
 from . import launcher_transitions as launcher
 from . import worker_transitions as worker
+from .coordinator_facts import Fact
 from .coordinator_state import CoordinatorState, Effects
-from .facts import Fact
 from .job_declaration import JobPhase
 
 GATHERING, FORMING, RUNNING, WAITING = JobPhase.GATHERING, JobPhase.FORMING, JobPhase.RUNNING, JobPhase.WAITING
@@ -64,84 +64,84 @@ _OVERTAKEN = Ignored("the epoch that armed the timer was overtaken")
 
 TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     # --- launchers ---
-    facts.LauncherJoined: _row(
+    coordinator_facts.LauncherJoined: _row(
         TableEntry(launcher.joined_only),
         GATHERING=TableEntry(launcher.joined_while_gathering, HEAL), FORMING=TableEntry(launcher.joined_while_forming, BEGIN),
         RUNNING=TableEntry(launcher.joined_while_running, HEAL), WAITING=TableEntry(launcher.joined_while_waiting),
     ),
-    facts.SessionBroke: _row(
+    coordinator_facts.SessionBroke: _row(
         TableEntry(launcher.lost_only),
         GATHERING=TableEntry(launcher.lost_silently), FORMING=TableEntry(launcher.lost_while_forming, HEAL | VALID),
         RUNNING=TableEntry(launcher.lost_while_running, HEAL), HALTING=TableEntry(launcher.lost_while_halting, END),
         ENDED=TableEntry(launcher.lost_silently),
     ),
-    facts.NoProgress: _row(
+    coordinator_facts.NoProgress: _row(
         Ignored("only the launchers of a running epoch are suspects"), RUNNING=TableEntry(launcher.suspects_are_lost, HEAL)
     ),
     # --- votes ---
-    facts.VoteGiven: _row(_NOT_FORMING, FORMING=TableEntry(launcher.count_vote, VALID)),
-    facts.VoteRefused: _row(TableEntry(launcher.learn_number), FORMING=TableEntry(launcher.take_higher_number, BEGIN)),
-    facts.GrantAnswer: _row(TableEntry(launcher.learn_leader), FORMING=TableEntry(launcher.count_grant, VALID)),
-    facts.WorkersStarted: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.report_start)),
+    coordinator_facts.VoteGiven: _row(_NOT_FORMING, FORMING=TableEntry(launcher.count_vote, VALID)),
+    coordinator_facts.VoteRefused: _row(TableEntry(launcher.learn_number), FORMING=TableEntry(launcher.take_higher_number, BEGIN)),
+    coordinator_facts.GrantAnswer: _row(TableEntry(launcher.learn_leader), FORMING=TableEntry(launcher.count_grant, VALID)),
+    coordinator_facts.WorkersStarted: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.report_start)),
     # --- workers ---
-    facts.WorkerDied: _row(
+    coordinator_facts.WorkerDied: _row(
         TableEntry(worker.died_meanwhile),
         FORMING=TableEntry(worker.died_while_forming, HEAL | VALID | END), RUNNING=TableEntry(worker.died_while_running, HEAL | END),
         HALTING=TableEntry(worker.died_while_halting, END),
     ),
-    facts.NodeFinished: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.node_finished, END)),
-    facts.WorkerEntered: _row(
+    coordinator_facts.NodeFinished: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.node_finished, END)),
+    coordinator_facts.WorkerEntered: _row(
         TableEntry(worker.entered_meanwhile),
         FORMING=TableEntry(worker.entered_meanwhile, BEGIN), RUNNING=TableEntry(worker.entered_while_running, BEGIN),
         SPENT=TableEntry(worker.entered_meanwhile, BEGIN), HALTING=TableEntry(worker.entered_too_late),
         ENDED=TableEntry(worker.entered_too_late),
     ),
-    facts.StateHeld: _row(_NOT_FORMING, FORMING=TableEntry(worker.collect_state, BEGIN | VALID)),
-    facts.ConnectionsBroke: _row(
+    coordinator_facts.StateHeld: _row(_NOT_FORMING, FORMING=TableEntry(worker.collect_state, BEGIN | VALID)),
+    coordinator_facts.ConnectionsBroke: _row(
         TableEntry(worker.remember_torn),
         FORMING=TableEntry(worker.connections_broke, HEAL), RUNNING=TableEntry(worker.connections_broke, HEAL),
     ),
-    facts.WorkersStalled: _row(
+    coordinator_facts.WorkersStalled: _row(
         _NO_EPOCH, FORMING=TableEntry(worker.exclude_stalled, HEAL), RUNNING=TableEntry(worker.exclude_stalled, HEAL)
     ),
-    facts.WorkersStuck: _row(
+    coordinator_facts.WorkersStuck: _row(
         _NO_EPOCH, FORMING=TableEntry(worker.regroup_stuck, HEAL), RUNNING=TableEntry(worker.regroup_stuck, HEAL)
     ),
-    facts.WorkerRegrouped: _row(TableEntry(worker.regrouped)),
-    facts.WorkerResumed: _row(TableEntry(worker.resumed)),
-    facts.TrainingFinished: _row(TableEntry(worker.training_finished)),
-    facts.WorkerExited: _row(
+    coordinator_facts.WorkerRegrouped: _row(TableEntry(worker.regrouped)),
+    coordinator_facts.WorkerResumed: _row(TableEntry(worker.resumed)),
+    coordinator_facts.TrainingFinished: _row(TableEntry(worker.training_finished)),
+    coordinator_facts.WorkerExited: _row(
         TableEntry(worker.exited),
         FORMING=TableEntry(worker.exited, BEGIN | END), RUNNING=TableEntry(worker.exited, END),
         HALTING=TableEntry(worker.exited_while_halting, END),
     ),
-    facts.LastCheckpointStatus: _row(TableEntry(worker.report_checkpoint), HALTING=TableEntry(worker.wait_for_checkpoint)),
+    coordinator_facts.LastCheckpointStatus: _row(TableEntry(worker.report_checkpoint), HALTING=TableEntry(worker.wait_for_checkpoint)),
     # --- commands ---
-    facts.RestartCommand: _row(
+    coordinator_facts.RestartCommand: _row(
         TableEntry(command.refuse),
         RUNNING=TableEntry(command.restart_running, BEGIN), WAITING=TableEntry(command.restart_idle, BEGIN),
         SPENT=TableEntry(command.restart_idle, BEGIN),
     ),
-    facts.LiftEviction: _row(
+    coordinator_facts.LiftEviction: _row(
         TableEntry(command.release_later), RUNNING=TableEntry(command.release, BEGIN), WAITING=TableEntry(command.release, BEGIN)
     ),
-    facts.StopCommand: _row(TableEntry(command.stop, END), ENDED=TableEntry(command.stop_ended)),
-    facts.RebalanceCommand: _row(TableEntry(command.refuse_elastic), RUNNING=TableEntry(command.rebalance, BEGIN)),
-    facts.ResizeCommand: _row(TableEntry(command.refuse_elastic), RUNNING=TableEntry(command.resize, BEGIN)),
+    coordinator_facts.StopCommand: _row(TableEntry(command.stop, END), ENDED=TableEntry(command.stop_ended)),
+    coordinator_facts.RebalanceCommand: _row(TableEntry(command.refuse_elastic), RUNNING=TableEntry(command.rebalance, BEGIN)),
+    coordinator_facts.ResizeCommand: _row(TableEntry(command.refuse_elastic), RUNNING=TableEntry(command.resize, BEGIN)),
     # --- time ---
-    facts.PhaseTimeout: _row(
+    coordinator_facts.PhaseTimeout: _row(
         Ignored("the job is over: its timers are disarmed"),
         GATHERING=TableEntry(launcher.gathering_is_late, HEAL), FORMING=TableEntry(epoch.late_votes, BEGIN | VALID),
         RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, BEGIN | END),
         SPENT=TableEntry(epoch.nobody_commanded, END), HALTING=TableEntry(epoch.halted_too_long, END),
     ),
-    facts.MajorityTimeout: _row(
+    coordinator_facts.MajorityTimeout: _row(
         _OVERTAKEN, FORMING=TableEntry(epoch.no_majority_while_forming, BEGIN | END), WAITING=TableEntry(epoch.no_majority)
     ),
-    facts.MergeTimeout: _row(_OVERTAKEN, FORMING=TableEntry(epoch.merge_is_over, VALID)),
-    facts.JoinersTimeout: _row(_OVERTAKEN, RUNNING=TableEntry(worker.joiners_are_complete, BEGIN)),
-    facts.ReconnectTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.reconnect, HEAL), RUNNING=TableEntry(worker.reconnect, HEAL)),
-    facts.BoundaryTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.boundary_is_late, BEGIN)),
+    coordinator_facts.MergeTimeout: _row(_OVERTAKEN, FORMING=TableEntry(epoch.merge_is_over, VALID)),
+    coordinator_facts.JoinersTimeout: _row(_OVERTAKEN, RUNNING=TableEntry(worker.joiners_are_complete, BEGIN)),
+    coordinator_facts.ReconnectTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.reconnect, HEAL), RUNNING=TableEntry(worker.reconnect, HEAL)),
+    coordinator_facts.BoundaryTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.boundary_is_late, BEGIN)),
 })  # fmt: skip
 
 
