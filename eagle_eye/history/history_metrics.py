@@ -1,4 +1,4 @@
-"""Metrics of the history, for /metrics."""
+"""What the writers of the history have done so far, and its metrics for /metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -47,3 +47,17 @@ _FAMILIES: tuple[tuple[str, str, Callable[[PartitionHistoryMetrics], float], boo
     ("eagle_eye_history_failures", "Attempts to write that failed, and were made again.", lambda each: each.failures, True),
     ("eagle_eye_history_lag_seconds", "How far the newest file was behind the stream; a window is usual.", lambda each: each.behind_s, False),
 )
+
+
+@dataclass(slots=True)
+class WriterCounts:
+    """What a writer has done so far."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    """Blocks whose schema nobody knew."""
+
+    def __add__(self, other: "WriterCounts") -> "WriterCounts":
+        return WriterCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))

@@ -17,8 +17,7 @@ from eagle_eye.stream.start_offset import offset_before, resume_at
 from eagle_eye.stream.tailer import Tailer
 from eagle_eye.types import Notice
 
-from .counts import WriterCounts
-from .history_metrics import PartitionHistoryMetrics
+from .history_metrics import PartitionHistoryMetrics, WriterCounts
 
 if TYPE_CHECKING:  # pyarrow takes a second to load: that is done in the thread, so that nobody waits for it
     from .compaction import Compactor

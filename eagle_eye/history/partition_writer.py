@@ -21,8 +21,8 @@ from eagle_eye.errors import HistoryError, WireError
 from eagle_eye.stream import Message
 from eagle_eye.types import SchemaRecord
 
-from .counts import WriterCounts
 from .file_names import HistoryFile, table_of, window_of
+from .history_metrics import WriterCounts
 from .object_store import ObjectStore
 from .parquet_tables import Blocks, Origin, TableFile
 

@@ -5,17 +5,15 @@ mode with `synchronous=NORMAL`: what was written survives the death of any proce
 writes may be gone, never half there.
 """
 
-from .alert_table import AlertTable
-from .approval_link_table import ApprovalLinkTable
+from .alert_outbox import AlertTable, Outbox
 from .cordon_table import CordonTable
 from .epoch_table import EpochTable
 from .finding_table import FindingTable
 from .incident_table import IncidentTable
 from .lease_table import LeaseTable
-from .live_planning_table import PlanningTable
 from .metric_queries import MetricQueries
-from .outbox import Outbox
-from .plan_table import PlanTable
+from .plan_table import ApprovalLinkTable, PlanTable
+from .planning_tables import PlanningTable
 from .records import (
     AlertRecord,
     ApprovalLink,
@@ -32,7 +30,6 @@ from .records import (
     VerdictRecord,
 )
 from .retention import Retention
-from .throughput_table import ThroughputTable
 from .timeline import Timeline
 
 __all__ = [
@@ -53,7 +50,7 @@ __all__ = [
 ]
 
 
-class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, ThroughputTable, PlanningTable):
+class Ledger(Timeline, LeaseTable, IncidentTable, FindingTable, PlanTable, EpochTable, CordonTable, Outbox, AlertTable, Retention, MetricQueries, ApprovalLinkTable, PlanningTable):
     """The whole ledger; `Ledger.open(path)`. Thread-safe; many processes may read while one writes.
 
     Every method may raise LedgerError; one that writes also Stale, once `fence_writes` was called and another leader

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Table, insert, inspect, select, update
+from sqlalchemy import Connection, Engine, Table, insert, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -16,7 +16,6 @@ from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import LedgerError, LedgerUnavailable, LedgerVersion, Stale
 
 from . import tables
-from .dialect import Dialect
 from .sqlite import SqliteDialect
 
 RETRY_S = 0.2
@@ -26,6 +25,50 @@ log = logging.getLogger(__name__)
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 Opened = TypeVar("Opened", bound="Database")
+
+
+class Dialect(Protocol):
+    """What the ledger needs of a database: `SqliteDialect` or `PostgreSqlDialect`. Its methods raise SQLAlchemy's errors."""
+
+    name: str
+    """How errors call it: no secrets in it."""
+    engine: Engine
+
+    def prepare(self) -> None:
+        """Create what must exist before the first connection. Raises LedgerError."""
+        ...
+
+    def reading(self) -> Connection:
+        """A connection whose transaction sees one state of the ledger."""
+        ...
+
+    def writing(self) -> Connection:
+        """A connection whose transaction is the only one that writes."""
+        ...
+
+    def lock_writes(self, connection: Connection) -> None:
+        """Called first in each writing transaction: wait until no other writes."""
+        ...
+
+    def now(self, connection: Connection, caller_time: float) -> float:
+        """The time by which leases expire: of the caller, or of the database where the callers' clocks differ."""
+        ...
+
+    def transaction_id(self, connection: Connection) -> str:
+        """The id of this transaction, for `was_committed`."""
+        ...
+
+    def was_committed(self, transaction: str) -> bool:
+        """Whether the transaction of that id was committed although its commit was not answered."""
+        ...
+
+    def is_disconnect(self, error: DBAPIError) -> bool:
+        """True where the database has gone away and may come back: nothing was kept, and trying again may help."""
+        ...
+
+    def describe(self, error: BaseException | None) -> str:
+        """The error and its remedy."""
+        ...
 
 
 class Database:

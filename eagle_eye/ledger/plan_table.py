@@ -1,16 +1,18 @@
-"""Plans and what became of them: every step is written before and after it runs."""
+"""Plans, the approval links to them, and what became of them: every step is written before and after it runs."""
 
+import hashlib
+import secrets
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, Table, func, insert, select
+from sqlalchemy import Connection, Select, Table, func, insert, select, update
 
 from eagle_eye.errors import LedgerError
 from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
 
 from .database import Database, patient, put, to_json
-from .records import VerdictRecord
-from .tables import approvals, outcomes, plans, progress, verdicts
+from .records import ApprovalLink, VerdictRecord
+from .tables import approvals, invitations, outcomes, plans, progress, verdicts
 
 Kept = TypeVar("Kept")
 
@@ -155,3 +157,42 @@ def _last_state(plan: str, step: str) -> Select[Any]:
 
 def _decoded(connection: Connection, query: Select[Any], noun: type[Kept]) -> tuple[Kept, ...]:
     return tuple(msgspec.json.decode(body, type=noun) for body in connection.execute(query).scalars())
+
+
+class ApprovalLinkTable(Database):
+    """Approval links: each approves or refuses one plan, once. Only a hash of each link's token is kept."""
+
+    @patient
+    def create_approval_link(self, plan: Plan, now: float) -> str:
+        """A new link for a plan, valid until the plan expires; returns its token, of which only a hash is kept."""
+        token = secrets.token_urlsafe(32)
+        job = plan.targets[0].job if plan.targets else ""
+        values = {
+            "plan": plan.id, "incident": plan.incident, "job": job, "digest": plan.digest, "made": now, "expires": plan.expires
+        }  # fmt: skip
+        with self._writing() as connection:
+            connection.execute(insert(invitations).values(hash=_hash(token), **values))
+        return token
+
+    def approval_link(self, token: str) -> ApprovalLink | None:
+        """The link of a token; None for an unknown one."""
+        with self._reading() as connection:
+            row = connection.execute(select(invitations).where(invitations.c.hash == _hash(token))).one_or_none()
+            if row is None:
+                return None
+            return ApprovalLink(
+                plan=row.plan, incident=row.incident, job=row.job, digest=row.digest, made=row.made, expires=row.expires,
+                used=row.used, person=row.person or "", approved=bool(row.approved),
+            )  # fmt: skip
+
+    @patient
+    def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool:
+        """Record the decision; False if the link was used before, has expired, or is unknown."""
+        mine = (invitations.c.hash == _hash(token), invitations.c.used.is_(None), invitations.c.expires > now)
+        with self._writing() as connection:
+            answer = update(invitations).where(*mine).values(used=now, person=person, approved=approved)
+            return connection.execute(answer).rowcount > 0
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -251,7 +251,7 @@ transition_costs = Table(
     Column("time", Double, nullable=False),
 )
 
-standing_plans = Table(
+precomputed_plans = Table(
     "standing_plans",
     metadata,
     Column("id", String(200), primary_key=True),

@@ -46,15 +46,16 @@ from .observations import (
     Telemetry,
     Topology,
 )
-from .precomputed_plan import PrecomputedPlan
 from .remediation import (
     Allow,
     Alternative,
     Approval,
+    Demand,
     Hold,
     Mode,
     Outcome,
     Plan,
+    PrecomputedPlan,
     Progress,
     Refuse,
     Situation,
@@ -70,7 +71,6 @@ from .suppression import (
     Window,
     matches_job,
 )
-from .worker_demand import Demand
 
 __all__ = [
     "SCHEMA",

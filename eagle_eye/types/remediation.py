@@ -1,4 +1,4 @@
-"""Remediation: plans, guards' verdicts, approvals, progress and outcomes, and the situation that guards see."""
+"""Remediation: plans, also precomputed ones, guards' verdicts, approvals, progress and outcomes, jobs' demand, and the situation that guards see."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,7 +10,29 @@ from .entity import Noun
 from .findings import Incident, Severity
 from .observations import Layout, Telemetry, Topology
 from .suppression import Breaker, Silence, Window
-from .worker_demand import Demand
+
+
+class Demand(Noun, frozen=True, kw_only=True):
+    """Workers that an elastic job asks for and has; its coordinator reports it with each layout."""
+
+    declared: dict[str, int]
+    """Node → workers with which it was started there; it never gets more in total."""
+    seats: dict[str, int]
+    """Node → workers that it is allowed there now: `declared` less those that cannot be replaced, or the resized number."""
+    weight: float = 1.0
+    """Weight of its progress in the cluster's objective (WAF)."""
+    workers_min: int = 1
+    """Fewest workers with which it can run."""
+
+    @property
+    def most(self) -> int:
+        """Workers that it asked for."""
+        return sum(self.declared.values())
+
+    @property
+    def now(self) -> int:
+        """Workers that it is to have now."""
+        return sum(self.seats.values())
 
 
 class Mode(StrEnum):
@@ -236,3 +258,36 @@ class Situation(Noun, frozen=True, kw_only=True):
     """Elastic job → its demand."""
     telemetry: Mapping[str, Telemetry] = {}
     """Node that takes part in a job → its telemetry."""
+
+
+class PrecomputedPlan(Noun, frozen=True, kw_only=True):
+    """The plan for one possible next event, computed and checked by the guards before it happens."""
+
+    id: str
+    event: Literal["worker lost", "node lost", "worker returned"]
+    of: str = ""
+    """Job that loses a worker; '' when a node is lost or a worker returned."""
+    node: str
+    """Node of the event."""
+    mode: Mode
+    """Mode in which it was made; it is valid in that mode alone."""
+    epochs: dict[str, int]
+    """Job → epoch for which it was made; invalid once one of them has a newer epoch."""
+    made: float
+    expires: float
+    workers: dict[str, int]
+    """Job → workers after the event."""
+    seats: dict[str, dict[str, int]] = {}
+    """Job → node → workers, for jobs that are resized, jobs that shrink first; {}: none is."""
+    waf_before: float = 0.0
+    """Weighted work per second before the event (worker-seconds a second)."""
+    waf: float = 0.0
+    """The same after the event, with the plan carried out."""
+    allowed: bool = False
+    """Mode and guards allowed it when it was made."""
+    why: str = ""
+    """Their reasons, and what the plan is based on."""
+
+    def fits(self, epochs: Mapping[str, int], mode: Mode, now: float) -> bool:
+        """Whether it is still valid: same mode, not expired, no newer epoch."""
+        return self.mode is mode and now < self.expires and all(epochs.get(job) == epoch for job, epoch in self.epochs.items())

@@ -132,7 +132,7 @@ def stage() -> Iterator[Stage]:
 def test_a_worker_of_the_lighter_job_changes_jobs_and_goes_back_after_the_repair(stage: Stage) -> None:
     for job in (HEAVY, LIGHT):
         stage.wait(f"three workers of {job}", lambda job=job: stage.workers(job) == 3)
-    stage.wait("a precomputed plan", lambda: any(plan.of == HEAVY and plan.allowed for plan in stage.ask(lambda ledger: ledger.standing()) or ()))
+    stage.wait("a precomputed plan", lambda: any(plan.of == HEAVY and plan.allowed for plan in stage.ask(lambda ledger: ledger.precomputed_plans()) or ()))
     assert f"{HEAVY} loses a worker on {NODE}" in stage.say("plan", "--live")
     for job in (HEAVY, LIGHT):  # what is compared with afterwards
         stage.wait(f"steps of {job}", lambda job=job: stage.steps(job) >= STEPS)

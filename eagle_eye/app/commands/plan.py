@@ -53,7 +53,7 @@ def command(config: Config, file: Path | None, live: bool, events: tuple[str, ..
 
 def _print_live(config: Config, *, wide: bool, json_lines: bool) -> None:
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
-        plans, jobs = ledger.standing(), ledger.jobs()
+        plans, jobs = ledger.precomputed_plans(), ledger.jobs()
         if json_lines:
             for plan in plans:
                 print_json(plan)

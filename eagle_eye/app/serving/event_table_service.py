@@ -45,7 +45,7 @@ class EventTableService:
             plans = self._engine.precomputed_plans.renew()
             if plans is None:
                 return
-            self._ledger.save_standing(plans)
+            self._ledger.save_precomputed_plans(plans)
             self._ledger.save_throughputs(self._engine.measured_throughputs())  # those that the table was computed with
         except EagleEyeError as error:
             log.warning("the event table was not recomputed: %s", error)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .accumulator import TreeAccumulator
 from .summation_tree import TreeNode, combine, nodes_of, slices
-from .tree_accumulator import TreeAccumulator
 
 if TYPE_CHECKING:
     from eagle_eye.training.elastic.process_group.process_group import ProcessGroup, Work

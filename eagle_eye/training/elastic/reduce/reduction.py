@@ -8,11 +8,10 @@ from torch import Tensor
 
 from eagle_eye.errors import ConfigError
 
-from .accumulator import Accumulator
+from .accumulator import Accumulator, TreeAccumulator
 from .exact import ExactReduction
 from .fast import FastReduction
 from .gradients import Gradients
-from .tree_accumulator import TreeAccumulator
 
 if TYPE_CHECKING:
     from eagle_eye.training.elastic.process_group.process_group import ProcessGroup

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagle_eye.errors import Broken
 from eagle_eye.training.elastic.model import TrainedModel
+from eagle_eye.training.elastic.reduce.accumulator import TreeAccumulator
 from eagle_eye.training.elastic.reduce.exact import ExactReduction
 from eagle_eye.training.elastic.reduce.resume_reduction import resume_reduction
 from eagle_eye.training.elastic.reduce.summation_tree import TreeNode, combine, nodes_of, slices
-from eagle_eye.training.elastic.reduce.tree_accumulator import TreeAccumulator
 from eagle_eye.training.elastic.step import commit
 from fakes.group_threads import Killed, group_of, together
 from fakes.reference_training import RECIPES, Recipe, digest, train

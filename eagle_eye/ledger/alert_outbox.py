@@ -1,12 +1,49 @@
-"""Transactional outbox of notifications: each is kept until it was delivered or given up, so that a restart loses none."""
+"""Alerts, and the transactional outbox of their notifications: each is kept until it was delivered or given up, so that a restart loses none."""
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 
-from .database import Database, patient
-from .records import Notification
-from .tables import outbox
+from .database import Database, patient, put
+from .records import AlertRecord, Notification
+from .tables import alerts, outbox
+
+
+class AlertTable(Database):
+    """What was last sent about each incident or storm, one row each. An alert and its notifications are written in one transaction."""
+
+    @patient
+    def set_alert_news(self, incident: str, news: str) -> None:
+        """News about an incident; its next notification carries it."""
+        with self._writing() as connection:
+            put(connection, alerts, {"id": incident}, {"news": news})
+
+    @patient
+    def save_alert(self, alert: AlertRecord, notifications: Iterable[tuple[str, str]], now: float) -> None:
+        """Keep what is said, and put its notifications, (receiver, body), into the outbox: all of it, or nothing. The news stays."""
+        values = {"storm": alert.storm, "number": alert.number, "opened": alert.opened, "changed": alert.changed, "over": alert.over}
+        with self._writing() as connection:
+            put(connection, alerts, {"id": alert.id}, {**values, "body": alert.body})
+            for receiver, body in notifications:
+                put_notification(connection, receiver, body, now)
+
+    def alert(self, name: str) -> AlertRecord | None:
+        """What is known of an incident or storm."""
+        with self._reading() as connection:
+            row = connection.execute(select(alerts).where(alerts.c.id == name)).one_or_none()
+            return _alert_record(row) if row is not None else None
+
+    def alerts(self) -> tuple[AlertRecord, ...]:
+        """Those that were said and are not over, oldest first."""
+        said = and_(alerts.c.over.is_(None), or_(alerts.c.number > 0, alerts.c.storm != ""))
+        with self._reading() as connection:
+            return tuple(_alert_record(row) for row in connection.execute(select(alerts).where(said).order_by(alerts.c.opened, alerts.c.id)))
+
+
+def _alert_record(row: Row[tuple[object, ...]]) -> AlertRecord:
+    return AlertRecord(
+        id=row.id, storm=row.storm, number=row.number, opened=row.opened, changed=row.changed, over=row.over, news=row.news, body=row.body
+    )
 
 
 class Outbox(Database):
