@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from eagle_eye.errors import PermanentError, Stale
@@ -113,7 +114,9 @@ def test_commands_of_the_leader_exclude_release_and_are_refused_when_stale(stage
     dump = leader.command("dump", {"workers": []}, epoch=2, step="c")
     assert set(dump) == {f"{stage.run}/n1/0", f"{stage.run}/n1/1"}
     assert "train.py" in dump[f"{stage.run}/n1/0"]["stack"]
-    os.kill(stage.pids(1)[0], signal.SIGSTOP)
+    stopped = psutil.Process(stage.pids(1)[0])
+    stopped.suspend()
+    wait_until("it to stop", lambda: stopped.status() == psutil.STATUS_STOPPED)
     assert leader.command("reattempt", {"workers": []}, epoch=2, step="d") == {"continued": [f"{stage.run}/n1/0"]}
     leader.command("release", {"node": "n0"}, epoch=2, step="e")
     assert stage.layouts()[-1].nodes == ("n1", "n0")

@@ -216,7 +216,7 @@ def test_the_command_tries_each_receiver_and_shows_no_secret(tmp_path: Path, pag
     assert done.exit_code == 1
     assert "status 400" in done.output
     assert "T0-secret" not in done.output
-    assert "there is no alert receiver 'night'" in command(tmp_path, wrong, "test", "night").output
+    assert "no alert receiver is named 'night'" in command(tmp_path, wrong, "test", "night").output
 
 
 def test_the_command_shows_what_waits_and_why(tmp_path: Path, ledger: Ledger, secrets: None) -> None:
