@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import error_boundary, html, login, page_style, pages, viewer
+from dashboard import error_boundary, html, login, pages, theme, viewer
 from dashboard.pages import PageInfo
 from dashboard.sources import Sources
 from eagle_eye.access import Person
@@ -15,7 +15,7 @@ from eagle_eye.access import Person
 def main() -> None:
     """One run of the script: draws the page of one viewer."""
     st.set_page_config(page_title="Eagle Eye", page_icon="🦅", layout="wide", initial_sidebar_state="collapsed")
-    page_style.apply(viewer.colours())
+    theme.apply(viewer.colours())
     error_boundary.shown(_authenticate_and_show)
 
 

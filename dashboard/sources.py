@@ -29,9 +29,8 @@ from eagle_eye.ledger.factory import open_ledger
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.rpc.operator_client import Question, call
 
-from .cache import AnswerCache
+from .cache import FileResultCache, ResultCache
 from .errors import BrokenHistory, NewerLedger, NoHistory, NoLedger, NothingToDecide, OlderLedger
-from .file_summaries import Summaries
 
 VARIABLE = "EAGLE_EYE_DASHBOARD"
 """JSON of the whole configuration, as the process that started this one had loaded it."""
@@ -84,8 +83,8 @@ class Sources:
         self._lock = threading.Lock()
         self._ledger: Ledger | None = None
         self._history = open_history(config)
-        self._summaries = Summaries(self._history)
-        self._cache = AnswerCache(SystemClock())
+        self._file_results = FileResultCache(self._history)
+        self._cache = ResultCache(SystemClock())
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -147,7 +146,7 @@ class Sources:
         """As `ask`, in two steps: SQL over the {rows} of one file, which is asked once a file, and SQL over the {rows} that the files of that time answered."""
         history = self.history
         with _readable():
-            rows = self._summaries.of(table, of_a_file.replace("{rows}", _with(needs)), since=since, until=until)
+            rows = self._file_results.of(table, of_a_file.replace("{rows}", _with(needs)), since=since, until=until)
             return None if rows is None else _columns(history.ask_rows(rows, question, dict(given)))
 
     # --- the server ------------------------------------------------------------------------------------------------

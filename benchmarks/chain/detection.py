@@ -28,8 +28,7 @@ from benchmarks.chain.ledger_watch import Accusation, LedgerWatch
 from benchmarks.report import Row, report
 from eagle_eye.app import drills
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.demo.demo_settings import script
-from eagle_eye.app.demo.faults import FAULTS
+from eagle_eye.app.demo.scenario import FAULTS, script
 from eagle_eye.clock import SystemClock
 from eagle_eye.stream.embedded import EmbeddedStream
 

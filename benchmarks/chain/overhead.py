@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.demo.demo_settings import script
+from eagle_eye.app.demo.scenario import script
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 

@@ -22,7 +22,7 @@ from statistics import median
 from benchmarks.cluster.storm import Receiver
 from benchmarks.report import Row, report
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.demo.demo_settings import MODEL
+from eagle_eye.app.demo.scenario import MODEL
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger

@@ -1,6 +1,6 @@
 """The parts of an incident as HTML. Pure; incident.css says how they look. Everything that came over a wire is escaped."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 
@@ -10,11 +10,11 @@ from dashboard import formatting, html
 from dashboard.html import Column, Safe, Tile, joined, tagged
 from dashboard.queries.incident import EvidenceRow, IncidentDetails, PlanRow, Stack
 from dashboard.queries.incidents import IncidentRow
-from dashboard.queries.units import unit_of
+from dashboard.queries.names import unit_of
 from eagle_eye.ledger import TimelineEntry
 from eagle_eye.types import Allow, Rival
 
-from . import predicted_actual, summary
+from . import summary
 from .stages import IncidentStage, stages
 
 LONGEST = 400
@@ -24,6 +24,16 @@ ORDER_WORDS = ("exclude", "resume_step", "skip", "epoch", "workers")
 """Of a command's arguments and answers, what a reader wants to see."""
 OVER = "over"
 SIGNS = {"reached": "●", "now": "◐", "failed": "▲", "ahead": "○"}
+VALUE_NAMES: Mapping[str, tuple[str, str]] = {
+    "throughput_per_s": ("Throughput", "tokens/s"),
+    "downtime_s": ("Downtime", "duration"),
+    "verify_s": ("Verified after", "duration"),
+    "loss": ("Loss", ""),
+    "bad_step": ("First bad step", "step"),
+    "bill_gpu_hours": ("Bill", "GPU-hours"),
+}
+"""Name of remediation/policy/prediction.py → its label and unit."""
+BOUND_SUFFIX = "_high"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +97,7 @@ def action_summary(story: IncidentDetails, eye: Eye) -> Safe:
     """What is proposed or was done, why, and what was said of it."""
     told = summary.action_summary(story)
     line = story.waiting or story.last
-    rows = list(predicted_actual.rows(line.predicted, line.actual, story.work)) if line is not None else []
+    rows = list(predicted_actual_rows(line.predicted, line.actual, story.work)) if line is not None else []
     waits = line is not None and line.state == "waiting"
     says = [
         tagged("div", joined(html.badge(told.lead, told.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-action-lead"),
@@ -215,7 +225,7 @@ def plan(line: PlanRow, eye: Eye, work: str) -> Safe:
     parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(eye.told(line.plan.made))), "ee-plan-head")]
     if line.plan.reason:
         parts.append(tagged("div", formatting.capital(line.plan.reason), "ee-second"))
-    if rows := list(predicted_actual.rows(line.predicted, line.actual, work)):
+    if rows := list(predicted_actual_rows(line.predicted, line.actual, work)):
         parts.append(_foretold(rows))
     if line.plan.alternatives:
         parts.append(html.table((Column("Instead of"), Column("Why it lost", grows=True)), [(formatting.spoken(each.action), each.why) for each in line.plan.alternatives], caption="alternatives"))
@@ -240,3 +250,30 @@ def people(story: IncidentDetails, eye: Eye) -> Safe:
     lines = [tagged("div", joined(tagged("b", note.person), " ", html.muted(formatting.relative(note.time, eye.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
     lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {eye.told(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
     return joined(*lines)
+
+
+def predicted_actual_rows(predicted: Mapping[str, float], actual: Mapping[str, float], work: str = "tokens/s") -> Iterator[tuple[str, str, str]]:
+    """(what, predicted, actual), in the order of VALUE_NAMES; an upper bound is written beside its value. work: unit of the throughput.
+
+    >>> list(predicted_actual_rows({"loss": 2.0, "loss_high": 2.2}, {"loss": 2.05, "bill_gpu_hours": 0.5}))
+    [('Loss', '2 (at most 2.2)', '2.05'), ('Bill', '–', '0.500\\u202fGPU-hours')]
+    """
+    known = [*VALUE_NAMES, *sorted({*predicted, *actual} - set(VALUE_NAMES))]
+    for name in known:
+        if name.endswith(BOUND_SUFFIX) or (name not in predicted and name not in actual):
+            continue
+        label, unit = VALUE_NAMES.get(name, (formatting.capital(formatting.spoken(name)), ""))
+        unit = work if name == "throughput_per_s" else unit
+        high = predicted.get(f"{name}{BOUND_SUFFIX}")
+        most = f" (at most {_value_text(high, unit)})" if high is not None else ""
+        yield label, _value_text(predicted.get(name), unit) + most, _value_text(actual.get(name), unit)
+
+
+def _value_text(value: float | None, unit: str) -> str:
+    if unit == "duration":
+        return formatting.duration(value)
+    if unit == "GPU-hours":
+        return formatting.gpu_hours(value)
+    if unit == "step":
+        return formatting.NOTHING if value is None else f"{value:.0f}"
+    return formatting.number(value, unit)

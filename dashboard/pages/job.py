@@ -12,7 +12,7 @@ from dashboard.pages.cluster import STATES
 from dashboard.queries import cluster, job
 from dashboard.queries.cluster import JobRow
 from dashboard.queries.job import WORKER_METRICS, TimelineMark, WorkerHeat
-from dashboard.queries.pauses import Pause
+from dashboard.queries.steps import Pause
 from dashboard.sources import Sources
 from dashboard.viewer import Viewer
 from eagle_eye.errors import AccessDenied
@@ -129,7 +129,7 @@ def paused(pauses: Sequence[Pause], reader: Viewer, now: float) -> Safe:
 
 def _pause(pause: Pause, reader: Viewer, now: float) -> str:
     lasted = f"for {formatting.duration(pause.seconds)}, {formatting.date_time(pause.begin, reader.zone, now)} to {formatting.clock_time(pause.end, reader.zone)}"
-    if pause.heard:
+    if pause.sampled:
         return f"No step {lasted}: the job stood still, its nodes were heard."
     return f"No number {lasted}: nothing was written, so what the job did is not known; the server or the stream was away."
 

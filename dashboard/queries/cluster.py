@@ -14,8 +14,7 @@ from eagle_eye.types import Floats, IncidentState, Kind, Layout
 
 from . import steps
 from .incident_cost import costs_of
-from .node_of import node_of
-from .units import unit_of
+from .names import node_of, unit_of
 
 Health = Literal["healthy", "suspect", "healing", "cordoned", "silent"]
 HEALTHS: tuple[Health, ...] = ("suspect", "healing", "cordoned", "silent", "healthy")

@@ -12,7 +12,7 @@ from eagle_eye.types import Doubles, Incident, Kind
 
 from . import steps
 from .job import COMPUTE, held_back, with_gaps
-from .units import unit_of
+from .names import unit_of
 
 BEFORE_S = 120.0
 AFTER_S = 120.0

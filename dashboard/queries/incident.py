@@ -15,7 +15,7 @@ from .evidence import Plot, plots_of
 from .incident_cost import cost_of_one, costs_of, work, work_of
 from .incidents import IncidentRow, line_of, waits
 from .job import ASIDE
-from .node_of import node_of
+from .names import node_of
 
 SIMILAR = 8
 LOOKED_AT = 1000

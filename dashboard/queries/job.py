@@ -12,8 +12,8 @@ from dashboard.sources import SPAN_S, Sources, quoted
 from eagle_eye.types import Doubles, Floats
 
 from . import steps
-from .pauses import GAP, Pause, breaks, pauses
-from .units import unit_of
+from .names import unit_of
+from .steps import GAP_RATIO, Pause, breaks, pauses
 
 GOODPUT_S = 60.0
 """Goodput at a moment is that of so many seconds before it, or of a twentieth of the span if that is longer."""
@@ -142,7 +142,7 @@ def _goodput(found: Mapping[str, Any], every: float, points: int, span: float) -
 
 def _without(goodput: Doubles, times: Doubles, stood: Iterable[Pause]) -> Doubles:
     """A job that stood still had none; of a time of which nothing was written it is not known."""
-    unknown = [(times > pause.begin) & (times < pause.end) for pause in stood if not pause.heard]
+    unknown = [(times > pause.begin) & (times < pause.end) for pause in stood if not pause.sampled]
     share: Doubles = np.where(np.any(unknown, axis=0), np.nan, goodput) if unknown else goodput
     return share
 
@@ -242,7 +242,7 @@ def _row_held_back(row: Floats) -> Floats:
     upcoming = np.searchsorted(told, np.arange(told[0], told[-1] + 1))
     distance = told[upcoming] - np.arange(told[0], told[-1] + 1)
     filled = row.copy()
-    filled[told[0] : told[-1] + 1] = np.where(distance < GAP * np.median(np.diff(told)), row[told[upcoming]], np.float32(np.nan))
+    filled[told[0] : told[-1] + 1] = np.where(distance < GAP_RATIO * np.median(np.diff(told)), row[told[upcoming]], np.float32(np.nan))
     return filled
 
 

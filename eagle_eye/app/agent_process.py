@@ -1,15 +1,21 @@
-"""The agent's process."""
+"""The agent's process, and the pid file that keeps a second agent out of the same run directory."""
 
+import contextlib
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 from collectors.agent.agent import run_agent
-from eagle_eye.app import pid_file
 from eagle_eye.app.plugin_wiring import log_to_stderr, make_directories
 from eagle_eye.config import Config
+from eagle_eye.errors import ConfigError
+from eagle_eye.training import atomic_file
+from eagle_eye.training.ring_buffer import start_time_of
 
 PID_FILE = "agent.pid"
-"""In the run directory of the node."""
+"""In the run directory of the node: `pid start-time` of the agent, so that a recycled pid is not taken for it."""
 
 
 def serve(config: Config, node: str, server: str) -> None:
@@ -19,5 +25,27 @@ def serve(config: Config, node: str, server: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     make_directories(config)
-    with pid_file.held(config.run / PID_FILE):
+    with _pid_file(config.run / PID_FILE):
         run_agent(config, stop, node=node, server=server)
+
+
+@contextlib.contextmanager
+def _pid_file(path: Path) -> Iterator[None]:
+    """Name this process in the file while the block lasts. Raises ConfigError when another one that lives is named."""
+    other = running_pid(path)
+    if other is not None:
+        raise ConfigError(f"process {other} is already running here, according to {path}: end it first, or choose another --run-dir")
+    atomic_file.replace(path, f"{os.getpid()} {start_time_of(os.getpid())}\n".encode(), durable=False)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def running_pid(path: Path) -> int | None:
+    """Pid of the process that the file names; None when there is no file, or that process is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, start_time = (int(number) for number in path.read_text().split())
+        if start_time_of(pid) == start_time:
+            return pid
+    return None

@@ -53,11 +53,11 @@ class Dashboard:
             raise ConfigError("the dashboard is not installed here: pip install 'eagle-eye[dashboard]'")
         host, port = self._host_and_port()
         refuse_open(self.config, self.listen, self.clock)
-        from dashboard import sources, streamlit_settings
+        from dashboard import sources, theme
 
         room = Path(sources.__file__).parent
         script = room / "entry" / "app.py"
-        command = [sys.executable, "-P", "-m", "dashboard.entry", "run", str(script), f"--server.address={host}", f"--server.port={port}", *streamlit_settings.flags()]
+        command = [sys.executable, "-P", "-m", "dashboard.entry", "run", str(script), f"--server.address={host}", f"--server.port={port}", *theme.flags()]
         # -P: the folder that it runs in must not become a place of modules: html.py would hide the html of Python
         path = os.pathsep.join([str(room.parent), *filter(None, [os.environ.get("PYTHONPATH", "")])])
         environment = {**os.environ, "PYTHONPATH": path, sources.VARIABLE: msgspec.json.encode(_settled(self.config)).decode()}

@@ -45,7 +45,7 @@ def command(seed: int | None, only: tuple[str, ...], folder: str, keep: bool, re
     """
     from eagle_eye.app.demo.demo import Demo
     from eagle_eye.app.demo.demo_dashboard import DemoDashboard
-    from eagle_eye.app.demo.faults import FAULTS
+    from eagle_eye.app.demo.scenario import FAULTS
 
     kinds = dict.fromkeys(fault.kind for fault in FAULTS)
     if unknown := [kind for kind in only if kind not in kinds]:

@@ -6,8 +6,8 @@ import threading
 
 import click
 
-from eagle_eye.app import drills, options, pid_file
-from eagle_eye.app.agent_process import PID_FILE
+from eagle_eye.app import drills, options
+from eagle_eye.app.agent_process import PID_FILE, running_pid
 from eagle_eye.app.launcher_registry import run_dirs
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
@@ -72,7 +72,7 @@ def _on_node(kind: str, everywhere: list[drills.DrillTarget], seconds: float, ye
     if lasts:
         _hold(drills.slow_node(node, run_dir, clock, job=listed[0].job), seconds)
         return
-    agent = pid_file.living(run_dir / PID_FILE)
+    agent = running_pid(run_dir / PID_FILE)
     launchers = {worker.launcher_pid for worker in listed if worker.launcher_pid}
     drills.kill_node(node, [*([agent] if agent else []), *launchers, *(worker.pid for worker in listed)], clock)
     click.echo(DONE)

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from eagle_eye.app import options
-from eagle_eye.app.live_plan_printing import print_live
-from eagle_eye.app.plan_printing import print_report, report_json
+from eagle_eye.app.plan_printing import print_live, print_report, report_json
 from eagle_eye.app.printing import print_json
 from eagle_eye.config import Config
 from eagle_eye.ledger import Throughput
@@ -44,7 +43,7 @@ def command(config: Config, file: Path | None, live: bool, events: tuple[str, ..
     if file is None:
         _print_live(config, wide=wide, json_lines=json_lines)
         return
-    report = make_report(ClusterFile(file, _reached(config) if from_ledger else ()), events)
+    report = make_report(ClusterFile(file, _measured(config) if from_ledger else ()), events)
     if json_lines:
         click.echo(report_json(report))
     else:
@@ -61,6 +60,6 @@ def _print_live(config: Config, *, wide: bool, json_lines: bool) -> None:
             print_live(plans, jobs, {(each.job, each.workers): each for each in ledger.throughputs()}, wide=wide)
 
 
-def _reached(config: Config) -> tuple[Throughput, ...]:
+def _measured(config: Config) -> tuple[Throughput, ...]:
     with contextlib.closing(open_ledger(config, read_only=True)) as ledger:
         return ledger.throughputs()

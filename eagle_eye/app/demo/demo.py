@@ -18,11 +18,11 @@ from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.stream.embedded import EmbeddedStream
 
-from . import demo_settings, live_view
+from . import live_view, scenario
 from .demo_dashboard import DemoDashboard
 from .demo_job import DemoJob
 from .fault_verdict import STEPS_AFTER, THROUGHPUT, FaultVerdict, verdict_of
-from .faults import FAULTS, DemoFault
+from .scenario import FAULTS, DemoFault
 from .step_trace import StepTrace
 
 WARM_UP_STEPS = 40
@@ -72,7 +72,7 @@ class Demo:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
         self.began = self.clock.now()
         chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
-        stage = self._stage("gpt", demo_settings.JOB, demo_settings.NODES, demo_settings.WORKERS_PER_NODE, 1_000_000)
+        stage = self._stage("gpt", scenario.JOB, scenario.NODES, scenario.WORKERS_PER_NODE, 1_000_000)
         with self._live(stage):
             stage.start()
             if self.pages is not None:
@@ -94,10 +94,10 @@ class Demo:
         return self.folder / "truth.jsonl"
 
     def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> DemoJob:
-        command = (sys.executable, str(demo_settings.script()), "--steps", str(steps), *demo_settings.MODEL)
+        command = (sys.executable, str(scenario.script()), "--steps", str(steps), *scenario.MODEL)
         return DemoJob(
-            folder=self.folder / folder, config=demo_settings.CONFIG.replace("{http}", str(free_port())), command=command, job=job, nodes=nodes, workers_per_node=workers,
-            heal=f"restart:{demo_settings.RESTARTS}", served=served, clock=self.clock,
+            folder=self.folder / folder, config=scenario.CONFIG.replace("{http}", str(free_port())), command=command, job=job, nodes=nodes, workers_per_node=workers,
+            heal=f"restart:{scenario.RESTARTS}", served=served, clock=self.clock,
         )  # fmt: skip
 
     @contextmanager
@@ -124,7 +124,7 @@ class Demo:
     def _warm_up(self, stage: DemoJob) -> None:
         self._doing = f"warming up: {WARM_UP_STEPS} healthy steps"
         if not stage.wait(lambda: stage.record.trace.highest() >= WARM_UP_STEPS, 90.0):
-            raise DemoError("the job did not get going; the last lines of its launcher:\n" + stage.cluster.tail(f"launcher-{demo_settings.NODES[0]}"))
+            raise DemoError("the job did not get going; the last lines of its launcher:\n" + stage.cluster.tail(f"launcher-{scenario.NODES[0]}"))
         self._healthy = stage.record.trace.throughput_per_worker(step for step in stage.record.trace.steps if step.number >= FIRST_STEPS)
 
     # --- the faults ------------------------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ class Demo:
 
     @staticmethod
     def _node(fault: DemoFault, trace: StepTrace, chance: random.Random) -> str:
-        coordinator = trace.layout.coordinator if trace.layout else demo_settings.NODES[0]
-        other = next(node for node in demo_settings.NODES if node != coordinator)
-        return {"coordinator": coordinator, "other": other}.get(fault.target) or chance.choice(demo_settings.NODES)
+        coordinator = trace.layout.coordinator if trace.layout else scenario.NODES[0]
+        other = next(node for node in scenario.NODES if node != coordinator)
+        return {"coordinator": coordinator, "other": other}.get(fault.target) or chance.choice(scenario.NODES)
 
     def _over(self, fault: DemoFault, truth: GroundTruth, stage: DemoJob) -> bool:
         """Enough steps beyond the fault, and the ledger has closed what it opened about it."""

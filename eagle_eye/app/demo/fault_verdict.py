@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from eagle_eye.app.drills import GroundTruth
 from eagle_eye.types import Incident, Notice, Outcome
 
-from .faults import DemoFault
+from .scenario import DemoFault
 from .step_trace import CommittedStep, StepTrace
 
 STEPS_AFTER = 20

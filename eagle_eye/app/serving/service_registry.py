@@ -10,9 +10,8 @@ from typing import Protocol
 
 from .alert_wiring import alerts_of
 from .event_table_service import EventTableService
+from .ledger_services import RetentionService, ThroughputRecorder
 from .process_context import LeaderContext, ProcessContext
-from .retention_service import RetentionService
-from .throughput_recorder import ThroughputRecorder
 
 log = logging.getLogger(__name__)
 

@@ -100,5 +100,5 @@ def test_where_no_job_runs_nobody_is_called_for_numbers_that_do_not_come(tmp_pat
     RecordedJob(tmp_path).run(60).write()
     known = Sources(Config(state_dir=str(tmp_path)), clock=FakeClock(T0 + 500))
     assert stale(known, cluster.overview(known, since=T0, until=T0 + 500)) is None
-    assert [pause.heard for pause in job.course(known, JOB, since=T0, until=T0 + 500).pauses] == []
+    assert [pause.sampled for pause in job.course(known, JOB, since=T0, until=T0 + 500).pauses] == []
     known.close()

@@ -14,7 +14,7 @@ import pytest
 from dashboard.errors import NothingToDecide
 from dashboard.figures.colours import LIGHT
 from dashboard.figures.evidence_figure import evidence
-from dashboard.incident import decision_form, incident_html, predicted_actual, summary
+from dashboard.incident import decision_form, incident_html, summary
 from dashboard.incident.incident_html import Eye
 from dashboard.incident.stages import stages
 from dashboard.queries.evidence import OTHERS, Plot
@@ -74,7 +74,7 @@ def told(sources: Sources) -> IncidentDetails:
 
 
 def test_the_examples_in_the_texts_are_true():
-    assert doctest.testmod(summary).failed == doctest.testmod(predicted_actual).failed == 0
+    assert doctest.testmod(summary).failed == doctest.testmod(incident_html).failed == 0
 
 
 def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):

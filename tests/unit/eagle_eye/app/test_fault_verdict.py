@@ -3,7 +3,7 @@ import math
 import pytest
 
 from eagle_eye.app.demo.fault_verdict import FaultRecords, verdict_of
-from eagle_eye.app.demo.faults import FAULTS
+from eagle_eye.app.demo.scenario import FAULTS
 from eagle_eye.app.demo.step_trace import CommittedStep, StepTrace
 from eagle_eye.app.drills import GroundTruth
 from eagle_eye.types import Culprit, Entity, Incident, Kind, Layout, Notice, Outcome, RankPlacement, Severity

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_eye.app.cli import main
-from eagle_eye.app.live_plan_printing import print_live
+from eagle_eye.app.plan_printing import print_live
 from eagle_eye.errors import ConfigError
 from eagle_eye.ledger import JobRecord
 from eagle_eye.types import Demand, Layout, Mode, PrecomputedPlan

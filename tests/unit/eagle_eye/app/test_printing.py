@@ -8,8 +8,8 @@ from rich.console import Console
 
 from eagle_eye.app.cli import main
 from eagle_eye.app.demo.fault_verdict import FaultVerdict
-from eagle_eye.app.demo.faults import FAULTS
 from eagle_eye.app.demo.live_view import print_verdicts
+from eagle_eye.app.demo.scenario import FAULTS
 from eagle_eye.app.drills import GroundTruth
 from eagle_eye.app.printing import TableColumn, brief_id, brief_time, local_time, shortened, table_lines
 from eagle_eye.ledger import Ledger

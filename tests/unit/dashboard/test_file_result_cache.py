@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dashboard.cache import FileResultCache
 from dashboard.errors import BrokenHistory
-from dashboard.file_summaries import Summaries
 from dashboard.queries import steps
 from dashboard.sources import Sources
 from eagle_eye.clock import FakeClock
@@ -91,14 +91,14 @@ class Late(History):
 
 def test_a_file_that_is_gone_since_it_was_listed_is_not_missed(tmp_path: Path, files: list[Path]) -> None:
     history = Late(ObjectStore.of(tmp_path / "history"), files[0])
-    answer = Summaries(history).of("steps", QUESTION, since=T0, until=T0 + 60)
+    answer = FileResultCache(history).of("steps", QUESTION, since=T0, until=T0 + 60)
     assert answer is not None
     assert min(answer["step"].to_pylist()) == 29, "what is in the others"
     history.close()
 
 
 def test_what_nobody_asked_for_lately_is_forgotten(history: History, files: list[Path]) -> None:
-    summaries = Summaries(history, kept_rows=40)
+    summaries = FileResultCache(history, rows_max=40)
     for since in (T0, T0 + 30):
         assert summaries.of("steps", QUESTION, since=since, until=since + 20) is not None
     spoil(files[1])
@@ -109,7 +109,7 @@ def test_what_nobody_asked_for_lately_is_forgotten(history: History, files: list
 
 
 def test_nothing_written_is_no_answer(history: History) -> None:
-    assert Summaries(history).of("steps", QUESTION, since=T0, until=T0 + 60) is None
+    assert FileResultCache(history).of("steps", QUESTION, since=T0, until=T0 + 60) is None
 
 
 def test_what_was_begun_ahead_is_not_made_twice_and_its_error_is_told_to_whoever_asks(sources: Sources) -> None:
