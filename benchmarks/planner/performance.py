@@ -20,9 +20,9 @@ from remediation.planner.performance.calibration import MeasuredIteration, calib
 from remediation.planner.performance.coefficients import UNITS, Coefficients
 from remediation.planner.performance.gpu_memory import fits
 from remediation.planner.performance.hardware import Hardware, hardware_of
-from remediation.planner.performance.layout_search import search
 from remediation.planner.performance.model_shape import ModelShape
 from remediation.planner.performance.parallel_layout import ParallelLayout, ParallelLayouts, Recompute
+from remediation.planner.performance.throughput_model import search
 from remediation.planner.performance.training_run import TrainingRun
 
 FILE = Path("throughput") / "vtrain_megatron_a100_multi.csv"

@@ -7,9 +7,8 @@ import msgspec
 
 from eagle_eye.types import Evidence, Finding, Incident, Severity, Topology, digest_of
 
-from .finding_relations import are_one_fault, explains, strength
+from .finding_relations import Roots, are_one_fault, explains, strength
 from .incident_composition import COUNT, PARTS_KEPT, compose, roots_of
-from .root_findings import Roots
 
 IDS_KEPT = 1024
 """Findings that an incident names; further ones are counted by kind."""

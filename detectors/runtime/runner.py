@@ -32,8 +32,7 @@ from .evaluator import Configure, Evaluation, Evaluator, Prototypes
 from .incident_recorder import IncidentRecorder
 from .mark_writer import MarkWriter
 from .open_record_offsets import OpenRecordOffsets
-from .output_buffer import OutputBuffer
-from .subscribers import Subscribers
+from .runner_output import OutputBuffer, Subscribers
 
 READ_LIMIT = 2048
 RETRY_S = 0.1

@@ -8,8 +8,7 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import done, intended
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import Commander, done, intended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, done, intended
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, Commander, done, intended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

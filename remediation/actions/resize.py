@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, PermanentError, Stale
 from eagle_eye.types import Plan, Progress, Target
-from remediation.job_commands.action_commands import RESIZE_TIMEOUT_S, done, intended, resize
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import RESIZE_TIMEOUT_S, Commander, done, intended, resize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from eagle_eye.clock import Clock
 from eagle_eye.errors import PermanentError
 from eagle_eye.types import Plan, Progress
-from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, restart
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, Commander, restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

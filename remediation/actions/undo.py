@@ -8,13 +8,13 @@ from eagle_eye.types import Plan, Progress
 from remediation.job_commands.action_commands import (
     RESIZE_TIMEOUT_S,
     RESTART_TIMEOUT_S,
+    Commander,
     CordonLedger,
     done,
     intended,
     rebalance,
     resize,
 )
-from remediation.job_commands.commander import Commander
 
 WHO = "eagle-eye"
 """Who releases the node, in the place of an operator."""

@@ -1,7 +1,8 @@
-"""Carries notifications to one receiver, in a thread of its own: whoever hangs or is dead delays nobody else.
+"""The delivery worker: sends notifications to one receiver, in a thread of its own, so that a dead receiver delays no other one.
 
 Notifications about one incident never overtake each other. A receiver that is away gets nothing until its first notification was
-taken; where it fails over one notification (status 500), the others go past it after a few tries.
+accepted; where it fails over one notification (status 500), the others go past it after a few attempts.
+Some receivers get open alerts (Alertmanager) or a heartbeat again and again: RepeatedNotifications.
 """
 
 import logging
@@ -19,14 +20,15 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import AlertRecord, Notification
 from eagle_eye.types import Notice
 
+from .alert import Alert, sent_alert_of
 from .http_post import DeliveryResult, client_for, post
 from .notification_merge import PendingNotification, merge
 from .receiver import Endpoint
-from .repeated_notifications import RepeatedNotifications
 from .templates import template_of
 
+SOON_S = 5.0
+"""After a failure it is tried again this soon, or at the usual time if that is sooner."""
 log = logging.getLogger(__name__)
-
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 300.0
 LONGEST_ASKED_S = 3600.0
@@ -37,6 +39,53 @@ PATIENCE = 5
 """After so many tries a notification no longer keeps those about other incidents waiting, and the operator is told."""
 POLL_S = 1.0
 STOP_S = 2.0
+
+
+class OpenAlerts(Protocol):
+    """The ledger's part that is needed here."""
+
+    def alerts(self) -> tuple[AlertRecord, ...]: ...
+
+
+class RepeatedNotifications:
+    """`well`: whether a leader leads and its runners tick."""
+
+    def __init__(self, *, open_alerts: OpenAlerts, endpoint: Endpoint, clock: Clock, well: Callable[[], bool]) -> None:
+        self._open_alerts = open_alerts
+        self._endpoint = endpoint
+        self._clock = clock
+        self._well = well
+        self._repeated = template_of(endpoint.receiver.kind).repeated
+        self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether the time has come."""
+        return self._repeated is not None and self._clock.monotonic() >= self._next
+
+    def body(self) -> object | None:
+        """The body to send now; None: nothing. Raises LedgerError."""
+        self._next = self._clock.monotonic() + self._endpoint.receiver.every_s
+        assert self._repeated is not None
+        return self._repeated(self._alerts(), self._endpoint, self._clock.now(), self._well())
+
+    def failed(self) -> None:
+        """It did not arrive."""
+        self._next = self._clock.monotonic() + min(SOON_S, self._endpoint.receiver.every_s)
+
+    def _alerts(self) -> list[Alert]:
+        """Those of which this receiver was notified."""
+        if not self._endpoint.receiver.hears:
+            return []
+        found = []
+        for record in self._open_alerts.alerts():
+            try:
+                sent = sent_alert_of(record.body)
+            except msgspec.MsgspecError:
+                continue  # of a newer version: its own leader repeats it
+            if self._endpoint.name in sent.receivers:
+                found.append(sent.alert)
+        return found
 
 
 class NotificationOutbox(Protocol):

@@ -1,7 +1,17 @@
-"""One HTTP request: signed, bounded in time, and without secrets in what it tells of a failure."""
+"""One HTTP request: signed, bounded in time, and without secrets in its error messages.
+
+The signature follows Stripe's scheme, a time and an HMAC over the time and the body:
+
+    X-Eagle-Eye-Signature: t=1700000000,v1=<hex HMAC-SHA256 of "1700000000." + body>
+
+Within the tolerance a recorded notification could be sent again: a receiver recognises it by its number
+(`X-Eagle-Eye-Notification`, and `notification` in the body).
+"""
 
 import base64
 import email.utils
+import hashlib
+import hmac
 import logging
 import math
 import ssl
@@ -13,9 +23,11 @@ import msgspec
 from eagle_eye import __version__
 from eagle_eye.clock import Clock
 
-from .notification_signature import NOTIFICATION, SIGNATURE, signature
 from .receiver import Endpoint
 
+SIGNATURE = "X-Eagle-Eye-Signature"
+NOTIFICATION = "X-Eagle-Eye-Notification"
+TOLERANCE_S = 300.0
 CONNECT_S = 5.0
 LONGEST_ANSWER = 2048
 """Bytes of an answer that are read: it only says why."""
@@ -23,6 +35,21 @@ SHOWN = 300
 """Characters of it that are told."""
 REFUSED = frozenset({400, 413, 415, 422})
 """The notification itself is wrong: it will never be taken. Every other failure is the receiver's, and may pass."""
+
+
+def signature(secret: bytes, time: int, body: bytes) -> str:
+    """What a receiver recomputes and compares."""
+    digest = hmac.new(secret, f"{time}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={time},v1={digest}"
+
+
+def is_signed(secret: bytes, header: str, body: bytes, now: float, *, tolerance_s: float = TOLERANCE_S) -> bool:
+    """A receiver's side: whether the body was signed with the secret, at most `tolerance_s` ago or ahead."""
+    parts = dict(part.strip().partition("=")[::2] for part in header.split(","))
+    said = parts.get("t", "")
+    if not said.isdecimal() or abs(now - int(said)) > tolerance_s:
+        return False
+    return hmac.compare_digest(signature(secret, int(said), body).encode(), f"t={said},v1={parts.get('v1', '')}".encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.digests import digest_of
 from eagle_eye.errors import PermanentError, Stale
 from eagle_eye.types import Outcome, Plan, Progress, Severity, Target, Transition
-from remediation.job_commands.action_commands import send_command
-from remediation.job_commands.commander import Arguments, Commander
+from remediation.job_commands.action_commands import Arguments, Commander, send_command
 
 
 class TransitionMode(StrEnum):

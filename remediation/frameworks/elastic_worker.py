@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Outcome, Transition
-from remediation.job_commands.commander import Arguments, Commander
+from remediation.job_commands.action_commands import Arguments, Commander
 
 from .coordinator_driver import TransitionMode, carry_out, workers_by_node
 

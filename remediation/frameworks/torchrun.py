@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Outcome, Transition
-from remediation.job_commands.action_commands import RESTART_TIMEOUT_S
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import RESTART_TIMEOUT_S, Commander
 
 from .coordinator_driver import TransitionMode, carry_out
 

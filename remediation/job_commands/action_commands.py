@@ -1,4 +1,4 @@
-"""Commands that the actions send: one to each target's coordinator, recorded before and after."""
+"""Commands that the actions send through a Commander: one to each target's coordinator, recorded before and after."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -9,12 +9,24 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Cordon
 from eagle_eye.types import Plan, Progress, Target
 
-from .commander import Arguments, Commander
-
+Arguments = dict[str, Any]
 RESTART_TIMEOUT_S = 15.0
 """A coordinator answers once the new epoch is valid."""
 RESIZE_TIMEOUT_S = 60.0
 """A coordinator answers once the workers that come have joined; they import torch first."""
+
+
+class Commander(Protocol):
+    """Sends one command to the coordinator of a job and waits for its answer."""
+
+    def command(
+        self, job: str, action: str, arguments: Arguments, *, plan: Plan, step: str, epoch: int, timeout: float
+    ) -> dict[str, Any]:
+        """Idempotent by (plan, step): a command that was done is answered again, not done again.
+
+        Raises TemporaryError (not reachable now), PermanentError (refused) or Stale (the job's epoch is higher).
+        """
+        ...
 
 
 class CordonLedger(Protocol):

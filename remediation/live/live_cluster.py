@@ -4,20 +4,28 @@ T(t, x) is measured in steps per second at the worker counts at which a job has 
 second*: a job that runs on all the workers it asked for makes as many. So jobs that cannot be compared by their tokens
 share one unit, and a weight says what a worker's time is worth in each (Unicron's w(t), section 5). Where x was never
 run, T is the linear share of what the nearest count reached, and of the count itself before anything was measured.
+
+The measured WAF of the jobs (waf_since, waf_before, waf_left) is taken from their committed steps: before a fault, after it,
+and after a change of workers. It is NaN where too few steps were seen.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle_eye.types import Demand
+from eagle_eye.types import Demand, Incident, Plan, SnapshotStep
+from remediation.engine.job_state import JobState
 from remediation.planner.allocation.allocation import Allocation
 from remediation.planner.allocation.tasks import Task, TaskCluster
 
 WorkersByNode = Mapping[str, int]
 """Node → workers."""
+Jobs = Mapping[str, JobState]
+FEWEST = 3
+"""Steps that a rate needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +167,42 @@ def _placed(job: LiveJob, seats: WorkersByNode) -> LiveJob:
     kept = {node: count for node, count in {**job.demand.seats, **seats}.items() if count}
     demand = job.demand
     return replace(job, demand=Demand(declared=demand.declared, seats=kept, weight=demand.weight, workers_min=demand.workers_min))
+
+
+def waf_since(cluster: LiveCluster, jobs: Jobs, epochs: Mapping[str, int], steps: int) -> float:
+    """Of all jobs, by their newest steps; of those named by steps of later epochs alone, of which each must have shown so many."""
+    found = []
+    for live in cluster.jobs:
+        named = live.name in epochs
+        later = [step for step in jobs[live.name].steps if step.epoch > epochs.get(live.name, -1)]
+        found.append(_of(live, later[-steps - 1 :], steps + 1 if named else FEWEST, named))
+    return math.fsum(found)
+
+
+def waf_before(cluster: LiveCluster, jobs: Jobs, since: float, steps: int) -> float:
+    """By the last steps that ended before a fault."""
+    earlier = {live.name: _one_epoch([step for step in jobs[live.name].steps if step.end <= since]) for live in cluster.jobs}
+    return math.fsum(_of(live, earlier[live.name][-steps - 1 :], FEWEST, True) for live in cluster.jobs)
+
+
+def waf_left(cluster: LiveCluster, jobs: Jobs, plan: Plan, incident: Incident) -> float:
+    """Between the fault and the plan: its job in the epoch for which the plan was made, the others meanwhile."""
+    mine = [step for step in jobs[incident.job].steps if step.epoch == plan.target_of(incident.job).epoch and step.end > incident.since]
+    if len(mine) < FEWEST:
+        return math.nan
+    begin, end = mine[0].end, mine[-1].end
+    meanwhile = {live.name: [step for step in jobs[live.name].steps if begin <= step.end <= end] for live in cluster.jobs}
+    meanwhile[incident.job] = mine
+    return math.fsum(_of(live, meanwhile[live.name], FEWEST, live.name == incident.job) for live in cluster.jobs)
+
+
+def _of(live: LiveJob, steps: Sequence[SnapshotStep], fewest: int, measured: bool) -> float:
+    """The rate of the steps; with too few of them T, or NaN where it has to be measured."""
+    if len(steps) < fewest or steps[-1].end <= steps[0].end:
+        return math.nan if measured else live.waf(live.workers)
+    rate = (len(steps) - 1) / (steps[-1].end - steps[0].end)
+    return live.demand.weight * rate / live.unit
+
+
+def _one_epoch(steps: Sequence[SnapshotStep]) -> list[SnapshotStep]:
+    return [step for step in steps if step.epoch == steps[-1].epoch]

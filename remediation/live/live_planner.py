@@ -21,9 +21,8 @@ from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import DEATH, LOST, Attempt
 
 from .event_responses import best_worker_counts
-from .live_cluster import LiveCluster, LiveJob
+from .live_cluster import LiveCluster, LiveJob, waf_before, waf_left, waf_since
 from .live_decision import DecisionInputs, LiveDecision, decide_live
-from .measured_waf import waf_before, waf_left, waf_since
 from .worker_placement import WorkerMoves, plan_moves
 
 LEAST_SPEED = 0.05

@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_eye.errors import EagleEyeError, PermanentError, Stale
 from eagle_eye.types import Plan
-from remediation.job_commands.commander import Arguments
+from remediation.job_commands.action_commands import Arguments
 
 
 @dataclass(frozen=True, slots=True)

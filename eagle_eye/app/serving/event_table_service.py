@@ -9,7 +9,7 @@ from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Plan, PrecomputedPlan, Severity
 from remediation.engine.engine import Engine
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import Commander
 
 LOOK_S = 0.5
 """Between two checks whether anything has changed."""

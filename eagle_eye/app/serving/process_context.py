@@ -14,7 +14,7 @@ from eagle_eye.stream.spool import SpooledWriter
 from remediation.actions.notify import Notify
 from remediation.engine.engine import Engine
 from remediation.engine.leader import Leader
-from remediation.job_commands.commander import Commander
+from remediation.job_commands.action_commands import Commander
 
 from .notice_writer import NoticeWriter
 

@@ -24,9 +24,8 @@ from remediation.planner.pipelines.pipeline_reconfiguration import (
     reconfigure,
 )
 
-from .incident_case import IncidentCase
+from .incident_case import IncidentCase, TransitionCosts
 from .slow_nodes import slow_node_effect
-from .transition_costs import TransitionCosts
 
 
 class AlternativeKind(StrEnum):

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from .alternatives import AlternativeKind, ImpossibleAlternative, PricedAlternative, alternatives
-from .incident_case import IncidentCase
-from .transition_costs import TransitionCosts
+from .incident_case import IncidentCase, TransitionCosts
 
 __all__ = ["AlternativeKind", "ImpossibleAlternative", "IncidentCase", "IncidentDecision", "PricedAlternative", "TransitionCosts", "decide"]
 

@@ -3,8 +3,7 @@
 import math
 
 from remediation.planner.allocation.tasks import Task
-from remediation.planner.decision.incident_case import IncidentCase
-from remediation.planner.decision.transition_costs import TransitionCosts
+from remediation.planner.decision.incident_case import IncidentCase, TransitionCosts
 from remediation.planner.performance.throughput_model import ThroughputEstimate
 
 from .cluster_file import ClusterFile, JobSpec

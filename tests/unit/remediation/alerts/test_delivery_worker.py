@@ -9,7 +9,7 @@ from eagle_eye.types import Severity
 from fakes.receiver_rules import refusals
 from remediation.alerts.alert import Alert, SentAlert, encode
 from remediation.alerts.delivery_worker import KEPT_S, LONGEST_WAIT_S, PATIENCE, DeliveryWorker, RateLimit, wait_before
-from remediation.alerts.notification_signature import is_signed
+from remediation.alerts.http_post import is_signed
 from remediation.alerts.receiver import Endpoint, Receiver
 
 SECRET = b"of the operator"

@@ -4,7 +4,7 @@ import pytest
 
 from eagle_eye.errors import ConfigError
 from eagle_eye.types import Severity
-from remediation.alerts.notification_signature import is_signed, signature
+from remediation.alerts.http_post import is_signed, signature
 from remediation.alerts.receiver import Receiver, endpoint_of
 
 KEY = "0123456789abcdef0123456789abcdef"

@@ -14,8 +14,8 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import messages
+from remediation.launcher.follower import ReportQueue
 from remediation.launcher.rendezvous_store import RendezvousStore, ask_patiently
-from remediation.launcher.report_queue import ReportQueue
 from remediation.launcher.worker_sessions import WorkerSessions
 
 

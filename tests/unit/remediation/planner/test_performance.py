@@ -15,7 +15,6 @@ from remediation.planner.performance.calibration import MeasuredIteration, calib
 from remediation.planner.performance.coefficients import Coefficients
 from remediation.planner.performance.hardware import DATA_SHEETS, hardware_of
 from remediation.planner.performance.iteration_model import iteration_times
-from remediation.planner.performance.layout_search import search
 from remediation.planner.performance.measured_throughput import (
     MeasuredThroughput,
     from_ledger,
@@ -24,7 +23,7 @@ from remediation.planner.performance.measured_throughput import (
 )
 from remediation.planner.performance.model_shape import ModelShape
 from remediation.planner.performance.parallel_layout import ParallelLayout, ParallelLayouts, Recompute
-from remediation.planner.performance.throughput_model import ThroughputModel, ThroughputSource
+from remediation.planner.performance.throughput_model import ThroughputModel, ThroughputSource, search
 from remediation.planner.performance.training_run import TrainingRun
 
 A100 = hardware_of("A100-80GB")

@@ -1,17 +1,21 @@
-"""Records that a runner has to write, in order, until the stream has acknowledged them."""
+"""Output of a runner: records kept in order until the stream has acknowledged them, and callbacks for the leader in the same process."""
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from eagle_eye.frames import Frame
 from eagle_eye.stream import FINDINGS, INCIDENTS, JOB_SNAPSHOTS, Position, Stream
-from eagle_eye.types import Finding, Incident, JobSnapshot
+from eagle_eye.types import Finding, Incident, JobSnapshot, Notice
 
 AT_ONCE = 500
 """Records of one append."""
+_log = logging.getLogger(__name__)
+_Payload = TypeVar("_Payload")
 
 
 class _Record(NamedTuple):
@@ -54,3 +58,38 @@ class OutputBuffer:
                 self._pending.popleft()
                 if record.noun is not None:
                     self._written(topic, record.noun, place)
+
+
+class Subscribers(NamedTuple):
+    """Callbacks, called on the runner's own thread. An exception in one of them is logged; detection goes on."""
+
+    incidents: Callable[[list[Incident]], None] | None
+    findings: Callable[[list[Finding]], None] | None
+    snapshots: Callable[[list[JobSnapshot]], None] | None
+    frame: Callable[[Frame], None] | None
+    notice: Callable[[Notice], None] | None
+
+    def publish(self, incidents: list[Incident], findings: list[Finding], snapshots: list[JobSnapshot], frames: Sequence[Frame]) -> None:
+        """Results of one mark; empty ones are not passed on."""
+        if incidents:
+            _call(self.incidents, incidents)
+        if findings:
+            _call(self.findings, findings)
+        if snapshots:
+            _call(self.snapshots, snapshots)
+        for frame in frames:
+            _call(self.frame, frame)
+
+    def notify(self, notice: Notice) -> None:
+        """A notice about detection itself, for the operator."""
+        _log.warning("%s: %s", notice.name, notice.message)
+        _call(self.notice, notice)
+
+
+def _call(subscriber: Callable[[_Payload], None] | None, payload: _Payload) -> None:
+    if subscriber is None:
+        return
+    try:
+        subscriber(payload)
+    except Exception:  # noqa: BLE001 -- a subscriber is foreign code: detection goes on
+        _log.exception("a subscriber of the runner failed")
