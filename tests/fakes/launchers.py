@@ -56,7 +56,7 @@ for step in eagle_eye.monitor().steps(range(int(sys.argv[1]))):
     time.sleep(0.02)
 '''
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 
 
 def wait_until(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eagle_eye.errors import Broken
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Mailbox:

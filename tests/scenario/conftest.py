@@ -16,7 +16,7 @@ from benchmarks.elastic.invariants import Expected, reference
 from eagle_eye.training import messages, zygote
 from fakes.launchers import FakeLeader, Stage
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Launcher:

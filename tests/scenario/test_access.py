@@ -23,7 +23,7 @@ from fakes.tls_credentials import office
 from servers.pager import SECRET, Pager
 
 LOOP = Path(__file__).with_name("loop.py")
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 NODES = ("node-a", "node-b")
 CONFIG = """\
 [server]

@@ -26,7 +26,7 @@ JOB = "default/gpt/r1"
 STEP_S = 0.05
 TRAINER = f"""
 import sys, time
-from eagle_eye.training import ring
+from eagle_eye.training import ring_buffer as ring
 path, worker = sys.argv[1:]
 writer = ring.RingWriter.create(path, epoch=1, worker=worker)
 writer.now[ring.RUNNING] = 1
@@ -98,7 +98,7 @@ class Deployment:
                 self.schemas.add(record)
             self.records.append(record)
 
-    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
+    def until(self, done: Callable[[], bool], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.read()

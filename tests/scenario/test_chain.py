@@ -25,7 +25,7 @@ from eagle_eye.training.ring_buffer import RingReader
 from eagle_eye.types import Notice, Outcome
 
 LOOP = Path(__file__).with_name("loop.py")
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 CONFIG = """\
 [server]
 listen = "127.0.0.1:{port}"

@@ -15,7 +15,7 @@ from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 def answers(url: str) -> bool:

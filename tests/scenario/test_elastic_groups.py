@@ -16,7 +16,7 @@ import pytest
 from fakes.launcher_sessions import FakeLauncher
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 WORKER = """
 import os, signal, sys

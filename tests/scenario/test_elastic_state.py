@@ -15,7 +15,7 @@ from eagle_eye.training.elastic.transfer import transports
 from fakes.elastic_processes import Job, Worker
 from fakes.transfer_processes import LAYERS, train_state, worker
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 TO_RANK_2 = [[layer % 2, 2, layer] for layer in range(LAYERS)]
 TO_RANK_1 = [[0, 1, layer] for layer in range(LAYERS)]
 JOB = """

@@ -19,7 +19,7 @@ from eagle_eye.types import Breaker, Outcome, Refuse
 from servers.pager import SECRET, Pager
 
 LOOP = Path(__file__).with_name("loop.py")
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 RELAPSE_S = 2.0
 CONFIG = f"""\
 [server]

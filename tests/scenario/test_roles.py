@@ -23,7 +23,7 @@ from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Incident, JobSnapshot
 
 LOOP = Path(__file__).with_name("loop.py")
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 PARTITIONS = 4
 JOB = "test/roles/run-1"
 CONFIG = """\

@@ -17,7 +17,7 @@ import pytest
 from eagle_eye.training import flight_recorder, messages, zygote
 from eagle_eye.training.ring_buffer import RingReader
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

@@ -21,7 +21,7 @@ from eagle_eye.ledger import IncidentRecord, Ledger
 CHROMIUM = "/usr/bin/chromium"
 DESK, PHONE = (1280, 800), (390, 844)
 BERLIN = ZoneInfo("Europe/Berlin")
-PATIENCE_MS = 30_000
+PATIENCE_MS = 90_000
 QUIET = "!document.querySelector(\"[data-testid='stApp'][data-test-script-state='running']\")"
 """No script of the page runs."""
 DRAWN = ".js-plotly-plot .main-svg"

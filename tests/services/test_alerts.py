@@ -29,7 +29,7 @@ CLOCK = SystemClock()
 KEY = "0123456789abcdef0123456789abcdef"
 
 
-def until(event_action: str, look: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(event_action: str, look: Callable[[], Any], seconds: float = 90.0) -> Any:
     """The first answer that is not empty."""
     deadline = CLOCK.monotonic() + seconds
     while CLOCK.monotonic() < deadline:

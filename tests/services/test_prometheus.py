@@ -24,7 +24,7 @@ from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 from fakes.sample_values import JOB, a_layout, a_plan, an_incident
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 CLOCK = SystemClock()
 
 

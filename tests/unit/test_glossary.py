@@ -44,3 +44,11 @@ def test_every_row_of_its_tables_was_read():
     text = (ROOT / "docs" / "glossary.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| term")]
     assert len(rows) == len(ROWS)
+
+
+NAMED = re.compile(r"`((?:eagle_eye|collectors|detectors|remediation|dashboard|benchmarks|tests|examples|deploy)/[\w./-]+\.\w+)`")
+
+
+def test_files_that_documents_name_are_there():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert [(page.name, name) for page in pages for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()] == []
