@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that moves when told to, or when somebody sleeps on it.
+    """A clock that moves when `advance` is called, or when a thread sleeps on it.
 
     >>> clock = FakeClock(now=100.0)
     >>> clock.sleep(2.5)

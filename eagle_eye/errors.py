@@ -1,4 +1,4 @@
-"""Every error that Eagle Eye raises on purpose. A message names the input and says what to do.
+"""Every error that Eagle Eye raises on purpose. A message names the input and the remedy.
 
     EagleEyeError
     ├── ConfigError            the configuration, or a command line, is not usable
@@ -15,7 +15,7 @@
     │   └── LedgerVersion      its tables are of another version than this program's
     ├── HistoryError           the history cannot be read or written
     ├── ControlError           the control channel refused a request
-    │   ├── AccessDenied       whoever asks may not do this
+    │   ├── AccessDenied       the caller's role does not allow this
     │   │   └── NotAuthenticated   nobody knows who asks: no token, a wrong or an expired one
     │   └── Stale              an older term, epoch or plan than the one already seen
     ├── LaunchError            a training command cannot be started
@@ -81,7 +81,7 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerVersion(LedgerError):
-    """Its tables are of another version than this program's; `newer` tells which way."""
+    """Its tables are of another version than this program's; `newer` is true for a newer one."""
 
     def __init__(self, message: str, *, newer: bool) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ class ControlError(EagleEyeError):
 
 
 class AccessDenied(ControlError):
-    """Whoever asks may not do this."""
+    """The caller's role does not allow this."""
 
 
 class NotAuthenticated(AccessDenied):
@@ -165,7 +165,7 @@ class Ended(ElasticError):
 
 
 class LauncherLost(ElasticError):
-    """The launcher has closed the session; this worker will hear of no further epoch."""
+    """The launcher has closed the session; this worker will receive no further epoch."""
 
 
 class TemporaryError(EagleEyeError):

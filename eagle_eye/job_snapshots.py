@@ -1,4 +1,4 @@
-"""Frames → snapshots. No clock and no chance: the same frames give the same snapshots."""
+"""`JobSnapshots`: the job snapshot of each frame. No clock and no chance: the same frames give the same snapshots."""
 
 import msgspec
 import numpy as np
@@ -11,8 +11,8 @@ from .types.job_snapshot import LATE_S
 NOTHING: Floats = np.zeros(0, dtype=np.float32)
 
 
-def snapshot_of(frame: Frame, *, told: Layout | None = None) -> JobSnapshot:
-    """What decisions need of a frame. `told`: the layout that an earlier snapshot has carried."""
+def snapshot_of(frame: Frame, *, sent: Layout | None = None) -> JobSnapshot:
+    """What decisions need of a frame. `sent`: the layout that an earlier snapshot has carried."""
     snapshot = JobSnapshot(
         job=frame.job,
         generation=frame.generation,
@@ -20,7 +20,7 @@ def snapshot_of(frame: Frame, *, told: Layout | None = None) -> JobSnapshot:
         time=frame.time,
         tick=frame.tick,
         events=tuple(event for event in frame.events if event.name in SNAPSHOT_EVENTS),
-        layout=None if frame.layout is told or frame.layout == told else frame.layout,
+        layout=None if frame.layout is sent or frame.layout == sent else frame.layout,
     )
     return _of_tick(snapshot, frame) if frame.tick else snapshot
 
@@ -42,20 +42,20 @@ class JobSnapshots:
     """The snapshots of one partition: the layout of a job is in the first one that knows it, and in those that change it."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Layout] = {}
+        self._sent: dict[str, Layout] = {}
 
     def of(self, frame: Frame) -> JobSnapshot | None:
         """None where there is nothing to decide: a node without a job."""
-        snapshot = snapshot_of(frame, told=self._told.get(frame.job))
+        snapshot = snapshot_of(frame, sent=self._sent.get(frame.job))
         if frame.layout is None and not snapshot.events and not snapshot.steps:
             return None
         if frame.layout is not None:
-            self._told[frame.job] = frame.layout
+            self._sent[frame.job] = frame.layout
         return snapshot
 
     def forget(self, jobs: set[str]) -> None:
-        """Keep what was told of these jobs alone."""
-        self._told = {name: layout for name, layout in self._told.items() if name in jobs}
+        """Forget every job but these."""
+        self._sent = {name: layout for name, layout in self._sent.items() if name in jobs}
 
 
 def _step(step: Step) -> SnapshotStep:
@@ -73,23 +73,23 @@ def _step(step: Step) -> SnapshotStep:
 
 
 def _loss(step: Step) -> float | None:
-    """Mean over the step's tokens where they are told, else over the workers; None if nobody tells a loss."""
+    """Mean over the step's tokens where they are logged, else over the workers; None if no worker logs a loss."""
     loss, tokens = step.values.get("loss", NOTHING), step.values.get("tokens", NOTHING)
-    told = np.isfinite(loss)
-    if not told.any():
+    logged = np.isfinite(loss)
+    if not logged.any():
         return None
-    weights = np.where(np.isfinite(tokens), tokens, 0.0)[told] if len(tokens) == len(loss) else np.zeros(int(told.sum()))
-    return float(np.average(loss[told], weights=weights if weights.sum() > 0 else None))
+    weights = np.where(np.isfinite(tokens), tokens, 0.0)[logged] if len(tokens) == len(loss) else np.zeros(int(logged.sum()))
+    return float(np.average(loss[logged], weights=weights if weights.sum() > 0 else None))
 
 
 def _numbers(step: Step, name: str) -> Floats:
-    """What the workers told under a name, as far as it is a number."""
+    """The finite values that the workers logged under a name."""
     values = step.values.get(name, NOTHING)
     numbers: Floats = values[np.isfinite(values)]
     return numbers
 
 
 def _finite(step: Step) -> bool:
-    """Whether every loss that was logged is a number; NaN alone stands for "not told"."""
+    """Whether every loss that was logged is a number; NaN without the marker means "not logged"."""
     infinite = np.isinf(step.values.get("loss", NOTHING)).any()
     return not bool(infinite or (step.values.get(f"loss{LOGGED_NAN}", NOTHING) == 1.0).any())

@@ -1,4 +1,4 @@
-"""A plan that waits for a person, in words: the same on a terminal and on a page."""
+"""The text of a plan that waits for approval: the same on a terminal and on the approval page."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -17,20 +17,20 @@ def plan_of(shown: Shown) -> Plan:
     return msgspec.convert(shown["plan"], Plan)
 
 
-def plan_words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
+def plan_rows(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     """(what, text), in the order in which a person wants to know; one printable line each. `now`: seconds since 1970."""
-    for what, text in _words(shown, now):
-        yield what, "".join(letter if letter.isprintable() else " " for letter in text)
+    for what, text in _rows(shown, now):
+        yield what, "".join(char if char.isprintable() else " " for char in text)
 
 
-def _words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
+def _rows(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     plan = plan_of(shown)
     yield "plan", f"{plan.id} for incident {plan.incident}"
     yield "job", str(shown["job"])
     yield "cause", str(shown["cause"])
     yield "action", plan.action
     for target in plan.targets:
-        yield "target", target_words(target)
+        yield "target", target_text(target)
     yield "reason", plan.reason or "none is given"
     yield "cost", f"{plan.cost:.0f} weighted GPU-seconds expected, {plan.benefit:.0f} saved"
     for alternative in plan.alternatives:
@@ -41,19 +41,19 @@ def _words(shown: Shown, now: float) -> Iterator[tuple[str, str]]:
     yield "valid", f"until {time.strftime('%H:%M:%S', time.localtime(plan.expires))}, {max(plan.expires - now, 0):.0f} s from now"
 
 
-def target_words(target: Target) -> str:
-    """What a plan wants of one job, on one line."""
-    words = [f"{target.job} at epoch {target.epoch}"]
+def target_text(target: Target) -> str:
+    """What a plan changes in one job, on one line."""
+    parts = [f"{target.job} at epoch {target.epoch}"]
     if target.exclude:
-        words.append(f"leave {', '.join(target.exclude)}")
+        parts.append(f"leave {', '.join(target.exclude)}")
     if target.workers:
-        words.append(f"workers {', '.join(target.workers)}")
+        parts.append(f"workers {', '.join(target.workers)}")
     if target.seats:
-        words.append("workers to be had: " + ", ".join(f"{count} on {node} (now {target.seats_before.get(node, 0)})" for node, count in target.seats.items()))
+        parts.append("workers to be had: " + ", ".join(f"{count} on {node} (now {target.seats_before.get(node, 0)})" for node, count in target.seats.items()))
     if target.speeds:
-        words.append("shares by speed: " + ", ".join(f"{worker} {speed:.0%}" for worker, speed in target.speeds.items()))
+        parts.append("shares by speed: " + ", ".join(f"{worker} {speed:.0%}" for worker, speed in target.speeds.items()))
     if target.resume_step >= 0:
-        words.append(f"back to step {target.resume_step}")
+        parts.append(f"back to step {target.resume_step}")
     if target.skip:
-        words.append(f"skip steps {', '.join(map(str, target.skip))}")
-    return "; ".join(words)
+        parts.append(f"skip steps {', '.join(map(str, target.skip))}")
+    return "; ".join(parts)

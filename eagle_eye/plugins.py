@@ -3,7 +3,7 @@
     cls = load("detectors", "liveness")            # or out-of-tree: "pkg.mod:Name"
     detector = build(cls, {"lease_s": 2.0}, {})    # its fields are its configuration
 
-Fields of plain data come from the options; any other field is a service and comes from whoever builds the plugin.
+Fields of plain data come from the options; any other field is a service and comes from the caller that builds the plugin.
 """
 
 import ast
@@ -46,7 +46,7 @@ class Option(NamedTuple):
     default: Any
     """None if there is none."""
     text: str
-    """What stands below the field in the class."""
+    """The docstring below the field in the class."""
 
 
 def available(room: str) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _is_plain(hint: Any) -> bool:
-    """True for what a configuration file can say."""
+    """True for what a configuration file can hold."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return True
@@ -221,12 +221,12 @@ def _type_name(hint: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As a configuration file says it."""
+    """As a configuration file holds it."""
     return value.value if isinstance(value, enum.Enum) else value
 
 
 def _shown(value: Any) -> str:
-    """As an error tells it: what lies within tables may be a secret."""
+    """As an error shows it: what is inside tables may be a secret."""
     return f"a {type(value).__name__}" if isinstance(value, list | tuple | dict) else repr(value)
 
 
@@ -238,7 +238,7 @@ def _path(kind: type, value: Any) -> Any:
 
 @functools.cache
 def field_texts(cls: type) -> Mapping[str, str]:
-    """Field → the text that stands below it in the source of the class."""
+    """Field → the docstring below it in the source of the class."""
     if cls is object:
         return {}
     try:

@@ -12,7 +12,7 @@ WAIT_TICKS = 3
 """A step goes into a frame when all workers have reported it, or so many ticks after the first did."""
 EPOCHS_KEPT = 16
 LOGGED_NAN = "_nan"
-"""Ending of the value that is 1 where a worker logged NaN under the name before it: a NaN by itself means "not told"."""
+"""Ending of the value that is 1 where a worker logged NaN under the name before it: a NaN by itself means "not logged"."""
 
 
 class _Report(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dashboard.sources import Sources
-from eagle_eye.plan_text import target_words
+from eagle_eye.plan_text import target_text
 from eagle_eye.types import Allow, Breaker, Hold, Silence, Window
 
 from .cluster import NOT_OVER
@@ -101,7 +101,7 @@ def _done(sources: Sources, since: float) -> Iterator[ActionRow]:
         cause, job = causes[outcome.incident]
         yield ActionRow(
             time=outcome.time, plan=outcome.plan, incident=outcome.incident, cause=cause, job=job, action=outcome.action, state=outcome.state,
-            own=plan.own if plan else False, targets="; ".join(target_words(target) for target in plan.targets) if plan else "",
+            own=plan.own if plan else False, targets="; ".join(target_text(target) for target in plan.targets) if plan else "",
             predicted=dict(outcome.predicted), actual=dict(outcome.actual), detection_s=outcome.detection_s, transition_s=outcome.transition_s,
             sub_healthy_s=outcome.sub_healthy_s, detail=outcome.detail, work=work_of(units, job),
         )  # fmt: skip

@@ -25,7 +25,7 @@ class Authorization:
         """`trust_claims`: claims count while there are no tokens (loopback, or `server.insecure`)."""
         self._tokens = tokens
         self._trusts_claims = trust_claims
-        self._said = False
+        self._warned = False
 
     @classmethod
     def of(cls, config: Config, address: str, clock: Clock) -> Self:
@@ -46,7 +46,7 @@ class Authorization:
             return self._claimed(needed, what, claimed)
         person = self._tokens.person(token)
         if claimed and claimed != person.name:
-            raise AccessDenied(f"the token is {person.name}'s, who cannot speak as {claimed}: leave --as out")
+            raise AccessDenied(f"the token is {person.name}'s, who cannot speak as {claimed}: run the command without --as")
         if not person.role.includes(needed):
             raise AccessDenied(f"{person.name} has the role {person.role}: {what} needs the role {needed}")
         return person
@@ -60,8 +60,8 @@ class Authorization:
                 f"`eagle-eye token add NAME --role {needed}`"
             )
         if needed is not Role.VIEWER and not claimed:
-            raise NotAuthenticated("who are you? No tokens are configured on this server: say your name with --as")
-        if needed is not Role.VIEWER and not self._said:
-            self._said = True
-            log.warning("no tokens are configured: whoever says that they are %s is believed (%s)", claimed, what)
+            raise NotAuthenticated("who are you? No tokens are configured on this server: give your name with --as")
+        if needed is not Role.VIEWER and not self._warned:
+            self._warned = True
+            log.warning("no tokens are configured: the name %s is taken as claimed (%s)", claimed, what)
         return Person(name=claimed or "anyone here", role=Role.ADMIN)

@@ -139,7 +139,7 @@ def belongs_to(key: bytes, pem: bytes, name: str) -> bool:
 
     try:
         loaded = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError):  # its words may quote the key
+    except (ValueError, TypeError):  # its message may quote the key
         raise ConfigError(f"{name} holds no private key in PEM without a password") from None
     return loaded.public_key() == x509.load_pem_x509_certificate(pem).public_key()
 

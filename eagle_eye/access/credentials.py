@@ -64,7 +64,7 @@ class Credentials:
         if len(missing) == len(given):
             return None
         if missing:
-            raise ConfigError(f"TLS needs {', '.join(SETTINGS)}; nothing is said for {' and '.join(missing)}")
+            raise ConfigError(f"TLS needs {', '.join(SETTINGS)}; nothing is set for {' and '.join(missing)}")
         authority, certificate, key = (Path(name.replace("{node}", node or socket.gethostname())).expanduser() for name in given)
         return cls(authority=authority, certificate=certificate, key=key, clock=clock or SystemClock())
 

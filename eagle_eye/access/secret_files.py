@@ -32,7 +32,7 @@ def too_open(mode: int, *, owned_by_root: bool, as_root: bool) -> bool:
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file by one of mode 0600, at once and whole. Raises ConfigError.
 
-    Written as root it belongs to whoever owned it before, else to the owner of the directory: the server must be
+    Written as root it belongs to its former owner, else to the owner of the directory: the server must be
     able to read it.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

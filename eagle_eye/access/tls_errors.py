@@ -1,4 +1,4 @@
-"""Why a connection could not be made secure, in words: gRPC itself mostly says that a socket was closed."""
+"""Why a connection could not be made secure, explained: gRPC itself mostly says that a socket was closed."""
 
 import socket
 import ssl
@@ -7,25 +7,25 @@ from .credentials import Credentials
 
 TIMEOUT_S = 2.0
 TELLTALES = ("andshake", "ocket closed", "onnection reset", "onnection dropped")
-"""Parts of gRPC's words where one side may speak TLS and the other does not, or refuses what it was shown."""
+"""Parts of gRPC's details where one side may speak TLS and the other does not, or refuses what it was shown."""
 EXPIRED = 10
 """X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
 MISMATCHES = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
-def explain(address: str, credentials: Credentials | None, words: str) -> str:
-    """What is wrong between us and `address`, after gRPC said `words`; `words` if nothing more is known. Blocks."""
+def explain(address: str, credentials: Credentials | None, details: str) -> str:
+    """What is wrong between us and `address`, after gRPC gave `details`; `details` if nothing more is known. Blocks."""
     host, _, port = address.rpartition(":")
-    if not port.isdigit() or not any(telltale in words for telltale in TELLTALES):
-        return words
+    if not port.isdigit() or not any(telltale in details for telltale in TELLTALES):
+        return details
     try:
         with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as plain:
             plain.settimeout(TIMEOUT_S)
             found = _with(plain, address, host.strip("[]"), credentials) if credentials else _without(plain, address)
-            return found or words
+            return found or details
     except OSError:
-        return words
+        return details
 
 
 def _without(plain: socket.socket, address: str) -> str:

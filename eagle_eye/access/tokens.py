@@ -196,5 +196,5 @@ def _write(path: Path, entries: Entries) -> None:
 
 
 def own_token(access: AccessConfig) -> str:
-    """The token of whoever runs this command; '' if there is none. Raises ConfigError for a file that is open to others."""
+    """The token of the person who runs this command; '' if there is none. Raises ConfigError for a file that is open to others."""
     return secret_of(access.token_file, VARIABLE, "access.token_file").strip()

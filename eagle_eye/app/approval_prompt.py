@@ -10,7 +10,7 @@ from eagle_eye.app.server_client import ask
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ControlError
-from eagle_eye.plan_text import plan_of, plan_words
+from eagle_eye.plan_text import plan_of, plan_rows
 from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 
 HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only one that waits for approval. Shows the
@@ -38,7 +38,7 @@ def decision_command(name: str, approved: bool) -> click.Command:
     def command(config: Config, plan: str, person: str, note: str, digest: str, yes: bool, server: str) -> None:
         shown = _waiting(config, server, plan)
         found = plan_of(shown)
-        for what, text in plan_words(shown, SystemClock().now()):
+        for what, text in plan_rows(shown, SystemClock().now()):
             click.echo(f"{what:>10}  {text}")
         if not yes:
             _confirm(name)

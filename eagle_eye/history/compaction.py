@@ -1,4 +1,4 @@
-"""Small files into large ones, old ones away. Readers see each row once all the time, and whoever dies loses nothing.
+"""Small files into large ones, old ones away. Readers see each row once all the time, and a process that dies loses nothing.
 
 A large file is put first, and covers the small ones by its name; these are removed a while later, when no question that
 was asked before is still being answered.

@@ -1,4 +1,4 @@
-"""The history of a deployment, as its configuration says."""
+"""The history that a deployment's configuration names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def object_store_of(config: Config) -> "ObjectStore":
-    """Where it lies. Raises ConfigError for a place that cannot be used."""
+    """The place where its files are. Raises ConfigError for a place that cannot be used."""
     from .object_store import ObjectStore
 
     return ObjectStore.of(config.history.place or config.state / "history")
@@ -31,5 +31,5 @@ def open_history(config: Config) -> "History":
 
 
 def history_service(config: Config, stream: Stream, partition: int, clock: Clock, on_notice: Callable[[Notice], None]) -> HistoryService:
-    """To write one partition; a place that cannot be used is told as a notice."""
+    """To write one partition; a place that cannot be used is reported as a notice."""
     return HistoryService(stream, partition, partial(object_store_of, config), config.history, clock=clock, on_notice=on_notice)

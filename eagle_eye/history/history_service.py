@@ -33,7 +33,7 @@ RETRY_S = 5.0
 TEND_S = 60.0
 RETAIN_S = 600.0
 JOIN_S = 3.0
-"""Not more: whoever comes next may write the same files at the same time."""
+"""Not more: the next owner may write the same files at the same time."""
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +44,7 @@ class HistoryService:
         self, stream: Stream, partition: int, place: "Callable[[], ObjectStore]", config: HistoryConfig, *, clock: Clock,
         on_notice: Callable[[Notice], None],
     ) -> None:
-        """`place` is asked in the thread. Whoever owns partition 0 also removes what is too old, of all partitions."""
+        """`place` is asked in the thread. The owner of partition 0 also removes what is too old, of all partitions."""
         self._stream = stream
         self._partition = partition
         self._open = place
@@ -65,7 +65,7 @@ class HistoryService:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the window that is not over is read again by whoever comes next."""
+        """End; the window that is not over is read again by the next owner."""
         self._stop.set()
         self._thread.join(JOIN_S)
 
@@ -94,7 +94,7 @@ class HistoryService:
             self._stop.wait(RETRY_S)
 
     def _write(self) -> None:
-        """Until told to stop, or until the stream begins anew. Raises EagleEyeError; what is not durable then is read again."""
+        """Run until it is stopped, or until the stream was reset. Raises EagleEyeError; what is not durable then is read again."""
         from .compaction import Compactor
         from .partition_writer import PartitionWriter
 
@@ -114,7 +114,7 @@ class HistoryService:
         while not self._stop.is_set():
             messages = follower.read(READ_LIMIT)
             if messages is None:
-                log.warning("the stream of partition %d has begun anew; so does the history", self._partition)
+                log.warning("the stream of partition %d was reset: the history starts again at its beginning", self._partition)
                 self._stream.commit(HISTORY_GROUP, OBSERVATIONS, self._partition, follower.offset)
                 return
             done = writer.take(messages)

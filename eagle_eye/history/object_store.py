@@ -1,4 +1,4 @@
-"""Where the history lies: a directory, or any store that fsspec knows. A file is there whole, or not at all."""
+"""Where the history is kept: a directory, or any store that fsspec knows. A file is there whole, or not at all."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ class ObjectStore:
         """fsspec's."""
         self.root = root.rstrip("/")
         self.name = name
-        """As the configuration says it."""
+        """The store that the configuration names."""
         self.local = filesystem.protocol[0] in ("file", "local") if isinstance(filesystem.protocol, tuple) else filesystem.protocol == "file"
 
     @classmethod

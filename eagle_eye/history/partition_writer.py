@@ -2,7 +2,7 @@
 
 Where a file is cut follows from the records alone: a window is over with the first record of a later one. So whoever
 begins again at a cut makes the same files under the same names, and a crash, or two writers at once, neither loses nor
-doubles a row. Nothing is said to be done before it is durable.
+doubles a row. Nothing is reported as done before it is durable.
 """
 
 import contextlib
@@ -135,7 +135,7 @@ class PartitionWriter:
         return done
 
     def abandon(self) -> None:
-        """Forget the window that is not over: whoever comes next reads it again."""
+        """Forget the window that is not over: the next owner of the partition reads it again."""
         window, self._window = self._window, None
         self._forget()
         for file in window.files.values() if window is not None else ():
@@ -150,7 +150,7 @@ class PartitionWriter:
         return _Window(begin, begin + self._file_s, message.offset, message.offset)
 
     def _read(self, message: Message) -> wire.SealedBatch | SchemaRecord | None:
-        """Other records, and what cannot be read, are not for the history: the runner tells of them."""
+        """Other records, and what cannot be read, are not for the history: the runner reports them."""
         try:
             record = self._reader.read(message.value)
         except WireError:

@@ -20,7 +20,7 @@ class AlertTable(Database):
 
     @patient
     def save_alert(self, alert: AlertRecord, notifications: Iterable[tuple[str, str]], now: float) -> None:
-        """Keep what is said, and put its notifications, (receiver, body), into the outbox: all of it, or nothing. The news stays."""
+        """Keep what is sent, and put its notifications, (receiver, body), into the outbox: all of it, or nothing. The news stays."""
         values = {"storm": alert.storm, "number": alert.number, "opened": alert.opened, "changed": alert.changed, "over": alert.over}
         with self._writing() as connection:
             put(connection, alerts, {"id": alert.id}, {**values, "body": alert.body})
@@ -34,10 +34,10 @@ class AlertTable(Database):
             return _alert_record(row) if row is not None else None
 
     def alerts(self) -> tuple[AlertRecord, ...]:
-        """Those that were said and are not over, oldest first."""
-        said = and_(alerts.c.over.is_(None), or_(alerts.c.number > 0, alerts.c.storm != ""))
+        """Those that were sent and are not over, oldest first."""
+        sent = and_(alerts.c.over.is_(None), or_(alerts.c.number > 0, alerts.c.storm != ""))
         with self._reading() as connection:
-            return tuple(_alert_record(row) for row in connection.execute(select(alerts).where(said).order_by(alerts.c.opened, alerts.c.id)))
+            return tuple(_alert_record(row) for row in connection.execute(select(alerts).where(sent).order_by(alerts.c.opened, alerts.c.id)))
 
 
 def _alert_record(row: Row[tuple[object, ...]]) -> AlertRecord:
@@ -79,7 +79,7 @@ class Outbox(Database):
 
     @patient
     def delivered(self, notification: int, now: float, *, merged: Iterable[int] = ()) -> None:
-        """It arrived, and with it what the `merged` ones had said before it."""
+        """It arrived, and with it the content of the `merged` ones, which are older."""
         older = list(merged)
         with self._writing() as connection:
             _tried(connection, notification, done=now, error="")

@@ -139,7 +139,7 @@ class Database:
             self._commit(transaction.commit, transaction_id)
 
     def _commit(self, commit: Callable[[], None], transaction: str) -> None:
-        """A commit whose answer was lost may have been kept: the database tells."""
+        """A commit whose answer was lost may have been kept: ask the database."""
         try:
             commit()
         except DBAPIError as error:
@@ -202,7 +202,7 @@ def patient(
                 now = self._clock.monotonic()
                 if deadline is None:
                     deadline = now + self._patience_s
-                    log.warning("the ledger is away: %s", error)
+                    log.warning("the ledger cannot be reached, trying again: %s", error)
                 if now >= deadline:
                     raise
                 self._clock.sleep(RETRY_S)

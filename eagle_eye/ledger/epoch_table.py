@@ -1,4 +1,4 @@
-"""Jobs as their coordinators told, and the epochs that were granted to one half of a job."""
+"""Jobs as their coordinators reported them, and the epochs that were granted to one half of a job."""
 
 import msgspec
 from sqlalchemy import func, insert, select
@@ -35,7 +35,7 @@ class EpochTable(Database):
 
     @patient
     def save_job(self, job: str, layout: Layout, address: str, heal: str, budget_left: int, nodes_min: int = 1, demand: Demand | None = None) -> bool:
-        """Keep what the coordinator told after a valid epoch; False, and nothing kept, for an epoch that is over."""
+        """Keep what the coordinator reported after a valid epoch; False, and nothing kept, for an epoch that is over."""
         facts = JobRecord(layout=layout, address=address, heal=heal, budget_left=budget_left, nodes_min=nodes_min, demand=demand)
         with self._writing() as connection:
             known = connection.execute(select(jobs.c.epoch).where(jobs.c.job == job)).scalar()
@@ -46,7 +46,7 @@ class EpochTable(Database):
 
     @patient
     def jobs(self) -> dict[str, JobRecord]:
-        """All jobs that were ever told of and not forgotten."""
+        """All jobs that were ever reported and not forgotten."""
         with self._reading() as connection:
             rows = connection.execute(select(jobs.c.job, jobs.c.body).order_by(jobs.c.job)).all()
             return {row.job: msgspec.json.decode(row.body, type=JobRecord) for row in rows}

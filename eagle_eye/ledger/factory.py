@@ -1,4 +1,4 @@
-"""The ledger of a deployment, as its configuration says."""
+"""The ledger that a deployment's configuration names."""
 
 from eagle_eye.config import Config
 from eagle_eye.secret import secret_of

@@ -33,7 +33,7 @@ class IncidentTable(Database):
 
     @patient
     def save_incident(self, incident: Incident, state: IncidentState, *, time: float | None = None) -> bool:
-        """Keep a revision, and the state if it has changed at `time` (the revision's if not told).
+        """Keep a revision, and the state if it has changed at `time` (the revision's if it is not given).
 
         A revision that is not newer than the kept one is no news (at-least-once delivery): it is dropped, and the
         answer is False. LedgerError for a state that cannot follow the present one.

@@ -55,7 +55,7 @@ class LeaseTable(Database):
             connection.execute(update(leases).where(*mine).values(until=now))
 
     def holder_of(self, name: str) -> Lease | None:
-        """The last one who had it; whether still, `until` tells. None if nobody ever did."""
+        """The last holder, also of a lease that has expired (see `until`). None if there never was one."""
         with self._reading() as connection:
             row = connection.execute(select(leases).where(leases.c.name == name)).one_or_none()
         return _lease(row) if row is not None else None

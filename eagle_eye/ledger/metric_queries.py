@@ -60,7 +60,7 @@ class MetricQueries(Database):
 
     @patient
     def outcomes_since(self, since: float, limit: int = 1000) -> tuple[Outcome, ...]:
-        """The last word on each plan that was said then or later, oldest first."""
+        """The newest verdict on each plan that was given then or later, oldest first."""
         query = select(outcomes.c.body).where(outcomes.c.time >= since).order_by(outcomes.c.time).limit(limit)
         with self._reading() as connection:
             return tuple(msgspec.json.decode(body, type=Outcome) for body in connection.execute(query).scalars())
@@ -71,8 +71,8 @@ class MetricQueries(Database):
         query = select(verdicts.c.number, verdicts.c.body).where(verdicts.c.number > after, verdicts.c.time >= since)
         with self._reading() as connection:
             rows = connection.execute(query.order_by(verdicts.c.number).limit(limit)).all()
-            said = [(row.number, msgspec.json.decode(row.body, type=Verdict)) for row in rows]
-            return tuple(VerdictMetricRow(number, each.guard, type(each).__name__.lower()) for number, each in said)
+            verdicts_of = [(row.number, msgspec.json.decode(row.body, type=Verdict)) for row in rows]
+            return tuple(VerdictMetricRow(number, each.guard, type(each).__name__.lower()) for number, each in verdicts_of)
 
 
 def _line(row: Row[tuple[object, ...]]) -> IncidentMetricRow:

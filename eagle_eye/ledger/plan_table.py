@@ -71,7 +71,7 @@ class PlanTable(Database):
 
     @patient
     def save_outcome(self, outcome: Outcome) -> None:
-        """Keep what became of a plan; later word replaces the earlier."""
+        """Keep what became of a plan; a later outcome replaces the earlier one."""
         values = {"incident": outcome.incident, "state": outcome.state, "time": outcome.time, "body": to_json(outcome)}
         with self._writing() as connection:
             put(connection, outcomes, {"plan": outcome.plan}, values)
@@ -91,14 +91,14 @@ class PlanTable(Database):
 
     @patient
     def save_approval(self, approval: Approval) -> None:
-        """Keep a person's word."""
+        """Keep an operator's approval or refusal."""
         values = {"digest": approval.digest, "time": approval.time, "expires": approval.expires}
         with self._writing() as connection:
             connection.execute(insert(approvals).values(**values, body=to_json(approval)))
 
     @patient
     def approvals(self, *, digest: str = "", now: float | None = None) -> tuple[Approval, ...]:
-        """Newest first; with `now` only those that have not expired. The newest word on a digest is what counts."""
+        """Newest first; with `now` only those that have not expired. The newest decision on a digest is what counts."""
         query = select(approvals.c.body).order_by(approvals.c.time.desc(), approvals.c.number.desc())
         if digest:
             query = query.where(approvals.c.digest == digest)
@@ -109,14 +109,14 @@ class PlanTable(Database):
 
     @patient
     def save_verdict(self, plan: Plan, verdict: Verdict, time: float) -> None:
-        """Keep what a guard said about a plan."""
+        """Keep a guard's verdict on a plan."""
         values = {"plan": plan.id, "incident": plan.incident, "time": time, "body": to_json(verdict)}
         with self._writing() as connection:
             connection.execute(insert(verdicts).values(**values))
 
     @patient
     def verdicts(self, *, incident: str = "", plan: str = "") -> tuple[VerdictRecord, ...]:
-        """What guards said about a plan, or about all plans of an incident; oldest first."""
+        """Guards' verdicts on a plan, or on all plans of an incident; oldest first."""
         query = select(verdicts).order_by(verdicts.c.number)
         if incident:
             query = query.where(verdicts.c.incident == incident)

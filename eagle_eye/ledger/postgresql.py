@@ -2,7 +2,7 @@
 
 Writers take turns by one advisory lock, so that what holds of SQLite holds here: a fenced transaction reads the term and
 writes before any other can take the lease. A process that is stopped in the middle of a transaction loses its turn
-after IDLE_S. After a broken connection the database itself tells whether the last transaction was kept.
+after IDLE_S. After a broken connection the database itself knows whether the last transaction was kept.
 """
 
 import psycopg
@@ -82,12 +82,12 @@ class PostgreSqlDialect:
         return state.startswith(GONE) if state else isinstance(error.orig, psycopg.OperationalError)
 
     def describe(self, error: BaseException | None) -> str:
-        said = " ".join(" ".join(line for line in str(error).splitlines() if not line.startswith("\t")).split())  # its hints are indented; ours follows
-        if "authentication failed" in said or "no password supplied" in said:
+        message = " ".join(" ".join(line for line in str(error).splitlines() if not line.startswith("\t")).split())  # its hints are indented; ours follows
+        if "authentication failed" in message or "no password supplied" in message:
             remedy = "put the right password into ledger.password_file or EAGLE_EYE_LEDGER_PASSWORD"
-        elif "does not exist" in said:
+        elif "does not exist" in message:
             remedy = "make the role and the database first: `createuser`, `createdb`"
-        elif "permission denied" in said or "no pg_hba.conf entry" in said:
+        elif "permission denied" in message or "no pg_hba.conf entry" in message:
             remedy = "let this role connect and own the schema: see pg_hba.conf and GRANT"
         elif getattr(error, "sqlstate", None) == "55P03":
             remedy = f"another process has been writing it for more than {TURN_S} s; see pg_stat_activity"
@@ -95,7 +95,7 @@ class PostgreSqlDialect:
             remedy = "is PostgreSQL running there, and is ledger.url right?"
         else:
             remedy = "see the server's log"
-        return f"{self.name}: {said}; {remedy}"
+        return f"{self.name}: {message}; {remedy}"
 
 
 def _engine(url: URL) -> Engine:

@@ -50,7 +50,7 @@ class StateChange(LedgerRecord, frozen=True, kw_only=True):
 
 
 class VerdictRecord(LedgerRecord, frozen=True, kw_only=True):
-    """What a guard said about a plan."""
+    """The verdict of a guard on a plan."""
 
     plan: str
     incident: str
@@ -59,7 +59,7 @@ class VerdictRecord(LedgerRecord, frozen=True, kw_only=True):
 
 
 class JobRecord(LedgerRecord, frozen=True, kw_only=True):
-    """What a job's coordinator has told the leader."""
+    """What a job's coordinator has reported to the leader."""
 
     layout: Layout
     address: str
@@ -95,7 +95,7 @@ class Notification(LedgerRecord, frozen=True, kw_only=True):
 
 
 class AlertRecord(LedgerRecord, frozen=True, kw_only=True):
-    """What was said to people about one incident, or about a storm of them."""
+    """What was notified about one incident, or about a storm of them."""
 
     id: str
     """Of the incident, or of the storm."""
@@ -111,7 +111,7 @@ class AlertRecord(LedgerRecord, frozen=True, kw_only=True):
     news: str = ""
     """What somebody has to hear next."""
     body: str = ""
-    """What was said last."""
+    """The text that was sent last."""
 
 
 class TimelineEntry(LedgerRecord, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class ApprovalLink(LedgerRecord, frozen=True, kw_only=True):
     person: str = ""
     """Who used it."""
     approved: bool = False
-    """What was said then."""
+    """The text that was sent then."""
 
 
 class Throughput(LedgerRecord, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class Throughput(LedgerRecord, frozen=True, kw_only=True):
     """tenant/name: every run of it counts."""
     workers: int
     tokens_per_s: float | None = None
-    """Of all workers together; None if the script does not tell tokens."""
+    """Of all workers together; None if the script does not log tokens."""
     steps_per_s: float | None = None
     time: float
     """When it was seen last."""

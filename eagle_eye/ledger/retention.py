@@ -29,7 +29,7 @@ class Retention(Database):
 
     @patient
     def _sweep_some_incidents(self, before: float) -> tuple[int, bool]:
-        """An incident goes together with all that was said and done about it."""
+        """An incident goes together with everything that is kept about it."""
         kept = tables.incidents
         ended = (kept.c.state.not_in([str(state) for state in UNDER_WAY]), kept.c.changed < before)
         with self._writing() as connection:

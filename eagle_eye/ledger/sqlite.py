@@ -57,18 +57,18 @@ class SqliteDialect:
         return False
 
     def describe(self, error: BaseException | None) -> str:
-        said = str(error)
-        if "locked" in said or "busy" in said:
+        message = str(error)
+        if "locked" in message or "busy" in message:
             remedy = f"another process has been writing it for more than {BUSY_S:g} s; see which with `fuser {self.name}`"
-        elif "full" in said or "disk I/O" in said:
+        elif "full" in message or "disk I/O" in message:
             remedy = "free space on its disk, or look whether the disk is failing"
-        elif "not a database" in said or "malformed" in said:
+        elif "not a database" in message or "malformed" in message:
             remedy = "it is damaged or no ledger: move it aside, and a new one is begun"
-        elif "readonly" in said or "unable to open" in said:
+        elif "readonly" in message or "unable to open" in message:
             remedy = "make the file and its directory readable and writable, or choose another --state-dir"
         else:
             remedy = "look at the file and its disk"
-        return f"{self.name}: {said}; {remedy}"
+        return f"{self.name}: {message}; {remedy}"
 
 
 def _engine(path: Path, read_only: bool) -> Engine:

@@ -1,4 +1,4 @@
-"""The story of one incident: everything that the ledger holds about it, in the order of time."""
+"""The timeline of one incident: everything that the ledger holds about it, in the order of time."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -13,18 +13,18 @@ from .suppression_table import SuppressionTable
 
 
 class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
-    """Joins incidents, findings, plans and what people said."""
+    """Joins incidents, findings, plans and what operators did."""
 
     def timeline(self, incident: str) -> tuple[TimelineEntry, ...]:
         """Everything about an incident, oldest first; nothing if there is no such incident."""
         revisions = self.incident(incident)
         if not revisions:
             return ()
-        moments = [*self._told_by_diagnosis(revisions), *self._told_by_plans(incident), *self._told_by_people(incident)]
+        moments = [*self._from_diagnosis(revisions), *self._from_plans(incident), *self._from_operators(incident)]
         moments += [TimelineEntry(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
         return tuple(sorted(dict.fromkeys(moments), key=lambda moment: moment.time))
 
-    def _told_by_diagnosis(self, revisions: tuple[Incident, ...]) -> Iterator[TimelineEntry]:
+    def _from_diagnosis(self, revisions: tuple[Incident, ...]) -> Iterator[TimelineEntry]:
         last = revisions[-1]
         yield TimelineEntry(time=last.since, what="fault", text="the fault began")
         for finding in self.findings_of(last.findings):
@@ -32,24 +32,24 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
             text = f"{finding.kind} at {finding.entity}, by {finding.detector} (score {finding.score:.2f}): {proof}"
             yield TimelineEntry(time=finding.time, what="finding", text=text)
         for revision in revisions:
-            yield TimelineEntry(time=revision.time, what="incident", text=_told(revision))
+            yield TimelineEntry(time=revision.time, what="incident", text=_revision_text(revision))
 
-    def _told_by_plans(self, incident: str) -> Iterator[TimelineEntry]:
+    def _from_plans(self, incident: str) -> Iterator[TimelineEntry]:
         for plan in reversed(self.plans(incident=incident, limit=1000)):
             own = ", which the job allowed itself" if plan.own else ""
             yield TimelineEntry(time=plan.made, what="plan", text=f"{plan.action}{own}: {plan.reason}")
             for step in self.progress(plan.id):
                 detail = f": {step.detail}" if step.detail else ""
                 yield TimelineEntry(time=step.time, what="step", text=f"{step.step} {step.state}{detail}")
-            for word in self.approvals(digest=plan.digest):
-                said = "approved" if word.approved else "refused"
-                yield TimelineEntry(time=word.time, what="approval", text=f"{word.person} {said} {plan.action}")
-        yield from _told_by_guards(self.verdicts(incident=incident))
+            for approval in self.approvals(digest=plan.digest):
+                verb = "approved" if approval.approved else "refused"
+                yield TimelineEntry(time=approval.time, what="approval", text=f"{approval.person} {verb} {plan.action}")
+        yield from _from_guards(self.verdicts(incident=incident))
         for outcome in self.outcomes(incident=incident, limit=1000):
             detail = f": {outcome.detail}" if outcome.detail else ""
             yield TimelineEntry(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
 
-    def _told_by_people(self, incident: str) -> Iterator[TimelineEntry]:
+    def _from_operators(self, incident: str) -> Iterator[TimelineEntry]:
         for note in self.notes(incident):
             yield TimelineEntry(time=note.time, what="note", text=f"{note.person}: {note.text}")
         for breaker in self.breakers():
@@ -60,7 +60,7 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
                     yield TimelineEntry(time=breaker.until, what="breaker", text=f"closed by {breaker.person}")
 
 
-def _told_by_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
+def _from_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
     """Every hold and refusal with its reason; guards that let the same plan pass in a row are one line."""
     for (_, passed), same in groupby(verdicts, key=lambda kept: (kept.plan, isinstance(kept.verdict, Allow))):
         kept = list(same)
@@ -68,11 +68,11 @@ def _told_by_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry
             yield TimelineEntry(time=kept[-1].time, what="verdict", text=f"allowed by {', '.join(each.verdict.guard for each in kept)}")
             continue
         for each in kept:
-            said = type(each.verdict).__name__.lower()
-            yield TimelineEntry(time=each.time, what="verdict", text=f"{each.verdict.guard}: {said}, {each.verdict.reason}")
+            verdict = type(each.verdict).__name__.lower()
+            yield TimelineEntry(time=each.time, what="verdict", text=f"{each.verdict.guard}: {verdict}, {each.verdict.reason}")
 
 
-def _told(revision: Incident) -> str:
+def _revision_text(revision: Incident) -> str:
     culprits = ", ".join(str(culprit.entity) for culprit in revision.culprits) or "nobody named"
     over = "" if revision.active else "; over"
     return f"revision {revision.revision}: {revision.cause}, {culprits} ({revision.severity}){over}"

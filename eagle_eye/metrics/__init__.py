@@ -52,7 +52,7 @@ class Metrics:
         PlatformCollector(registry=self.registry)
 
     def observe_job(self, snapshot: JobSnapshot) -> None:
-        """What a mark told of a job; cheap enough for every tick of every job."""
+        """Observe what a mark carries of a job; cheap enough for every tick of every job."""
         with self._lock:
             self._jobs.observe_job(snapshot)
 

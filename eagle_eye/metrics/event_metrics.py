@@ -1,4 +1,4 @@
-"""Metrics of what nodes tell about their own telemetry, and of events in general."""
+"""Metrics of events, of failing collectors, and of records that nodes had to drop."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

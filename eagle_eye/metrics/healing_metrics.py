@@ -19,7 +19,7 @@ from eagle_eye.ledger.metric_queries import IncidentMetricRow, VerdictMetricRow
 from eagle_eye.types import Breaker, Outcome
 
 OVERLAP_S = 600.0
-"""A row may be written so long after the time that stands in it."""
+"""A row may be written so long after the time in it."""
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 ENDED = ("done", "failed", "stale")
 KEPT = 10_000
@@ -102,7 +102,7 @@ class HealingMetrics:
         for name, text, labels, counter in (
             ("eagle_eye_incidents_opened", "Incidents, with the cause that they were first seen with.", ["cause", "severity"], self._opened),
             ("eagle_eye_actions", "Actions that ended, by outcome: done, failed or stale.", ["action", "outcome"], self._actions),
-            ("eagle_eye_guard_verdicts", "What guards said about plans: allow, hold or refuse.", ["guard", "verdict"], self._verdicts),
+            ("eagle_eye_guard_verdicts", "Guards' verdicts on plans: allow, hold or refuse.", ["guard", "verdict"], self._verdicts),
         ):
             family = CounterMetricFamily(name, text, labels=labels)
             for pair, count in sorted(counter.items()):
@@ -129,7 +129,7 @@ class HealingMetrics:
             self._verdicts[verdict.guard, verdict.verdict] += 1
 
     def _take(self, outcome: Outcome) -> None:
-        """A plan may be told of again when more is known about it."""
+        """The same plan may be reported again when more is known about it."""
         if outcome.state in ENDED and self._first_time(("action", outcome.plan)):
             self._actions[outcome.action, outcome.state] += 1
         if outcome.detection_s is not None and self._first_time(("detection", outcome.incident)):

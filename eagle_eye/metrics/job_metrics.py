@@ -47,7 +47,7 @@ class _Job:
     samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=int(WINDOW_S / SAMPLE_S)))
     """(elapsed, productive) every so often."""
 
-    def hear(self, event: Event) -> None:
+    def observe_event(self, event: Event) -> None:
         if event.name in ENDINGS:
             self.over = True
         elif event.name == "epoch.started":
@@ -80,7 +80,7 @@ class _Job:
 
     @property
     def goodput(self) -> float:
-        """Over the last hour; NaN before there is anything to tell."""
+        """Over the last hour; NaN before there is a value."""
         elapsed, productive = self.samples[0] if len(self.samples) == self.samples.maxlen else (0.0, 0.0)
         if self.elapsed <= elapsed:
             return math.nan
@@ -116,7 +116,7 @@ class JobMetrics:
         for step in snapshot.steps:
             job.take(step)
         for event in snapshot.events:
-            job.hear(event)
+            job.observe_event(event)
         if snapshot.tick:
             job.tick(snapshot.time)
         self._jobs.move_to_end(snapshot.job)
@@ -153,7 +153,7 @@ _FAMILIES: tuple[tuple[type, str, str, Callable[[_Job], float]], ...] = (
     (CounterMetricFamily, "eagle_eye_job_productive_seconds", "Time in which the job did steps for the first time.", lambda job: job.productive),
     (CounterMetricFamily, "eagle_eye_job_steps", "Steps that all workers completed, each once.", lambda job: job.steps),
     (CounterMetricFamily, "eagle_eye_job_repeated_steps", "Steps that were done again after a roll-back.", lambda job: job.repeated),
-    (CounterMetricFamily, "eagle_eye_job_tokens", "Tokens of those steps, as the training script tells; each step once.", lambda job: job.tokens),
+    (CounterMetricFamily, "eagle_eye_job_tokens", "Tokens of those steps, as the training script logs them; each step once.", lambda job: job.tokens),
     (GaugeMetricFamily, "eagle_eye_job_step_seconds", "Median duration of the last 32 steps, of the slowest worker.", _step_seconds),
     (GaugeMetricFamily, "eagle_eye_job_last_step_timestamp_seconds", "When the newest step was completed.", lambda job: job.committed),
     (GaugeMetricFamily, "eagle_eye_job_workers", "Workers of the newest step.", lambda job: job.workers),

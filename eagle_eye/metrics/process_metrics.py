@@ -12,7 +12,7 @@ CLOCKS_SHOWN = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetrics:
-    """Where one partition stands that this process reads."""
+    """How far this process has read one partition."""
 
     partition: int
     lag_records: int
@@ -76,7 +76,7 @@ def families_of(values: ProcessMetrics) -> Iterator[Metric]:
 
 
 def _leader(values: ProcessMetrics) -> Metric:
-    family = GaugeMetricFamily("eagle_eye_leader", "1 on the process that leads, 0 on one that stands by.", labels=["role"])
+    family = GaugeMetricFamily("eagle_eye_leader", "1 on the process that leads, 0 on a standby.", labels=["role"])
     if values.role != "detect":
         family.add_metric([values.role], float(values.leads))
     return family

@@ -1,4 +1,4 @@
-"""Run by alembic, on the connection and in the transaction of whoever opens the ledger."""
+"""Run by alembic, on the connection and in the transaction of the process that opens the ledger."""
 
 from alembic import context
 

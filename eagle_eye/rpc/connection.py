@@ -88,10 +88,10 @@ class Connection:
 
 
 class PauseDetector:
-    """Tells a listener that it was_paused.
+    """Notifies a listener that this process was paused.
 
     A process that was stopped, or starved of its processor, finds every lease run out when it wakes, though the
-    beats lie unread in its sockets. It gives everybody a new lease instead of calling them all lost.
+    beats are unread in its sockets. It gives everybody a new lease instead of calling them all lost.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -117,7 +117,7 @@ def _reason(task: asyncio.Task[str]) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What gRPC says about a broken call, in a line."""
+    """gRPC's details of a broken call, in a line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return str(error.details()) or str(error.code().name).lower()
     return str(error) or type(error).__name__

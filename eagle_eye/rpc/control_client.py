@@ -101,7 +101,7 @@ class ControlClient:
         self._welcome_s = welcome_s
         self._credentials = credentials
         self._explained = ("", "")
-        """What gRPC said last of a try that failed, and what it meant."""
+        """gRPC's error of the last failed try, and its explanation."""
         self._connection: Connection | None = None
         self._heartbeat = HeartbeatSettings(heartbeat_s=0.5, lease_s=3.0)
         self._heard = 0.0
@@ -118,7 +118,7 @@ class ControlClient:
         return self._connection is not None and not self._connection.ended
 
     async def start(self) -> None:
-        """Begin to connect; returns at once. `connected` and `on_state` tell when it is."""
+        """Begin to connect; returns at once. `connected` and `on_state` report when it is."""
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -130,7 +130,7 @@ class ControlClient:
         self._running = None
 
     def reconnect(self, reason: str) -> None:
-        """Leave the present session and connect at once to what `address` now says."""
+        """Leave the present session and connect at once to what `address` now returns."""
         self._hurry.set()
         if self._connection is not None:
             self._connection.end(reason)
@@ -161,15 +161,15 @@ class ControlClient:
     # --- the session ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        failures, turn, told = 0, 0, dict[str, str]()
+        failures, turn, reported = 0, 0, dict[str, str]()
         while True:
             known = addresses_of(self._address())
             address = known[turn % len(known)] if known else ""
             opened, reason = await self._once(address) if address else (False, "no address is known")
             failures, turn = 0 if opened else failures + 1, turn + 1
-            if opened or reason != told.get(address):  # a try that fails like the one before is no news
-                told[address] = reason
-                self._tell(ConnectionState(connected=False, address=address, term=self._fence.term, reason=reason))
+            if opened or reason != reported.get(address):  # a try that fails like the one before is no news
+                reported[address] = reason
+                self._report(ConnectionState(connected=False, address=address, term=self._fence.term, reason=reason))
             await self._rest(failures)
 
     async def _rest(self, failures: int) -> None:
@@ -208,10 +208,10 @@ class ControlClient:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
         return grpc.aio.secure_channel(address, self._credentials.channel(), options=OPTIONS)
 
-    async def _explain(self, address: str, words: str) -> str:
+    async def _explain(self, address: str, details: str) -> str:
         """Looked into once, not at every try that fails in the same way."""
-        if self._explained[0] != words:
-            self._explained = words, await asyncio.to_thread(explain, address, self._credentials, words)
+        if self._explained[0] != details:
+            self._explained = details, await asyncio.to_thread(explain, address, self._credentials, details)
         return self._explained[1]
 
     async def _greet(self, call: Any) -> Welcome:
@@ -229,7 +229,7 @@ class ControlClient:
         connection = self._connection = Connection(call, f"the server at {address}")
         heartbeats = asyncio.create_task(self._send_heartbeats(connection))
         self._opened.set()
-        self._tell(ConnectionState(connected=True, address=address, term=welcome.term))
+        self._report(ConnectionState(connected=True, address=address, term=welcome.term))
         try:
             return await connection.live(self._read(connection, call))
         finally:
@@ -270,7 +270,7 @@ class ControlClient:
             elif self._clock.monotonic() - self._heard > heartbeat.lease_s:
                 connection.end(f"the server was silent for longer than {heartbeat.lease_s:g} s")
 
-    def _tell(self, connection: ConnectionState) -> None:
+    def _report(self, connection: ConnectionState) -> None:
         try:
             self._on_state(connection)
         except Exception:  # the owner's mistake must not end the search for a server
@@ -278,22 +278,22 @@ class ControlClient:
 
     # --- commands ------------------------------------------------------------------------------------------------
 
-    async def _commanded(self, connection: Connection, words: Any) -> None:
-        result = await self._result(words)
+    async def _commanded(self, connection: Connection, message: Any) -> None:
+        result = await self._result(message)
         connection.send(wire.encode_ack(result))
 
-    async def _result(self, words: Any) -> ControlResult:
+    async def _result(self, message: Any) -> ControlResult:
         try:
-            command = wire.decode_command(words)
+            command = wire.decode_command(message)
             body = await self._done(command)
-            wire.encode_body(body)  # an answer that cannot be sent is the command's failure, and told as such
-            return ControlResult(id=words.id, body=body)
+            wire.encode_body(body)  # an answer that cannot be sent is the command's failure, and reported as such
+            return ControlResult(id=message.id, body=body)
         except EagleEyeError as error:
-            return ControlResult(id=words.id, failure=Failure.of(error))
+            return ControlResult(id=message.id, failure=Failure.of(error))
         except Exception as error:  # the commander must get an answer whatever the command does
-            log.exception("command %r failed", words.action)
-            failure = Failure(kind="control", error=f"{type(error).__name__} while doing {words.action!r}: {error}")
-            return ControlResult(id=words.id, failure=failure)
+            log.exception("command %r failed", message.action)
+            failure = Failure(kind="control", error=f"{type(error).__name__} while doing {message.action!r}: {error}")
+            return ControlResult(id=message.id, failure=failure)
 
     async def _done(self, command: Command) -> Body:
         if command.action in BESIDE:
@@ -302,7 +302,7 @@ class ControlClient:
             return await self._fenced(command)
 
     async def _fenced(self, command: Command) -> Body:
-        """Do it once: the fence is asked before, and told after, before the commander is."""
+        """Do it once: the fence is asked before it, and gets the result before the commander does."""
         known = await asyncio.to_thread(self._fence.admit, command)
         if known is not None:
             return known

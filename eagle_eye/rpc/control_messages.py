@@ -17,7 +17,7 @@ class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peer(ControlMessage, frozen=True, kw_only=True):
-    """The process at the other end of a session. `boot` tells one life of it from the next."""
+    """The process at the other end of a session. `boot` differs from one start of it to the next."""
 
     role: str
     """launcher or agent."""
@@ -95,7 +95,7 @@ class Failure(ControlMessage, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: EagleEyeError) -> "Failure":
-        """The words for one of our errors."""
+        """The message for one of our errors."""
         if isinstance(error, TemporaryError):
             return cls(kind="temporary", error=str(error), delay_s=error.delay)
         kinds: dict[ErrorKind, type[EagleEyeError]] = {"stale": Stale, "denied": AccessDenied, "permanent": PermanentError}
@@ -103,7 +103,7 @@ class Failure(ControlMessage, frozen=True, kw_only=True):
         return cls(kind=kind, error=str(error))
 
     def exception(self) -> EagleEyeError:
-        """The error that these words stand for; an unknown kind (of a newer version) is a ControlError."""
+        """The error that this message carries; an unknown kind (of a newer version) is a ControlError."""
         if self.kind == "temporary":
             return TemporaryError(self.error, self.delay_s or 1.0)
         errors: dict[str, type[EagleEyeError]] = {"stale": Stale, "denied": AccessDenied, "permanent": PermanentError}
@@ -130,7 +130,7 @@ class Decision(ControlMessage, frozen=True, kw_only=True):
     plan: str
     """Id of the plan or of its incident."""
     person: str
-    """Empty on the way to the server: whoever the token names."""
+    """Empty on the way to the server: the person whom the token names."""
     digest: str = ""
     """Of the plan that the person saw; the server refuses a decision without one."""
     valid_s: float = 0.0
@@ -209,7 +209,7 @@ OperatorCommand = SilenceCommand | MaintenanceCommand | BreakerCommand | NoteCom
 
 
 class ConnectionState(ControlMessage, frozen=True, kw_only=True):
-    """What a client tells its owner when its session begins or ends."""
+    """What a client reports to its owner when its session begins or ends."""
 
     connected: bool
     address: str

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 HEARTBEATS_PER_S = 2000
 """How many beats a server takes per second in all: the period of each session grows with their number."""
 REQUESTS_PER_SESSION = 256
-"""Requests of one session that may be under way at once; more are told to come again."""
+"""Requests of one session that may be under way at once; more are refused and may be sent again."""
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port in use is an error, never half of the connections
     ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
@@ -127,7 +127,7 @@ class ControlServer(OperatorService):
         return int(server.add_secure_port(self._address, self._credentials.server()))
 
     async def stop(self) -> None:
-        """End every session and request; the handler is not told that they were lost, since nobody was."""
+        """End every session and request; the handler gets no loss reported, since no peer was lost."""
         self._stopping = True
         for task in [*self._requests, *([self._watching] if self._watching else [])]:
             task.cancel()
@@ -199,9 +199,9 @@ class ControlServer(OperatorService):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         if self.term and hello.term > self.term:
             self.superseded = max(self.superseded, hello.term)
-            words = f"the {hello.peer} has seen leader term {hello.term}, this leader has {self.term}"
-            log.warning("%s; another server leads", words)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words)
+            message = f"the {hello.peer} has seen leader term {hello.term}, this leader has {self.term}"
+            log.warning("%s; another server leads", message)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         return hello
 
     def _admit(self, peer: Peer, context: Any) -> _Session:
@@ -219,7 +219,7 @@ class ControlServer(OperatorService):
 
     def _leave(self, session: _Session, reason: str) -> None:
         if self._sessions.get(session.peer.key) is not session:
-            return  # a newer session has its place, and whoever had to know was told then
+            return  # a newer session has its place, and its listeners were notified then
         del self._sessions[session.peer.key]
         if not self._stopping:
             self._tell_lost(session.peer, reason)
@@ -271,27 +271,27 @@ class ControlServer(OperatorService):
         except Exception:  # one peer's news must not end another's session
             log.exception("handling the lost session of the %s failed", peer)
 
-    async def _answer(self, session: _Session, words: Any) -> None:
+    async def _answer(self, session: _Session, message: Any) -> None:
         session.requests += 1
         try:
             if session.requests > REQUESTS_PER_SESSION:
                 failure = Failure(kind="temporary", error=f"{session.requests} requests are under way", delay_s=1.0)
-                result = ControlResult(id=words.id, failure=failure)
+                result = ControlResult(id=message.id, failure=failure)
             else:
-                result = await self._asked(session.peer, words)
+                result = await self._asked(session.peer, message)
         finally:
             session.requests -= 1
         session.connection.send(wire.encode_reply(result))
 
-    async def _asked(self, peer: Peer, words: Any) -> ControlResult:
+    async def _asked(self, peer: Peer, message: Any) -> ControlResult:
         try:
-            request: Request = wire.decode_request(words)
+            request: Request = wire.decode_request(message)
             body = await self._handler.request(peer, request.kind, request.body)
-            wire.encode_body(body)  # an answer that cannot be sent is the handler's failure, and told as such
-            return ControlResult(id=words.id, body=body)
+            wire.encode_body(body)  # an answer that cannot be sent is the handler's failure, and reported as such
+            return ControlResult(id=message.id, body=body)
         except EagleEyeError as error:
-            return ControlResult(id=words.id, failure=Failure.of(error))
+            return ControlResult(id=message.id, failure=Failure.of(error))
         except Exception as error:  # the peer must get an answer whatever the handler does
-            log.exception("request %r of the %s failed", words.kind, peer)
-            failure = Failure(kind="control", error=f"{type(error).__name__} in the handler of {words.kind!r}: {error}")
-            return ControlResult(id=words.id, failure=failure)
+            log.exception("request %r of the %s failed", message.kind, peer)
+            failure = Failure(kind="control", error=f"{type(error).__name__} in the handler of {message.kind!r}: {error}")
+            return ControlResult(id=message.id, failure=failure)

@@ -45,10 +45,10 @@ def call(
 
     Blocking, for the command line. Raises what the leader answered; ControlError if nobody answers.
     """
-    words, silent = _words(what, message), ""
+    message_pb, silent = _encoded(what, message), ""
     for each in addresses_of(address):
         try:
-            return _asked(each, what, words, timeout, credentials, token)
+            return _asked(each, what, message_pb, timeout, credentials, token)
         except _NobodyThere as error:
             silent = silent or str(error)
     raise ControlError(silent or f"there is no address to ask {what!r} at: name the server with --server")
@@ -58,12 +58,12 @@ class _NobodyThere(ControlError):
     """Nobody answers at this address; a leader may be at another one."""
 
 
-def _asked(address: str, what: str, words: object, timeout: float, credentials: Credentials | None, token: str) -> Body:
+def _asked(address: str, what: str, message_pb: object, timeout: float, credentials: Credentials | None, token: str) -> Body:
     with _channel(address, credentials) as channel:
         try:
             stub = stubs.ControlStub(channel)  # type: ignore[no-untyped-call]  # generated
             metadata = ((METADATA, f"Bearer {token}"),) if token else ()
-            answer = getattr(stub, what.title().replace("_", ""))(words, timeout=timeout, metadata=metadata)
+            answer = getattr(stub, what.title().replace("_", ""))(message_pb, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
             nobody = error.code() is grpc.StatusCode.UNAVAILABLE
             raise (_NobodyThere if nobody else ControlError)(_why_not(address, what, credentials, error)) from None
@@ -77,9 +77,9 @@ def _channel(address: str, credentials: Credentials | None) -> grpc.Channel:
 
 
 def _why_not(address: str, what: str, credentials: Credentials | None, error: grpc.RpcError) -> str:
-    said = str(error.details())
-    meant = explain(address, credentials, said)
-    if meant != said:
+    details = str(error.details())
+    meant = explain(address, credentials, details)
+    if meant != details:
         return meant
     return (
         f"no server answered {what!r} at {address} ({error.code().name.lower()}): is `eagle-eye server` running "
@@ -87,7 +87,7 @@ def _why_not(address: str, what: str, credentials: Credentials | None, error: gr
     )
 
 
-def _words(what: str, message: msgspec.Struct | None) -> object:
+def _encoded(what: str, message: msgspec.Struct | None) -> object:
     if isinstance(message, Decision) and what in ("approve", "refuse"):
         return wire.encode_decision(message)
     if isinstance(message, ReleaseNodeCommand) and what == "release":

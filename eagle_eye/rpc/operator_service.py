@@ -67,43 +67,43 @@ QUESTIONS: dict[str, Question] = {
 
 
 class OperatorService(stubs.ControlServicer):
-    """The unary calls. Errors travel in the answer, so that the asker reads our words and not gRPC's."""
+    """The unary calls. Errors travel in the answer, so that the caller reads our message and not gRPC's."""
 
     def __init__(self, handler: object, address: str, authorization: Authorization) -> None:
         self._asked_of = handler
         self._asked_at = address
         self._authorization = authorization
 
-    async def Approve(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("approve", words, context)
+    async def Approve(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("approve", request, context)
 
-    async def Refuse(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("refuse", words, context)
+    async def Refuse(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("refuse", request, context)
 
-    async def Release(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("release", words, context)
+    async def Release(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("release", request, context)
 
-    async def Status(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("status", words, context)
+    async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("status", request, context)
 
-    async def PendingPlans(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("pending_plans", words, context)
+    async def PendingPlans(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("pending_plans", request, context)
 
-    async def Silence(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("silence", words, context)
+    async def Silence(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("silence", request, context)
 
-    async def Maintain(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("maintain", words, context)
+    async def Maintain(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("maintain", request, context)
 
-    async def CloseBreaker(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("close a breaker", words, context)
+    async def CloseBreaker(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("close a breaker", request, context)
 
-    async def Note(self, words: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        return await self._answer_to("note", words, context)
+    async def Note(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
+        return await self._answer_to("note", request, context)
 
-    async def _answer_to(self, what: str, words: Any, context: Any) -> Any:
+    async def _answer_to(self, what: str, request: Any, context: Any) -> Any:
         try:
-            return wire.encode_response(ControlResult(body=await self._ask(what, words, context)))
+            return wire.encode_response(ControlResult(body=await self._ask(what, request, context)))
         except AccessDenied as error:
             log.warning("%s was refused: %s", context.peer(), error)
             return wire.encode_response(ControlResult(failure=Failure.of(error)))
@@ -114,11 +114,11 @@ class OperatorService(stubs.ControlServicer):
             failure = Failure(kind="control", error=f"{what} failed: {type(error).__name__}: {error}; see the server's log")
             return wire.encode_response(ControlResult(failure=failure))
 
-    async def _ask(self, what: str, words: Any, context: Any) -> Body:
+    async def _ask(self, what: str, request: Any, context: Any) -> Body:
         if not isinstance(self._asked_of, DecisionHandler):
             raise ControlError(f"{self._asked_at} is no leader and cannot {what}; ask the address of `eagle-eye server`")
         question = QUESTIONS[what]
-        message = question.read(words)
+        message = question.read(request)
         person = self._authorization.admit(question.role, what, token=token_in(context.invocation_metadata()), claimed=getattr(message, "person", ""))
         body = await question.ask(self._asked_of, _said_by(person, message))
         return _seen_by(person, body) if what == "status" else body

@@ -28,7 +28,7 @@ from .control_messages import (
 )
 
 ORDERS: dict[str, type[OperatorCommand]] = {kind.__name__: kind for kind in (SilenceCommand, MaintenanceCommand, BreakerCommand, NoteCommand)}
-"""Name of the message → what it stands for."""
+"""Name of the message → what it means."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Room for the stacks and flight records of a node's workers."""
 
@@ -50,7 +50,7 @@ def decode_body(data: bytes) -> Body:
 
 
 def encode_hello(hello: Hello) -> pb.FromClient:
-    """The first word of a session, for the wire."""
+    """The first message of a session, for the wire."""
     peer = hello.peer
     message = pb.Hello(
         role=peer.role,
@@ -65,7 +65,7 @@ def encode_hello(hello: Hello) -> pb.FromClient:
 
 
 def decode_hello(message: pb.Hello) -> Hello:
-    """The first word of a session, from the wire."""
+    """The first message of a session, from the wire."""
     peer = Peer(
         role=message.role, node=message.node, job=message.job, boot=message.boot, pid=message.pid, address=message.address
     )
@@ -168,13 +168,13 @@ def decode_response(message: pb.Response) -> ControlResult:
 
 
 def encode_decision(decision: Decision) -> pb.Decision:
-    """A person's word for the wire."""
+    """An operator's decision for the wire."""
     fields = msgspec.structs.asdict(decision)
     return pb.Decision(**{name: value for name, value in fields.items() if name != "tenant"})
 
 
 def decode_decision(message: pb.Decision) -> Decision:
-    """A person's word from the wire."""
+    """An operator's decision from the wire."""
     return Decision(
         plan=message.plan, digest=message.digest, person=message.person, valid_s=message.valid_s, note=message.note
     )

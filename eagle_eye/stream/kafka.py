@@ -247,7 +247,7 @@ class KafkaStream:
         return offset, fetched.data
 
     def _end(self, connection: KafkaConnection, topic: str, partition: int) -> int:
-        """The end that a Fetch tells: ListOffsets is only asked for a place from which one can be made."""
+        """The end that a Fetch reports: ListOffsets is only asked for a place from which one can be made."""
         known = self._ends.get((topic, partition))
         for offset in (known, None):
             place = connection.offset_at(topic, partition, LATEST) if offset is None else offset
@@ -270,7 +270,7 @@ class KafkaStream:
 
 
 def _quieten() -> None:
-    """kafka-python logs every attempt of an outage as an error; ours are told once. Who has set its level keeps it."""
+    """kafka-python logs every attempt of an outage as an error; ours are logged once. A level that was set before is kept."""
     logger = logging.getLogger("kafka")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

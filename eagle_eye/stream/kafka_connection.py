@@ -42,7 +42,7 @@ class Fetched(NamedTuple):
     data: bytes
     """Record batches as the broker keeps them; the first may begin before the offset asked for."""
     end: int
-    """Offset that the next record gets; -1 if the broker does not tell."""
+    """Offset that the next record gets; -1 if the broker does not report it."""
     outside: bool
     """No record has this offset: it lies before the begin or beyond the end."""
 
@@ -85,7 +85,7 @@ class KafkaConnection:
             self._loop.close()
 
     async def _sign_on(self) -> None:
-        """Once before kafka-python's own attempts, which are repeated until their time is over and tell no reason."""
+        """Once before kafka-python's own attempts, which are repeated until their time is over and give no reason."""
         from kafka.errors import KafkaConnectionError, NodeNotReadyError
 
         for broker in self._manager.cluster.bootstrap_brokers():
@@ -349,14 +349,14 @@ class KafkaConnectionPool:
             self._look()
             connection = KafkaConnection(self._options, self._config.brokers, self._config.timeout_s)
         except StreamError as error:
-            told = self.why(error)
-            self._back_off(str(told))
-            raise told from error
+            reason = self.why(error)
+            self._back_off(str(reason))
+            raise reason from error
         self._failures = 0
         return connection
 
     def _look(self) -> None:
-        """A refused connection is told at once, not after the time that kafka-python tries again."""
+        """A refused connection is reported at once, not after the time that kafka-python tries again."""
         reason = why_unreachable(self._config)
         if reason:
             raise StreamUnavailable(reason)

@@ -7,12 +7,12 @@ from eagle_eye.errors import EagleEyeError, StreamError, StreamFull, StreamRefus
 
 
 class TopicGone(StreamUnavailable):
-    """The brokers do not know the topic (any more): whoever asked makes it again."""
+    """The brokers do not know the topic (any more): the caller makes it again."""
 
 
 @contextmanager
 def translated(what: str, brokers: str) -> Iterator[None]:
-    """Turn kafka-python's errors into ours. `what`: the words for what was tried."""
+    """Turn kafka-python's errors into ours. `what`: names what was tried."""
     from kafka.errors import KafkaError
 
     try:
@@ -27,7 +27,7 @@ def translation(error: BaseException, what: str, brokers: str) -> StreamError:
     """Our error for one of kafka-python's."""
     from kafka import errors as kafka
 
-    words = f"{type(error).__name__.removesuffix('Error')}: {error}"
+    details = f"{type(error).__name__.removesuffix('Error')}: {error}"
     if isinstance(error, kafka.SaslAuthenticationFailedError):
         return StreamUnavailable(
             f"{brokers} refuse the name or password ({error}): correct stream.kafka.user and its password "
@@ -37,12 +37,12 @@ def translation(error: BaseException, what: str, brokers: str) -> StreamError:
         return StreamUnavailable(f"{brokers} do not offer this stream.kafka.mechanism ({error}): use one that they do")
     if isinstance(error, kafka.AuthorizationError):
         return StreamUnavailable(
-            f"{what}: {brokers} do not allow it ({words}): grant it to stream.kafka.user (docs/kafka.md lists what is needed)"
+            f"{what}: {brokers} do not allow it ({details}): grant it to stream.kafka.user (docs/kafka.md lists what is needed)"
         )
     if isinstance(error, kafka.UnknownTopicOrPartitionError | kafka.UnknownTopicIdError):
         return TopicGone(f"{what}: {brokers} do not know the topic; it is made again at the next try")
     if isinstance(error, kafka.MessageSizeTooLargeError | kafka.RecordListTooLargeError):
         return StreamRefused(f"{what}: the record is too large for the topic: raise its max.message.bytes, or split it")
     if isinstance(error, kafka.KafkaStorageError | kafka.ThrottlingQuotaExceededError):
-        return StreamFull(f"{what}: {brokers} have no room ({words}): free their disks, or raise the quota")
-    return StreamUnavailable(f"{what}: {brokers} do not do it now ({words})")
+        return StreamFull(f"{what}: {brokers} have no room ({details}): free their disks, or raise the quota")
+    return StreamUnavailable(f"{what}: {brokers} do not do it now ({details})")

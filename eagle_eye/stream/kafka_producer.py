@@ -131,7 +131,7 @@ class Producer:
         try:
             producer.flush(max(0.0, deadline - self._clock.monotonic()))
         except KafkaTimeoutError:
-            return  # each future tells
+            return  # each future reports its own error
 
     # --- making one, and giving one up -------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def _credentials(config: KafkaConfig, environment: Mapping[str, str]) -> tuple[s
 def why_unreachable(config: KafkaConfig) -> str:
     """The reason why no broker can be reached, and the remedy; empty if at least one takes a connection.
 
-    kafka-python tries again until its time is over and then only says so: this one look tells what it met.
+    kafka-python tries again until its time is over and then only reports that: this one look finds the reason.
     """
     reasons = []
     for broker in brokers_of(config):
@@ -153,10 +153,10 @@ def _ask_for_rejection(encrypted: ssl.SSLSocket) -> None:
     """A broker that refuses our certificate (TLS 1.3) says so only after the handshake: wait for a moment."""
     encrypted.settimeout(0.2)
     try:
-        said = encrypted.recv(1)
+        received = encrypted.recv(1)
     except TimeoutError:
         return
-    if not said:
+    if not received:
         raise ssl.SSLError("the connection was closed after the handshake")
 
 
@@ -170,9 +170,9 @@ def _tls_failed(broker: Broker, config: KafkaConfig, error: ssl.SSLError) -> str
 
 
 def _remedy(error: ssl.SSLCertVerificationError) -> str:
-    words = error.verify_message
-    if "expired" in words:
+    message = error.verify_message
+    if "expired" in message:
         return "renew it on the broker"
-    if "mismatch" in words or "not valid for" in words:
+    if "mismatch" in message or "not valid for" in message:
         return "name the broker in stream.kafka.brokers as its certificate does"
     return "set stream.kafka.ca_file to the PEM of the authority that signed it"

@@ -281,7 +281,7 @@ class Partition:
                 raise
 
     opening_error: StreamError | None = None
-    """What was found when the file was opened: the stream that opened it tells it once."""
+    """What was found when the file was opened: the stream that opened it reports it once."""
 
     def close(self) -> None:
         """Close the files; every later call is refused."""

@@ -144,10 +144,10 @@ class Transition(Noun, frozen=True, kw_only=True):
     shares: tuple[tuple[int, ...], ...]
     """By rank: micro-batches of the later steps."""
     finish: tuple[int, ...] = ()
-    """By segment: the rank that gives it to those who lack it. Whoever is at `step` applies and is at step + 1, which is
+    """By segment: the rank that sends it to those that lack it. A worker that is at `step` applies and is at step + 1, which is
     the first one to compute; `moves` carry the state of step + 1. Empty: the step has to be computed."""
     moves: tuple[tuple[int, int, int], ...] = ()
-    """(rank of the giver, rank of the taker, layer), in this order."""
+    """(rank of the sender, rank of the receiver, layer), in this order."""
     bytes: int = 0
     """That the moves carry."""
     source: Literal["", "checkpoint"] = ""

@@ -1,7 +1,7 @@
 """/hooks/alertmanager: a site's own alerts become events in the stream, each once.
 
-Alertmanager sends an alert again and again while it fires; what was told once is remembered and not told again. After a
-restart of this process it may be told twice: the detector knows it by its id.
+Alertmanager sends an alert again and again while it fires; what was written once is remembered and not written again. After a
+restart of this process it may be written twice: the detector knows it by its id.
 """
 
 import hmac
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 PATH = "/hooks/alertmanager"
 REMEMBERED = 50_000
-"""Alerts; the one that was heard of longest ago is forgotten beyond."""
+"""Alerts; beyond them the one that was received longest ago is forgotten."""
 NODE = "server"
 """Writer of the events."""
 _Key = tuple[str, str, str]
@@ -42,7 +42,7 @@ class AlertCounts:
 
     events: int = 0
     repeated: int = 0
-    """Told before."""
+    """Written before."""
     unknown: int = 0
     """About no job that is known."""
     own: int = 0
@@ -66,7 +66,7 @@ class AlertmanagerHook:
         self.taken = AlertCounts()
 
     def take(self, body: WebhookBody) -> AlertCounts:
-        """Write what is new. Raises LedgerError while nobody can tell which jobs there are, StreamError while nothing can be written."""
+        """Write what is new. Raises LedgerError while the list of jobs cannot be read, StreamError while nothing can be written."""
         places = AlertTargets(self._config, self._layouts())
         taken, news = AlertCounts(), dict[_Key, Event]()
         with self._lock:

@@ -46,7 +46,7 @@ class SiteAlert(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WebhookBody(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of the webhook; what we do not use is left out."""
+    """The body of the webhook; fields that we do not use are ignored."""
 
     version: str
     alerts: tuple[SiteAlert, ...]
@@ -87,7 +87,7 @@ class AlertTargets:
     def of(self, alert: SiteAlert) -> Iterator[AlertTarget]:
         """One place for each job that the alert is about; an alert that names neither node nor job is about all jobs.
 
-        None if it is about nothing that is known; a named node without a job is told as idle.
+        None if it is about nothing that is known; a named node without a job is reported as idle.
         """
         labels = alert.labels
         job = _first(labels, self._config.job_labels)
@@ -117,14 +117,14 @@ class AlertTargets:
 
 
 def attributes(alert: SiteAlert) -> dict[str, str]:
-    """What an event tells of the alert: bounded, and no labels but those that say what it is."""
-    told = {
+    """The attributes of an alert's event: bounded, and no labels but those that identify it."""
+    attributes = {
         "alert": alert.name,
         "id": alert.id,
         "severity": alert.labels.get("severity", ""),
         "summary": alert.annotations.get("summary", "") or alert.annotations.get("description", ""),
     }
-    return {name: text[:TEXT_LIMIT] for name, text in told.items()}
+    return {name: text[:TEXT_LIMIT] for name, text in attributes.items()}
 
 
 def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """/approve/{token}: one plan, decided once, by a person with a token of their own.
 
 GET shows and never decides: mail gateways and chat programs open links by themselves. The link alone decides nothing
-either; whoever POSTs says who they are with an operator's token, in the form or as `Authorization: Bearer …`. No
+either; a POST must name its sender with an operator's token, in the form or as `Authorization: Bearer …`. No
 cookie is used, so a foreign page has nothing to borrow; a browser that says that the POST came from one is refused.
 """
 
@@ -22,7 +22,7 @@ from eagle_eye.access import Person, Role
 from eagle_eye.clock import Clock
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, NotAuthenticated
 from eagle_eye.ledger import ApprovalLink
-from eagle_eye.plan_text import plan_words
+from eagle_eye.plan_text import plan_rows
 from eagle_eye.rpc.control_messages import Body, Decision, PendingPlansQuery
 
 from .http_server import Authorizer, Route
@@ -68,7 +68,7 @@ class LeaderAccess:
     """What the page needs of a leader."""
 
     engine: DecisionEngine
-    book: ApprovalLinkLedger
+    ledger: ApprovalLinkLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +82,16 @@ class ApprovalForm:
 
 
 class _EarlyResponse(Exception):
-    """An answer that ends the matter early."""
+    """A response that ends the request early."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response = response
 
 
-def route(desk: Callable[[], LeaderAccess | None], authorization: Authorizer, clock: Clock) -> Route:
-    """`desk`: the leader's; None while this process does not lead."""
-    pages = ApprovalPage(desk, authorization, clock)
+def route(leader: Callable[[], LeaderAccess | None], authorization: Authorizer, clock: Clock) -> Route:
+    """`leader`: its engine and ledger; None while this process does not lead."""
+    pages = ApprovalPage(leader, authorization, clock)
 
     async def answer(request: Request) -> Response:
         token = str(request.path_params["token"])[:MAX_TOKEN]
@@ -100,8 +100,8 @@ def route(desk: Callable[[], LeaderAccess | None], authorization: Authorizer, cl
                 return await run_in_threadpool(pages.show, token)
             form = await _form(request)
             return await run_in_threadpool(pages.decide, token, form)
-        except _EarlyResponse as said:
-            return said.response
+        except _EarlyResponse as early:
+            return early.response
         except EagleEyeError as error:
             return page("Not now", paragraph(f"{error}. Nothing was decided; try again in a moment.", "bad"), 503)
 
@@ -111,8 +111,8 @@ def route(desk: Callable[[], LeaderAccess | None], authorization: Authorizer, cl
 class ApprovalPage:
     """The pages under one path."""
 
-    def __init__(self, desk: Callable[[], LeaderAccess | None], authorization: Authorizer, clock: Clock) -> None:
-        self._desk = desk
+    def __init__(self, leader: Callable[[], LeaderAccess | None], authorization: Authorizer, clock: Clock) -> None:
+        self._leader = leader
         self._authorization = authorization
         self._clock = clock
 
@@ -122,8 +122,8 @@ class ApprovalPage:
         return self._asked(link, shown)
 
     def decide(self, token: str, form: ApprovalForm) -> Response:
-        """The one answer."""
-        desk, link, shown = self._plan(token)
+        """Record the decision; each link decides once."""
+        leader, link, shown = self._plan(token)
         try:
             person = self._admit(form, link)
         except NotAuthenticated as error:
@@ -132,14 +132,14 @@ class ApprovalPage:
             return self._asked(link, shown, str(error), 403)
         if form.digest != link.digest:
             return self._asked(link, shown, "The form was of another plan: look at this one and decide again.", 409)
-        if not desk.book.use_approval_link(token, person.name, form.approved, self._clock.now()):
-            self._plan(token)  # mostly says why: somebody was faster
-            return page("Nothing was decided", paragraph("The link expired just now.", "bad") + _now(desk, link), 410)
-        word = Decision(plan=link.plan, person=person.name, digest=link.digest, tenant=person.tenant)
+        if not leader.ledger.use_approval_link(token, person.name, form.approved, self._clock.now()):
+            self._plan(token)  # mostly raises with the reason: somebody was faster
+            return page("Nothing was decided", paragraph("The link expired just now.", "bad") + _now(leader, link), 410)
+        decision = Decision(plan=link.plan, person=person.name, digest=link.digest, tenant=person.tenant)
         try:
-            answer = desk.engine.decide(word, form.approved)
+            answer = leader.engine.decide(decision, form.approved)
         except ControlError as error:
-            return page("Nothing was decided", paragraph(str(error), "bad") + _now(desk, link), 410)
+            return page("Nothing was decided", paragraph(str(error), "bad") + _now(leader, link), 410)
         return page("Approved" if form.approved else "Refused", paragraph(f"{answer['message']}."))
 
     def _admit(self, form: ApprovalForm, link: ApprovalLink) -> Person:
@@ -150,18 +150,18 @@ class ApprovalPage:
 
     def _plan(self, token: str) -> tuple[LeaderAccess, ApprovalLink, dict[str, Any]]:
         """The plan that is still to be decided. Raises _EarlyResponse where there is none."""
-        desk = self._desk()
-        if desk is None:
+        leader = self._leader()
+        if leader is None:
             raise _EarlyResponse(page("Not here", paragraph("This server does not lead now; the next leader answers in a few seconds."), 503))
-        link = desk.book.approval_link(token)
+        link = leader.ledger.approval_link(token)
         if link is None:
             raise _EarlyResponse(page("Unknown link", paragraph("This link was never given out, or was given out too long ago."), 404))
         over = self._over(link)
-        shown = None if over else _waiting(desk, link)
+        shown = None if over else _waiting(leader, link)
         if shown is None:
-            why = over or "The plan of this link is out of date: the incident was planned anew, decided elsewhere, or is over."
-            raise _EarlyResponse(page("Nothing to decide here", paragraph(why) + _now(desk, link), 410))
-        return desk, link, shown
+            why = over or "The plan of this link is out of date: the incident was planned again, decided elsewhere, or is over."
+            raise _EarlyResponse(page("Nothing to decide here", paragraph(why) + _now(leader, link), 410))
+        return leader, link, shown
 
     def _over(self, link: ApprovalLink) -> str:
         if link.used is not None:
@@ -172,7 +172,7 @@ class ApprovalPage:
         return ""
 
     def _asked(self, link: ApprovalLink, shown: dict[str, Any], problem: str = "", status: int = 200) -> Response:
-        rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in plan_words(shown, self._clock.now()))
+        rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in plan_rows(shown, self._clock.now()))
         if self._authorization.asks_for_tokens:
             who = '<label for="who">Your token</label><input id="who" name="token" type="password" autocomplete="off" required>'
         else:
@@ -181,27 +181,27 @@ class ApprovalPage:
             f'<form method="post"><input type="hidden" name="digest" value="{escape(link.digest)}">{who}'
             '<button name="decision" value="approve">Approve</button><button name="decision" value="refuse">Refuse</button></form>'
         )
-        told = paragraph(problem, "bad") if problem else ""
-        return page("A plan waits for a person", f"{told}<dl>{rows}</dl>{form}", status)
+        problem_html = paragraph(problem, "bad") if problem else ""
+        return page("A plan waits for a person", f"{problem_html}<dl>{rows}</dl>{form}", status)
 
 
-def _waiting(desk: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:
+def _waiting(leader: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:
     """The very plan of the link, if it waits."""
-    shown = _of_incident(desk, link)
+    shown = _of_incident(leader, link)
     return shown if shown is not None and shown["digest"] == link.digest else None
 
 
-def _of_incident(desk: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:
+def _of_incident(leader: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:
     """Whatever waits for the same incident."""
     try:
-        plans: list[dict[str, Any]] = desk.engine.pending_plans(PendingPlansQuery(plan=link.incident))["plans"]
+        plans: list[dict[str, Any]] = leader.engine.pending_plans(PendingPlansQuery(plan=link.incident))["plans"]
     except ControlError:
         return None
     return plans[0] if plans else None
 
 
-def _now(desk: LeaderAccess, link: ApprovalLink) -> str:
-    shown = _of_incident(desk, link)
+def _now(leader: LeaderAccess, link: ApprovalLink) -> str:
+    shown = _of_incident(leader, link)
     if shown is None:
         return paragraph(f"No plan of incident {link.incident} waits now.")
     plan = shown["plan"]
@@ -223,14 +223,14 @@ async def _form(request: Request) -> ApprovalForm:
     fields = {name: values[0].strip() for name, values in parse_qs(data.decode(errors="replace")).items()}
     decision = fields.get("decision")
     if decision not in ("approve", "refuse"):
-        raise _EarlyResponse(page("Say approve or refuse", paragraph("The form has no decision: nothing was decided.", "bad"), 400))
+        raise _EarlyResponse(page("Approve or refuse?", paragraph("The form has no decision: nothing was decided.", "bad"), 400))
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     token = shown.strip() if scheme.lower() == "bearer" else fields.get("token", "")
     return ApprovalForm(approved=decision == "approve", digest=fields.get("digest", ""), token=token, name=fields.get("name", ""))
 
 
 def _foreign(request: Request) -> bool:
-    """Whether a browser says that another site's page sent this."""
+    """Whether a browser reports that another site's page sent this."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -243,7 +243,7 @@ def _local(moment: float) -> str:
 
 
 def page(title: str, body: str, status: int = 200) -> HTMLResponse:
-    """`title` is text, `body` is HTML: whoever makes it escapes what goes into it."""
+    """`title` is text, `body` is HTML: the caller escapes what goes into it."""
     html = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>"

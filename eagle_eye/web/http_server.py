@@ -5,7 +5,7 @@
     server.start(); ...; server.stop()
 
 On loopback a route for viewers is open. Beyond loopback, where tokens are configured, every route asks for one
-(`Authorization: Bearer …`); without tokens the port does not open there, unless it is told to.
+(`Authorization: Bearer …`); without tokens the port does not open there, unless the configuration allows it.
 """
 
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 HIGHEST_PORT = 65_535
 JOIN_S = 5.0
 CONNECTIONS = 128
-"""At once; whoever comes beyond them is told to come later (503)."""
+"""At once; a caller beyond them gets 503 and may try again later."""
 KEEP_ALIVE_S = 5
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -54,7 +54,7 @@ class Route:
     """Finds the `Person` who asks, or None, in `request.state.person`."""
     methods: tuple[str, ...] = ("GET",)
     role: Role | None = Role.VIEWER
-    """The least that whoever asks must be; None: it looks for itself."""
+    """The least role that the caller must have; None: the route checks for itself."""
     own_token: Callable[[str], bool] | None = None
     """Whether a token is the route's own: it opens this route and no other."""
 

@@ -131,7 +131,7 @@ def _hook(context: ProcessContext, metrics: Metrics) -> Route:
 
 def _leader_access(context: ProcessContext) -> approval_page.LeaderAccess | None:
     leading = context.leading
-    return approval_page.LeaderAccess(engine=leading.engine, book=leading.ledger) if leading is not None else None
+    return approval_page.LeaderAccess(engine=leading.engine, ledger=leading.ledger) if leading is not None else None
 
 
 def _layouts(context: ProcessContext) -> list[Layout]:

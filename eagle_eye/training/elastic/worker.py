@@ -297,7 +297,7 @@ class ElasticWorker:
         self._group, self._assignment = None, assignment
         self._monitor.set_epoch(assignment.epoch)
         self._timings = {"waited_s": waited_s, "state_s": 0.0, "bytes": 0}
-        if any(taker == assignment.rank for _, taker, _ in assignment.moves):
+        if any(receiver == assignment.rank for _, receiver, _ in assignment.moves):
             self._fresh = True  # also a worker that was far behind: its state is incomplete until everything has arrived
         if assignment.finish or assignment.moves:
             self._form(assignment)
@@ -373,7 +373,7 @@ class ElasticWorker:
             return frozenset()
         return frozenset(self._assignment.current[self._assignment.rank])
 
-    # --- what the launcher and the user hear ---------------------------------------------------------------------------
+    # --- reports to the launcher and the user ---------------------------------------------------------------------------
 
     def _enter_phase(self, phase: str) -> None:
         with self._session.lock:

@@ -7,7 +7,7 @@ from eagle_eye.access.tokens import VARIABLE
 from eagle_eye.app.server_client import ask
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
-from eagle_eye.plan_text import plan_words
+from eagle_eye.plan_text import plan_rows
 from fakes.sample_values import a_plan
 
 
@@ -21,7 +21,7 @@ def test_a_token_does_not_leave_the_machine_in_the_clear(monkeypatch):
 def test_a_plan_in_words_is_one_printable_line_a_fact():
     plan = a_plan(reason="evil\x1b[2J\nline")
     shown = {"plan": msgspec.to_builtins(plan), "digest": plan.digest, "job": "t/n/r", "cause": "c", "holds": ["approval: waits"]}
-    words = dict(plan_words(shown, 103.0))
+    words = dict(plan_rows(shown, 103.0))
     assert words["reason"] == "evil [2J line"
     assert words["digest"] == plan.digest
     assert "600 s from now" in words["valid"]

@@ -45,7 +45,7 @@ class Scene:
         clock.advance(2)
         self.invitations = ApprovalLinks(world.ledger, clock, f"{URL}/")
         authorization = Authorization(Tokens(path, clock), trust_claims=True)
-        opened = route(lambda: LeaderAccess(engine=world.engine, book=world.ledger) if self.leads else None, authorization, clock)
+        opened = route(lambda: LeaderAccess(engine=world.engine, ledger=world.ledger) if self.leads else None, authorization, clock)
         self.app = Asking(Starlette(routes=[Route(opened.path, opened.answer, methods=list(opened.methods))]))
 
     @property
