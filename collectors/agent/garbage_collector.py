@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from collectors.worker.procfs import alive
-from eagle_eye.digests import digest_of
 from eagle_eye.errors import RingError
 from eagle_eye.training.ring_buffer import RingReader
+from eagle_eye.types import digest_of
 
 from .job_directory import LocalJob
 

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from eagle_eye.digests import digest_of
-from eagle_eye.types import SchemaRecord
+from eagle_eye.types import SchemaRecord, digest_of
 
 MERGED = "to"
 HOUR_S = 3600

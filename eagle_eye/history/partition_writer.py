@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from eagle_eye import wire
 from eagle_eye.deduplication import Seen
-from eagle_eye.digests import digest_of
 from eagle_eye.errors import HistoryError, WireError
 from eagle_eye.stream import Message
-from eagle_eye.types import SchemaRecord
+from eagle_eye.types import SchemaRecord, digest_of
 
 from .file_names import HistoryFile, table_of, window_of
 from .history_metrics import WriterCounts

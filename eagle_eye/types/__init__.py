@@ -5,8 +5,6 @@ since 1970 (UTC) unless a name says otherwise; names end with their unit (`_s`, 
 `Frame` is in frames.py: it holds arrays and a time window, and is never sent.
 """
 
-from eagle_eye.digests import digest_of
-
 from .entity import (
     SCHEMA,
     Doubles,
@@ -15,6 +13,7 @@ from .entity import (
     Integers,
     Kind,
     Noun,
+    digest_of,
 )
 from .findings import (
     Claim,

@@ -1,6 +1,8 @@
-"""The base of all nouns (schema version, type tag), and entities: the things that a fault can be in."""
+"""The base of all nouns (schema version, type tag), their digest, and entities: the things that a fault can be in."""
 
+import hashlib
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +20,11 @@ class Noun(msgspec.Struct, frozen=True, kw_only=True, tag_field="noun", tag=str.
     """A record with a schema version; the field `noun` is its type tag in JSON and msgpack."""
 
     schema: int = SCHEMA
+
+
+def digest_of(*parts: Any) -> str:
+    """A short, stable digest of values that msgspec can encode: the same on every machine and run."""
+    return hashlib.blake2b(msgspec.json.encode(parts, order="deterministic"), digest_size=8).hexdigest()
 
 
 class Kind(StrEnum):

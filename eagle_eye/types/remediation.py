@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-from eagle_eye.digests import digest_of
-
-from .entity import Noun
+from .entity import Noun, digest_of
 from .findings import Incident, Severity
 from .observations import Layout, Telemetry, Topology
 from .suppression import Breaker, Silence, Window

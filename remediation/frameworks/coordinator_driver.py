@@ -5,9 +5,8 @@ from enum import StrEnum
 from typing import Literal
 
 from eagle_eye.clock import Clock
-from eagle_eye.digests import digest_of
 from eagle_eye.errors import PermanentError, Stale
-from eagle_eye.types import Outcome, Plan, Progress, Severity, Target, Transition
+from eagle_eye.types import Outcome, Plan, Progress, Severity, Target, Transition, digest_of
 from remediation.job_commands.action_commands import Arguments, Commander, send_command
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.digests import digest_of
 from eagle_eye.errors import ConfigError, RingError
 from eagle_eye.training import messages
 from eagle_eye.training.ring_buffer import Now, RingReader
-from eagle_eye.types import Layout, RankPlacement
+from eagle_eye.types import Layout, RankPlacement, digest_of
 
 from .death_watch import DeathWatch, process_stat
 from .launcher_settings import LauncherSettings

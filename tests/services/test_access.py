@@ -1,4 +1,4 @@
-"""Mutual TLS and roles over real gRPC: who gets in, who does not, and what each of them is told."""
+"""Mutual TLS and roles over real gRPC: who gets in, who does not, and the error that each of them gets."""
 
 import asyncio
 from pathlib import Path
@@ -52,7 +52,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 async def refused(address: str, credentials: Credentials | None, peer: Peer = AGENT) -> str:
-    """What a client is told that does not get in."""
+    """The error of a client that does not get in."""
     states: list[ConnectionState] = []
     client = ControlClient(address, peer, on_state=states.append, credentials=credentials)
     await client.start()

@@ -28,9 +28,9 @@ def test_requests_are_answered_and_failures_keep_their_kind() -> None:
     async def test() -> None:
         async with served(Office()) as server, joined(at(server)) as client:
             assert await client.request("join", {"slots": 4}) == {"kind": "join", "from": "node-a", "slots": 4}
-            with pytest.raises(TemporaryError, match="not everybody") as told:
+            with pytest.raises(TemporaryError, match="not everybody") as raised:
                 await client.request("later", {})
-            assert told.value.delay == 0.25
+            assert raised.value.delay == 0.25
             with pytest.raises(ControlError, match="ValueError in the handler of 'bug': a mistake"):
                 await client.request("bug", {})
             with pytest.raises(ControlError, match="cannot hold"):
@@ -48,9 +48,9 @@ def test_commands_are_acknowledged_with_what_they_led_to() -> None:
             assert (await server.command(LAUNCHER, Command(action="start", job=JOB), 5))["did"] == "start"
             with pytest.raises(PermanentError, match="no such worker"):
                 await server.command(LAUNCHER, Command(action="impossible", job=JOB), 5)
-            with pytest.raises(TemporaryError, match="busy") as told:
+            with pytest.raises(TemporaryError, match="busy") as raised:
                 await server.command(LAUNCHER, Command(action="busy", job=JOB), 5)
-            assert told.value.delay == 0.5
+            assert raised.value.delay == 0.5
             with pytest.raises(TemporaryError, match="did not answer 'slow' within"):
                 await server.command(LAUNCHER, Command(action="slow", job=JOB), 0.1)
 

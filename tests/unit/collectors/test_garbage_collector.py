@@ -10,8 +10,8 @@ from collectors.agent.garbage_collector import collect_garbage
 from collectors.agent.job_directory import JobDirectory
 from collectors.worker.procfs import ProcessHandle
 from eagle_eye.clock import FakeClock
-from eagle_eye.digests import digest_of
 from eagle_eye.training.ring_buffer import RingWriter, start_time_of
+from eagle_eye.types import digest_of
 from fakes.ring_trainer import DEAD_PID, Trainer, write_listing
 
 

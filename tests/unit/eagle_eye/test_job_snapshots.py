@@ -79,8 +79,8 @@ def test_only_events_that_decisions_hang_on_travel(paper):
 
 def test_the_layout_travels_once_and_again_when_it_changes(paper):
     snapshots = JobSnapshots()
-    told = [snapshots.of(frame) for _ in range(50) for frame in paper.frames(0.1)]
-    assert [snapshot.layout is not None for snapshot in told] == [True] + [False] * (len(told) - 1)
+    taken = [snapshots.of(frame) for _ in range(50) for frame in paper.frames(0.1)]
+    assert [snapshot.layout is not None for snapshot in taken] == [True] + [False] * (len(taken) - 1)
     paper.lose("node-b")
     changed = [snapshot.layout.nodes for frame in paper.frames(0.1) if (snapshot := snapshots.of(frame)) and snapshot.layout]
     assert changed == [("node-a",)]

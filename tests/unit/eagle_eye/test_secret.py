@@ -1,4 +1,4 @@
-"""Secrets: from a file of one's own, or from the environment; never told."""
+"""Secrets: from a file of one's own, or from the environment; never shown."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ def test_a_file_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_that_is_no_secret_is_refused_without_telling_it(tmp_path: Path, text: str, mode: int, words: str) -> None:
     (tmp_path / "secret").write_text(text)
     (tmp_path / "secret").chmod(mode)
-    with pytest.raises(ConfigError, match=words) as told:
+    with pytest.raises(ConfigError, match=words) as raised:
         secret_of(str(tmp_path / "secret"), "A_SECRET", "the password")
-    assert "hidden" not in str(told.value)
+    assert "hidden" not in str(raised.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_what_cannot_be_issued_is_told(ours, clock, name, hosts, days, words):
 
 def test_three_files_or_none():
     assert Credentials.of(AccessConfig()) is None
-    with pytest.raises(ConfigError, match=r"nothing is said for access\.key_file"):
+    with pytest.raises(ConfigError, match=r"nothing is set for access\.key_file"):
         Credentials.of(AccessConfig(ca_file="a", certificate_file="b"))
 
 
@@ -116,9 +116,9 @@ def test_a_certificate_of_another_authority_is_refused(ours, clock, tmp_path):
 def test_nonsense_in_a_file_is_named_and_not_shown(ours, clock, field, words):
     access = ours.issue("n", NODE)
     Path(getattr(access, field)).write_text("my secret")
-    with pytest.raises(ConfigError, match=words) as told:
+    with pytest.raises(ConfigError, match=words) as raised:
         Credentials.of(access, clock).check()
-    assert "my secret" not in str(told.value)
+    assert "my secret" not in str(raised.value)
 
 
 def test_a_certificate_that_ends_soon_is_told_once_a_day_and_an_expired_one_is_of_no_use(ours, clock, caplog):

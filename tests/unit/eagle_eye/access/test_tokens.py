@@ -41,9 +41,9 @@ def test_a_token_of_a_tenant_sees_its_jobs_alone(path, clock):
 @pytest.mark.parametrize("shown", ["", "eet_wrong", "sha256:abc", "\x00"])
 def test_nobody_else_is_let_in(path, clock, shown):
     add_person(path, "ada", Role.ADMIN, now=clock.now())
-    with pytest.raises(NotAuthenticated) as told:
+    with pytest.raises(NotAuthenticated) as raised:
         Tokens(path, clock).person(shown)
-    assert "eet_wrong" not in str(told.value)
+    assert "eet_wrong" not in str(raised.value)
 
 
 def test_the_hash_in_the_file_is_no_token(path, clock):
@@ -126,9 +126,9 @@ def test_ones_own_token_comes_from_a_closed_file_or_from_the_environment(tmp_pat
     file.chmod(0o600)
     assert own_token(AccessConfig(token_file=str(file))) == "eet_mine"
     file.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600") as told:
+    with pytest.raises(ConfigError, match="chmod 600") as raised:
         own_token(AccessConfig(token_file=str(file)))
-    assert "eet_mine" not in str(told.value)
+    assert "eet_mine" not in str(raised.value)
 
 
 def test_a_file_of_root_may_be_read_by_the_group_that_it_was_handed_to():
@@ -164,7 +164,7 @@ def test_without_tokens_a_claim_is_believed_on_loopback_and_said_once(path, cloc
     authorization = Authorization(Tokens(path, clock), trust_claims=True)
     assert authorization.admit(Role.OPERATOR, "approve", claimed="ada").name == "ada"
     authorization.admit(Role.OPERATOR, "approve", claimed="ada")
-    assert [record.message for record in caplog.records] == ["no tokens are configured: whoever says that they are ada is believed (approve)"]
+    assert [record.message for record in caplog.records] == ["no tokens are configured: the name ada is taken as claimed (approve)"]
     with pytest.raises(NotAuthenticated, match="--as"):
         authorization.admit(Role.OPERATOR, "approve")
 

@@ -124,7 +124,7 @@ def test_what_is_not_over_is_not_there_yet_and_leaves_nothing_behind(place: Obje
 
 @pytest.mark.parametrize("cut", [1, 37, 61, 62, 100, 130, 180])
 def test_a_restart_in_the_middle_neither_loses_nor_doubles_a_row(place: ObjectStore, cut: int) -> None:
-    """Killed after any record; begun again at what was told to be done."""
+    """Killed after any record; begun again at what was reported as done."""
     messages = Records().run(90).end(90).messages
     done = written(place, messages[:cut]) or 0
     again = PartitionWriter(place, 0, file_s=30.0)

@@ -132,7 +132,7 @@ def test_what_was_written_survives_the_death_of_the_writer(ledger_path: Path) ->
 
 
 def fill(ledger: Ledger) -> tuple[int, str]:
-    """Save incidents until there is no room: (how many were taken, what was told then)."""
+    """Save incidents until there is no room: (how many were taken, the error then)."""
     for number in range(1000):
         try:
             ledger.save_incident(an_incident(id=f"i{number}"), IncidentState.OPEN)
@@ -146,10 +146,10 @@ def test_a_full_disk_under_the_ledger_is_told_and_costs_only_what_was_refused(le
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         try:
-            taken, told = fill(ledger)
+            taken, error = fill(ledger)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert str(ledger_path) in told
-        assert "free space on its disk" in told
+        assert str(ledger_path) in error
+        assert "free space on its disk" in error
         assert len(ledger.incidents(limit=1000)) == taken > 0
         assert ledger.save_incident(an_incident(id="after"), IncidentState.OPEN)

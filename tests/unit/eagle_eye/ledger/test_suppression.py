@@ -57,8 +57,8 @@ def test_notes_and_breakers_are_part_of_the_story(ledger: Ledger):
     ledger.save_suppression(replace(BREAKER, until=130.0, person="ada"))
     ledger.save_suppression(replace(BREAKER, id="b2", incident="another", since=110.0))
     ledger.save_note(IncidentNote(incident="incident-1", person="bob", time=120.0, text="the cable was loose"))
-    told = [(moment.time, moment.what, moment.text) for moment in ledger.timeline("incident-1") if moment.what in ("note", "breaker")]
-    assert told == [
+    entries = [(moment.time, moment.what, moment.text) for moment in ledger.timeline("incident-1") if moment.what in ("note", "breaker")]
+    assert entries == [
         (100.0, "breaker", f"opened for evict_node on {JOB}: 50% of the throughput"),
         (120.0, "note", "bob: the cable was loose"),
         (130.0, "breaker", "closed by ada"),

@@ -15,7 +15,7 @@ DEADLINE_S = 20.0
 
 
 class World:
-    """A writer, the stream that it writes to, and what it told."""
+    """A writer, the stream that it writes to, and the notices that it gave."""
 
     def __init__(self, directory: Path) -> None:
         self.log, self.directory, self.notices = MemoryLog(), directory, list[Notice]()

@@ -15,7 +15,7 @@ def numbers(stream: EmbeddedStream) -> list[int]:
 
 
 def fill(stream: EmbeddedStream) -> tuple[int, str]:
-    """Append until there is no room: (how many were acknowledged, what was told then)."""
+    """Append until there is no room: (how many were acknowledged, the error then)."""
     for number in range(10_000):
         try:
             stream.append("t", [("k", b"%05d" % number + bytes(4000))])
@@ -27,10 +27,10 @@ def fill(stream: EmbeddedStream) -> tuple[int, str]:
 def test_a_full_disk_is_told_and_costs_nothing_acknowledged(tmp_path: Path) -> None:
     with EmbeddedStream(tmp_path, clock=FakeClock()) as stream:
         with file_size_limit(1 << 20):
-            acknowledged, told = fill(stream)
+            acknowledged, error = fill(stream)
             assert acknowledged > 10
-            assert "free space" in told
-            assert str(tmp_path / "t" / "0-0.sqlite") in told
+            assert "free space" in error
+            assert str(tmp_path / "t" / "0-0.sqlite") in error
             assert numbers(stream) == list(range(acknowledged))
         stream.append("t", [("k", b"99999")])
         assert numbers(stream) == [*range(acknowledged), 99999]

@@ -1,4 +1,4 @@
-"""A torn log: told with the file and the remedy, set aside, what is readable saved, and the stream goes on."""
+"""A torn log: reported with the file and the remedy, set aside, what is readable saved, and the stream goes on."""
 
 import os
 import sqlite3
@@ -28,12 +28,12 @@ def numbers(stream: EmbeddedStream) -> list[int]:
 
 
 def until_it_goes_on(stream: EmbeddedStream) -> tuple[list[int], list[str]]:
-    told = []
+    errors = []
     while True:
         try:
-            return numbers(stream), told
+            return numbers(stream), errors
         except StreamError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
 
 def overwrite(path: Path, position: int, data: bytes) -> None:
@@ -45,14 +45,14 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
 def test_torn_pages_cost_only_the_records_on_them(log: Path) -> None:
     overwrite(log, 40 * PAGE_BYTES, b"\xa5" * 2 * PAGE_BYTES)
     with EmbeddedStream(log.parent.parent, clock=FakeClock()) as stream:
-        found, told = until_it_goes_on(stream)
+        found, errors = until_it_goes_on(stream)
     assert RECORDS - 20 <= len(found) < RECORDS
     assert found == sorted(found)
     assert {0, RECORDS - 1} <= set(found)
-    assert len(told) == 1
-    assert str(log) in told[0]
-    assert "set aside" in told[0]
-    assert f"{len(found)} readable records" in told[0]
+    assert len(errors) == 1
+    assert str(log) in errors[0]
+    assert "set aside" in errors[0]
+    assert f"{len(found)} readable records" in errors[0]
 
 
 def test_the_torn_file_stays_as_it_was(log: Path) -> None:
@@ -67,8 +67,8 @@ def test_the_torn_file_stays_as_it_was(log: Path) -> None:
 def test_a_file_cut_in_half_keeps_its_first_half(log: Path) -> None:
     os.truncate(log, log.stat().st_size // 2)
     with EmbeddedStream(log.parent.parent, clock=FakeClock()) as stream:
-        found, told = until_it_goes_on(stream)
-    assert told
+        found, errors = until_it_goes_on(stream)
+    assert errors
     assert found == list(range(len(found)))
 
 
@@ -76,9 +76,9 @@ def test_a_file_cut_in_half_keeps_its_first_half(log: Path) -> None:
 def test_a_file_that_is_none_of_ours_any_more_is_replaced(log: Path, content: bytes) -> None:
     log.write_bytes(content)
     with EmbeddedStream(log.parent.parent, clock=FakeClock()) as stream:
-        found, told = until_it_goes_on(stream)
+        found, errors = until_it_goes_on(stream)
         assert found == []
-        assert len(told) == 1
+        assert len(errors) == 1
         stream.append("t", [("k", b"00001")])
         assert numbers(stream) == [1]
         assert stream.begin("t", 0) == ERA_OFFSETS
@@ -88,8 +88,8 @@ def test_a_single_changed_byte_in_a_value_is_never_returned(log: Path) -> None:
     content = log.read_bytes()
     overwrite(log, content.index(b"00300") + 1000, b"\x01")
     with EmbeddedStream(log.parent.parent, clock=FakeClock()) as stream:
-        found, told = until_it_goes_on(stream)
-    assert len(told) == 1
+        found, errors = until_it_goes_on(stream)
+    assert len(errors) == 1
     assert found == [i for i in range(RECORDS) if i != 300]
 
 

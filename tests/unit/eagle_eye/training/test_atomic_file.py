@@ -1,4 +1,4 @@
-"""A file is the old one or the new one; what a killed writer left can be told from what is being written."""
+"""A file is the old one or the new one; what a killed writer left can be distinguished from what is being written."""
 
 import os
 

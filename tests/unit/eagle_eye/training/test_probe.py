@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Nanoseconds that move when told to."""
+    """Nanoseconds that move on request."""
 
     def __init__(self) -> None:
         self.now = 10**9
@@ -274,7 +274,7 @@ def test_late_keeps_no_more_than_the_steps_that_are_open(gpu: type[FakeEvent]) -
 
 
 class Launcher:
-    """A unix socket that keeps what it is told."""
+    """A unix socket that keeps what it receives."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)

@@ -20,15 +20,15 @@ from fakes.web_request import Asking
 HEALTHY = HealthReport(role="all", leads=True, leader="process 1", term=3, partitions=(0,), tick_age_s=0.5)
 
 
-async def whoever(request: Request) -> Response:
+async def show_caller(request: Request) -> Response:
     person = request.state.person
     return PlainTextResponse(person.name if person else "nobody")
 
 
 ROUTES = (
-    Route(path="/look", answer=whoever),
-    Route(path="/push", answer=whoever, methods=("POST",), role=Role.OPERATOR, own_token=lambda token: token == "hook-key"),
-    Route(path="/open", answer=whoever, role=None),
+    Route(path="/look", answer=show_caller),
+    Route(path="/push", answer=show_caller, methods=("POST",), role=Role.OPERATOR, own_token=lambda token: token == "hook-key"),
+    Route(path="/open", answer=show_caller, role=None),
 )
 
 

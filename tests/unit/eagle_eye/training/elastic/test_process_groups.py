@@ -168,7 +168,7 @@ def test_a_cut_leaves_every_other_socket_alone(party: Party) -> None:
         for group in groups.values():
             group.abort()
         for each in (*before, *after):
-            with pytest.raises(BlockingIOError):  # neither end, which would be told at once, nor data
+            with pytest.raises(BlockingIOError):  # neither end, which would be reported at once, nor data
                 each.recv(1, socket.MSG_DONTWAIT)
         for one, other in (before, after, after[::-1]):
             one.sendall(b"still here")
@@ -217,7 +217,7 @@ def test_construction_gives_up_for_a_newer_epoch(party: Party) -> None:
 
 
 def test_a_peer_that_listens_and_never_connects_is_left_for_a_newer_epoch(party: Party) -> None:
-    """As a process that was stopped after it had told its address."""
+    """As a process that was stopped after it had published its address."""
     party.launcher.form(1, *NAMES)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = gloo.sockaddr(socket.AF_INET, silent.getsockname())

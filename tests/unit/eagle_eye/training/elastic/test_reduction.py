@@ -1,4 +1,4 @@
-"""The exact reduction: the bits of plain sequential training, whoever computes what and whoever dies on the way."""
+"""The exact reduction: the bits of plain sequential training, whichever worker computes what and whichever dies on the way."""
 
 import weakref
 from collections.abc import Sequence
@@ -148,16 +148,16 @@ def test_a_member_killed_at_any_point_of_the_reduction_costs_its_own_micro_batch
         assert {worker.digest for worker in survivors} == {expected}, f"killed in operation {number}"
 
 
-def joined(giver: Worker) -> Worker:
+def joined(sender: Worker) -> Worker:
     """A fresh worker with the state of another."""
-    fresh = Worker(giver.recipe)
-    for ours, theirs in zip(fresh.trained.parameters, giver.trained.parameters, strict=True):
+    fresh = Worker(sender.recipe)
+    for ours, theirs in zip(fresh.trained.parameters, sender.trained.parameters, strict=True):
         ours.data.copy_(theirs.data)
-    for ours, theirs in zip(fresh.trained.masters.values(), giver.trained.masters.values(), strict=True):
+    for ours, theirs in zip(fresh.trained.masters.values(), sender.trained.masters.values(), strict=True):
         ours.data.copy_(theirs.data)
-    fresh.trained.optimizer.load_state_dict(deepcopy(giver.trained.optimizer.state_dict()))
-    if giver.trained.scheduler is not None:
-        fresh.trained.scheduler.load_state_dict(giver.trained.scheduler.state_dict())
+    fresh.trained.optimizer.load_state_dict(deepcopy(sender.trained.optimizer.state_dict()))
+    if sender.trained.scheduler is not None:
+        fresh.trained.scheduler.load_state_dict(sender.trained.scheduler.state_dict())
     return fresh
 
 
@@ -286,14 +286,14 @@ def test_segments_that_only_some_hold_are_handed_over_and_nothing_is_computed_ag
         worker.compute(0, share)
     reduce_all(workers, even(6, 3))
     survivors = workers[:2]
-    givers = [index % 2 for index in range(len(workers[0].reduced))]
+    senders = [index % 2 for index in range(len(workers[0].reduced))]
     for rank, worker in enumerate(survivors):
-        worker.reduced = [segment if giver == rank else None for segment, giver in zip(worker.reduced, givers, strict=True)]
+        worker.reduced = [segment if sender == rank else None for segment, sender in zip(worker.reduced, senders, strict=True)]
         worker.gradients.open_output()  # as a reduction does that breaks
     fresh = Worker(recipe)
     group = group_of(3)
-    calls = [partial(resume_reduction, group[rank], worker.gradients, givers, worker.reduced) for rank, worker in enumerate(survivors)]
-    calls.append(partial(resume_reduction, group[2], fresh.gradients, givers, fresh.reduced, needs_none=True))
+    calls = [partial(resume_reduction, group[rank], worker.gradients, senders, worker.reduced) for rank, worker in enumerate(survivors)]
+    calls.append(partial(resume_reduction, group[2], fresh.gradients, senders, fresh.reduced, needs_none=True))
     received = together(calls)
     assert received[2] == 0
     assert sum(received) == survivors[0].gradients.vector.bytes

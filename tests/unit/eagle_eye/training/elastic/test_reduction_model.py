@@ -1,4 +1,4 @@
-"""What a user gives to be trained, and what he is told when it cannot be."""
+"""What a user gives to be trained, and the error when it cannot be."""
 
 import pytest
 import torch
