@@ -30,5 +30,5 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: sees the jobs of all tenants."""
 
     def sees(self, job: str) -> bool:
-        """Whether a job (tenant/name/run) is this person's business."""
+        """Whether this person may see a job (tenant/name/run)."""
         return self.tenant in ("", job.partition("/")[0])

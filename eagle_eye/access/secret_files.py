@@ -1,4 +1,7 @@
-"""Files that hold secrets: for their owner alone, written whole or not at all, never shown."""
+"""Files that hold secrets: for their owner alone, written whole or not at all, never shown.
+
+A secret comes from such a file or from the environment, never from the configuration, and is never printed.
+"""
 
 import os
 import secrets
@@ -20,6 +23,27 @@ def read_private(path: Path, what: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"{what} {path}: {error.strerror}; make it readable for this user") from error
+
+
+def secret_of(file: str, variable: str, purpose: str) -> str:
+    """What the file holds, else the variable; '' if neither is given. `purpose` names it in errors.
+
+    Raises ConfigError for a file that cannot be read, is empty, or may be read by other users of the machine.
+    """
+    if not file:
+        return os.environ.get(variable, "")
+    path = Path(file).expanduser()
+    try:
+        mode = path.stat().st_mode
+        secret = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"{path} ({purpose}) cannot be read: {reason}; name the right file, or set {variable}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
+        raise ConfigError(f"{path} ({purpose}) may be read or written by others: `chmod 600 {path}`")
+    if not secret:
+        raise ConfigError(f"{path} ({purpose}) is empty; write the secret into it, or set {variable}")
+    return secret
 
 
 def too_open(mode: int, *, owned_by_root: bool, as_root: bool) -> bool:

@@ -26,10 +26,9 @@ import msgspec
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import AccessConfig, Config
 from eagle_eye.errors import ConfigError, NotAuthenticated
-from eagle_eye.secret import secret_of
 
 from .roles import Person, Role
-from .secret_files import read_private, write_private
+from .secret_files import read_private, secret_of, write_private
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +175,7 @@ def add_person(path: Path, name: str, role: Role, *, now: float, expires: float 
 
 
 def remove_person(path: Path, name: str) -> None:
-    """Take a person's token away; it counts no more from the next question on. Raises ConfigError."""
+    """Revoke a person's token; it is refused from the next call on. Raises ConfigError."""
     entries = read_entries(path)
     if name not in entries:
         raise ConfigError(f"{name!r} has no token in {path}; `eagle-eye token list` shows who has")

@@ -5,6 +5,6 @@
                compaction.py (small files into large ones, old ones away) ──────┘          │
                queries.py (series, metrics, entities: typed questions) ─────────────────┘
 
-A file's name holds all about it (file_names.py): what was done again after a crash gets the same name, and whoever reads
+A file's name holds all about it (file_names.py): what was done again after a crash gets the same name, and a reader
 sees each row once, also while files are made into larger ones.
 """

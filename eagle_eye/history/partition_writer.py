@@ -1,6 +1,6 @@
 """One partition's records → files, window by window.
 
-Where a file is cut follows from the records alone: a window is over with the first record of a later one. So whoever
+Where a file is cut follows from the records alone: a window is over with the first record of a later one. So an owner that
 begins again at a cut makes the same files under the same names, and a crash, or two writers at once, neither loses nor
 doubles a row. Nothing is reported as done before it is durable.
 """

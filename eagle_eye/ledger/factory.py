@@ -1,7 +1,7 @@
 """The ledger that a deployment's configuration names."""
 
+from eagle_eye.access.secret_files import secret_of
 from eagle_eye.config import Config
-from eagle_eye.secret import secret_of
 
 from . import Ledger
 

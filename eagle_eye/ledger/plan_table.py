@@ -18,7 +18,7 @@ Kept = TypeVar("Kept")
 
 
 class PlanTable(Database):
-    """Plans, their progress, outcomes, the guards' verdicts and people's approvals."""
+    """Plans, their progress, outcomes, the guards' verdicts and operators' approvals."""
 
     @patient
     def save_plan(self, plan: Plan) -> None:

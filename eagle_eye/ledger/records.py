@@ -73,7 +73,7 @@ class JobRecord(LedgerRecord, frozen=True, kw_only=True):
 
 
 class Cordon(LedgerRecord, frozen=True, kw_only=True):
-    """A node that must not take part until a person, or the plan that undoes it, releases it."""
+    """A node that must not take part until an operator, or the plan that undoes it, releases it."""
 
     node: str
     job: str

@@ -1,4 +1,4 @@
-"""What stands in the way of automatic action: silences, maintenance windows, breakers; and people's notes."""
+"""What suppresses automatic action: silences, maintenance windows, breakers; and operators' notes on incidents."""
 
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ class SuppressionTable(Database):
     """All that were ever made are kept; one that is ended keeps its row, with the time at which it ended."""
 
     def save_suppression(self, suppression: Silence | Window | Breaker) -> None:
-        """Write it down; the same id again replaces it."""
+        """Keep a suppression; one with the same id replaces it."""
         values = {"kind": _kind(type(suppression)), "since": suppression.since, "until": suppression.until, "body": to_json(suppression)}
         with self._writing() as connection:
             put(connection, suppressions, {"id": suppression.id}, values)
@@ -35,7 +35,7 @@ class SuppressionTable(Database):
         return self._suppressions(Breaker, at, limit)
 
     def save_note(self, note: IncidentNote) -> None:
-        """Keep what a person wrote about an incident."""
+        """Keep an operator's note on an incident."""
         with self._writing() as connection:
             connection.execute(insert(notes).values(incident=note.incident, time=note.time, body=to_json(note)))
 

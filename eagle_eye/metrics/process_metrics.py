@@ -50,7 +50,7 @@ class ProcessMetrics:
     dropped: int = 0
     """Records of this process that found no room."""
     waiting_plans: int = 0
-    """Plans that wait for a person's decision."""
+    """Plans that wait for an operator's approval."""
     clocks: Mapping[str, float] = field(default_factory=dict)
     """Node → seconds that its clock is ahead, of those that are off."""
 
@@ -87,7 +87,7 @@ def _leading(values: ProcessMetrics) -> Iterator[Metric]:
     for peer in sorted({"agent", "launcher", *values.sessions}):
         sessions.add_metric([peer], values.sessions.get(peer, 0))
     yield sessions
-    yield GaugeMetricFamily("eagle_eye_plans_awaiting_approval", "Plans that wait for a person's decision.", value=values.waiting_plans)
+    yield GaugeMetricFamily("eagle_eye_plans_awaiting_approval", "Plans that wait for an operator's approval.", value=values.waiting_plans)
     clocks = GaugeMetricFamily("eagle_eye_node_clock_offset_seconds", "Of nodes whose clocks are off, the farthest: seconds ahead, negative: behind.", labels=["node"])
     for node in sorted(values.clocks, key=lambda node: -abs(values.clocks[node]))[:CLOCKS_SHOWN]:
         clocks.add_metric([node], values.clocks[node])

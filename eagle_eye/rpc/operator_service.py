@@ -120,7 +120,7 @@ class OperatorService(stubs.ControlServicer):
         question = QUESTIONS[what]
         message = question.read(request)
         person = self._authorization.admit(question.role, what, token=token_in(context.invocation_metadata()), claimed=getattr(message, "person", ""))
-        body = await question.ask(self._asked_of, _said_by(person, message))
+        body = await question.ask(self._asked_of, _sent_by(person, message))
         return _seen_by(person, body) if what == "status" else body
 
 
@@ -133,8 +133,8 @@ def token_in(metadata: Any) -> str:
     return ""
 
 
-def _said_by(person: Person, message: ControlMessage | None) -> ControlMessage | None:
-    """The message as this person's, whatever it claimed. AccessDenied for what goes beyond the person's tenant."""
+def _sent_by(person: Person, message: ControlMessage | None) -> ControlMessage | None:
+    """The message with this person as its sender, whichever name it claimed. Raises AccessDenied for a job of another tenant."""
     if message is None:
         return None
     if person.tenant and not _within(person, message):

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import msgspec
 
+from eagle_eye.access.secret_files import secret_of
 from eagle_eye.errors import ConfigError
-from eagle_eye.secret import secret_of
 from eagle_eye.types import Severity
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

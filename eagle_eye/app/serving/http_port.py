@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from eagle_eye import wire
 from eagle_eye.access import Authorization
+from eagle_eye.access.secret_files import secret_of
 from eagle_eye.errors import EagleEyeError, LedgerError
 from eagle_eye.history.history_metrics import HistoryMetrics
 from eagle_eye.ledger import Lease
 from eagle_eye.metrics import Metrics, PartitionMetrics, ProcessMetrics
-from eagle_eye.secret import secret_of
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.types import Event, Layout
 from eagle_eye.web import alertmanager_hook, approval_page, health

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from eagle_eye.access.secret_files import secret_of
 from eagle_eye.errors import ConfigError
-from eagle_eye.secret import secret_of
 
 
 def test_a_file_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
