@@ -99,7 +99,7 @@ class _Group(NamedTuple):
     places: list[Integers]
     data: list[bytes]
     headers: list[BatchHeader]
-    standing: list[dict[str, BatchHeader]]
+    used: list[dict[str, BatchHeader]]
     """What their nodes have used so far, to be updated."""
 
     def rows(self) -> Rows:
@@ -159,8 +159,8 @@ class FrameBuilder:
         elif isinstance(record, Layout):
             self._feed_layout(record)
         elif isinstance(record, Baseline):
-            standing = self.baselines.get(record.name)
-            if standing is None or record.fitted >= standing.fitted:
+            present = self.baselines.get(record.name)
+            if present is None or record.fitted >= present.fitted:
                 self.baselines = {**self.baselines, record.name: record}
         elif isinstance(record, SchemaRecord):
             self._schemas.add(record)
@@ -297,9 +297,9 @@ class FrameBuilder:
         groups: dict[str, _Group] = {}
         for batch, plan in batches:
             header = batch.header
-            standing = self._nodes[header.node].used
+            used = self._nodes[header.node].used
             for schema, places, begin, end in plan.readings:
-                before = standing.get(schema.id)
+                before = used.get(schema.id)
                 if before is not None and _older(header, before):
                     self.counts.late += 1
                     continue
@@ -309,11 +309,11 @@ class FrameBuilder:
                 group.places.append(places)
                 group.data.append(batch.payload[batch.begin + begin : batch.begin + end])
                 group.headers.append(header)
-                group.standing.append(standing)
+                group.used.append(used)
         rows: dict[Kind, list[Rows]] = {}
         for schema_id, group in groups.items():
-            for standing, header in zip(group.standing, group.headers, strict=True):
-                standing[schema_id] = header
+            for used, header in zip(group.used, group.headers, strict=True):
+                used[schema_id] = header
             rows.setdefault(group.schema.kind, []).append(group.rows())
         return rows
 

@@ -45,11 +45,11 @@ def target_text(target: Target) -> str:
     """What a plan changes in one job, on one line."""
     parts = [f"{target.job} at epoch {target.epoch}"]
     if target.exclude:
-        parts.append(f"leave {', '.join(target.exclude)}")
+        parts.append(f"evict {', '.join(target.exclude)}")
     if target.workers:
         parts.append(f"workers {', '.join(target.workers)}")
     if target.seats:
-        parts.append("workers to be had: " + ", ".join(f"{count} on {node} (now {target.seats_before.get(node, 0)})" for node, count in target.seats.items()))
+        parts.append("resize to workers: " + ", ".join(f"{count} on {node} (now {target.seats_before.get(node, 0)})" for node, count in target.seats.items()))
     if target.speeds:
         parts.append("shares by speed: " + ", ".join(f"{worker} {speed:.0%}" for worker, speed in target.speeds.items()))
     if target.resume_step >= 0:
