@@ -117,7 +117,7 @@ class HostCollector:
         return rates | pressures | _shares(rise)
 
     def _ask(self, what: str, read: Callable[[], Any]) -> Any:
-        """A part that some machines do not have: None, told once, and the rest goes on."""
+        """A part that some machines do not have: None, logged once, and the rest goes on."""
         try:
             return read()
         except (OSError, RuntimeError, ValueError) as error:

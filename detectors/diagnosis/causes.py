@@ -48,7 +48,7 @@ class Cause:
     """Only with one of these statuses (detectors/features/error_statuses.py); () = with any."""
     follows: tuple[Consequence, ...] = ()
     accuses: bool = True
-    """False: whoever reports it is no culprit."""
+    """False: the worker or node that reports it is no culprit."""
     together_s: float = 1.0
     """Findings of the same cause that began so close together are one fault with several culprits."""
     early_s: float = 1.0

@@ -1,4 +1,4 @@
-"""Findings → incidents: a pure fold. One fault makes many findings; the operator is told of one incident."""
+"""Findings → incidents: a pure fold. One fault makes many findings; the operator is notified of one incident."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Diagnosis:
         _absorb(cases, topology)
         time = max((finding.time for finding in findings), default=0.0)
         for case in cases:
-            yield from case.told(time)
+            yield from case.revised(time)
 
 
 class _Case:
@@ -89,7 +89,7 @@ class _Case:
             return True
         return finding.revision == 1
 
-    def told(self, time: float) -> Iterator[Incident]:
+    def revised(self, time: float) -> Iterator[Incident]:
         """The incident as it is now, if that is news."""
         if not self.touched or (self.part_of and self._fresh):
             return

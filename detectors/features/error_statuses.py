@@ -34,9 +34,9 @@ class ErrorStatus:
     method: DetectionMethod
     severity: Severity
     pattern: str = ""
-    """Regular expression, case ignored, over "type: message"; '' = not told by an exception's text."""
+    """Regular expression, case ignored, over "type: message"; '' = not recognised by an exception's text."""
     symptom: bool = False
-    """Also what a healthy worker sees when a peer dies or hangs: whoever reports it is no culprit by that."""
+    """Also what a healthy worker sees when a peer dies or hangs: the worker that reports it is no culprit by that."""
 
 
 STATUSES = (
@@ -72,7 +72,7 @@ STATUSES = (
         r"|driver not loaded|driver error: (?!out of memory|an illegal|invalid)",
     ),
     ErrorStatus("illegal memory access", DetectionMethod.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
-    # ours: Unicron's "other software errors", told apart because a restart alone repeats it
+    # ours: Unicron's "other software errors", kept apart because a restart alone repeats it
     ErrorStatus("out of memory", DetectionMethod.EXCEPTION, Severity.SEV2, r"out ?of ?memory|memoryerror|cannot allocate memory"),
     ErrorStatus(
         "cuda error",

@@ -11,7 +11,7 @@ from remediation.job_commands.action_commands import RESIZE_TIMEOUT_S, Commander
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """`seats` of each target: node → workers that the job is to have there. The targets are in order: givers before takers."""
+    """`seats` of each target: node → workers that the job is to have there. The targets are in order: donors before recipients."""
 
     commander: Commander
     clock: Clock

@@ -40,7 +40,7 @@ class AlertSubject:
 
 
 def alert_subject_of(case: TrackedIncident) -> AlertSubject:
-    """What the engine has on its desk."""
+    """The incidents that the engine tracks."""
     return AlertSubject(incident=case.incident, state=case.state, opened=case.opened, pending_plan=plan_awaiting_approval(case), ended=case.phase is IncidentPhase.ENDED)
 
 

@@ -264,4 +264,4 @@ class AlertLifecycle:
 def _looks(case: TrackedIncident) -> tuple[object, ...]:
     """Changes whenever an alert about it may have to."""
     pending_plan = plan_awaiting_approval(case)
-    return (case.incident.revision, case.state, pending_plan.id if pending_plan is not None else "", case.told, case.phase is IncidentPhase.ENDED)
+    return (case.incident.revision, case.state, pending_plan.id if pending_plan is not None else "", case.notifications, case.phase is IncidentPhase.ENDED)

@@ -59,7 +59,7 @@ class AlertService:
         self._names = {endpoint.name for endpoint in endpoints}
 
     def update(self, cases: Mapping[str, TrackedIncident]) -> None:
-        """What the engine has on its desk, at each of its ticks. Raises LedgerError."""
+        """The incidents that the engine tracks, at each of its ticks. Raises LedgerError."""
         self._looked = self._clock.monotonic()
         try:
             self._lifecycle.update(cases)

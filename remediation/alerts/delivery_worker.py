@@ -36,7 +36,7 @@ LONGEST_ASKED_S = 3600.0
 KEPT_S = 86_400.0
 """A notification that could not be delivered for a day is given up."""
 PATIENCE = 5
-"""After so many tries a notification no longer keeps those about other incidents waiting, and the operator is told."""
+"""After so many tries a notification no longer keeps those about other incidents waiting, and the operator is notified."""
 POLL_S = 1.0
 STOP_S = 2.0
 

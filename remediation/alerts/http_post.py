@@ -30,11 +30,11 @@ NOTIFICATION = "X-Eagle-Eye-Notification"
 TOLERANCE_S = 300.0
 CONNECT_S = 5.0
 LONGEST_ANSWER = 2048
-"""Bytes of an answer that are read: it only says why."""
+"""Bytes of an answer that are read: it only explains a refusal."""
 SHOWN = 300
-"""Characters of it that are told."""
+"""Characters of it that a message shows."""
 REFUSED = frozenset({400, 413, 415, 422})
-"""The notification itself is wrong: it will never be taken. Every other failure is the receiver's, and may pass."""
+"""The notification itself is wrong: it will never be accepted. Every other failure is the receiver's, and may pass."""
 
 
 def signature(secret: bytes, time: int, body: bytes) -> str:
@@ -46,10 +46,10 @@ def signature(secret: bytes, time: int, body: bytes) -> str:
 def is_signed(secret: bytes, header: str, body: bytes, now: float, *, tolerance_s: float = TOLERANCE_S) -> bool:
     """A receiver's side: whether the body was signed with the secret, at most `tolerance_s` ago or ahead."""
     parts = dict(part.strip().partition("=")[::2] for part in header.split(","))
-    said = parts.get("t", "")
-    if not said.isdecimal() or abs(now - int(said)) > tolerance_s:
+    sent = parts.get("t", "")
+    if not sent.isdecimal() or abs(now - int(sent)) > tolerance_s:
         return False
-    return hmac.compare_digest(signature(secret, int(said), body).encode(), f"t={said},v1={parts.get('v1', '')}".encode())
+    return hmac.compare_digest(signature(secret, int(sent), body).encode(), f"t={sent},v1={parts.get('v1', '')}".encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

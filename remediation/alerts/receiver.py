@@ -1,4 +1,4 @@
-"""Who is told, and how: what the configuration says, and the secrets that belong to it."""
+"""Receivers of notifications: their configuration, and the secrets that belong to it."""
 
 import functools
 import pkgutil
@@ -80,7 +80,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def hears(self) -> bool:
-        """Whether it is told of incidents."""
+        """Whether it gets notifications of incidents."""
         return self.kind != "heartbeat"
 
     def wants(self, severity: Severity) -> bool:
@@ -119,7 +119,7 @@ class Endpoint:
 
 
 def endpoints_of(receivers: Iterable[Receiver]) -> tuple[Endpoint, ...]:
-    """Every receiver with its secrets. Raises ConfigError for one that cannot be told anything."""
+    """Every receiver with its secrets. Raises ConfigError for one that cannot be reached as it is configured."""
     found: dict[str, Endpoint] = {}
     for receiver in receivers:
         if receiver.called in found:

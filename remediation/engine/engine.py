@@ -238,7 +238,7 @@ class Engine:
             own=True,
             reason=news,
         )
-        tracked.told += 1
+        tracked.notifications += 1
         if self._notifier is not None:
             self._execution.here(self._notifier, plan)
         return plan

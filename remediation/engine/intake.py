@@ -115,14 +115,14 @@ class Intake:
 
     def look(self, topic: str, nudge: threading.Event, stop: threading.Event) -> None:
         """Set `nudge` whenever there is something to read in a topic, until `stop`: in a thread of its own."""
-        told: list[int] = []
+        reported: list[int] = []
         while not stop.is_set():
             places = [follower.offset for follower in self._followers.get(topic, ())]
             try:
-                if not places or places == told:  # nothing has been read since
+                if not places or places == reported:  # nothing has been read since
                     stop.wait(PAUSE_S)
                 elif self._waits(topic, places):
-                    told = places
+                    reported = places
                     nudge.set()
             except StreamError:
                 stop.wait(RETRY_S)

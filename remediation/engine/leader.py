@@ -201,7 +201,7 @@ class Leader:
 
 
 def _demand(body: Body) -> Demand | None:
-    """What an elastic job asks for; None for one that says nothing of seats. Raises ControlError."""
+    """What an elastic job asks for; None for one that reports no worker counts. Raises ControlError."""
     if body.get("seats") is None:
         return None
     names = [name for name in ("declared", "seats", "weight", "workers_min") if name in body]

@@ -98,14 +98,14 @@ class SelfHealing:
         if tracked.plan is not None and tracked.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
             self.recorder.record_plan(tracked.plan, "stale", f"epoch {begun.epoch} began first: {begun.reason}")
         plan = plan_of(tracked, begun, job, now, self.settings)
-        told = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
-        done = msgspec.structs.replace(told, state="done")
+        intended = Progress(step=f"epoch {begun.epoch}", state="intended", time=begun.time, detail=begun.reason)
+        done = msgspec.structs.replace(intended, state="done")
         self.state.history.plan(plan)
-        self.ledger.record_intent(plan, told)
+        self.ledger.record_intent(plan, intended)
         self.ledger.record_result(plan, done)
         self.recorder.record_plan(plan, "intended")
         tracked.plan, tracked.level = None, plan.action
-        self.verifier.begin(tracked, plan, (told, done), began=begun.time)
+        self.verifier.begin(tracked, plan, (intended, done), began=begun.time)
         if begun.in_place and self.planner.live.applies_to(tracked, earlier):
             tracked.precomputed = self.precomputed(begun.plan, tracked)
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now if tracked.precomputed else self.review.settles_at(tracked))

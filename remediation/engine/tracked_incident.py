@@ -53,7 +53,7 @@ class TrackedIncident:
     """The plan whose approval was asked of the operator."""
     refused_by: str = ""
     """The guard that refused the last plan; '' if none did."""
-    told: int = 0
+    notifications: int = 0
     """Number of notifications about it."""
     due: float = 0.0
     """Phases that wait for a time: when to go on."""
@@ -63,7 +63,7 @@ class TrackedIncident:
     forecast: dict[str, float] = field(default_factory=dict)
     """WAF of the layouts that were weighed: before the fault, if nothing is done, and with the choice."""
     precomputed: bool = False
-    """The job's coordinator answered with a standing plan: what goes beyond the job follows at once."""
+    """The job's coordinator acted on a precomputed plan: what goes beyond the job follows at once."""
 
     @property
     def job(self) -> str:

@@ -1,4 +1,4 @@
-"""Did the action help? It is verified by the steps, the throughput and the loss that follow it."""
+"""One verification: whether an action helped, by the steps, the throughput and the loss that follow it. Run by verifier.py."""
 
 import math
 from collections.abc import Mapping
@@ -103,10 +103,10 @@ class Verification:
         if math.isnan(throughput):
             return False, "too few steps to measure the throughput"
         share = throughput / expected
-        told = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
+        why = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
         if abs(expected - forecast) > DRIFT * forecast:  # what the job does in health has changed since the action was planned
-            told += f", {throughput / forecast:.0%} of what was predicted"
-        return share >= policy.throughput_share, told
+            why += f", {throughput / forecast:.0%} of what was predicted"
+        return share >= policy.throughput_share, why
 
     def _astray(self, job: JobState, policy: EngineSettings) -> str:
         """Why the loss is not back in the band that it had before; '' if it is, or is not reported."""
@@ -114,7 +114,7 @@ class Verification:
         return f"the loss is {loss:.4g}, above the {high:.4g} that it reached before" if loss > high else ""
 
     def _loss(self, job: JobState, last: int) -> float:
-        """Median over the last new steps; NaN if the script does not tell."""
+        """Median over the last new steps; NaN if the script reports none."""
         losses = [step.loss for step in self.new(job)[-last:] if step.loss is not None]
         return median(losses) if losses else math.nan
 

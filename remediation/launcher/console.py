@@ -13,7 +13,7 @@ CHUNK = 1 << 16
 
 
 class Console:
-    """Follows the log of whichever worker of this node is rank 0."""
+    """Follows the log of the worker of this node that is rank 0."""
 
     def __init__(self, workers: Callable[[], tuple[Worker, ...]], out: TextIO) -> None:
         self._workers = workers
@@ -31,7 +31,7 @@ class Console:
         for worker in self._workers():
             if worker.place.rank == 0:
                 self._follow(worker)
-            elif worker.log in self._at or worker.elastic:  # who becomes rank 0 later is not told from its beginning
+            elif worker.log in self._at or worker.elastic:  # of a worker that becomes rank 0 later, the earlier lines are not printed
                 self._pass_over(worker)
 
     def _pass_over(self, worker: Worker) -> None:

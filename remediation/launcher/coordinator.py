@@ -77,8 +77,8 @@ class Coordinator:
     def held(self, epoch: int, holdings: tuple[WorkerStateReport, ...], silent: tuple[str, ...] = ()) -> Effects:
         return self.learn(coordinator_facts.StateHeld(epoch=epoch, holdings=holdings, silent=silent))
 
-    def broken(self, worker: str, epoch: int, giver: str = "", layers: tuple[int, ...] = ()) -> Effects:
-        return self.learn(coordinator_facts.ConnectionsBroke(worker=worker, epoch=epoch, giver=giver, layers=layers))
+    def broken(self, worker: str, epoch: int, sender: str = "", layers: tuple[int, ...] = ()) -> Effects:
+        return self.learn(coordinator_facts.ConnectionsBroke(worker=worker, epoch=epoch, sender=sender, layers=layers))
 
     def stalled(self, epoch: int, workers: dict[str, float]) -> Effects:
         return self.learn(coordinator_facts.WorkersStalled(epoch=epoch, workers=workers))

@@ -119,7 +119,7 @@ class ConnectionsBroke(Fact, frozen=True, kw_only=True):
 
     worker: str
     epoch: int
-    giver: str = ""
+    sender: str = ""
     """The worker whose state of `layers` arrived damaged."""
     layers: tuple[int, ...] = ()
 

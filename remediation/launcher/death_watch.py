@@ -92,7 +92,7 @@ class DeathWatch:
 
     @property
     def noticed_s(self) -> float:
-        """How long ago a death that is being told may have been at the most: all were alive at the look before."""
+        """How long ago a death that is being reported may have been at the most: all were alive at the look before."""
         return asyncio.get_running_loop().time() - self._looked_before
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ELASTIC_REPORTS = frozenset({"entered", "held", "broken", "joined", "resumed", "saving", "leave", "exited", "abandoned", "no_progress"})
 """Facts about elastic workers that launchers report."""
-COMMANDS = frozenset({"rebalance", "resize", "standing"})
+COMMANDS = frozenset({"rebalance", "resize", "event_table"})
 NO_STORE = StoreAddress(host="127.0.0.1", port=0, served=False)
 
 
@@ -142,7 +142,7 @@ class ElasticEffectExecutor:
     async def _bring(self, effect: RegroupWorkers) -> None:
         layout = effect.layout
         self.store.begin(layout.epoch)
-        arguments = {"layout": layout, "words": words_of(effect.transition), "leaving": list(effect.leaving)}
+        arguments = {"layout": layout, "words": transition_body(effect.transition), "leaving": list(effect.leaving)}
         sending = [asyncio.ensure_future(self._driver.send(node, "regroup", arguments)) for node in effect.nodes]
         await asyncio.sleep(0)  # the assignments are on their way before anything is written down
         self._event_log.layout(layout)
@@ -177,10 +177,10 @@ class ElasticEffectExecutor:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     async def command(self, command: Command) -> Body:
-        """`rebalance`, `resize` and `standing`. Raises PermanentError."""
+        """`rebalance`, `resize` and `event_table`. Raises PermanentError."""
         state, given = self._driver.coordinator, command.arguments
         try:
-            if command.action == "standing":
+            if command.action == "event_table":
                 state.keep_plans(msgspec.convert(given["plans"], tuple[PrecomputedPlan, ...]))
                 return {"kept": len(state.precomputed)}
             if command.action == "rebalance":
@@ -191,7 +191,7 @@ class ElasticEffectExecutor:
         except (KeyError, TypeError, ValueError) as error:  # msgspec's errors are ValueErrors
             raise PermanentError(
                 f"{command.action} was not understood ({error!r}): rebalance takes shares (worker → number), resize workers "
-                "(node → count), standing plans"
+                "(node → count), the event table"
             ) from error
 
     @property
@@ -207,7 +207,7 @@ class ElasticEffectExecutor:
         }  # fmt: skip
 
 
-def words_of(transition: Transition) -> Body:
+def transition_body(transition: Transition) -> Body:
     """The message `regroup`, without the rank."""
     return {
         "epoch": transition.epoch, "world": len(transition.target.placements), "workers": list(transition.target.workers),

@@ -148,9 +148,9 @@ class Follower:
         return self.address == address and self._client is not None and self._client.connected
 
     async def join(self, address: str, timeout: float, *, gone: Collection[str] = ()) -> bool:
-        """Ask whoever serves `address`, and those that it names, to let us take part; True once somebody does.
+        """Ask the launcher at `address`, and those that it names, to admit this one to the job; True once one does.
 
-        `gone`: addresses of which we know better: whoever names one has not noticed yet, and is asked again.
+        `gone`: addresses of coordinators that are known to be gone: a launcher that names one has not noticed yet, and is asked again.
         """
         began = self._clock.monotonic()
         asked = address

@@ -29,7 +29,7 @@ EVICTED = "its node is evicted from the job"
 
 
 def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effects]:
-    """What holds in every state. Returns whether it is the process that was known before, and what its workers are told."""
+    """What holds in every state. Returns whether it is the process that was known before, and the effects for its workers."""
     evicted = fact.member.node in state.membership.evicted
     same = state.membership.add(fact.member)
     state.quorum.learn(fact.promised)
@@ -42,7 +42,7 @@ def register(state: CoordinatorState, fact: LauncherJoined) -> tuple[bool, Effec
 
 
 def _can_use_workers(state: CoordinatorState, last: Layout | None) -> bool:
-    """Elastic workers that were last told this layout may live on: no epoch with new processes has begun since."""
+    """Elastic workers that got this layout last may live on: no epoch with new processes has begun since."""
     if state.phase is JobPhase.GATHERING or state.last is None:
         return True
     if state.phase is JobPhase.FORMING:
@@ -115,7 +115,7 @@ def _joined_in_place(state: CoordinatorState, fact: LauncherJoined, same: bool) 
         if lost:
             return heal(state, EpochRequest(reason="node lost"))
     elif node in last.nodes and (fact.last is None or fact.last.epoch != last.epoch):
-        return begin(state, EpochRequest(reason="node returned", in_place=True))  # it has missed what its workers were told
+        return begin(state, EpochRequest(reason="node returned", in_place=True))  # it has missed what its workers received
     if state.elastic.waiting(state.eligible):
         state.timers.arm_batch(JoinersTimeout)
     return replace_workers(state)

@@ -59,7 +59,7 @@ Ask = Callable[[Body], Awaitable[Body]]
 
 
 async def ask_patiently(question: messages.Message, ask: Ask, clock: Clock) -> bytes:
-    """The line for the worker: asks again until there is an answer or its time is over, whoever coordinates meanwhile."""
+    """The line for the worker: asks again until there is an answer or its time is over, also when the coordinator changes meanwhile."""
     until = clock.monotonic() + float(question.get("timeout_s", 0.0))
     words: Body = {name: question.get(name) for name in ("id", "op", "keys", "values")}
     error = ""

@@ -213,8 +213,8 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def remember_torn(state: CoordinatorState, fact: ConnectionsBroke) -> Effects:
     """The next transition takes the damaged layers from another worker."""
-    if fact.giver in state.elastic.serving:
-        state.elastic.torn.setdefault(fact.giver, set()).update(fact.layers)
+    if fact.sender in state.elastic.serving:
+        state.elastic.torn.setdefault(fact.sender, set()).update(fact.layers)
     return []
 
 

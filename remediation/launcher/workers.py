@@ -144,7 +144,7 @@ class Workers:
         return found is not None and found.elastic and found.running and not (found.member or found.ordered or found.fenced or found.expected)
 
     def _retire(self, worker: Worker) -> None:
-        """Another takes its slot. What it wrote stays for whoever looks into its death; what its predecessors wrote goes."""
+        """Another takes its slot. What it wrote stays for the search for the cause of its death; what its predecessors wrote goes."""
         for old in [old for old in self._by_pid.values() if old.replaced and old.name == worker.name and old.status is not None]:
             reader = self._readers.pop(old.pid, None)
             if reader is not None:
@@ -163,7 +163,7 @@ class Workers:
 
     @property
     def noticed_s(self) -> float:
-        """How long ago, at the most, a worker whose end is being told died."""
+        """How long ago, at the most, a worker whose end is being reported died."""
         return self._watch.noticed_s
 
     def quicken(self) -> None:
@@ -307,7 +307,7 @@ class Workers:
         return ""
 
     def completed(self) -> int | None:
-        """Steps completed in this epoch by whoever has done most; None if no worker has begun one.
+        """Steps completed in this epoch by the worker that has done most; None if no worker has begun one.
 
         Every script gets a ring, also one that knows nothing of steps.
         """

@@ -143,7 +143,7 @@ class ZygoteLink:
         for future in self._awaited.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever waits is told; who does not must not be reminded by the collector
+                future.exception()  # a caller that waits gets the exception; without one asyncio must not warn of it when it is collected
         if not self._closing:
             log.error("%s", error)
             self._on_lost()

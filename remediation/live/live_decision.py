@@ -100,8 +100,8 @@ def _moves(cluster: LiveCluster, job: LiveJob) -> WorkerMoves | None:
         if other.name != job.name and other.workers > max(1, other.demand.workers_min)
     }
     for name in sorted(prices, key=lambda each: (prices[each], each)):
-        giver = cluster.job(name)
-        wanted = {job.name: job.workers + 1, name: giver.workers - 1 if giver is not None else 0}
+        donor = cluster.job(name)
+        wanted = {job.name: job.workers + 1, name: donor.workers - 1 if donor is not None else 0}
         moved = plan_moves(cluster, wanted)
         if moved.workers.get(job.name, 0) > 0:
             return moved
@@ -113,8 +113,8 @@ def _case(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs, lost: int,
     table = job.table
     row = np.concatenate([table, np.full(max(0, count + 1 - len(table)), table[-1])])
     rate = job.steps_per_s(count)
-    givers = [other for other in cluster.jobs if moved is not None and moved.workers.get(other.name, 0) and other.name != job.name]
-    worth = sum(other.waf(other.workers) - other.waf(other.workers + moved.workers[other.name]) for other in givers) if moved is not None else 0.0
+    donors = [other for other in cluster.jobs if moved is not None and moved.workers.get(other.name, 0) and other.name != job.name]
+    worth = sum(other.waf(other.workers) - other.waf(other.workers + moved.workers[other.name]) for other in donors) if moved is not None else 0.0
     return IncidentCase(
         task=job.name,
         gpus=count,
@@ -127,8 +127,8 @@ def _case(cluster: LiveCluster, job: LiveJob, inputs: DecisionInputs, lost: int,
         slow=inputs.speeds,
         spares=lost if moved is not None else 0,
         spare_worth=max(0.0, worth) / max(1, lost),
-        spare_cost=sum(2 * other.waf(other.workers) * other.regroup_s for other in givers),  # there, and back when all is well
-        spare_owner=", ".join(other.name for other in givers),
+        spare_cost=sum(2 * other.waf(other.workers) * other.regroup_s for other in donors),  # there, and back when all is well
+        spare_owner=", ".join(other.name for other in donors),
         in_place=True,
         replicas=count,
         micro_batches=MICRO_BATCHES,

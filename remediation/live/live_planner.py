@@ -122,7 +122,7 @@ class LivePlanner:
         )  # fmt: skip
 
     def targets(self, moved: WorkerMoves) -> tuple[Target, ...]:
-        """Givers before takers."""
+        """Donors before recipients."""
         jobs = [self.state.job(name) for name in moved.placement]
         return tuple(
             Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.placement[job.name], seats_before=moved.before[job.name]) for job in jobs

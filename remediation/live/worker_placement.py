@@ -8,14 +8,14 @@ from .live_cluster import LiveCluster, LiveJob
 
 @dataclass(frozen=True, slots=True)
 class WorkerMoves:
-    """Workers of each job and node afterwards: only jobs and nodes that change, givers before takers."""
+    """Workers of each job and node afterwards: only jobs and nodes that change, donors before recipients."""
 
     placement: dict[str, dict[str, int]]
     """Job → node → workers from now on."""
     before: dict[str, dict[str, int]]
     """The same as they are."""
-    givers: tuple[str, ...]
-    takers: tuple[str, ...]
+    donors: tuple[str, ...]
+    recipients: tuple[str, ...]
 
     @property
     def workers(self) -> dict[str, int]:
@@ -61,10 +61,10 @@ def _take_one(job: LiveJob, jobs: Mapping[str, LiveJob], placement: dict[str, di
             own[node] = own.get(node, 0) + 1
             return True
     for node in reachable:
-        giver = next((other for other in sorted(jobs, key=lambda each: (-surplus[each], each)) if surplus[other] and placement[other].get(node, 0)), None)
-        if giver is not None:
-            surplus[giver] -= 1
-            placement[giver][node] -= 1
+        donor = next((other for other in sorted(jobs, key=lambda each: (-surplus[each], each)) if surplus[other] and placement[other].get(node, 0)), None)
+        if donor is not None:
+            surplus[donor] -= 1
+            placement[donor][node] -= 1
             own[node] = own.get(node, 0) + 1
             return True
     return False
@@ -78,6 +78,6 @@ def _changes(cluster: LiveCluster, placement: Mapping[str, Mapping[str, int]]) -
     return WorkerMoves(
         placement={name: changed[name] for name in order},
         before={name: {node: before[name].get(node, 0) for node in changed[name]} for name in order},
-        givers=tuple(name for name in order if change[name] < 0),
-        takers=tuple(name for name in order if change[name] > 0),
+        donors=tuple(name for name in order if change[name] < 0),
+        recipients=tuple(name for name in order if change[name] > 0),
     )

@@ -123,7 +123,7 @@ class ReallocateCluster:
         usable = len(self._pool) + self._pool.held
         plan = self._allocations.allocate([run.target_nodes for run in self._runs], usable, failed)
         before = [len(run.nodes) for run in self._runs]
-        for step in (min, max):  # givers before takers
+        for step in (min, max):  # donors before recipients
             for run, count in zip(self._runs, plan, strict=True):
                 self._pool.fill(run, step(count, len(run.nodes)))
         for run, count in zip(self._runs, plan, strict=True):

@@ -92,7 +92,7 @@ def _holding(member: _Member, old: Sequence[str], stages: int, before: Transitio
 
 def _busiest(plan: Transition, members: Sequence[_Member], stages: int) -> float:
     taken, given = dict.fromkeys(range(len(members)), 0), dict.fromkeys(range(len(members)), 0)
-    for giver, taker, _ in plan.moves:
-        taken[taker] += 1
-        given[giver] += 1
+    for sender, receiver, _ in plan.moves:
+        taken[receiver] += 1
+        given[sender] += 1
     return max(max(taken[rank] / member.nodes, given[rank] / stages) for rank, member in enumerate(members))

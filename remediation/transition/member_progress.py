@@ -68,14 +68,14 @@ def _only_applies(holding: WorkerStateReport, step: int, segments: int) -> bool:
 
 
 def _finish(reduced: dict[int, frozenset[int]], segments: int) -> tuple[int, ...]:
-    """A giver for each segment, evenly; nothing unless all are held."""
+    """A sender for each segment, evenly; nothing unless all are held."""
     given = dict.fromkeys(reduced, 0)
     chosen: list[int] = []
     for segment in range(segments):
         holders = [rank for rank in reduced if segment in reduced[rank]]
         if not holders:
             return ()
-        giver = min(holders, key=lambda rank: (given[rank], rank))
-        given[giver] += 1
-        chosen.append(giver)
+        sender = min(holders, key=lambda rank: (given[rank], rank))
+        given[sender] += 1
+        chosen.append(sender)
     return tuple(chosen)

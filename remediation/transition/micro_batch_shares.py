@@ -42,25 +42,25 @@ def deduplicated(done: Sequence[Collection[int]]) -> Contributions:
 
 
 def contributions_of(
-    micro_batches: int, done: Sequence[Collection[int]], owned: Sequence[Collection[int]], takers: Sequence[int], speeds: Sequence[float]
+    micro_batches: int, done: Sequence[Collection[int]], owned: Sequence[Collection[int]], receivers: Sequence[int], speeds: Sequence[float]
 ) -> Contributions:
-    """All micro-batches, each once. By rank: done, owned (what it was to do anyway) and speeds; takers: ranks that may get more.
+    """All micro-batches, each once. By rank: done, owned (what it was to do anyway) and speeds; receivers: ranks that may get more.
 
-    A taker keeps what it was to do and no worker has done; the rest goes to the worker that is done first, in pieces as contiguous as possible.
+    A receiver keeps what it was to do and no worker has done; the rest goes to the worker that is done first, in pieces as contiguous as possible.
     """
     kept = deduplicated(done)
     current = [set(mine) for mine in kept.current]
     left = set(range(micro_batches)).difference(*current)
-    ahead = dict.fromkeys(takers, 0)
-    for rank in takers:
+    ahead = dict.fromkeys(receivers, 0)
+    for rank in receivers:
         mine = left & set(owned[rank])
         current[rank] |= mine
         left -= mine
         ahead[rank] = len(mine)
-    loads = {rank: len(current[rank]) for rank in takers}
+    loads = {rank: len(current[rank]) for rank in receivers}
     counts = _counts(len(left), ahead, loads, speeds)
     rest = iter(sorted(left))
-    for rank in takers:
+    for rank in receivers:
         current[rank].update(next(rest) for _ in range(counts[rank]))
     return Contributions(tuple(tuple(sorted(mine)) for mine in current), kept.dropped)
 

@@ -14,28 +14,28 @@ from .member_progress import MemberProgress, layers_of, member_progress
 from .micro_batch_shares import Contributions, contributions_of, deduplicated, shares_of
 
 Move = tuple[int, int, int]
-"""Ranks of giver and taker, layer."""
+"""Ranks of sender and receiver, layer."""
 
 
 def moves_of(lacking: Mapping[int, Sequence[int]], holders: Sequence[Sequence[int]], nodes: Sequence[str], layer_bytes: Sequence[int]) -> tuple[Move, ...]:
-    """Every lacking layer once. lacking: taker → layers; by layer: holders (not empty), bytes; nodes: by rank.
+    """Every lacking layer once. lacking: receiver → layers; by layer: holders (not empty), bytes; nodes: by rank.
 
-    In rounds in which no giver and no taker has two moves, as far as there are other ones.
+    In rounds in which no sender and no receiver has two moves, as far as there are other ones.
     """
-    needs = [(taker, layer, _nearest(taker, holders[layer], nodes)) for taker, layers in lacking.items() for layer in layers]
+    needs = [(receiver, layer, _nearest(receiver, holders[layer], nodes)) for receiver, layers in lacking.items() for layer in layers]
     # the least choice first, then the largest: so the later and smaller ones even out what they must not choose
     needs.sort(key=lambda need: (len(need[2]), -layer_bytes[need[1]], need[1], need[0]))
     given = dict.fromkeys(range(len(nodes)), 0)
     chosen: list[Move] = []
-    for taker, layer, givers in needs:
-        giver = min(givers, key=lambda rank: (given[rank], rank))
-        given[giver] += layer_bytes[layer]
-        chosen.append((giver, taker, layer))
+    for receiver, layer, senders in needs:
+        sender = min(senders, key=lambda rank: (given[rank], rank))
+        given[sender] += layer_bytes[layer]
+        chosen.append((sender, receiver, layer))
     return _in_rounds(chosen)
 
 
-def _nearest(taker: int, holders: Sequence[int], nodes: Sequence[str]) -> tuple[int, ...]:
-    beside = tuple(rank for rank in holders if nodes[rank] == nodes[taker])
+def _nearest(receiver: int, holders: Sequence[int], nodes: Sequence[str]) -> tuple[int, ...]:
+    beside = tuple(rank for rank in holders if nodes[rank] == nodes[receiver])
     return beside or tuple(holders)
 
 
@@ -46,21 +46,21 @@ def _in_rounds(moves: Sequence[Move]) -> tuple[Move, ...]:
     ordered: list[Move] = []
     while waiting:
         busy: set[int] = set()
-        for taker in _longest_first(waiting):
-            free = [giver for giver in waiting[taker] if giver not in busy]
+        for receiver in _longest_first(waiting):
+            free = [sender for sender in waiting[receiver] if sender not in busy]
             if not free:
                 continue
-            giver = max(free, key=lambda each: (len(waiting[taker][each]), -each))
-            ordered.append(waiting[taker][giver].popleft())
-            busy.add(giver)
-            if not waiting[taker][giver]:
-                del waiting[taker][giver]
-        waiting = {taker: left for taker, left in waiting.items() if left}
+            sender = max(free, key=lambda each: (len(waiting[receiver][each]), -each))
+            ordered.append(waiting[receiver][sender].popleft())
+            busy.add(sender)
+            if not waiting[receiver][sender]:
+                del waiting[receiver][sender]
+        waiting = {receiver: left for receiver, left in waiting.items() if left}
     return tuple(ordered)
 
 
 def _longest_first(waiting: Mapping[int, Mapping[int, deque[Move]]]) -> list[int]:
-    return sorted(waiting, key=lambda taker: (-sum(map(len, waiting[taker].values())), taker))
+    return sorted(waiting, key=lambda receiver: (-sum(map(len, waiting[receiver].values())), receiver))
 
 
 def plan_transition(

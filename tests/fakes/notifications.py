@@ -55,7 +55,7 @@ class Newsroom:
 
     def tell(self, case: TrackedIncident, news: str) -> None:
         self.ledger.set_alert_news(case.incident.id, news)
-        case.told += 1
+        case.notifications += 1
 
     def ask(self, case: TrackedIncident, name: str = "plan-1", **changes: Any) -> Plan:
         case.plan, case.phase, case.asked = a_plan(name, incident=case.incident.id, **changes), IncidentPhase.HELD, name

@@ -54,9 +54,9 @@ class EventTableService:
             self._send(job, self._engine.precomputed_plans.of_job(job))
 
     def _send(self, job: str, plans: tuple[PrecomputedPlan, ...]) -> None:
-        carrier = Plan(id="", incident="", action="standing", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # sent again, it does no harm
+        carrier = Plan(id="", incident="", action="event_table", targets=(), made=0.0, expires=0.0, severity=Severity.INFO)  # sent again, it does no harm
         arguments = {"plans": [msgspec.to_builtins(plan) for plan in plans]}
         try:
-            self._commander.command(job, "standing", arguments, plan=carrier, step=f"standing {job}", epoch=0, timeout=SEND_TIMEOUT_S)
+            self._commander.command(job, "event_table", arguments, plan=carrier, step=f"event_table {job}", epoch=0, timeout=SEND_TIMEOUT_S)
         except (EagleEyeError, TimeoutError) as error:
             log.info("the precomputed plans were not sent to %s: %s", job, error or type(error).__name__)

@@ -78,7 +78,7 @@ class Class:
 
     def __init__(self, learner: Any, **options: Any) -> None:
         self.clock = FakeClock()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.learner = BaselineLearner(
             {"mean": learner}, clock=self.clock, first_ticks=5, every_ticks=8, on_notice=self._told, **options
         )
@@ -86,7 +86,7 @@ class Class:
 
     def _told(self, notice: Notice) -> None:
         assert notice.name == "learning.failed"
-        self.told.append(notice.message)
+        self.reported.append(notice.message)
 
     def look(self, ticks: range, healthy: bool = True) -> list[Baseline]:
         return [each for tick in ticks for each in self.learner.tick([(self.frames[tick], healthy)])]
@@ -127,7 +127,7 @@ def test_the_failure_of_a_child_is_told_and_not_fatal(learner: Any, message: str
     lesson = Class(learner)
     lesson.look(range(5))
     assert lesson.finish() == []
-    assert message in lesson.told[0]
+    assert message in lesson.reported[0]
     assert lesson.look(range(5, 8)) == []
 
 
@@ -138,14 +138,14 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
     assert child is not None
     lesson.clock.advance(11.0)
     assert lesson.learner.tick([(lesson.frames[0], False)]) == []
-    assert "took longer than 10 s" in lesson.told[0]
+    assert "took longer than 10 s" in lesson.reported[0]
     assert not child.process.is_alive()
 
 
 def test_a_learner_that_cannot_take_samples_is_told() -> None:
     lesson = Class(Deaf())
     lesson.look(range(1))
-    assert "cannot take samples: KeyError" in lesson.told[0]
+    assert "cannot take samples: KeyError" in lesson.reported[0]
 
 
 def test_a_job_that_is_gone_is_forgotten_and_other_names_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Chain:
 
     panel: DetectorSet = field(default_factory=lambda: DetectorSet(JOB, detectors(), lambda name, text: pytest.fail(f"{name}: {text}")))  # type: ignore[arg-type]
     opened: dict[str, Incident] = field(default_factory=dict)
-    told: list[Incident] = field(default_factory=list)
+    reported: list[Incident] = field(default_factory=list)
     number: int = 0
 
     def feed(self, *frames: Frame) -> "Chain":
@@ -58,7 +58,7 @@ class Chain:
 
     def take(self, incidents: Iterable[Incident]) -> None:
         for incident in incidents:
-            self.told.append(incident)
+            self.reported.append(incident)
             if incident.active:
                 self.opened[incident.id] = incident
             else:
@@ -66,7 +66,7 @@ class Chain:
 
     @property
     def latest(self) -> list[Incident]:
-        return list({incident.id: incident for incident in self.told}.values())
+        return list({incident.id: incident for incident in self.reported}.values())
 
     @property
     def accusing(self) -> list[Incident]:
@@ -112,8 +112,8 @@ def stall(who: Entity, time: float, phase: str, marks: int, state: str = "S") ->
 
 def test_a_killed_worker_is_named_after_one_cut_frame() -> None:
     chain = Chain().feed(*healthy(), cut(NOW, killed(B, NOW - 0.01)))
-    assert verdicts(chain.told) == [("worker killed", [B.name], Severity.SEV2, True)]
-    (incident,) = chain.told
+    assert verdicts(chain.reported) == [("worker killed", [B.name], Severity.SEV2, True)]
+    (incident,) = chain.reported
     assert incident.since == NOW - 0.01
     assert incident.evidence[0].event == killed(B, NOW - 0.01).id
     assert incident.rivals
@@ -132,7 +132,7 @@ def test_three_victims_of_a_kill_are_consequences_whatever_comes_first() -> None
         frames = [cut(NOW + 0.1 * (index + 1), *events) for index, events in enumerate(order)]
         chain = Chain().feed(*healthy(), *frames)
         assert verdicts(chain.latest) == [("worker killed", [B.name], Severity.SEV2, True)], order
-        assert all(not each.culprits or each.culprits[0].entity == B for each in chain.told)
+        assert all(not each.culprits or each.culprits[0].entity == B for each in chain.reported)
         assert len(chain.latest[0].findings) == 7
         over = chain.feed(cut(NOW + 1, begun(NOW + 1)))
         assert verdicts(over.latest) == [("worker killed", [B.name], Severity.SEV2, False)]
@@ -157,7 +157,7 @@ def test_a_second_death_later_is_another_incident_and_two_at_once_are_one() -> N
 def test_a_death_and_its_cure_in_one_frame_leave_a_closed_incident_that_names_it() -> None:
     """A flood after the stream was away."""
     chain = Chain().feed(cut(NOW + 30, killed(B, NOW), raised(A, NOW + 0.1), begun(NOW + 1)))
-    assert verdicts(chain.told) == [("worker killed", [B.name], Severity.SEV2, False)]
+    assert verdicts(chain.reported) == [("worker killed", [B.name], Severity.SEV2, False)]
 
 
 def test_the_first_to_crash_is_named_those_that_end_after_it_are_not() -> None:
@@ -215,7 +215,7 @@ def test_a_cuda_error_with_victims_names_who_raised_it(message: str, cause: str,
         cut(NOW + 0.6, left(C, NOW + 0.4), left(A, NOW + 0.5), left(D, NOW + 0.5)),
     )
     chain = Chain().feed(*healthy(), *frames)
-    assert verdicts(chain.told[:1]) == verdicts(chain.latest) == [(cause, [C.name], severity, True)]
+    assert verdicts(chain.reported[:1]) == verdicts(chain.latest) == [(cause, [C.name], severity, True)]
 
 
 def test_an_xid_of_the_gpu_outranks_the_exceptions_on_its_node() -> None:
@@ -235,7 +235,7 @@ def test_a_stopped_worker_is_named_and_it_is_over_when_it_moves() -> None:
     frozen = stall(C, NOW, "forward", 120, state="T")
     moves = [event("resumed", who, NOW + 2, step=12, epoch=1) for who in (A, B, C, D)]
     chain = Chain().feed(*healthy(), cut(NOW, frozen), cut(NOW + 1, *waiting))
-    assert verdicts(chain.told[:1]) == verdicts(chain.latest) == [("worker stopped", [C.name], Severity.SEV3, True)]
+    assert verdicts(chain.reported[:1]) == verdicts(chain.latest) == [("worker stopped", [C.name], Severity.SEV3, True)]
     chain.feed(cut(NOW + 2, *moves))
     assert verdicts(chain.latest) == [("worker stopped", [C.name], Severity.SEV3, False)]
 
@@ -244,7 +244,7 @@ def test_a_hang_with_the_others_waiting_in_communication_names_the_one_behind() 
     hang = [stall(A, NOW, "communication", 121), stall(B, NOW, "backward", 120)]
     rest = [stall(C, NOW + 0.2, "communication", 121), stall(D, NOW + 0.2, "communication", 121)]
     chain = Chain().feed(*healthy(), cut(NOW, *hang), cut(NOW + 0.25, *rest))
-    assert verdicts(chain.told) == [("python hang", [B.name], Severity.SEV2, True)]
+    assert verdicts(chain.reported) == [("python hang", [B.name], Severity.SEV2, True)]
     chain.feed(cut(NOW + 2, begun(NOW + 2)))
     assert verdicts(chain.latest) == [("python hang", [B.name], Severity.SEV2, False)]
 
@@ -283,7 +283,7 @@ def node_killed(name: str, *early: Event, count: int = 12) -> list[Frame]:
 def test_a_killed_node_is_named_within_three_seconds_the_coordinators_or_the_other(name: str) -> None:
     chain = Chain().feed(*node_killed(name))
     assert verdicts(chain.accusing) == [("node lost", [name], Severity.SEV1, True)]
-    assert next(each.time for each in chain.told if each.culprits) - (BEGAN + 5.05) <= 3.0
+    assert next(each.time for each in chain.reported if each.culprits) - (BEGAN + 5.05) <= 3.0
 
 
 def test_deaths_of_all_workers_of_a_node_turn_out_to_be_its_loss_in_the_same_incident() -> None:
@@ -291,8 +291,8 @@ def test_deaths_of_all_workers_of_a_node_turn_out_to_be_its_loss_in_the_same_inc
     frames = [frame for frame in node_killed("node-1", *deaths) if not any(e.name == "epoch.started" for e in frame.events)]
     chain = Chain().feed(*frames)
     assert verdicts(chain.latest) == [("node lost", ["node-1"], Severity.SEV1, True)]
-    assert len({each.id for each in chain.told}) == 1
-    assert [each.revision for each in chain.told] == list(range(1, len(chain.told) + 1))
+    assert len({each.id for each in chain.reported}) == 1
+    assert [each.revision for each in chain.reported] == list(range(1, len(chain.reported) + 1))
 
 
 def test_while_a_node_is_away_another_fault_is_another_incident() -> None:
@@ -347,14 +347,14 @@ def test_a_nan_that_spreads_names_where_it_began_and_keeps_the_step() -> None:
 
 
 def test_a_healthy_job_has_no_incident() -> None:
-    assert Chain().feed(*healthy(120)).told == []
+    assert Chain().feed(*healthy(120)).reported == []
 
 
 def test_a_stream_that_was_away_and_its_flood_accuse_nobody() -> None:
     before, after = healthy(40)[:10], healthy(40)[30:]
     many = [frame.steps for frame in healthy(40)[10:30]]
     flood = replace(after[0], steps=tuple(step for steps in many for step in steps) + after[0].steps)
-    assert Chain().feed(*before, flood, *after[1:]).told == []
+    assert Chain().feed(*before, flood, *after[1:]).reported == []
 
 
 def test_a_restarted_server_accuses_nobody() -> None:
@@ -366,7 +366,7 @@ def test_a_restarted_server_accuses_nobody() -> None:
         for role in ("agent", "launcher")
     ]
     frames[20] = with_events(frames[20], *opened)
-    assert Chain().feed(*frames[15:]).told == []
+    assert Chain().feed(*frames[15:]).reported == []
 
 
 def test_what_only_informs_names_no_culprit() -> None:
@@ -396,9 +396,9 @@ def finding(kind: str, entity: Entity, since: float = NOW, **changes: object) ->
 def test_the_same_findings_give_the_same_incidents_and_a_new_leader_goes_on() -> None:
     frames = [*healthy(), cut(NOW, killed(B, NOW)), cut(NOW + 0.1, raised(A, NOW + 0.05))]
     one, other = Chain().feed(*frames), Chain().feed(*frames)
-    assert msgspec.json.encode(one.told) == msgspec.json.encode(other.told)
-    kept = msgspec.json.decode(msgspec.json.encode(one.told[-1]), type=Incident)
-    (over,) = Diagnosis().diagnose((kept,), closed(one.told[-1]), TOPOLOGY)
+    assert msgspec.json.encode(one.reported) == msgspec.json.encode(other.reported)
+    kept = msgspec.json.decode(msgspec.json.encode(one.reported[-1]), type=Incident)
+    (over,) = Diagnosis().diagnose((kept,), closed(one.reported[-1]), TOPOLOGY)
     assert (over.id, over.revision, over.active) == (kept.id, kept.revision + 1, False)
 
 

@@ -214,7 +214,7 @@ def test_a_node_where_nothing_is_missing_is_not_released(make):
         world.engine.release("n1", "ada")
 
 
-# --- standing plans --------------------------------------------------------------------------------------------------------
+# --- precomputed plans --------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_of_answers_stands_ready_and_is_made_anew_when_something_changes(make):

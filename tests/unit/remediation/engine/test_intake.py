@@ -36,7 +36,7 @@ class Judge:
         self.heard.append(f"recalled {snapshot.generation} {snapshot.number}")
 
 
-class Desk:
+class IntakeHarness:
     """A stream, a ledger, and leaders that come and go."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -74,133 +74,133 @@ class Desk:
 
 
 @pytest.fixture
-def desk(ledger: Ledger) -> Desk:
-    return Desk(ledger)
+def harness(ledger: Ledger) -> IntakeHarness:
+    return IntakeHarness(ledger)
 
 
-def test_an_incident_comes_before_the_snapshot_that_was_written_after_it(desk):
-    desk.incident()
-    desk.snapshot(1)
-    assert desk.read() == ["incident-1 1", "snapshot 1 1"]
+def test_an_incident_comes_before_the_snapshot_that_was_written_after_it(harness):
+    harness.incident()
+    harness.snapshot(1)
+    assert harness.read() == ["incident-1 1", "snapshot 1 1"]
 
 
-def test_findings_are_in_the_ledger_before_anything_is_committed(desk):
-    desk.write(FINDINGS, a_finding())
-    desk.read()
-    assert desk.ledger.findings() == (a_finding(),)
-    assert sum(desk.stream.committed(GROUP, FINDINGS, partition) or 0 for partition in range(2)) == 1
+def test_findings_are_in_the_ledger_before_anything_is_committed(harness):
+    harness.write(FINDINGS, a_finding())
+    harness.read()
+    assert harness.ledger.findings() == (a_finding(),)
+    assert sum(harness.stream.committed(GROUP, FINDINGS, partition) or 0 for partition in range(2)) == 1
 
 
-def test_every_partition_is_read(desk):
+def test_every_partition_is_read(harness):
     for number in range(8):
-        desk.incident(id=f"i{number}", job=f"t/n/{number}")
-    assert sorted(desk.read()) == [f"i{number} 1" for number in range(8)]
+        harness.incident(id=f"i{number}", job=f"t/n/{number}")
+    assert sorted(harness.read()) == [f"i{number} 1" for number in range(8)]
 
 
-def test_what_comes_twice_or_late_is_heard_once(desk):
+def test_what_comes_twice_or_late_is_heard_once(harness):
     for revision in (1, 2, 2, 1):
-        desk.incident(revision)
+        harness.incident(revision)
     for number, generation in ((1, 1), (2, 1), (2, 1), (3, 2), (4, 1), (4, 2)):  # (4, 1): of an owner that was superseded
-        desk.snapshot(number, generation)
-    heard = desk.read()
+        harness.snapshot(number, generation)
+    heard = harness.read()
     assert heard == ["incident-1 1", "incident-1 2", "snapshot 1 1", "snapshot 1 2", "snapshot 2 3", "snapshot 2 4"]
 
 
-def test_a_job_that_moved_to_another_partition_is_heard_under_a_lower_generation(desk):
-    desk.snapshot(7, generation=9)
-    desk.read()
-    desk.clock.advance(61.0)
-    desk.snapshot(1, generation=2)
-    desk.snapshot(2, generation=2)
-    assert desk.read() == ["snapshot 2 1", "snapshot 2 2"]
+def test_a_job_that_moved_to_another_partition_is_heard_under_a_lower_generation(harness):
+    harness.snapshot(7, generation=9)
+    harness.read()
+    harness.clock.advance(61.0)
+    harness.snapshot(1, generation=2)
+    harness.snapshot(2, generation=2)
+    assert harness.read() == ["snapshot 2 1", "snapshot 2 2"]
 
 
-def test_the_next_leader_goes_on_where_the_last_one_stopped(desk):
-    desk.incident()
-    desk.read()
-    desk.incident(2)
-    assert desk.next_leader() == ["incident-1 2"]
+def test_the_next_leader_goes_on_where_the_last_one_stopped(harness):
+    harness.incident()
+    harness.read()
+    harness.incident(2)
+    assert harness.next_leader() == ["incident-1 2"]
 
 
-def test_a_leader_that_dies_before_it_commits_loses_and_doubles_nothing(desk, monkeypatch):
-    desk.incident()
-    desk.incident(2)
-    monkeypatch.setattr(desk.stream, "commit", lambda *_: None)
-    desk.read()  # it is written down; then the process is killed
+def test_a_leader_that_dies_before_it_commits_loses_and_doubles_nothing(harness, monkeypatch):
+    harness.incident()
+    harness.incident(2)
+    monkeypatch.setattr(harness.stream, "commit", lambda *_: None)
+    harness.read()  # it is written down; then the process is killed
     monkeypatch.undo()
-    desk.incident(3)
-    assert desk.next_leader() == ["incident-1 2", "incident-1 3"], "the newest of before once more: it may not have been answered"
-    assert [revision.revision for revision in desk.ledger.incident("incident-1")] == [1, 2, 3]
+    harness.incident(3)
+    assert harness.next_leader() == ["incident-1 2", "incident-1 3"], "the newest of before once more: it may not have been answered"
+    assert [revision.revision for revision in harness.ledger.incident("incident-1")] == [1, 2, 3]
 
 
-def test_a_new_leader_recalls_what_it_may_know_of_jobs_and_answers_nothing_of_it(desk):
+def test_a_new_leader_recalls_what_it_may_know_of_jobs_and_answers_nothing_of_it(harness):
     for number in range(1, 1201):
-        desk.snapshot(number)
-        desk.clock.advance(1.0)
-    desk.read()
-    desk.read()
-    desk.snapshot(1201)
-    heard = desk.next_leader()
+        harness.snapshot(number)
+        harness.clock.advance(1.0)
+    harness.read()
+    harness.read()
+    harness.snapshot(1201)
+    heard = harness.next_leader()
     assert heard[-1] == "snapshot 1 1201"
     assert {word.split()[0] for word in heard[:-1]} == {"recalled"}
     assert 595 <= len(heard) - 1 <= 605, "ten minutes of them"
 
 
-def test_what_was_recalled_is_not_followed_again(desk):
-    desk.snapshot(1)
-    desk.read()
-    assert desk.next_leader() == ["recalled 1 1"]
-    desk.snapshot(1)
-    assert desk.read() == []
+def test_what_was_recalled_is_not_followed_again(harness):
+    harness.snapshot(1)
+    harness.read()
+    assert harness.next_leader() == ["recalled 1 1"]
+    harness.snapshot(1)
+    assert harness.read() == []
 
 
-def test_a_stream_that_is_away_is_waited_for(desk):
-    desk.incident()
-    desk.stream.away = True
-    assert desk.read() == []
-    desk.stream.away = False
-    assert desk.read() == ["incident-1 1"]
+def test_a_stream_that_is_away_is_waited_for(harness):
+    harness.incident()
+    harness.stream.away = True
+    assert harness.read() == []
+    harness.stream.away = False
+    assert harness.read() == ["incident-1 1"]
 
 
-def test_a_stream_that_begins_anew_is_read_from_its_beginning(desk):
+def test_a_stream_that_begins_anew_is_read_from_its_beginning(harness):
     for number in range(1, 6):
-        desk.snapshot(number)
-    desk.read()
-    desk.log.topics.clear()
-    desk.log.committed.clear()
-    desk.incident()
-    desk.snapshot(1, generation=2)
-    assert desk.read() == ["incident-1 1", "snapshot 2 1"]
-    desk.incident(2)
-    assert desk.next_leader() == ["recalled 2 1", "incident-1 2"]
+        harness.snapshot(number)
+    harness.read()
+    harness.log.topics.clear()
+    harness.log.committed.clear()
+    harness.incident()
+    harness.snapshot(1, generation=2)
+    assert harness.read() == ["incident-1 1", "snapshot 2 1"]
+    harness.incident(2)
+    assert harness.next_leader() == ["recalled 2 1", "incident-1 2"]
 
 
-def test_what_the_ledger_did_not_take_is_not_committed(desk, monkeypatch):
-    desk.incident()
-    monkeypatch.setattr(desk.ledger, "save_incident", lambda *_: (_ for _ in ()).throw(LedgerUnavailable("it is away")))
+def test_what_the_ledger_did_not_take_is_not_committed(harness, monkeypatch):
+    harness.incident()
+    monkeypatch.setattr(harness.ledger, "save_incident", lambda *_: (_ for _ in ()).throw(LedgerUnavailable("it is away")))
     with pytest.raises(LedgerUnavailable):
-        desk.read()
+        harness.read()
     monkeypatch.undo()
-    assert desk.next_leader() == ["incident-1 1"]
+    assert harness.next_leader() == ["incident-1 1"]
 
 
-def test_what_cannot_be_read_is_passed_over(desk):
-    desk.stream.append(INCIDENTS, [(JOB, b"garbage"), (JOB, b'{"noun": "incident"}')])
-    desk.incident()
-    assert desk.read() == ["incident-1 1"]
+def test_what_cannot_be_read_is_passed_over(harness):
+    harness.stream.append(INCIDENTS, [(JOB, b"garbage"), (JOB, b'{"noun": "incident"}')])
+    harness.incident()
+    assert harness.read() == ["incident-1 1"]
 
 
-def test_the_nudge_comes_with_each_news_and_not_before(desk):
-    desk.intake.step()
+def test_the_nudge_comes_with_each_news_and_not_before(harness):
+    harness.intake.step()
     nudge, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=desk.intake.look, args=(JOB_SNAPSHOTS, nudge, stop))
+    thread = threading.Thread(target=harness.intake.look, args=(JOB_SNAPSHOTS, nudge, stop))
     thread.start()
     try:
         for number, job in ((1, JOB), (2, OTHER)):
             assert not nudge.is_set()
-            desk.snapshot(number, job=job)
+            harness.snapshot(number, job=job)
             assert nudge.wait(30)
-            assert desk.read() == [f"snapshot 1 {number}"]
+            assert harness.read() == [f"snapshot 1 {number}"]
             nudge.clear()
     finally:
         stop.set()

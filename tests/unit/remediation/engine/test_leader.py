@@ -49,7 +49,7 @@ class Engine:
 
 
 @dataclass
-class Seat:
+class LeaderHarness:
     """A leader over a ledger, and all that it wrote."""
 
     ledger: Ledger
@@ -91,15 +91,15 @@ class Seat:
 
 
 @pytest.fixture
-def seat(ledger: Ledger) -> Seat:
-    return Seat(ledger)
+def harness(ledger: Ledger) -> LeaderHarness:
+    return LeaderHarness(ledger)
 
 
 @pytest.fixture
-def old(seat: Seat) -> Seat:
+def old(harness: LeaderHarness) -> LeaderHarness:
     """The leader is old enough to speak."""
-    seat.clock.advance(OLD_S)
-    return seat
+    harness.clock.advance(OLD_S)
+    return harness
 
 
 def launcher(node: str, job: str = JOB) -> Peer:
@@ -120,7 +120,7 @@ def two_nodes(epoch: int, *, coordinator: str = "node-a", job: str = JOB) -> Lay
 # --- the voice ---------------------------------------------------------------------------------------------------------
 
 
-def test_half_of_a_job_gets_no_voice_while_the_other_half_has_a_session(old: Seat) -> None:
+def test_half_of_a_job_gets_no_voice_while_the_other_half_has_a_session(old: LeaderHarness) -> None:
     """The network between the two is cut, but not the one to the leader: both halves live."""
     old.leader.opened(launcher("node-b"))
     answer = old.grant(3, "node-b")
@@ -130,28 +130,28 @@ def test_half_of_a_job_gets_no_voice_while_the_other_half_has_a_session(old: Sea
     assert old.grant(3, "node-b")["granted"]
 
 
-def test_of_several_missing_one_that_lives_is_enough_to_refuse(old: Seat) -> None:
+def test_of_several_missing_one_that_lives_is_enough_to_refuse(old: LeaderHarness) -> None:
     old.leader.opened(launcher("node-c"))
     assert old.grant(3, "node-b", "node-c", "node-d")["reason"] == "node-c still has a session to the leader"
 
 
-def test_a_session_of_the_nodes_agent_or_of_another_job_is_no_rival(old: Seat) -> None:
+def test_a_session_of_the_nodes_agent_or_of_another_job_is_no_rival(old: LeaderHarness) -> None:
     old.leader.opened(agent("node-b"))
     old.leader.opened(launcher("node-b", OTHER))
     assert old.grant(3, "node-b")["granted"]
 
 
-def test_a_young_leader_gives_its_voice_to_nobody(seat: Seat) -> None:
+def test_a_young_leader_gives_its_voice_to_nobody(harness: LeaderHarness) -> None:
     """It has not heard yet who lives."""
-    seat.clock.advance(OLD_S - 0.1)
-    answer = seat.grant(3, "node-b")
+    harness.clock.advance(OLD_S - 0.1)
+    answer = harness.grant(3, "node-b")
     assert not answer["granted"]
     assert "just begun" in answer["reason"]
-    seat.clock.advance(0.1)
-    assert seat.grant(3, "node-b")["granted"], "the refusal before has used up nothing"
+    harness.clock.advance(0.1)
+    assert harness.grant(3, "node-b")["granted"], "the refusal before has used up nothing"
 
 
-def test_an_epoch_is_granted_to_one_side_only_whoever_leads(old: Seat) -> None:
+def test_an_epoch_is_granted_to_one_side_only_whoever_leads(old: LeaderHarness) -> None:
     assert old.grant(3, "node-b")["granted"]
     again = old.grant(3, "node-a", coordinator="node-b")
     assert again == {"granted": False, "reason": "epoch 3 was granted to others"}
@@ -165,14 +165,14 @@ def test_an_epoch_is_granted_to_one_side_only_whoever_leads(old: Seat) -> None:
 # --- sessions ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_young_leader_calls_nobody_new_or_lost(seat: Seat) -> None:
-    seat.clock.advance(OLD_S - 0.1)
-    seat.leader.opened(launcher("node-a"))
-    seat.leader.lost(launcher("node-a"), "closed")
-    assert seat.events() == []
+def test_a_young_leader_calls_nobody_new_or_lost(harness: LeaderHarness) -> None:
+    harness.clock.advance(OLD_S - 0.1)
+    harness.leader.opened(launcher("node-a"))
+    harness.leader.lost(launcher("node-a"), "closed")
+    assert harness.events() == []
 
 
-def test_an_old_leader_tells_each_session_that_begins_or_ends(old: Seat) -> None:
+def test_an_old_leader_tells_each_session_that_begins_or_ends(old: LeaderHarness) -> None:
     old.leader.opened(launcher("node-a"))
     old.leader.lost(launcher("node-a"), "silent for 2 s")
     assert old.events() == [("session.opened", "launcher", "node-a", JOB), ("session.lost", "launcher", "node-a", JOB)]
@@ -182,7 +182,7 @@ def test_an_old_leader_tells_each_session_that_begins_or_ends(old: Seat) -> None
     assert "silent for 2 s" in lost.message
 
 
-def test_an_agent_is_told_in_every_job_on_its_node(old: Seat) -> None:
+def test_an_agent_is_told_in_every_job_on_its_node(old: LeaderHarness) -> None:
     old.leader.lost(agent("node-b"), "closed")
     old.report(two_nodes(1))
     old.report(two_nodes(1, job=OTHER))
@@ -193,91 +193,91 @@ def test_an_agent_is_told_in_every_job_on_its_node(old: Seat) -> None:
 # --- after a change of leaders -----------------------------------------------------------------------------------------
 
 
-def test_who_does_not_come_back_to_a_new_leader_is_lost_once_it_is_old_enough(seat: Seat) -> None:
-    seat.report(two_nodes(1))
-    new = seat.elect(term=2)
+def test_who_does_not_come_back_to_a_new_leader_is_lost_once_it_is_old_enough(harness: LeaderHarness) -> None:
+    harness.report(two_nodes(1))
+    new = harness.elect(term=2)
     new.opened(launcher("node-a"))
     new.opened(agent("node-a"))
     new.opened(agent("node-b"))
-    seat.clock.advance(OLD_S - 0.1)
+    harness.clock.advance(OLD_S - 0.1)
     new.settle()
-    assert seat.events() == []
-    seat.clock.advance(0.1)
+    assert harness.events() == []
+    harness.clock.advance(0.1)
     new.settle()
     new.settle()
-    assert seat.events() == [("session.lost", "launcher", "node-b", JOB)], "said once"
+    assert harness.events() == [("session.lost", "launcher", "node-b", JOB)], "said once"
 
 
-def test_as_long_as_others_come_back_nobody_is_late_but_not_for_ever(seat: Seat) -> None:
-    seat.report(two_nodes(1))
-    new = seat.elect(term=2)
+def test_as_long_as_others_come_back_nobody_is_late_but_not_for_ever(harness: LeaderHarness) -> None:
+    harness.report(two_nodes(1))
+    new = harness.elect(term=2)
     for number in range(int(LONGEST_RETURN) * 2 - 1):
-        seat.clock.advance(OLD_S / 4)
+        harness.clock.advance(OLD_S / 4)
         new.opened(agent(f"node-{number}"))
         new.settle()
-        assert not [event for event in seat.events() if event[0] == "session.lost"]
-    seat.clock.advance(OLD_S / 4)
+        assert not [event for event in harness.events() if event[0] == "session.lost"]
+    harness.clock.advance(OLD_S / 4)
     new.opened(agent("the-last"))
     new.settle()
-    assert ("session.lost", "launcher", "node-b", JOB) in seat.events()
+    assert ("session.lost", "launcher", "node-b", JOB) in harness.events()
 
 
-def test_only_jobs_of_the_leader_before_can_fail_to_come_back(seat: Seat) -> None:
-    seat.report(two_nodes(1))  # its first layout comes to this very leader
-    seat.clock.advance(OLD_S)
-    seat.leader.settle()
-    assert seat.events() == []
+def test_only_jobs_of_the_leader_before_can_fail_to_come_back(harness: LeaderHarness) -> None:
+    harness.report(two_nodes(1))  # its first layout comes to this very leader
+    harness.clock.advance(OLD_S)
+    harness.leader.settle()
+    assert harness.events() == []
 
 
 # --- who coordinates ---------------------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_is_named_while_it_has_a_session(seat: Seat) -> None:
+def test_a_coordinator_is_named_while_it_has_a_session(harness: LeaderHarness) -> None:
     asked = {"job": JOB}
-    assert seat.ask("coordinator_of", asked) == {}
-    seat.report(two_nodes(4), heal="restart:3", budget_left=2, nodes_min=2)
-    assert seat.engine.declared == [(JOB, "restart:3", 2, 2)]
-    assert seat.ask("coordinator_of", asked) == {}, "known, but not connected"
+    assert harness.ask("coordinator_of", asked) == {}
+    harness.report(two_nodes(4), heal="restart:3", budget_left=2, nodes_min=2)
+    assert harness.engine.declared == [(JOB, "restart:3", 2, 2)]
+    assert harness.ask("coordinator_of", asked) == {}, "known, but not connected"
     with pytest.raises(TemporaryError, match="node-a has no session"):
-        seat.leader.coordinator(JOB)
-    seat.leader.opened(launcher("node-a"))
-    assert seat.ask("coordinator_of", asked) == {"address": "node-a:7000", "node": "node-a", "epoch": 4}
-    assert seat.leader.coordinator(JOB) == launcher("node-a")
-    seat.leader.lost(launcher("node-a"), "closed")
-    assert seat.ask("coordinator_of", asked) == {}
+        harness.leader.coordinator(JOB)
+    harness.leader.opened(launcher("node-a"))
+    assert harness.ask("coordinator_of", asked) == {"address": "node-a:7000", "node": "node-a", "epoch": 4}
+    assert harness.leader.coordinator(JOB) == launcher("node-a")
+    harness.leader.lost(launcher("node-a"), "closed")
+    assert harness.ask("coordinator_of", asked) == {}
 
 
-def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(seat: Seat) -> None:
+def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(harness: LeaderHarness) -> None:
     asked = {"declared": {"node-a": 3}, "seats": {"node-a": 2}, "weight": 2.5, "workers_min": 2}
-    seat.report(two_nodes(4), heal="in-place", budget_left=100, **asked)
-    seat.report(two_nodes(5), heal="restart:3", budget_left=3)
+    harness.report(two_nodes(4), heal="in-place", budget_left=100, **asked)
+    harness.report(two_nodes(5), heal="restart:3", budget_left=3)
     demand = Demand(declared={"node-a": 3}, seats={"node-a": 2}, weight=2.5, workers_min=2)
-    assert seat.engine.demands == [demand, None]
+    assert harness.engine.demands == [demand, None]
     with pytest.raises(ControlError, match="asks for workers in words"):
-        seat.report(two_nodes(6), seats={"node-a": "many"})
+        harness.report(two_nodes(6), seats={"node-a": "many"})
 
 
-def test_a_command_for_a_job_that_nobody_reported_can_wait(seat: Seat) -> None:
+def test_a_command_for_a_job_that_nobody_reported_can_wait(harness: LeaderHarness) -> None:
     with pytest.raises(TemporaryError, match="no coordinator"):
-        seat.leader.coordinator(JOB)
+        harness.leader.coordinator(JOB)
 
 
-def test_a_layout_older_than_the_known_one_changes_nothing(seat: Seat) -> None:
-    seat.report(two_nodes(4, coordinator="node-b"))
+def test_a_layout_older_than_the_known_one_changes_nothing(harness: LeaderHarness) -> None:
+    harness.report(two_nodes(4, coordinator="node-b"))
     with pytest.raises(ControlError, match=r"is at epoch 4; the launcher on node-a .* reports the older 3"):
-        seat.report(two_nodes(3))
-    facts = seat.leader.facts(JOB)
+        harness.report(two_nodes(3))
+    facts = harness.leader.facts(JOB)
     assert facts is not None
     assert (facts.layout.epoch, facts.layout.coordinator) == (4, "node-b")
-    assert seat.ledger.jobs()[JOB] == facts
-    assert len(seat.engine.declared) == 1
+    assert harness.ledger.jobs()[JOB] == facts
+    assert len(harness.engine.declared) == 1
 
 
-def test_an_unknown_request_is_refused_by_name(seat: Seat) -> None:
+def test_an_unknown_request_is_refused_by_name(harness: LeaderHarness) -> None:
     with pytest.raises(ControlError, match="'dance'"):
-        seat.ask("dance", {})
+        harness.ask("dance", {})
 
 
-def test_the_status_names_term_and_sessions(seat: Seat) -> None:
-    seat.leader.opened(agent("node-a"))
-    assert asyncio.run(seat.leader.status()) == {"mode": "auto", "term": 1, "sessions": ["agent on node-a"]}
+def test_the_status_names_term_and_sessions(harness: LeaderHarness) -> None:
+    harness.leader.opened(agent("node-a"))
+    assert asyncio.run(harness.leader.status()) == {"mode": "auto", "term": 1, "sessions": ["agent on node-a"]}

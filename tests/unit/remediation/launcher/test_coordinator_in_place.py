@@ -177,13 +177,13 @@ def test_a_giver_whose_layer_arrived_torn_does_not_give_it_again() -> None:
     job = Job(slots=2).running()
     job.coordinator.resize("c", {"n0": 3})
     moves = only(job.agree(job.enter("r/n0/2")), RegroupWorkers)[0].transition.moves
-    giver, _, layer = moves[0]
+    sender, _, layer = moves[0]
     epoch = job.epoch
     job.steps.pop("r/n0/2")
-    job.coordinator.broken("r/n0/2", epoch, giver=f"r/n0/{giver}", layers=(layer,))
+    job.coordinator.broken("r/n0/2", epoch, sender=f"r/n0/{sender}", layers=(layer,))
     again = only(job.agree(job.pass_time(1.1)), RegroupWorkers)[0].transition.moves
     assert again
-    assert (giver, 2, layer) not in again
+    assert (sender, 2, layer) not in again
 
 
 def test_a_spent_budget_is_a_stop_with_a_checkpoint() -> None:

@@ -152,8 +152,8 @@ class Walk:
         return WorkerStateReport(worker=worker, node=worker.split("/")[1], step=self.steps.get(worker, 0), fresh=fresh, phase=phase)
 
     def breaks(self) -> Effects:
-        giver = self.chance.choice(["", "", self.worker()])
-        return self.coordinator.broken(self.worker(), self.epoch(), giver, (0,) if giver else ())
+        sender = self.chance.choice(["", "", self.worker()])
+        return self.coordinator.broken(self.worker(), self.epoch(), sender, (0,) if sender else ())
 
     def stalls(self) -> Effects:
         return self.coordinator.stalled(self.epoch(), {self.worker(): 0.6})

@@ -63,7 +63,7 @@ def answer(of, event="worker lost", job="", node="n1"):
 def test_the_light_job_gives_a_worker_when_the_heavy_one_loses_one_and_not_the_other_way_round():
     hit = answer(two(), job="heavy")
     assert hit.workers == {"heavy": 3, "light": 2}
-    assert hit.moves.givers == ("light",)
+    assert hit.moves.donors == ("light",)
     assert hit.moves.placement == {"light": {"n1": 2}, "heavy": {"n1": 3}}
     assert list(hit.moves.placement) == ["light", "heavy"]
     assert hit.waf > hit.waf_as_left

@@ -95,7 +95,7 @@ def test_at_a_boundary_everybody_takes_the_new_share_the_joiner_too() -> None:
     after = plan(held)
     assert after.current == after.shares
     assert after.lost_micro_batches == ()
-    assert {taker for _, taker, _ in after.moves} == {2}
+    assert {receiver for _, receiver, _ in after.moves} == {2}
 
 
 def test_a_joiner_gets_nothing_of_a_step_in_flight() -> None:
@@ -152,17 +152,17 @@ def test_a_straggler_gets_fewer_whole_micro_batches() -> None:
 def test_state_comes_from_the_same_node_first_and_evenly() -> None:
     held = [member(0, node="a", step=2), member(1, node="b", step=2), member(2, node="b", step=2), member(3, node="b", fresh=True)]
     after = plan(held, layer_bytes=(4, 4, 4, 4))
-    assert sorted(giver for giver, _, _ in after.moves) == [1, 1, 2, 2]
+    assert sorted(sender for sender, _, _ in after.moves) == [1, 1, 2, 2]
     assert after.bytes == 16
     elsewhere = plan([*held[:3], member(3, node="c", fresh=True)], layer_bytes=(6, 6, 6))
-    assert sorted(giver for giver, _, _ in elsewhere.moves) == [0, 1, 2]
+    assert sorted(sender for sender, _, _ in elsewhere.moves) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("takers", [2, 3, 5])
-def test_a_giver_is_not_asked_twice_at_once_where_that_can_be_avoided(takers: int) -> None:
-    held = [member(0, step=2), member(1, step=2), *(member(2 + number, fresh=True) for number in range(takers))]
+@pytest.mark.parametrize("receivers", [2, 3, 5])
+def test_a_giver_is_not_asked_twice_at_once_where_that_can_be_avoided(receivers: int) -> None:
+    held = [member(0, step=2), member(1, step=2), *(member(2 + number, fresh=True) for number in range(receivers))]
     moves = plan(held, layer_bytes=(9, 1, 1, 1, 1, 1)).moves
-    both = 2 * min(sum(giver == each for giver, _, _ in moves) for each in (0, 1))
+    both = 2 * min(sum(sender == each for sender, _, _ in moves) for each in (0, 1))
     for first, second in zip(moves[:both:2], moves[1:both:2], strict=True):
         assert first[0] != second[0]
         assert first[1] != second[1]
@@ -181,10 +181,10 @@ def test_only_what_is_lacking_is_sent() -> None:
 
 def test_a_layer_that_arrived_torn_is_given_by_another_holder_if_there_is_one() -> None:
     held = [member(0, node="a", step=2), member(1, node="b", step=2), member(2, node="b", step=2), member(3, node="b", fresh=True)]
-    assert {layer: giver for giver, _, layer in plan(held, layer_bytes=(4, 4)).moves} == {0: 1, 1: 2}
-    assert {layer: giver for giver, _, layer in plan(held, layer_bytes=(4, 4), torn={"w1": {0}}).moves} == {0: 2, 1: 1}
-    assert {giver for giver, _, _ in plan(held, layer_bytes=(4, 4), torn={"w1": {0, 1}, "w2": {0, 1}}).moves} == {0}, "the next nearest"
-    assert {giver for giver, _, _ in plan([held[0], held[3]], layer_bytes=(4, 4), torn={"w0": {0, 1}}).moves} == {0}, "nobody else has it"
+    assert {layer: sender for sender, _, layer in plan(held, layer_bytes=(4, 4)).moves} == {0: 1, 1: 2}
+    assert {layer: sender for sender, _, layer in plan(held, layer_bytes=(4, 4), torn={"w1": {0}}).moves} == {0: 2, 1: 1}
+    assert {sender for sender, _, _ in plan(held, layer_bytes=(4, 4), torn={"w1": {0, 1}, "w2": {0, 1}}).moves} == {0}, "the next nearest"
+    assert {sender for sender, _, _ in plan([held[0], held[3]], layer_bytes=(4, 4), torn={"w0": {0, 1}}).moves} == {0}, "nobody else has it"
 
 
 def test_what_arrived_in_part_is_given_on_to_the_neighbour() -> None:
@@ -195,7 +195,7 @@ def test_what_arrived_in_part_is_given_on_to_the_neighbour() -> None:
 def test_nobody_holds_state_so_it_comes_from_a_checkpoint_and_else_from_rank_0() -> None:
     first = plan([member(rank, fresh=True) for rank in range(3)])
     assert first.source == "checkpoint"
-    assert {giver for giver, _, _ in first.moves} == {0}
+    assert {sender for sender, _, _ in first.moves} == {0}
     assert len(first.moves) == 6
     assert first.current == first.shares
     later = plan([member(0, step=4, fresh=True), member(1, fresh=True)])
@@ -282,14 +282,14 @@ def test_every_taker_gets_every_layer_once_from_one_that_has_it_in_the_fewest_by
         assert all(holding.fresh for holding in case.held)
         return
     whole = [not each.fresh and (each.step == after.step or _applies(each, after.step, case.segments)) for each in case.held]
-    takers = [rank for rank, has in enumerate(whole) if not has]
+    receivers = [rank for rank, has in enumerate(whole) if not has]
     layers = range(len(case.layer_bytes))
-    assert sorted((taker, layer) for _, taker, layer in after.moves) == [(taker, layer) for taker in takers for layer in layers]
-    assert all(whole[giver] for giver, _, _ in after.moves)
-    assert after.bytes == len(takers) * sum(case.layer_bytes)
-    for giver, taker, _ in after.moves:
-        beside = [rank for rank, has in enumerate(whole) if has and case.held[rank].node == case.held[taker].node]
-        assert not beside or giver in beside
+    assert sorted((receiver, layer) for _, receiver, layer in after.moves) == [(receiver, layer) for receiver in receivers for layer in layers]
+    assert all(whole[sender] for sender, _, _ in after.moves)
+    assert after.bytes == len(receivers) * sum(case.layer_bytes)
+    for sender, receiver, _ in after.moves:
+        beside = [rank for rank, has in enumerate(whole) if has and case.held[rank].node == case.held[receiver].node]
+        assert not beside or sender in beside
 
 
 @settings(deadline=None)
