@@ -1,4 +1,4 @@
-"""What the ledger returns beside the nouns of types.py. Times are seconds since 1970."""
+"""What the ledger returns beside the nouns of eagle_eye/types/. Times are seconds since 1970."""
 
 import msgspec
 

@@ -7,7 +7,7 @@ import msgspec
 from eagle_eye.errors import AccessDenied, ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 
 Body = dict[str, Any]
-"""JSON: strings, numbers, lists, dicts and the nouns of types.py, which arrive as dicts (`msgspec.convert`)."""
+"""JSON: strings, numbers, lists, dicts and the nouns of eagle_eye/types/, which arrive as dicts (`msgspec.convert`)."""
 
 ErrorKind = Literal["stale", "denied", "temporary", "permanent", "control"]
 

@@ -6,10 +6,9 @@
     alert_lifecycle.py          opened once, updated when something changed, resolved in the end
     alert_storm.py              many incidents of one job at once become one alert
     notification_merge.py       superseded notifications are merged
-    delivery_worker.py          one thread per receiver: retries, order, rate limit
+    delivery_worker.py          one thread per receiver: retries, order, rate limit; repeats open alerts and heartbeats
     http_post.py                one signed HTTP request, bounded in time, without secrets in its errors
-    repeated_notifications.py   open alerts to an Alertmanager, heartbeats
     alert_service.py            all of it together, as the leader runs it
-    receiver_test.py            a test alert to each receiver
+    receiver_check.py           a test alert to each receiver
     templates/                  one file per kind of receiver
 """

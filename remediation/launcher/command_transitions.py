@@ -1,4 +1,4 @@
-"""Transitions for commands of the leader and of operators. `state_machine.py` says in which state each one applies.
+"""Transitions for commands of the leader and of operators. `coordinator_state_machine.py` says in which state each one applies.
 
 Each command gets one `CommandResult`: at once if it is refused or nothing is to be done, else when its epoch has started.
 """

@@ -2,7 +2,7 @@
 
 It raises the job's epoch. An epoch begins with `Prepare` to every launcher (each ends its old workers, or fences them if
 they are elastic; its acknowledgement is its vote), is valid once enough of the launchers of the last valid layout have
-voted, and only then gets a store and workers. What each fact does in each state stands in `state_machine.py`.
+voted, and only then gets a store and workers. What each fact does in each state stands in `coordinator_state_machine.py`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Transitions for facts about workers, most of them elastic. `state_machine.py` says in which state each one applies."""
+"""Transitions for facts about workers, most of them elastic. `coordinator_state_machine.py` says in which state each one applies."""
 
 from msgspec.structs import replace
 

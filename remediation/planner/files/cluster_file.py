@@ -58,7 +58,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     repair_hours: PositiveNumber = 24.0
     """Until a broken node is back."""
     measured: str = ""
-    """A CSV of measured throughputs, beside this file: task, gpus, flops or samples_s, and the layout where it is known (measured.py)."""
+    """A CSV of measured throughputs, beside this file: task, gpus, flops or samples_s, and the layout where it is known (measured_throughput.py)."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
