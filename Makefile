@@ -9,7 +9,8 @@ CONTRACTS_collectors := tests/contract/test_collectors.py
 CONTRACTS_detectors := tests/contract/test_detectors.py tests/contract/test_runner.py
 CONTRACTS_eagle_eye := tests/contract/test_stream.py tests/contract/test_kafka.py
 CONTRACTS_remediation := tests/contract/test_guards_actions.py
-UNIT_TESTS := $(if $(ROOM),tests/unit/$(ROOM) $(CONTRACTS_$(ROOM)),tests/unit tests/contract)
+UNIT_ROOM := $(patsubst %/,%,$(ROOM))
+UNIT_TESTS := $(if $(ROOM),tests/unit/$(UNIT_ROOM) $(CONTRACTS_$(firstword $(subst /, ,$(UNIT_ROOM)))),tests/unit tests/contract)
 # a test run starts hundreds of processes of ours: none should compile every module anew, as images with this set would have it
 unexport PYTHONDONTWRITEBYTECODE
 # whole files, in the order of tests/conftest.py; one more than there are cores, since these tests wait for processes for a third of their time
@@ -53,7 +54,7 @@ compiled:
 	@.venv/bin/pytest -q --collect-only tests > .collected.log 2>&1 || (cat .collected.log; rm -f .collected.log; exit 1); rm -f .collected.log
 
 unit: .venv/.ready  ## unit and contract tests: no network, a fake clock. ROOM=detectors or ROOM=remediation/planner: of one room
-	@test -z "$(ROOM)" -o -d "tests/unit/$(ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
+	@test -z "$(ROOM)" -o -d "tests/unit/$(UNIT_ROOM)" || { echo "no unit tests of a room '$(ROOM)'; there are: $(UNIT_ROOMS)" >&2; exit 2; }
 	@.venv/bin/pytest -q -n auto $(UNIT_TESTS)
 
 processes: .venv/.servers  ## scenarios and services in one run
