@@ -45,7 +45,7 @@ def target_text(target: Target) -> str:
     """What a plan changes in one job, on one line."""
     parts = [f"{target.job} at epoch {target.epoch}"]
     if target.exclude:
-        parts.append(f"evict {', '.join(target.exclude)}")
+        parts.append(f"nodes {', '.join(target.exclude)}")
     if target.workers:
         parts.append(f"workers {', '.join(target.workers)}")
     if target.seats:

@@ -83,7 +83,7 @@ def test_looking_shows_the_plan_and_decides_nothing_however_often(scene):
     for _ in range(3):
         seen = scene.get(link)
         assert seen.status_code == 200
-        for words in (scene.plan.id, scene.plan.digest, "evict_node", "leave node-b", "ecc error"):
+        for words in (scene.plan.id, scene.plan.digest, "evict_node", "nodes node-b", "ecc error"):
             assert words in seen.text
     assert "script" not in seen.text
     assert seen.headers["cache-control"] == "no-store"
