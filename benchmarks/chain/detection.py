@@ -74,7 +74,7 @@ class Hit:
 class Field:
     """The job under fire."""
 
-    stage: DemoJob
+    demo_job: DemoJob
     watch: LedgerWatch
     chance: random.Random
     last: str = ""
@@ -82,26 +82,26 @@ class Field:
     def worker(self, kind: str) -> Hit:
         """A drill on some worker, never twice on the same in succession: that would be a relapse."""
         place = self._ready()
-        victim = self.chance.choice([worker for worker in self.stage.workers() if worker.name != self.last])
+        victim = self.chance.choice([worker for worker in self.demo_job.workers() if worker.name != self.last])
         self.last = victim.name
-        truth = drills.ON_WORKER[kind](victim, self.stage.clock).truth
+        truth = drills.ON_WORKER[kind](victim, self.demo_job.clock).truth
         return self._hit(kind, truth, truth.worker, place)
 
     def node(self, name: str) -> Hit:
         """kill -9 of agent, launcher and workers; then the node is started again."""
         place = self._ready()
-        truth = self.stage.kill_node(name).truth
-        hit = self._hit("node", truth, name, place, healed=lambda: self.stage.record.settled(truth.time))
-        self.stage.start_node(name)
+        truth = self.demo_job.kill_node(name).truth
+        hit = self._hit("node", truth, name, place, healed=lambda: self.demo_job.record.settled(truth.time))
+        self.demo_job.start_node(name)
         self._wait("the node did not come back", lambda: self._whole(truth.time))
         return hit
 
     def stream(self) -> list[Accusation]:
         """Nobody can write to the stream for a while. Returns who was accused."""
         place = self._ready()
-        held = drills.hold_stream(EmbeddedStream(self.stage.cluster.state_dir / "stream", clock=self.stage.clock), self.stage.clock)
+        held = drills.hold_stream(EmbeddedStream(self.demo_job.cluster.state_dir / "stream", clock=self.demo_job.clock), self.demo_job.clock)
         try:
-            self.stage.clock.sleep(STREAM_HELD_S)
+            self.demo_job.clock.sleep(STREAM_HELD_S)
         finally:
             held.end()
         return self._calm(place)
@@ -109,12 +109,12 @@ class Field:
     def server(self) -> list[Accusation]:
         """kill -9 of the server, which is started again at once. Returns who was accused."""
         place = self._ready()
-        self.stage.cluster.restart_server()
+        self.demo_job.cluster.restart_server()
         return self._calm(place)
 
     def iteration_s(self) -> float:
         """Median time between two steps, as the stream recorded them."""
-        steps = self.stage.record.trace.steps
+        steps = self.demo_job.record.trace.steps
         gaps = [later.end - step.end for step, later in itertools.pairwise(steps) if later.number == step.number + 1]
         return statistics.median(gaps)
 
@@ -122,13 +122,13 @@ class Field:
 
     def _ready(self) -> int:
         """Some healthy steps, then a moment drawn at random within a step."""
-        self.stage.wait_steps(self.chance.randint(3, 8), HEALED_S)
-        self.stage.clock.sleep(self.chance.uniform(0.0, 0.1))
+        self.demo_job.wait_steps(self.chance.randint(3, 8), HEALED_S)
+        self.demo_job.clock.sleep(self.chance.uniform(0.0, 0.1))
         return self.watch.count()
 
     def _hit(self, kind: str, truth: drills.GroundTruth, culprit: str, place: int, healed: Callable[[], bool] | None = None) -> Hit:
         found = self.watch.wait(place, culprit, CAUSES[kind], PATIENCE_S)
-        self._wait(f"{kind} of {culprit} was not healed", healed or (lambda: self._whole(truth.time) and self.stage.record.settled(truth.time)))
+        self._wait(f"{kind} of {culprit} was not healed", healed or (lambda: self._whole(truth.time) and self.demo_job.record.settled(truth.time)))
         accused = self.watch.since(place)
         wrong = tuple(f"{each.entity}: {each.cause}" for each in accused if each.entity != culprit)
         hit = Hit(found.time - truth.time if found else MISSED, wrong)
@@ -138,38 +138,38 @@ class Field:
         return hit
 
     def _calm(self, place: int) -> list[Accusation]:
-        back, before = self.stage.clock.now(), self.stage.record.trace.highest()
-        self._wait("no step was recorded any more", lambda: self.stage.clock.now() - back >= CALM_S and self.stage.record.trace.highest() > before)
+        back, before = self.demo_job.clock.now(), self.demo_job.record.trace.highest()
+        self._wait("no step was recorded any more", lambda: self.demo_job.clock.now() - back >= CALM_S and self.demo_job.record.trace.highest() > before)
         accused = self.watch.since(place)
         say("accused: " + ("; ".join(f"{each.entity} ({each.cause})" for each in accused) or "nobody"))
         return accused
 
     def _whole(self, since: float) -> bool:
         """All workers take part, and have done a step after that moment."""
-        steps = self.stage.record.trace.steps
-        return self.stage.full() and bool(steps) and steps[-1].end > since
+        steps = self.demo_job.record.trace.steps
+        return self.demo_job.full() and bool(steps) and steps[-1].end > since
 
     def _wait(self, wrong: str, condition: Callable[[], bool]) -> None:
-        if self.stage.wait(condition, HEALED_S):
+        if self.demo_job.wait(condition, HEALED_S):
             return
         say(f"  {wrong} within {HEALED_S:.0f} s")
-        for node in self.stage.record.trace.layout.excluded if self.stage.record.trace.layout else ():
-            self.stage.release(node)
+        for node in self.demo_job.record.trace.layout.excluded if self.demo_job.record.trace.layout else ():
+            self.demo_job.release(node)
 
 
 @contextmanager
 def field(folder: Path, seed: int) -> Iterator[Field]:
     """A job that trains, watched; ended with everything around it."""
     command = (sys.executable, str(script()), "--steps", "1000000", "--checkpoint-every", "10", "--evaluate-every", "1000000")
-    stage = DemoJob(folder=folder, config=CONFIG, command=command, job="bench/detection", heal="restart:1000", clock=SystemClock())
-    stage.start()
+    demo_job = DemoJob(folder=folder, config=CONFIG, command=command, job="bench/detection", heal="restart:1000", clock=SystemClock())
+    demo_job.start()
     try:
-        with LedgerWatch(stage.cluster.state_dir / "ledger.sqlite", "bench/detection/run-1", stage.clock) as watch:
-            if not stage.wait(lambda: stage.record.trace.highest() >= 30, 90.0):
-                raise SystemExit("the job did not get going:\n" + stage.cluster.tail("launcher-node-a"))
-            yield Field(stage, watch, random.Random(seed))
+        with LedgerWatch(demo_job.cluster.state_dir / "ledger.sqlite", "bench/detection/run-1", demo_job.clock) as watch:
+            if not demo_job.wait(lambda: demo_job.record.trace.highest() >= 30, 90.0):
+                raise SystemExit("the job did not get going:\n" + demo_job.cluster.tail("launcher-node-a"))
+            yield Field(demo_job, watch, random.Random(seed))
     finally:
-        stage.stop()
+        demo_job.stop()
 
 
 # --- the figures -------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def main() -> int:
         iteration_s = under_fire.iteration_s()
         say(f"an iteration takes {iteration_s * 1000:.0f} ms")
         found = {kind: [under_fire.worker(kind) for _ in range(count)] for kind, count in repeats.items()}
-        names = under_fire.stage.nodes
+        names = under_fire.demo_job.nodes
         found["node"] = [under_fire.node(names[turn % len(names)]) for turn in range(options.nodes)]
         calm: dict[str, list[list[Accusation]]] = {"stream": [], "server": []}
         for kind in [*["stream"] * options.calm, *["server"] * options.calm]:

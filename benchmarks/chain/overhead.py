@@ -66,29 +66,29 @@ def rows(watched: list[float], bare: list[float], shares: list[float]) -> list[R
 def run_watched(folder: Path) -> tuple[float, float]:
     """(seconds between the checkpoints, share of a core that agent and launcher took meanwhile)"""
     checkpoints = folder / "checkpoints"
-    stage = DemoJob(
+    demo_job = DemoJob(
         folder=folder, config="", command=(sys.executable, str(script()), *arguments(checkpoints)), job="bench/overhead", nodes=("one",),
         workers_per_node=RANKS, served=False, clock=SystemClock(),
     )  # fmt: skip
-    stage.start()
+    demo_job.start()
     try:
-        pids = stage.cluster.pids("one")
-        wait_for(stage, checkpoints, STEPS // 2)
-        before, began = processor_seconds(pids), stage.clock.monotonic()
-        wait_for(stage, checkpoints, STEPS)
-        share = (processor_seconds(pids) - before) / (stage.clock.monotonic() - began)
+        pids = demo_job.cluster.pids("one")
+        wait_for(demo_job, checkpoints, STEPS // 2)
+        before, began = processor_seconds(pids), demo_job.clock.monotonic()
+        wait_for(demo_job, checkpoints, STEPS)
+        share = (processor_seconds(pids) - before) / (demo_job.clock.monotonic() - began)
     finally:
-        stage.stop()
+        demo_job.stop()
     return between(checkpoints), share
 
 
-def wait_for(stage: DemoJob, checkpoints: Path, step: int) -> None:
+def wait_for(demo_job: DemoJob, checkpoints: Path, step: int) -> None:
     """Until a checkpoint is there; looking at the stream would cost processor time that is measured here."""
-    deadline = stage.clock.monotonic() + 120
+    deadline = demo_job.clock.monotonic() + 120
     while not manifest(checkpoints, step).exists():
-        if stage.clock.monotonic() > deadline:
-            raise TimeoutError(f"no checkpoint of step {step} in {checkpoints}:\n{stage.cluster.tail('launcher-one')}")
-        stage.clock.sleep(0.05)
+        if demo_job.clock.monotonic() > deadline:
+            raise TimeoutError(f"no checkpoint of step {step} in {checkpoints}:\n{demo_job.cluster.tail('launcher-one')}")
+        demo_job.clock.sleep(0.05)
 
 
 def run_bare(folder: Path) -> float:

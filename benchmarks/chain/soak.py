@@ -71,35 +71,35 @@ class Soaked:
 def soak(folder: Path, seconds: float, loads_from: tuple[float, ...]) -> Soaked:
     """Let it train, and look at the ledger afterwards."""
     clock = SystemClock()
-    stage = DemoJob(folder=folder, config=CONFIG, command=(sys.executable, str(SCRIPT), *WORDS), job=JOB, clock=clock)
-    stage.start()
+    demo_job = DemoJob(folder=folder, config=CONFIG, command=(sys.executable, str(SCRIPT), *WORDS), job=JOB, clock=clock)
+    demo_job.start()
     try:
-        if not stage.wait(lambda: stage.record.trace.highest() >= 10, 90.0):
-            raise SystemExit("the job did not get going:\n" + stage.cluster.tail("launcher-node-a"))
+        if not demo_job.wait(lambda: demo_job.record.trace.highest() >= 10, 90.0):
+            raise SystemExit("the job did not get going:\n" + demo_job.cluster.tail("launcher-node-a"))
         began, told = clock.now(), set[str]()
         with ExitStack() as loads:
             for moment in loads_from:
-                _follow(stage, began, min(moment, seconds), told)
+                _follow(demo_job, began, min(moment, seconds), told)
                 if moment < seconds:
                     loads.enter_context(busy())
                     say(f"{clock.now() - began:5.0f} s: one more process keeps a core busy")
-            _follow(stage, began, seconds, told)
+            _follow(demo_job, began, seconds, told)
     finally:
-        stage.stop()
-    incidents, outcomes, stories = _read(stage.cluster.state_dir / "ledger.sqlite")
-    return Soaked(seconds, stage.record.trace.steps, began, began + loads_from[0], incidents, outcomes, stories)
+        demo_job.stop()
+    incidents, outcomes, stories = _read(demo_job.cluster.state_dir / "ledger.sqlite")
+    return Soaked(seconds, demo_job.record.trace.steps, began, began + loads_from[0], incidents, outcomes, stories)
 
 
-def _follow(stage: DemoJob, began: float, until: float, told: set[str]) -> None:
+def _follow(demo_job: DemoJob, began: float, until: float, told: set[str]) -> None:
     """Look on, and tell of each incident as it comes, once."""
-    while (left := began + until - stage.clock.now()) > 0:
-        stage.wait(lambda: False, min(left, 10.0))
-        for incident in stage.record.latest:
+    while (left := began + until - demo_job.clock.now()) > 0:
+        demo_job.wait(lambda: False, min(left, 10.0))
+        for incident in demo_job.record.latest:
             words = f"{incident.cause}, {', '.join(str(culprit.entity) for culprit in incident.culprits) or 'nobody accused'}"
             if f"{incident.id} {words}" not in told and incident.time >= began:
                 told.add(f"{incident.id} {words}")
                 say(f"{incident.time - began:5.0f} s: incident: {words}")
-        say(f"{stage.clock.now() - began:5.0f} s: step {stage.record.trace.highest()}")
+        say(f"{demo_job.clock.now() - began:5.0f} s: step {demo_job.record.trace.highest()}")
 
 
 @contextmanager

@@ -70,14 +70,14 @@ class Measured:
 class Trial:
     """One job, from its start to the person's notification."""
 
-    stage: DemoJob
+    demo_job: DemoJob
     receiver: Receiver
 
     def run(self) -> Measured:
         """Raises EagleEyeError for what did not come."""
-        stage, clock = self.stage, self.stage.clock
-        stage.start()
-        self._wait("a healthy job", lambda: stage.full() and stage.record.trace.highest() >= HEALTHY_STEPS)
+        demo_job, clock = self.demo_job, self.demo_job.clock
+        demo_job.start()
+        self._wait("a healthy job", lambda: demo_job.full() and demo_job.record.trace.highest() >= HEALTHY_STEPS)
         began = clock.now()
         Path(os.environ["SLOW_WHILE"]).touch()
         self._wait("the node to be left out", lambda: self._nodes() == 1)
@@ -96,11 +96,11 @@ class Trial:
         )  # fmt: skip
 
     def _wait(self, what: str, condition: Callable[[], object]) -> None:
-        if not self.stage.wait(lambda: bool(condition()), PATIENCE_S):
-            raise EagleEyeError(f"waited {PATIENCE_S:g} s in vain for {what}:\n{self.stage.cluster.tail('server')}")
+        if not self.demo_job.wait(lambda: bool(condition()), PATIENCE_S):
+            raise EagleEyeError(f"waited {PATIENCE_S:g} s in vain for {what}:\n{self.demo_job.cluster.tail('server')}")
 
     def _nodes(self) -> int:
-        layout = self.stage.record.trace.layout
+        layout = self.demo_job.record.trace.layout
         return len(layout.nodes) if layout is not None else 0
 
     def _breakers(self) -> list[Breaker]:
@@ -113,7 +113,7 @@ class Trial:
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger]:
-        with contextlib.closing(Ledger.open(self.stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        with contextlib.closing(Ledger.open(self.demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
             yield ledger
 
 
@@ -135,11 +135,11 @@ def one() -> Measured:
         command = (sys.executable, str(SCRIPT), "--steps", "1000000", *MODEL)
         config = CONFIG.replace("NOTIFICATIONS", str(receiver.port))
         os.environ["SLOW_WHILE"] = str(Path(folder) / "slow")
-        stage = DemoJob(folder=Path(folder), config=config, command=command, job="bench/gpt", clock=SystemClock())
+        demo_job = DemoJob(folder=Path(folder), config=config, command=command, job="bench/gpt", clock=SystemClock())
         try:
-            return Trial(stage, receiver).run()
+            return Trial(demo_job, receiver).run()
         finally:
-            stage.stop()
+            demo_job.stop()
             receiver.close()
 
 

@@ -1,4 +1,4 @@
-"""Both ends of a control channel: a server whose handler writes down what it is told, and hands that do as they are told."""
+"""Both ends of a control channel: a server whose handler records what it receives, and a launcher's handler that carries out commands."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,23 +25,23 @@ JOB = "tenant/gpt/run1"
 LAUNCHER = Peer(role="launcher", node="node-a", job=JOB, boot="first")
 
 
-class Office:
-    """A handler that writes down what it was told and answers a few requests."""
+class RecordingHandler:
+    """A handler that records what it received and answers a few requests."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, str]] = []
+        self.received: list[tuple[str, str, str]] = []
         self.never = asyncio.Event()
 
     def opened(self, peer: Peer) -> None:
-        self.told.append(("opened", peer.node, peer.boot))
+        self.received.append(("opened", peer.node, peer.boot))
 
     def lost(self, peer: Peer, reason: str) -> None:
-        self.told.append(("lost", peer.node, reason))
+        self.received.append(("lost", peer.node, reason))
 
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if kind == "wait":
             await self.never.wait()
-            self.told.append(("waited", peer.node, peer.boot))
+            self.received.append(("waited", peer.node, peer.boot))
         if kind == "later":
             raise TemporaryError("not everybody is there", delay=0.25)
         if kind == "bug":
@@ -51,10 +51,10 @@ class Office:
         return {"kind": kind, "from": peer.node, **body}
 
     def count(self, what: str) -> int:
-        return sum(1 for word, *_ in self.told if word == what)
+        return sum(1 for word, *_ in self.received if word == what)
 
 
-class Leader(Office):
+class Leader(RecordingHandler):
     """A handler that the operator may talk to."""
 
     async def decide(self, decision: Decision, approved: bool) -> Body:
@@ -77,7 +77,7 @@ class Leader(Office):
 
 
 class Hands:
-    """A launcher's side: does what it is told, and remembers."""
+    """A launcher's side: carries out commands and records them."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 @asynccontextmanager
-async def served(handler: Office, address: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[ControlServer]:
+async def served(handler: RecordingHandler, address: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[ControlServer]:
     server = ControlServer(handler, address, **{"term": 1, "heartbeat_s": 0.1, "lease_s": 1.0, **settings})
     await server.start()
     try:

@@ -89,7 +89,7 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-class Stage:
+class LauncherCluster:
     """Two nodes on this machine, their launchers, and what they wrote."""
 
     def __init__(self, directory: Path) -> None:

@@ -1,7 +1,7 @@
-"""One night of a small cluster, written by the real engine, ledger and history: what a page of the dashboard is tried on.
+"""One recorded run of a small job in a large cluster, written by the real engine, ledger and history: test data for the dashboard.
 
 Three incidents are over (a worker killed, a hang with its stacks, a loss that was no number) and one waits for a
-person: a slow node of which the engine would leave the node out.
+person: a slow node that the engine would evict.
 """
 
 import math
@@ -47,11 +47,11 @@ from remediation.policy.engine_settings import EngineSettings
 from .sample_plan import situation
 
 BEGAN = 1_793_149_200.0
-"""A night in October 2026."""
+"""Start of the run, in October 2026."""
 JOB = "team/gpt/run1"
 NODES = tuple(f"node-{letter}" for letter in "abcdefgh")
 SLOW_NODE = "node-c"
-CROWD = 10_000
+IDLE_NODES = 10_000
 """Idle nodes beside them."""
 SLOTS = 2
 STEP_S = 0.5
@@ -67,8 +67,8 @@ STEP_NAMES = ("step_s", "tokens", "loss", "forward_s", "backward_s", "communicat
 
 
 @dataclass
-class Night:
-    """Lives through it once; `folder` is a state directory."""
+class SampleRun:
+    """Writes the run into `folder`, a state directory."""
 
     folder: Path
     waits: bool = True
@@ -83,7 +83,7 @@ class Night:
         self.slow_since = math.inf
         self.engine = self._engine(Mode.AUTO)
 
-    def live(self) -> "Night":
+    def run_all(self) -> "SampleRun":
         """Everything, in order."""
         self.run(60)
         self._killed(KILLED, "run1/node-b/1")
@@ -158,7 +158,7 @@ class Night:
         self, name: str, cause: str, culprit: Entity, kind: str, proof: tuple[Evidence, ...], *,
         rivals: tuple[tuple[str, str], ...] = (), before: float = 0.4, severity: Severity = Severity.SEV2,
     ) -> None:
-        """What detectors and diagnosis would say."""
+        """What detectors and diagnosis would report."""
         now = self.clock.now()
         finding = Finding(
             id=f"f-{name}", revision=1, detector=DETECTORS[kind], digest="0" * 12, job=JOB, entity=culprit, kind=kind, score=0.94,
@@ -222,7 +222,7 @@ class Night:
         return Reading(source="gpu", kind=Kind.GPU, entities=gpus, names=("power_watts", "temperature_celsius", "clocks_mhz"), matrix=matrix, time=float(second))
 
     def _steps(self, node: str, second: float, randomness: np.random.Generator) -> StepReading:
-        """The steps that ended in this second; all workers end together, and whoever is fast waits."""
+        """The steps that ended in this second; all workers end together, and the fast ones wait."""
         slow = 1.8 if second >= self.slow_since else 1.0
         length = STEP_S * slow
         first, last = math.ceil((second - BEGAN) / length), math.ceil((second + 1 - BEGAN) / length)
@@ -238,8 +238,8 @@ class Night:
         return StepReading(source="training", workers=workers, names=STEP_NAMES, numbers=numbers, epochs=np.full(len(numbers), 1, dtype=np.int64), ends=ends, values=values)
 
 
-def crowd(folder: Path, end: float, nodes: int = CROWD) -> None:
-    """So many idle nodes of eight GPUs beside it, seen in the last seconds before `end`."""
+def add_idle_nodes(folder: Path, end: float, nodes: int = IDLE_NODES) -> None:
+    """Add so many idle nodes of eight GPUs, seen in the last seconds before `end`."""
     writer, schemas = PartitionWriter(ObjectStore.of(folder / "history"), 1, file_s=30.0), wire.Schemas()
     matrix = np.random.default_rng(1).normal(60.0, 2.0, (8, 2)).astype(np.float32)
     messages: list[Message] = []
@@ -256,8 +256,8 @@ def crowd(folder: Path, end: float, nodes: int = CROWD) -> None:
     writer.take(messages)
 
 
-def led(folder: Path, end: float) -> None:
-    """A server leads and owns the partition, up to the end of the night."""
+def take_leases(folder: Path, end: float) -> None:
+    """Leases of a server that leads and owns the partition, up to the end of the run."""
     ledger = Ledger.open(folder / "ledger.sqlite")
     holder = LeaseHolder(host="head-1", pid=4711, boot="boot")
     for name in ("leader", "partition/0"):
@@ -265,7 +265,7 @@ def led(folder: Path, end: float) -> None:
     ledger.close()
 
 
-def blind_spots(folder: Path, end: float) -> None:
+def add_blind_spots(folder: Path, end: float) -> None:
     """A collector that fails on one node, and a clock that is off on the one which is accused: the guard has held the plan for it."""
     ledger = Ledger.open(folder / "ledger.sqlite")
     proof = (Evidence(text="collector gpu fails: the driver does not answer"),)
@@ -280,7 +280,7 @@ def blind_spots(folder: Path, end: float) -> None:
     ledger.close()
 
 
-def recorded(folder: Path, end: float) -> None:
-    """Let a dashboard believe that it is the time at which the night ended."""
-    words = {"began": BEGAN, "ended": end, "command": "the tests' own night"}
-    (folder / "recorded.json").write_bytes(msgspec.json.encode(words))
+def write_recorded(folder: Path, end: float) -> None:
+    """Mark the state directory as a recorded run, so that a dashboard shows the time at which the run ended."""
+    run = {"began": BEGAN, "ended": end, "command": "the tests' sample run"}
+    (folder / "recorded.json").write_bytes(msgspec.json.encode(run))

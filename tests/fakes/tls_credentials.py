@@ -1,4 +1,4 @@
-"""A small authority in a folder, and the credentials that it gives."""
+"""A certificate authority in a folder, and the credentials that it issues."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ DAY_S = 86_400.0
 
 
 @dataclass
-class Office:
-    """Issues certificates, of today and of long ago."""
+class CredentialIssuer:
+    """Issues certificates of today and of an earlier time."""
 
     folder: Path
     clock: Clock
@@ -37,5 +37,5 @@ class Office:
         return found
 
 
-def office(folder: Path, clock: Clock | None = None) -> Office:
-    return Office(folder, clock or SystemClock())
+def credential_issuer(folder: Path, clock: Clock | None = None) -> CredentialIssuer:
+    return CredentialIssuer(folder, clock or SystemClock())

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.elastic.chaos import STEPS
 from benchmarks.elastic.invariants import Expected, reference
 from eagle_eye.training import messages, zygote
-from fakes.launchers import FakeLeader, Stage
+from fakes.launchers import FakeLeader, LauncherCluster
 
 PATIENCE_S = 120.0
 
@@ -108,9 +108,9 @@ def leader() -> Iterator[FakeLeader]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LauncherCluster]:
     """For launchers that start train.py: the SCRIPT of the test's module, if it has one."""
-    made = Stage(tmp_path)
+    made = LauncherCluster(tmp_path)
     script = getattr(request.module, "SCRIPT", "")
     if script:
         (tmp_path / "train.py").write_text(script)

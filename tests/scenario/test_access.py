@@ -19,7 +19,7 @@ from eagle_eye.app.cli import main
 from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
-from fakes.tls_credentials import office
+from fakes.tls_credentials import credential_issuer
 from servers.pager import SECRET, Pager
 
 LOOP = Path(__file__).with_name("loop.py")
@@ -56,10 +56,10 @@ def pager(tmp_path: Path) -> Iterator[Pager]:
 
 
 @pytest.fixture
-def stage(pager: Pager) -> Iterator[DemoJob]:
+def demo_job(pager: Pager) -> Iterator[DemoJob]:
     with tempfile.TemporaryDirectory(prefix="access") as folder:  # short: paths of unix sockets are limited
         home = Path(folder)
-        ours = office(home / "certs")
+        ours = credential_issuer(home / "certs")
         ours.issue(socket.gethostname(), CertificateKind.SERVER)
         for node in NODES:
             ours.issue(node, CertificateKind.NODE)
@@ -77,46 +77,46 @@ def stage(pager: Pager) -> Iterator[DemoJob]:
             made.stop()
 
 
-def cli(stage: DemoJob, token: str, *words: str) -> Result:
-    arguments = [*words, "--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)]
+def cli(demo_job: DemoJob, token: str, *words: str) -> Result:
+    arguments = [*words, "--config", str(demo_job.folder / "eagle-eye.toml"), "--state-dir", str(demo_job.cluster.state_dir)]
     return CliRunner(env={VARIABLE: token}).invoke(main, arguments)
 
 
-def told(stage: DemoJob) -> str:
-    return "\n".join(f"--- {name}\n{stage.cluster.tail(name, 30)}" for name in ("server", "launcher-node-a", "agent-node-b"))
+def told(demo_job: DemoJob) -> str:
+    return "\n".join(f"--- {name}\n{demo_job.cluster.tail(name, 30)}" for name in ("server", "launcher-node-a", "agent-node-b"))
 
 
-def wait(stage: DemoJob, what: str, condition) -> None:
-    assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
+def wait(demo_job: DemoJob, what: str, condition) -> None:
+    assert demo_job.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(demo_job)}"
 
 
-def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(stage: DemoJob, pager: Pager) -> None:
-    now = stage.clock.now()
-    path = stage.folder / "state" / "tokens" / "tokens.toml"
+def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(demo_job: DemoJob, pager: Pager) -> None:
+    now = demo_job.clock.now()
+    path = demo_job.folder / "state" / "tokens" / "tokens.toml"
     viewer, operator = (add_person(path, name, role, now=now) for name, role in (("eve", Role.VIEWER), ("ada", Role.OPERATOR)))
-    stage.start()
-    wait(stage, "a healthy job under TLS", stage.full)
-    wait(stage, "a leader, without which this job ends with its worker", lambda: "leading in term" in stage.cluster.tail("server"))
-    drills.ON_WORKER["kill"](stage.workers()[0], stage.clock)
+    demo_job.start()
+    wait(demo_job, "a healthy job under TLS", demo_job.full)
+    wait(demo_job, "a leader, without which this job ends with its worker", lambda: "leading in term" in demo_job.cluster.tail("server"))
+    drills.ON_WORKER["kill"](demo_job.workers()[0], demo_job.clock)
     links = lambda: [body["approval_link"] for body in pager.bodies if body["approval_link"]]  # noqa: E731
-    wait(stage, "the alert with its link", lambda: bool(links()))
+    wait(demo_job, "the alert with its link", lambda: bool(links()))
 
-    refused = cli(stage, viewer, "approve", "--yes")
+    refused = cli(demo_job, viewer, "approve", "--yes")
     assert refused.exit_code == 1
     assert "digest" in refused.output, "a viewer sees the plan"
     assert "eve has the role viewer: approve needs the role operator" in refused.output
-    assert "no token was shown" in cli(stage, "", "approve", "--yes").output
+    assert "no token was shown" in cli(demo_job, "", "approve", "--yes").output
     [link] = set(links())
     seen = httpx.get(link)
     digest = re.search(r'name="digest" value="(\w+)"', seen.text)
     assert digest, seen.text
     form = {"decision": "approve", "digest": digest[1]}
     assert httpx.post(link, data=form | {"token": viewer}).status_code == 403
-    assert stage.record.trace.layout.epoch == 1, "nothing was done so far"
+    assert demo_job.record.trace.layout.epoch == 1, "nothing was done so far"
 
     approved = httpx.post(link, data=form | {"token": operator})
     assert (approved.status_code, "approved by ada" in approved.text) == (200, True)
     assert httpx.post(link, data=form | {"token": operator}).status_code == 410
-    wait(stage, "the job to go on", lambda: stage.record.trace.layout.epoch == 2 and stage.full())
-    assert "ada approved" in cli(stage, viewer, "incidents", stage.record.kept[-1].incident.id).output
-    assert operator not in told(stage)
+    wait(demo_job, "the job to go on", lambda: demo_job.record.trace.layout.epoch == 2 and demo_job.full())
+    assert "ada approved" in cli(demo_job, viewer, "incidents", demo_job.record.kept[-1].incident.id).output
+    assert operator not in told(demo_job)

@@ -57,164 +57,164 @@ def running() -> Iterator[DemoJob]:
 
 
 @pytest.fixture
-def stage(running: DemoJob) -> DemoJob:
+def demo_job(running: DemoJob) -> DemoJob:
     """The job in good health: nothing is open, all four workers train."""
     wait(running, "a healthy job", lambda: running.full() and all(kept.state in OVER for kept in running.record.kept))
     go_on(running, 20)
     return running
 
 
-def wait(stage: DemoJob, what: str, condition: Callable[[], bool]) -> None:
-    assert stage.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(stage)}"
+def wait(demo_job: DemoJob, what: str, condition: Callable[[], bool]) -> None:
+    assert demo_job.wait(condition, DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told(demo_job)}"
 
 
-def told(stage: DemoJob) -> str:
+def told(demo_job: DemoJob) -> str:
     """What to look at when a test fails."""
-    kept = [f"{each.incident.cause} {each.incident.culprits} {each.state}" for each in stage.record.kept]
-    return "\n".join([*kept, stage.cluster.tail("server"), stage.cluster.tail("launcher-node-a")])
+    kept = [f"{each.incident.cause} {each.incident.culprits} {each.state}" for each in demo_job.record.kept]
+    return "\n".join([*kept, demo_job.cluster.tail("server"), demo_job.cluster.tail("launcher-node-a")])
 
 
-def go_on(stage: DemoJob, steps: int) -> None:
-    assert stage.wait_steps(steps, DEADLINE_S), f"no {steps} further steps\n{told(stage)}"
+def go_on(demo_job: DemoJob, steps: int) -> None:
+    assert demo_job.wait_steps(steps, DEADLINE_S), f"no {steps} further steps\n{told(demo_job)}"
 
 
-def accused_since(stage: DemoJob, moment: float) -> list[IncidentRecord]:
-    return [kept for kept in stage.record.kept if kept.opened >= moment and kept.incident.culprits]
+def accused_since(demo_job: DemoJob, moment: float) -> list[IncidentRecord]:
+    return [kept for kept in demo_job.record.kept if kept.opened >= moment and kept.incident.culprits]
 
 
-def healed(stage: DemoJob, struck: drills.ActiveDrill, cause: str) -> IncidentRecord:
+def healed(demo_job: DemoJob, struck: drills.ActiveDrill, cause: str) -> IncidentRecord:
     """Wait until the only accused is the one who was struck, and the job has healed and goes on."""
-    wait(stage, f"{cause} to be healed", lambda: stage.record.settled(struck.truth.time))
-    (kept,) = accused_since(stage, struck.truth.time)
+    wait(demo_job, f"{cause} to be healed", lambda: demo_job.record.settled(struck.truth.time))
+    (kept,) = accused_since(demo_job, struck.truth.time)
     assert kept.incident.cause == cause
     assert [culprit.entity.name for culprit in kept.incident.culprits] == [struck.truth.worker or struck.truth.node]
     assert kept.state == "healed"
-    go_on(stage, 10)
+    go_on(demo_job, 10)
     return kept
 
 
-def epoch(stage: DemoJob) -> int:
-    layout = stage.record.trace.layout
+def epoch(demo_job: DemoJob) -> int:
+    layout = demo_job.record.trace.layout
     assert layout is not None
     return layout.epoch
 
 
-def notices(stage: DemoJob, since: float) -> list[Notice]:
-    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+def notices(demo_job: DemoJob, since: float) -> list[Notice]:
+    with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         return list(ledger.notices(since=since, limit=10_000))
 
 
-def actions(stage: DemoJob, kept: IncidentRecord) -> list[str]:
+def actions(demo_job: DemoJob, kept: IncidentRecord) -> list[str]:
     """What was done and held, oldest first; letters are no repairs."""
-    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+    with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         outcomes = sorted(ledger.outcomes(incident=kept.incident.id), key=lambda outcome: outcome.time)
         return [outcome.action for outcome in outcomes if outcome.state == "done" and outcome.action != "notify"]
 
 
-def cli(stage: DemoJob, *words: str) -> Result:
+def cli(demo_job: DemoJob, *words: str) -> Result:
     """A command of a person, at this deployment."""
-    return CliRunner().invoke(main, [*words, "--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)])
+    return CliRunner().invoke(main, [*words, "--config", str(demo_job.folder / "eagle-eye.toml"), "--state-dir", str(demo_job.cluster.state_dir)])
 
 
-def step_of(stage: DemoJob, worker: DrillTarget) -> int:
+def step_of(demo_job: DemoJob, worker: DrillTarget) -> int:
     """The step that a worker is in, past stream and server."""
-    listing = msgspec.json.decode((stage.cluster.run_dir(worker.node) / "jobs" / "run-1.json").read_bytes())
+    listing = msgspec.json.decode((demo_job.cluster.run_dir(worker.node) / "jobs" / "run-1.json").read_bytes())
     ring = next(each["ring"] for each in listing["workers"] if each["worker"] == worker.name)
     with RingReader.open(ring) as reader:
         return reader.now().step
 
 
-def test_a_killed_worker_is_named_and_the_job_goes_on_beyond(stage: DemoJob) -> None:
-    before, highest = epoch(stage), stage.record.trace.highest()
-    kept = healed(stage, drills.kill(stage.workers()[1], stage.clock), "worker killed")
-    assert epoch(stage) == before + 1
-    assert stage.record.trace.highest() > highest
-    assert actions(stage, kept) == ["restart_worker"]
-    wait(stage, "the outcome in its topic", lambda: "done" in published(stage, kept.incident.id))
+def test_a_killed_worker_is_named_and_the_job_goes_on_beyond(demo_job: DemoJob) -> None:
+    before, highest = epoch(demo_job), demo_job.record.trace.highest()
+    kept = healed(demo_job, drills.kill(demo_job.workers()[1], demo_job.clock), "worker killed")
+    assert epoch(demo_job) == before + 1
+    assert demo_job.record.trace.highest() > highest
+    assert actions(demo_job, kept) == ["restart_worker"]
+    wait(demo_job, "the outcome in its topic", lambda: "done" in published(demo_job, kept.incident.id))
 
 
-def published(stage: DemoJob, incident: str) -> list[str]:
+def published(demo_job: DemoJob, incident: str) -> list[str]:
     """States of an incident's outcomes as the stream's other readers see them."""
-    with EmbeddedStream(stage.cluster.state_dir / "stream") as stream:
+    with EmbeddedStream(demo_job.cluster.state_dir / "stream") as stream:
         outcomes = [msgspec.json.decode(message.value, type=Outcome) for message in stream.read(OUTCOMES, 0, 0)]
     return [outcome.state for outcome in outcomes if outcome.incident == incident]
 
 
-def test_a_stopped_worker_is_continued_and_nothing_is_restarted(stage: DemoJob) -> None:
-    before, worker = epoch(stage), stage.workers()[2]
-    kept = healed(stage, drills.stop(worker, stage.clock), "worker stopped")
-    assert epoch(stage) == before
-    assert worker in stage.workers()
-    assert actions(stage, kept) == ["reattempt"]
+def test_a_stopped_worker_is_continued_and_nothing_is_restarted(demo_job: DemoJob) -> None:
+    before, worker = epoch(demo_job), demo_job.workers()[2]
+    kept = healed(demo_job, drills.stop(worker, demo_job.clock), "worker stopped")
+    assert epoch(demo_job) == before
+    assert worker in demo_job.workers()
+    assert actions(demo_job, kept) == ["reattempt"]
 
 
-def test_a_hang_is_restarted_after_its_stacks_were_taken(stage: DemoJob) -> None:
-    before, worker = epoch(stage), stage.workers()[3]
-    kept = healed(stage, drills.in_trainer("hang", worker, stage.clock), "python hang")
-    assert epoch(stage) == before + 1
-    assert actions(stage, kept) == ["dump", "restart_worker"]
-    stacks = cli(stage, "incidents", kept.incident.id, "--stacks").output
+def test_a_hang_is_restarted_after_its_stacks_were_taken(demo_job: DemoJob) -> None:
+    before, worker = epoch(demo_job), demo_job.workers()[3]
+    kept = healed(demo_job, drills.in_trainer("hang", worker, demo_job.clock), "python hang")
+    assert epoch(demo_job) == before + 1
+    assert actions(demo_job, kept) == ["dump", "restart_worker"]
+    stacks = cli(demo_job, "incidents", kept.incident.id, "--stacks").output
     assert worker.name in stacks
     assert "loop.py" in stacks
     assert "_sleep" in stacks, "the place where it hangs"
 
 
-def test_a_slow_node_lives_on_until_a_person_approves(stage: DemoJob) -> None:
-    before, workers = epoch(stage), stage.workers()
-    struck = drills.slow_node("node-b", stage.cluster.run_dir("node-b"), stage.clock)
+def test_a_slow_node_lives_on_until_a_person_approves(demo_job: DemoJob) -> None:
+    before, workers = epoch(demo_job), demo_job.workers()
+    struck = drills.slow_node("node-b", demo_job.cluster.run_dir("node-b"), demo_job.clock)
     try:
-        wait(stage, "a plan that waits", lambda: bool(waiting(stage, struck.truth.time)))
-        go_on(stage, 20)
-        assert (epoch(stage), stage.workers()) == (before, workers), "nobody was touched"
-        answer = cli(stage, "approve", waiting(stage, struck.truth.time), "--yes", "--as", "ada", "--server", stage.server_address)
+        wait(demo_job, "a plan that waits", lambda: bool(waiting(demo_job, struck.truth.time)))
+        go_on(demo_job, 20)
+        assert (epoch(demo_job), demo_job.workers()) == (before, workers), "nobody was touched"
+        answer = cli(demo_job, "approve", waiting(demo_job, struck.truth.time), "--yes", "--as", "ada", "--server", demo_job.server_address)
         assert answer.exit_code == 0, answer.output
-        wait(stage, "the approved action", lambda: epoch(stage) > before)
+        wait(demo_job, "the approved action", lambda: epoch(demo_job) > before)
     finally:
         struck.end()
-    kept = healed(stage, struck, "slow node")
-    assert actions(stage, kept) == ["restart_worker"]
-    shown = cli(stage, "incidents", kept.incident.id).output
+    kept = healed(demo_job, struck, "slow node")
+    assert actions(demo_job, kept) == ["restart_worker"]
+    shown = cli(demo_job, "incidents", kept.incident.id).output
     assert "ada approved" in shown
 
 
-def waiting(stage: DemoJob, since: float) -> str:
+def waiting(demo_job: DemoJob, since: float) -> str:
     """Id of the plan for the newest incident that waits for a word; '' without one."""
-    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
-        for kept in accused_since(stage, since):
+    with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+        for kept in accused_since(demo_job, since):
             for plan in ledger.plans(incident=kept.incident.id):
                 if plan.action != "notify" and not plan.own and ledger.outcome(plan.id) is None:
                     return plan.id
     return ""
 
 
-def test_a_held_stream_is_told_and_nobody_is_accused(stage: DemoJob) -> None:
-    before, worker = epoch(stage), stage.workers()[0]
-    step = step_of(stage, worker)
-    struck = drills.hold_stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=stage.clock), stage.clock)
+def test_a_held_stream_is_told_and_nobody_is_accused(demo_job: DemoJob) -> None:
+    before, worker = epoch(demo_job), demo_job.workers()[0]
+    step = step_of(demo_job, worker)
+    struck = drills.hold_stream(EmbeddedStream(demo_job.cluster.state_dir / "stream", clock=demo_job.clock), demo_job.clock)
     since = struck.truth.time
     try:
-        wait(stage, "a notice", lambda: "stream.away" in {notice.name for notice in notices(stage, since)})
-        wait(stage, "training to go on meanwhile", lambda: step_of(stage, worker) > step + 60)
+        wait(demo_job, "a notice", lambda: "stream.away" in {notice.name for notice in notices(demo_job, since)})
+        wait(demo_job, "training to go on meanwhile", lambda: step_of(demo_job, worker) > step + 60)
     finally:
         struck.end()
-    wait(stage, "the stream's return", lambda: "stream.recovered" in {notice.name for notice in notices(stage, since)})
-    wait(stage, "what was done meanwhile", lambda: stage.record.trace.highest() > step + 60)
-    go_on(stage, 60)
-    assert not accused_since(stage, since)
-    assert epoch(stage) == before
+    wait(demo_job, "the stream's return", lambda: "stream.recovered" in {notice.name for notice in notices(demo_job, since)})
+    wait(demo_job, "what was done meanwhile", lambda: demo_job.record.trace.highest() > step + 60)
+    go_on(demo_job, 60)
+    assert not accused_since(demo_job, since)
+    assert epoch(demo_job) == before
 
 
-def test_a_full_disk_under_the_stream_is_told_and_training_goes_on(stage: DemoJob) -> None:
-    before, worker = epoch(stage), stage.workers()[0]
-    since, step = stage.clock.now(), step_of(stage, worker)
-    writers = [pid for name in stage.nodes for pid in stage.cluster.pids(name)]
+def test_a_full_disk_under_the_stream_is_told_and_training_goes_on(demo_job: DemoJob) -> None:
+    before, worker = epoch(demo_job), demo_job.workers()[0]
+    since, step = demo_job.clock.now(), step_of(demo_job, worker)
+    writers = [pid for name in demo_job.nodes for pid in demo_job.cluster.pids(name)]
     with no_room(writers):
-        wait(stage, "the agents' word", lambda: all("free space" in stage.cluster.tail(f"agent-{name}") for name in stage.nodes))
-        wait(stage, "training to go on meanwhile", lambda: step_of(stage, worker) > step + 60)
-    wait(stage, "what was done meanwhile", lambda: stage.record.trace.highest() > step + 60)
-    go_on(stage, 60)
-    assert not accused_since(stage, since)
-    assert epoch(stage) == before
+        wait(demo_job, "the agents' word", lambda: all("free space" in demo_job.cluster.tail(f"agent-{name}") for name in demo_job.nodes))
+        wait(demo_job, "training to go on meanwhile", lambda: step_of(demo_job, worker) > step + 60)
+    wait(demo_job, "what was done meanwhile", lambda: demo_job.record.trace.highest() > step + 60)
+    go_on(demo_job, 60)
+    assert not accused_since(demo_job, since)
+    assert epoch(demo_job) == before
 
 
 @contextlib.contextmanager
@@ -229,56 +229,56 @@ def no_room(pids: list[int]) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def test_a_killed_server_that_is_started_again_accuses_nobody(stage: DemoJob) -> None:
-    before, since = epoch(stage), stage.clock.now()
-    kill_server(stage)
-    stage.cluster.start_server()
-    wait(stage, "a new leader", lambda: "leader.elected" in {notice.name for notice in notices(stage, since)})
-    go_on(stage, 250)  # well beyond two leases, after which sessions are judged again
-    assert not accused_since(stage, since)
-    assert epoch(stage) == before
-    healed(stage, drills.kill(stage.workers()[0], stage.clock), "worker killed")
+def test_a_killed_server_that_is_started_again_accuses_nobody(demo_job: DemoJob) -> None:
+    before, since = epoch(demo_job), demo_job.clock.now()
+    kill_server(demo_job)
+    demo_job.cluster.start_server()
+    wait(demo_job, "a new leader", lambda: "leader.elected" in {notice.name for notice in notices(demo_job, since)})
+    go_on(demo_job, 250)  # well beyond two leases, after which sessions are judged again
+    assert not accused_since(demo_job, since)
+    assert epoch(demo_job) == before
+    healed(demo_job, drills.kill(demo_job.workers()[0], demo_job.clock), "worker killed")
 
 
-def kill_server(stage: DemoJob) -> None:
-    server = stage.cluster.server
+def kill_server(demo_job: DemoJob) -> None:
+    server = demo_job.cluster.server
     assert server is not None
-    stage.cluster.server = None
+    demo_job.cluster.server = None
     server.kill()
     server.wait()
 
 
-def test_a_second_server_names_the_holder_and_takes_over(stage: DemoJob, tmp_path: Path) -> None:
-    leader, since = stage.cluster.server, stage.clock.now()
+def test_a_second_server_names_the_holder_and_takes_over(demo_job: DemoJob, tmp_path: Path) -> None:
+    leader, since = demo_job.cluster.server, demo_job.clock.now()
     assert leader is not None
     second = LocalCluster(
-        folder=tmp_path, config_file=stage.folder / "eagle-eye.toml", clock=stage.clock, state_dir=stage.cluster.state_dir
+        folder=tmp_path, config_file=demo_job.folder / "eagle-eye.toml", clock=demo_job.clock, state_dir=demo_job.cluster.state_dir
     )
     second.start_server()
     try:
-        wait(stage, "the standby's word", lambda: "standing by" in second.tail("server"))
+        wait(demo_job, "the standby's word", lambda: "standing by" in second.tail("server"))
         assert f"process {leader.pid} on" in second.tail("server")
-        go_on(stage, 40)
-        assert not notices(stage, since), "the leader was not disturbed"
-        kill_server(stage)
-        wait(stage, "the standby to lead", lambda: "leading in term" in second.tail("server"))
-        stage.cluster.server = second.server
+        go_on(demo_job, 40)
+        assert not notices(demo_job, since), "the leader was not disturbed"
+        kill_server(demo_job)
+        wait(demo_job, "the standby to lead", lambda: "leading in term" in second.tail("server"))
+        demo_job.cluster.server = second.server
     finally:
-        if stage.cluster.server is not second.server:
+        if demo_job.cluster.server is not second.server:
             second.stop()
-    healed(stage, drills.kill(stage.workers()[2], stage.clock), "worker killed")
+    healed(demo_job, drills.kill(demo_job.workers()[2], demo_job.clock), "worker killed")
 
 
-def test_what_was_recorded_replays_byte_for_byte(stage: DemoJob) -> None:
-    healed(stage, drills.kill(stage.workers()[3], stage.clock), "worker killed")
-    server, stage.cluster.server = stage.cluster.server, None
+def test_what_was_recorded_replays_byte_for_byte(demo_job: DemoJob) -> None:
+    healed(demo_job, drills.kill(demo_job.workers()[3], demo_job.clock), "worker killed")
+    server, demo_job.cluster.server = demo_job.cluster.server, None
     assert server is not None
     server.terminate()
     server.wait()
     try:
-        result = cli(stage, "replay")
+        result = cli(demo_job, "replay")
     finally:
-        stage.cluster.start_server()
+        demo_job.cluster.start_server()
     assert result.exit_code == 0, result.output
     assert "the same, byte for byte" in result.output
     assert " 0 recorded" not in result.output

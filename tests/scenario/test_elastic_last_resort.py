@@ -10,8 +10,8 @@ import pytest
 
 from eagle_eye.training import checkpoint
 from fakes.elastic_processes import TORCH
-from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the stage writes SCRIPT
-from fakes.launchers import FakeLeader, Stage, living, wait_until
+from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the cluster writes SCRIPT
+from fakes.launchers import FakeLeader, LauncherCluster, living, wait_until
 
 STEPS = 60
 SAVE_EVERY = 5
@@ -31,12 +31,12 @@ def check(home: Path, expected: tuple[list[float], str]) -> None:
     assert set((home / "digests").read_text().split()) == {digest}
 
 
-def go_on(stage: Stage, step: int, **given: object) -> None:
+def go_on(cluster: LauncherCluster, step: int, **given: object) -> None:
     """The job is started again, and begins with `step`."""
-    committed = len(steps_of(stage.directory))
-    stage.run = f"r{os.getpid()}"  # another one: a run is unique, and the path of a socket is short
-    assert stage.launch(0, nproc=2, **given).wait(60) == 0
-    assert steps_of(stage.directory)[committed]["step"] == step, "nothing that was done is done again"
+    committed = len(steps_of(cluster.directory))
+    cluster.run = f"r{os.getpid()}"  # another one: a run is unique, and the path of a socket is short
+    assert cluster.launch(0, nproc=2, **given).wait(60) == 0
+    assert steps_of(cluster.directory)[committed]["step"] == step, "nothing that was done is done again"
 
 
 def fill(pid: int, size: int) -> None:
@@ -45,19 +45,19 @@ def fill(pid: int, size: int) -> None:
 
 
 def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
-    stage: Stage, tmp_path: Path, expected: tuple[list[float], str]
+    cluster: LauncherCluster, tmp_path: Path, expected: tuple[list[float], str]
 ) -> None:
     kept, slow = tmp_path / "kept", tmp_path / "slow"
     slow.touch()
     given = {"nnodes": (1, 1), "command": command(STEPS, SAVE_EVERY), "preload": TORCH, "checkpoint_dir": kept}
-    launcher = stage.launch(0, nproc=3, min_workers=3, **given)
+    launcher = cluster.launch(0, nproc=3, min_workers=3, **given)
     wait_until("steps after a checkpoint", lambda: len(steps_of(tmp_path)) > SAVE_EVERY + 1)
-    pids = {each["slot"]: each["pid"] for each in stage.job(0)["workers"]}
+    pids = {each["slot"]: each["pid"] for each in cluster.job(0)["workers"]}
     for slot in (0, 2):
         fill(pids[slot], LITTLE)
     os.kill(pids[1], signal.SIGKILL)
 
-    refused = wait_until("a word", lambda: stage.events("checkpoint.refused"))[0]
+    refused = wait_until("a word", lambda: cluster.events("checkpoint.refused"))[0]
     older = checkpoint.entries(kept)[-1].step
     reached = int(refused.attributes["step"])
     assert SAVE_EVERY <= older <= reached
@@ -66,62 +66,62 @@ def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
     assert (checkpoint.load(kept) or ({}, -1))[1] == older, "the checkpoint before is whole"
     assert not list(kept.glob(".*")), "no half of another lies beside it"
     saver = int(refused.message.partition("Process ")[2].split()[0])
-    assert saver in living(stage.run)
+    assert saver in living(cluster.run)
     assert launcher.poll() is None, "the job waits for room"
 
     for slot in (0, 2):
-        if pids[slot] in living(stage.run):
+        if pids[slot] in living(cluster.run):
             fill(pids[slot], resource.RLIM_INFINITY)
     assert launcher.wait(30) == 1
-    failed = stage.events("job.failed")[0].message
+    failed = cluster.events("job.failed")[0].message
     assert "2 worker(s) are left, the job needs 3 (--min-workers)" in failed
     assert f"its state was saved to {kept}" in failed
     assert checkpoint.entries(kept)[-1].step == reached
 
     slow.unlink()
-    go_on(stage, reached, **given)
+    go_on(cluster, reached, **given)
     check(tmp_path, expected)
 
 
 def test_a_newer_epoch_during_the_recovery_that_leaves_too_few_is_a_stop_that_loses_nothing(
-    stage: Stage, tmp_path: Path, expected: tuple[list[float], str]
+    cluster: LauncherCluster, tmp_path: Path, expected: tuple[list[float], str]
 ) -> None:
     kept, slow, struck = tmp_path / "kept", tmp_path / "slow", 7
     slow.touch()  # so that all have applied the step before when the first dies
     faults = [{"worker": 1, "step": struck, "phase": "computing", "act": "kill"}, {"worker": 2, "step": struck, "phase": "regrouping", "act": "kill"}]
     given = {"nnodes": (1, 1), "command": command(STEPS), "preload": TORCH, "checkpoint_dir": kept}
-    launcher = stage.launch(0, nproc=3, min_workers=2, respawns=0, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps(faults)}, **given)
+    launcher = cluster.launch(0, nproc=3, min_workers=2, respawns=0, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps(faults)}, **given)
     assert launcher.wait(60) == 1
-    failed = stage.events("job.failed")[0].message
+    failed = cluster.events("job.failed")[0].message
     assert "1 worker(s) are left, the job needs 2 (--min-workers)" in failed
     assert f"its state was saved to {kept}" in failed
-    first, second = sorted(stage.events("exit"), key=lambda event: event.time)
+    first, second = sorted(cluster.events("exit"), key=lambda event: event.time)
     assert int(second.attributes["epoch"]) > int(first.attributes["epoch"]), "the second died in the epoch that the first had made necessary"
     assert [entry.step for entry in checkpoint.entries(kept)] == [struck]
     slow.unlink()
-    go_on(stage, struck, **given)
+    go_on(cluster, struck, **given)
     check(tmp_path, expected)
 
 
 def test_a_state_that_nobody_holds_any_more_is_the_newest_checkpoints_and_it_is_said_whose_it_was(
-    stage: Stage, leader: FakeLeader, tmp_path: Path, expected: tuple[list[float], str]
+    cluster: LauncherCluster, leader: FakeLeader, tmp_path: Path, expected: tuple[list[float], str]
 ) -> None:
     slow = tmp_path / "slow"
     slow.touch()
     as_it_gives = [{"worker": 0, "step": step, "phase": "regrouping", "act": "kill"} for step in range(STEPS)]
-    launcher = stage.launch(
+    launcher = cluster.launch(
         0, nnodes=(1, 1), nproc=1, command=command(STEPS, SAVE_EVERY), preload=TORCH, leader=leader.address,
         environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps(as_it_gives)},
     )  # fmt: skip
     wait_until("steps after a checkpoint", lambda: len(steps_of(tmp_path)) > SAVE_EVERY + 1)
     leader.command("resize", {"workers": {"n0": 2}}, epoch=0, step="a")
-    lost = wait_until("a word", lambda: stage.events("state.lost"))[0]
+    lost = wait_until("a word", lambda: cluster.events("state.lost"))[0]
     loaded = int(lost.attributes["loaded"])
-    assert lost.attributes["holders"] == f"{stage.run}/n0/0"
+    assert lost.attributes["holders"] == f"{cluster.run}/n0/0"
     assert lost.attributes["layers"] == "0,1,2"
     assert loaded >= SAVE_EVERY
     assert loaded % SAVE_EVERY == 0
-    assert f"no living worker holds the state of layers 0 to 2 any more: {stage.run}/n0/0 held it last, of step {lost.attributes['step']}" in lost.message
+    assert f"no living worker holds the state of layers 0 to 2 any more: {cluster.run}/n0/0 held it last, of step {lost.attributes['step']}" in lost.message
     assert f"the newest checkpoint, of step {loaded}, is used: {int(lost.attributes['step']) - loaded} step(s) are lost" in lost.message
     slow.unlink()
     assert launcher.wait(60) == 0

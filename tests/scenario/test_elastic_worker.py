@@ -119,7 +119,7 @@ class Job:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[ExitStack]:
+def stack(tmp_path: Path) -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
@@ -152,8 +152,8 @@ def check_same(job: Job, slots: list[int], undisturbed: list[dict[str, object]])
 
 
 @pytest.mark.parametrize("phase", ["computing", "reducing", "committing", "applying"])
-def test_a_worker_killed_in_a_step_changes_no_bit(phase: str, tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
-    job = play(tmp_path, stage)
+def test_a_worker_killed_in_a_step_changes_no_bit(phase: str, tmp_path: Path, stack: ExitStack, undisturbed: list[dict[str, object]]) -> None:
+    job = play(tmp_path, stack)
     names = [job.start(slot, [{"step": 2, "phase": phase, "act": "kill"}] if slot == 1 else None) for slot in range(3)]
     job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
@@ -163,8 +163,8 @@ def test_a_worker_killed_in_a_step_changes_no_bit(phase: str, tmp_path: Path, st
     check_same(job, [0, 2], undisturbed)
 
 
-def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
-    job = play(tmp_path, stage)
+def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stack: ExitStack, undisturbed: list[dict[str, object]]) -> None:
+    job = play(tmp_path, stack)
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "stop"}] if slot == 1 else None) for slot in range(2)]
     job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
@@ -180,8 +180,8 @@ def test_a_stopped_worker_is_left_behind_and_comes_back(tmp_path: Path, stage: E
     assert job.lines(1)[-1] == undisturbed[-1]
 
 
-def test_a_fresh_worker_enters_between_steps(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
-    job = play(tmp_path, stage)
+def test_a_fresh_worker_enters_between_steps(tmp_path: Path, stack: ExitStack, undisturbed: list[dict[str, object]]) -> None:
+    job = play(tmp_path, stack)
     names = [job.start(slot, [{"step": 4, "phase": "computing", "act": "stop"}] if slot == 0 else None) for slot in range(2)]
     job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
@@ -198,7 +198,7 @@ def test_a_fresh_worker_enters_between_steps(tmp_path: Path, stage: ExitStack, u
     assert [line["step"] for line in joined[:-1]] == [5]
 
 
-def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
+def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stack: ExitStack, undisturbed: list[dict[str, object]]) -> None:
     """Each worker logs what it brought in: also where the step was shared out anew, or somebody left at its end."""
     from dashboard.queries import steps  # here: the workers import this file, too
     from dashboard.sources import Sources
@@ -206,7 +206,7 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
     from eagle_eye.config import Config
     from fakes.small_deployment import T0, RecordedJob
 
-    job = play(tmp_path, stage)
+    job = play(tmp_path, stack)
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "kill"}] if slot == 1 else [{"step": 4, "phase": "computing", "act": "stop"}] if slot == 0 else None) for slot in range(4)]
     job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)
@@ -223,7 +223,7 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
         recorded.tell(NODE, second, reading)
     recorded.write()
     sources = Sources(Config(state_dir=str(tmp_path)), clock=FakeClock(T0 + 60))
-    stage.callback(sources.close)
+    stack.callback(sources.close)
     found = steps.ask(sources, "SELECT step, workers, tokens, loss FROM committed ORDER BY step", since=T0, until=T0 + 60)
     assert found is not None
     assert found["workers"].tolist() == [4, 4, 3, 3, 2, 2]
@@ -231,8 +231,8 @@ def test_the_history_counts_the_tokens_of_each_step_once(tmp_path: Path, stage: 
     assert found["loss"].tolist() == pytest.approx([line["loss"] for line in undisturbed[:-1]])
 
 
-def test_the_fast_reduction_ends_within_float_tolerance(tmp_path: Path, stage: ExitStack, undisturbed: list[dict[str, object]]) -> None:
-    job = play(tmp_path, stage, "fast")
+def test_the_fast_reduction_ends_within_float_tolerance(tmp_path: Path, stack: ExitStack, undisturbed: list[dict[str, object]]) -> None:
+    job = play(tmp_path, stack, "fast")
     names = [job.start(slot, [{"step": 2, "phase": "reducing", "act": "kill"}] if slot == 1 else None) for slot in range(3)]
     job.launcher.wait_for_joins(*names)
     job.launcher.form(1, *names)

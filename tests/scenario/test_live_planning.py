@@ -47,7 +47,7 @@ mode = "auto"
 HEAVY, LIGHT = "team/heavy/heavy-1", "team/light/light-1"
 
 
-class Stage:
+class Deployment:
     """One node with two jobs, a server, and what the ledger says of them."""
 
     def __init__(self, folder: Path) -> None:
@@ -120,31 +120,31 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
+def deployment() -> Iterator[Deployment]:
     with tempfile.TemporaryDirectory(prefix="live") as folder:  # short: paths of unix sockets are limited
-        made = Stage(Path(folder))
+        made = Deployment(Path(folder))
         try:
             yield made
         finally:
             made.stop()
 
 
-def test_a_worker_of_the_lighter_job_changes_jobs_and_goes_back_after_the_repair(stage: Stage) -> None:
+def test_a_worker_of_the_lighter_job_changes_jobs_and_goes_back_after_the_repair(deployment: Deployment) -> None:
     for job in (HEAVY, LIGHT):
-        stage.wait(f"three workers of {job}", lambda job=job: stage.workers(job) == 3)
-    stage.wait("a precomputed plan", lambda: any(plan.of == HEAVY and plan.allowed for plan in stage.ask(lambda ledger: ledger.precomputed_plans()) or ()))
-    assert f"{HEAVY} loses a worker on {NODE}" in stage.say("plan", "--live")
+        deployment.wait(f"three workers of {job}", lambda job=job: deployment.workers(job) == 3)
+    deployment.wait("a precomputed plan", lambda: any(plan.of == HEAVY and plan.allowed for plan in deployment.ask(lambda ledger: ledger.precomputed_plans()) or ()))
+    assert f"{HEAVY} loses a worker on {NODE}" in deployment.say("plan", "--live")
     for job in (HEAVY, LIGHT):  # what is compared with afterwards
-        stage.wait(f"steps of {job}", lambda job=job: stage.steps(job) >= STEPS)
+        deployment.wait(f"steps of {job}", lambda job=job: deployment.steps(job) >= STEPS)
 
-    os.kill(stage.pids(HEAVY)[1], signal.SIGKILL)
-    stage.wait("a worker that changed jobs", lambda: (stage.workers(HEAVY), stage.workers(LIGHT)) == (3, 2))
-    moved = stage.resizes()[0]
+    os.kill(deployment.pids(HEAVY)[1], signal.SIGKILL)
+    deployment.wait("a worker that changed jobs", lambda: (deployment.workers(HEAVY), deployment.workers(LIGHT)) == (3, 2))
+    moved = deployment.resizes()[0]
     assert [target.job for target in moved.targets] == [LIGHT, HEAVY], "who gives does so first"
     lost = {loser.action: loser for loser in moved.alternatives}
     assert lost["nothing"].cost > moved.cost
     assert all(loser.why for loser in moved.alternatives)
-    outcome = stage.wait("what it brought", lambda: (told := stage.outcome_of(moved)) is not None and "waf" in told.actual and told)
+    outcome = deployment.wait("what it brought", lambda: (told := deployment.outcome_of(moved)) is not None and "waf" in told.actual and told)
     assert outcome.state == "done"
     assert set(outcome.predicted) >= {"waf_before", "waf_left", "waf"}
     assert outcome.predicted["waf_left"] < outcome.predicted["waf"] < outcome.predicted["waf_before"]
@@ -152,16 +152,16 @@ def test_a_worker_of_the_lighter_job_changes_jobs_and_goes_back_after_the_repair
     for name in ("waf_before", "waf_left"):
         if name in outcome.actual:  # with fewer than two steps there is nothing to measure
             assert outcome.actual[name] == pytest.approx(outcome.predicted[name], rel=0.35), name
-    shown = " ".join(stage.say("incidents", moved.incident).split())
+    shown = " ".join(deployment.say("incidents", moved.incident).split())
     assert "chosen: worker killed" in shown
     assert "impossible" in shown
     assert "waf_left" in shown
 
-    stage.wait("nothing is open", lambda: not stage.ask(lambda ledger: ledger.incidents(open_only=True)))
-    stage.say("release", NODE, "--as", "ada")
-    stage.wait("the first layout", lambda: (stage.workers(HEAVY), stage.workers(LIGHT)) == (3, 3))
-    back = stage.resizes()[-1]
+    deployment.wait("nothing is open", lambda: not deployment.ask(lambda ledger: ledger.incidents(open_only=True)))
+    deployment.say("release", NODE, "--as", "ada")
+    deployment.wait("the first layout", lambda: (deployment.workers(HEAVY), deployment.workers(LIGHT)) == (3, 3))
+    back = deployment.resizes()[-1]
     assert back.undoes == moved.id
     assert [target.job for target in back.targets] == [LIGHT]
-    assert {kept.incident.job for kept in stage.ask(lambda ledger: ledger.incidents())} == {HEAVY}, "who leaves a job by order is no fault"
-    assert stage.wait("the end of it", lambda: (told := stage.outcome_of(back)) is not None and told.state == "done")
+    assert {kept.incident.job for kept in deployment.ask(lambda ledger: ledger.incidents())} == {HEAVY}, "who leaves a job by order is no fault"
+    assert deployment.wait("the end of it", lambda: (told := deployment.outcome_of(back)) is not None and told.state == "done")

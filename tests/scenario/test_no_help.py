@@ -51,7 +51,7 @@ def pager(tmp_path: Path) -> Iterator[Pager]:
 
 
 @pytest.fixture
-def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoJob]:
+def demo_job(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoJob]:
     monkeypatch.setenv("EAGLE_EYE_WEBHOOK_SECRET", SECRET)
     with tempfile.TemporaryDirectory(prefix="nohelp") as folder:  # short: paths of unix sockets are limited
         config = f'{CONFIG}"{pager.url}"\n'
@@ -65,81 +65,81 @@ def stage(pager: Pager, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoJob]:
             made.stop()
 
 
-def wait(stage: DemoJob, what: str, condition: Callable[[], object]) -> None:
-    told = f"{[(each.incident.cause, each.incident.culprits, each.state) for each in stage.record.kept]}"
-    assert stage.wait(lambda: bool(condition()), DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told}\n{stage.cluster.tail('server')}"
+def wait(demo_job: DemoJob, what: str, condition: Callable[[], object]) -> None:
+    told = f"{[(each.incident.cause, each.incident.culprits, each.state) for each in demo_job.record.kept]}"
+    assert demo_job.wait(lambda: bool(condition()), DEADLINE_S), f"waited {DEADLINE_S:g} s for: {what}\n{told}\n{demo_job.cluster.tail('server')}"
 
 
 @contextlib.contextmanager
-def ledger_of(stage: DemoJob) -> Iterator[Ledger]:
-    with contextlib.closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+def ledger_of(demo_job: DemoJob) -> Iterator[Ledger]:
+    with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         yield ledger
 
 
-def outcomes(stage: DemoJob, action: str, state: str) -> list[Outcome]:
-    with ledger_of(stage) as ledger:
+def outcomes(demo_job: DemoJob, action: str, state: str) -> list[Outcome]:
+    with ledger_of(demo_job) as ledger:
         return [outcome for outcome in ledger.outcomes() if (outcome.action, outcome.state) == (action, state)]
 
 
-def breakers(stage: DemoJob) -> tuple[Breaker, ...]:
-    with ledger_of(stage) as ledger:
-        return ledger.breakers(at=stage.clock.now())
+def breakers(demo_job: DemoJob) -> tuple[Breaker, ...]:
+    with ledger_of(demo_job) as ledger:
+        return ledger.breakers(at=demo_job.clock.now())
 
 
-def refused(stage: DemoJob) -> list[str]:
+def refused(demo_job: DemoJob) -> list[str]:
     """Reasons for which the breaker has refused later plans."""
-    with ledger_of(stage) as ledger:
-        verdicts = [kept.verdict for each in stage.record.kept for kept in ledger.verdicts(incident=each.incident.id)]
+    with ledger_of(demo_job) as ledger:
+        verdicts = [kept.verdict for each in demo_job.record.kept for kept in ledger.verdicts(incident=each.incident.id)]
     return [verdict.reason for verdict in verdicts if isinstance(verdict, Refuse) and verdict.guard == "breaker"]
 
 
-def nodes(stage: DemoJob) -> set[str]:
-    layout = stage.record.trace.layout
+def nodes(demo_job: DemoJob) -> set[str]:
+    layout = demo_job.record.trace.layout
     return set(layout.nodes) if layout is not None else set()
 
 
-def cli(stage: DemoJob, *words: str) -> Result:
-    where = ["--config", str(stage.folder / "eagle-eye.toml"), "--state-dir", str(stage.cluster.state_dir)]
-    return CliRunner().invoke(main, [*words, *where, *(() if words[0] == "incidents" else ("--server", stage.server_address))])
+def cli(demo_job: DemoJob, *words: str) -> Result:
+    where = ["--config", str(demo_job.folder / "eagle-eye.toml"), "--state-dir", str(demo_job.cluster.state_dir)]
+    return CliRunner().invoke(main, [*words, *where, *(() if words[0] == "incidents" else ("--server", demo_job.server_address))])
 
 
-def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_says_so(stage: DemoJob, pager: Pager) -> None:
-    wait(stage, "a healthy job", stage.full)
-    assert stage.wait_steps(60, DEADLINE_S)
-    drag = next(stage.folder.rglob("done")).with_name("drag")
+def test_a_slow_down_that_survives_is_undone_and_not_tried_again_until_a_person_says_so(demo_job: DemoJob, pager: Pager) -> None:
+    wait(demo_job, "a healthy job", demo_job.full)
+    assert demo_job.wait_steps(60, DEADLINE_S)
+    drag = next(demo_job.folder.rglob("done")).with_name("drag")
     drag.touch()
 
-    wait(stage, "the accused node to be left out", lambda: nodes(stage) == {"node-a"})
-    wait(stage, "the breaker", lambda: breakers(stage))
-    [breaker] = breakers(stage)
+    wait(demo_job, "the accused node to be left out", lambda: nodes(demo_job) == {"node-a"})
+    wait(demo_job, "the breaker", lambda: breakers(demo_job))
+    [breaker] = breakers(demo_job)
     assert (breaker.job, breaker.action) == ("test/loop/run-1", "evict_node")
-    wait(stage, "the innocent node to take part again", lambda: nodes(stage) == {"node-a", "node-b"} and outcomes(stage, "undo", "done"))
-    assert call(stage.server_address, "status")["cordoned"] == []
-    wait(stage, "a notification to a person", lambda: any(f"eagle-eye breaker close {breaker.id}" in notification["news"] for notification in pager.bodies))
+    wait(demo_job, "the innocent node to take part again", lambda: nodes(demo_job) == {"node-a", "node-b"} and outcomes(demo_job, "undo", "done"))
+    assert call(demo_job.server_address, "status")["cordoned"] == []
+    wait(demo_job, "a notification to a person", lambda: any(f"eagle-eye breaker close {breaker.id}" in notification["news"] for notification in pager.bodies))
 
-    [failed] = outcomes(stage, "evict_node", "failed")
+    [failed] = outcomes(demo_job, "evict_node", "failed")
     assert failed.actual["throughput_per_s"] < 0.9 * failed.predicted["throughput_per_s"]
-    shown = cli(stage, "incidents", breaker.incident).output
+    shown = cli(demo_job, "incidents", breaker.incident).output
     assert "predicted and actual" in shown
     assert "without node-b the fault stays" in shown
 
     drag.unlink()
-    wait(stage, "what follows not to be a relapse any more", lambda: stage.clock.now() > failed.time + 2 * RELAPSE_S)
+    wait(demo_job, "what follows not to be a relapse any more", lambda: demo_job.clock.now() > failed.time + 2 * RELAPSE_S)
     drag.touch()
-    wait(stage, "a later plan to be refused", lambda: refused(stage))
-    assert breaker.reason in refused(stage)[0]
-    assert breaker.id in cli(stage, "breaker", "list", "--json").output
-    assert cli(stage, "note", breaker.incident[:10], "it is the script", "--as", "ada").exit_code == 0
-    assert "ada: it is the script" in cli(stage, "incidents", breaker.incident).output
-    slip = cli(stage, "silence", "--job", "test/lop", "--for", "2h", "--reason", "benchmark")
+    wait(demo_job, "a later plan to be refused", lambda: refused(demo_job))
+    assert breaker.reason in refused(demo_job)[0]
+    assert breaker.id in cli(demo_job, "breaker", "list", "--json").output
+    assert cli(demo_job, "note", breaker.incident[:10], "it is the script", "--as", "ada").exit_code == 0
+    assert "ada: it is the script" in cli(demo_job, "incidents", breaker.incident).output
+    slip = cli(demo_job, "silence", "--job", "test/lop", "--for", "2h", "--reason", "benchmark")
     assert "there is no job 'test/lop'; there are: test/loop/run-1" in slip.output
-    assert nodes(stage) == {"node-a", "node-b"}
-    closed = cli(stage, "breaker", "close", breaker.id, "--as", "ada")
+    assert nodes(demo_job) == {"node-a", "node-b"}
+    closed = cli(demo_job, "breaker", "close", breaker.id, "--as", "ada")
     assert closed.exit_code == 0, closed.output
-    wait(stage, "the action to be tried again", lambda: nodes(stage) != {"node-a", "node-b"})
-    assert [each.person for each in ledger_breakers(stage) if each.id == breaker.id] == ["ada"]
+    wait(demo_job, "the action to be tried again", lambda: nodes(demo_job) != {"node-a", "node-b"})
+    assert [each.person for each in ledger_breakers(demo_job) if each.id == breaker.id] == ["ada"]
 
 
-def ledger_breakers(stage: DemoJob) -> tuple[Breaker, ...]:
-    with ledger_of(stage) as ledger:
+def ledger_breakers(demo_job: DemoJob) -> tuple[Breaker, ...]:
+    with ledger_of(demo_job) as ledger:
         return ledger.breakers()

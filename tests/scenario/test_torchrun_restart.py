@@ -12,7 +12,7 @@ import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.types import Layout, WorkerStateReport
-from fakes.launchers import FakeLeader, Stage, wait_until
+from fakes.launchers import FakeLeader, LauncherCluster, wait_until
 from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import Torchrun
 from remediation.transition import plan_transition
@@ -85,23 +85,23 @@ def without(layout: Layout, node: str) -> Layout:
     return msgspec.structs.replace(layout, epoch=layout.epoch + 1, placements=places, plan=f"without {node}", excluded=(node,))
 
 
-def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_learns(stage: Stage, leader: FakeLeader, tmp_path: Path) -> None:
+def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_learns(cluster: LauncherCluster, leader: FakeLeader, tmp_path: Path) -> None:
     changes = {"nproc": 1, "command": COMMAND, "preload": ("torch", "torch.distributed"), "leader": leader.address}
-    stage.both(**changes)
+    cluster.both(**changes)
     wait_until("some steps", lambda: len(losses(tmp_path)) >= 3)
-    os.kill(stage.pids(1)[0], signal.SIGKILL)
-    stage.began(2)
+    os.kill(cluster.pids(1)[0], signal.SIGKILL)
+    cluster.began(2)
     wait_until("the gate", lambda: losses(tmp_path)[-1][0] == GATE - 1)
 
-    layout = stage.layouts()[-1]
+    layout = cluster.layouts()[-1]
     target = without(layout, "n1")
     held = [WorkerStateReport(worker=place.worker, node=place.node, step=GATE) for place in target.placements]
     wanted = plan_transition(layout.job, target.epoch, target, held, micro_batches=8, segments=1, layer_bytes=[1])
     outcome = Torchrun(commander=LeaderCommands(leader), clock=SystemClock()).apply(wanted)
     assert (outcome.state, outcome.plan) == ("done", "without n1"), outcome.detail
-    assert stage.layouts()[-1].nodes == ("n0",)
+    assert cluster.layouts()[-1].nodes == ("n0",)
     (tmp_path / "gate").touch()
-    assert stage.launchers[0].wait(60) == 0
+    assert cluster.launchers[0].wait(60) == 0
 
     seen = losses(tmp_path)
     assert {world for _, world, _ in seen} == {1, 2}, "it ran on two nodes, then on one"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.elastic_processes import FORKS, TORCH, Job, Worker, said_in
-from fakes.launchers import Stage, wait_until
+from fakes.launchers import LauncherCluster, wait_until
 
 STEPS = 16
 SCRIPT = """
@@ -90,23 +90,23 @@ def test_a_trainer_that_loses_a_peer_in_mid_step_learns_the_same_bits(job: Job, 
     assert sorted(recomputed) == [2, 3], "the dead worker's share, and nothing else"
 
 
-def by_slot(stage: Stage) -> dict[int, int]:
-    return {each["slot"]: each["pid"] for each in stage.job(0)["workers"]}
+def by_slot(cluster: LauncherCluster) -> dict[int, int]:
+    return {each["slot"]: each["pid"] for each in cluster.job(0)["workers"]}
 
 
-def test_a_trainer_under_the_launcher_that_loses_a_peer_in_mid_step_learns_the_same_bits(stage: Stage, undisturbed: list[dict[str, object]]) -> None:
+def test_a_trainer_under_the_launcher_that_loses_a_peer_in_mid_step_learns_the_same_bits(cluster: LauncherCluster, undisturbed: list[dict[str, object]]) -> None:
     killed = 2
     fault = {"worker": 1, "step": killed, "phase": "computing", "act": "kill"}  # SIGKILL after the first of its two micro-batches
-    slow = stage.directory / "slow"
+    slow = cluster.directory / "slow"
     slow.touch()
-    logs = [stage.directory / "state" / "logs" / stage.run / "n0" / f"{slot}.log" for slot in range(3)]
-    launcher = stage.launch(
+    logs = [cluster.directory / "state" / "logs" / cluster.run / "n0" / f"{slot}.log" for slot in range(3)]
+    launcher = cluster.launch(
         0, nnodes=(1, 1), nproc=3, command=(sys.executable, "train.py"), preload=PRELOAD, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps([fault])}
     )
     wait_until("all three to train", lambda: all(said_in(log) for log in logs))
-    pids = by_slot(stage)
+    pids = by_slot(cluster)
     wait_until("the replacement to train", lambda: len(said_in(logs[1])) > killed)
-    now = by_slot(stage)
+    now = by_slot(cluster)
     assert [now[slot] == pids[slot] for slot in range(3)] == [True, False, True], "the others have lived on"
     slow.unlink()
     assert launcher.wait(60) == 0
@@ -116,6 +116,6 @@ def test_a_trainer_under_the_launcher_that_loses_a_peer_in_mid_step_learns_the_s
     dead, joiner = said_in(logs[1])[:killed], said_in(logs[1])[killed:]
     assert dead == undisturbed[:killed], "it was killed before the step was done"
     assert joiner == undisturbed[-len(joiner) :], "it has what the others have, from its first step on"
-    death = next(event for event in stage.events("transition.done") if event.attributes["reason"] == "death")
+    death = next(event for event in cluster.events("transition.done") if event.attributes["reason"] == "death")
     assert (death.attributes["step"], death.attributes["source"]) == (str(killed), ""), "the step in flight was finished, from nothing but what the living held"
-    assert len(stage.events("exit")) == 1
+    assert len(cluster.events("exit")) == 1

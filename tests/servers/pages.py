@@ -19,7 +19,7 @@ from eagle_eye.config import Config
 from eagle_eye.ledger import IncidentRecord, Ledger
 
 CHROMIUM = "/usr/bin/chromium"
-DESK, PHONE = (1280, 800), (390, 844)
+DESKTOP, PHONE = (1280, 800), (390, 844)
 BERLIN = ZoneInfo("Europe/Berlin")
 PATIENCE_MS = 90_000
 QUIET = "!document.querySelector(\"[data-testid='stApp'][data-test-script-state='running']\")"
@@ -68,7 +68,7 @@ class Reader:
     browser: Browser
     url: str
     folder: Path
-    size: tuple[int, int] = DESK
+    size: tuple[int, int] = DESKTOP
     scheme: str = "light"
     _pages: list[Page] = field(default_factory=list)
 

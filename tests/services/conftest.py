@@ -11,26 +11,26 @@ import pytest
 from eagle_eye.app.demo import run_archive
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
-from fakes.sample_cluster import Night, blind_spots, crowd, led, recorded
+from fakes.sample_cluster import SampleRun, add_blind_spots, add_idle_nodes, take_leases, write_recorded
 
 
 @pytest.fixture(scope="session")
-def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """State directory: a night of a small job in a large cluster, as the engine, the ledger and the history have written it."""
-    folder = tmp_path_factory.mktemp("night")
-    lived = Night(folder).live()
-    crowd(folder, lived.end)
-    led(folder, lived.end)
-    blind_spots(folder, lived.end)
-    recorded(folder, lived.end)
+def sample_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """State directory: a run of a small job in a large cluster, as the engine, the ledger and the history have written it."""
+    folder = tmp_path_factory.mktemp("sample")
+    run = SampleRun(folder).run_all()
+    add_idle_nodes(folder, run.end)
+    take_leases(folder, run.end)
+    add_blind_spots(folder, run.end)
+    write_recorded(folder, run.end)
     return folder
 
 
 @pytest.fixture(scope="session")
-def night_url(night: Path) -> Iterator[str]:
+def sample_url(sample_state: Path) -> Iterator[str]:
     from servers.pages import served
 
-    with served(Config(state_dir=str(night)), night / "dashboard.log") as url:
+    with served(Config(state_dir=str(sample_state)), sample_state / "dashboard.log") as url:
         yield url
 
 
@@ -55,8 +55,8 @@ def _ledger_of(state: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture(scope="session")
-def night_ledger(night: Path) -> Iterator[Ledger]:
-    yield from _ledger_of(night)
+def sample_ledger(sample_state: Path) -> Iterator[Ledger]:
+    yield from _ledger_of(sample_state)
 
 
 @pytest.fixture(scope="session")
@@ -91,11 +91,11 @@ def reader(browser, tmp_path: Path, request: pytest.FixtureRequest):
 @pytest.fixture(scope="module")
 def tour(browser, tmp_path_factory: pytest.TempPathFactory):
     """Address of a dashboard, size of a window → a page there that is led from one address to the next."""
-    from servers.pages import DESK, Reader, Tour
+    from servers.pages import DESKTOP, Reader, Tour
 
     made: list[Reader] = []
 
-    def begin(url: str, size: tuple[int, int] = DESK) -> Tour:
+    def begin(url: str, size: tuple[int, int] = DESKTOP) -> Tour:
         made.append(Reader(browser, url, tmp_path_factory.mktemp("tour"), size))
         return Tour(made[-1], made[-1]("actions"))
 

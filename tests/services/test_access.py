@@ -28,27 +28,26 @@ from eagle_eye.rpc.control_messages import (
     ReleaseNodeCommand,
     SilenceCommand,
 )
-from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
-from fakes.tls_credentials import Office as Authority
-from fakes.tls_credentials import office
+from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, RecordingHandler, at, joined, run, served, until
+from fakes.tls_credentials import CredentialIssuer, credential_issuer
 
 SERVER, NODE, CLIENT = CertificateKind.SERVER, CertificateKind.NODE, CertificateKind.CLIENT
 AGENT = Peer(role="agent", node="node-a", boot="first")
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return office(tmp_path_factory.mktemp("ours"))
+def ours(tmp_path_factory: pytest.TempPathFactory) -> CredentialIssuer:
+    return credential_issuer(tmp_path_factory.mktemp("ours"))
 
 
 @pytest.fixture(scope="module")
-def head(ours: Authority) -> Credentials:
+def head(ours: CredentialIssuer) -> Credentials:
     return ours.credentials("head", SERVER)
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return office(tmp_path_factory.mktemp("foreign"))
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> CredentialIssuer:
+    return credential_issuer(tmp_path_factory.mktemp("foreign"))
 
 
 async def refused(address: str, credentials: Credentials | None, peer: Peer = AGENT) -> str:
@@ -71,7 +70,7 @@ async def refused(address: str, credentials: Credentials | None, peer: Peer = AG
 def test_a_node_opens_sessions_as_itself_and_obeys(ours, head, peer):
     async def test() -> None:
         hands = Hands()
-        async with served(Office(), credentials=head) as server, joined(at(server), hands, peer=peer, credentials=ours.credentials("node-a", NODE)) as client:
+        async with served(RecordingHandler(), credentials=head) as server, joined(at(server), hands, peer=peer, credentials=ours.credentials("node-a", NODE)) as client:
             assert (await client.request("hello", {}))["from"] == "node-a"
             await server.command(peer, Command(action="restart", job=JOB), 5.0)
             assert hands.done == ["restart"]
@@ -81,18 +80,18 @@ def test_a_node_opens_sessions_as_itself_and_obeys(ours, head, peer):
 
 def test_nobody_opens_a_session_as_another(ours, head):
     async def test() -> None:
-        handler = Office()
+        handler = RecordingHandler()
         async with served(handler, credentials=head) as server:
             assert "certificate of node node-b may not speak as the agent on node-a" in await refused(at(server), ours.credentials("node-b", NODE))
             assert "certificate of client ada may not speak" in await refused(at(server), ours.credentials("ada", CLIENT))
-            assert handler.told == []
+            assert handler.received == []
 
     run(test())
 
 
 def test_who_has_a_wrong_certificate_is_told_what_is_wrong(ours, head, foreign):
     async def test() -> None:
-        handler = Office()
+        handler = RecordingHandler()
         expired = ours.credentials("node-a", NODE, made_days_ago=30, days=10)
         another = foreign.credentials("node-a", NODE)
         mixed = Credentials(authority=ours.authority.certificate, certificate=another.certificate, key=another.key, clock=SystemClock())
@@ -101,7 +100,7 @@ def test_who_has_a_wrong_certificate_is_told_what_is_wrong(ours, head, foreign):
             assert "was not signed by our authority" in await refused(at(server), another)
             assert "was not signed by" in await refused(at(server), mixed)
             assert "speaks TLS and we have no certificate" in await refused(at(server), None)
-            assert handler.told == []
+            assert handler.received == []
 
     run(test())
 
@@ -109,7 +108,7 @@ def test_who_has_a_wrong_certificate_is_told_what_is_wrong(ours, head, foreign):
 def test_an_expired_certificate_does_not_even_leave_its_machine(ours, head):
     async def test() -> None:
         access = ours.issue("node-a", NODE, made_days_ago=30, days=10)
-        async with served(Office(), credentials=head) as server:
+        async with served(RecordingHandler(), credentials=head) as server:
             assert "expired on" in await refused(at(server), Credentials.of(access))
 
     run(test())
@@ -118,11 +117,11 @@ def test_an_expired_certificate_does_not_even_leave_its_machine(ours, head):
 def test_a_server_whose_own_certificate_is_wrong_is_not_believed(ours, foreign):
     async def test() -> None:
         mine = ours.credentials("node-a", NODE)
-        async with served(Office(), credentials=ours.credentials("old", SERVER, made_days_ago=30, days=10)) as server:
+        async with served(RecordingHandler(), credentials=ours.credentials("old", SERVER, made_days_ago=30, days=10)) as server:
             assert "shows has expired" in await refused(at(server), mine)
-        async with served(Office(), credentials=foreign.credentials("head", SERVER)) as server:
+        async with served(RecordingHandler(), credentials=foreign.credentials("head", SERVER)) as server:
             assert "was not signed by our authority" in await refused(at(server), mine)
-        async with served(Office()) as server:
+        async with served(RecordingHandler()) as server:
             assert "speaks no TLS" in await refused(at(server), mine)
 
     run(test())
@@ -146,10 +145,10 @@ def test_renewed_certificates_are_used_by_new_connections(tmp_path, ours):
     """The server's first certificate is of another authority: nobody gets in until it is renewed, and it is not restarted."""
 
     async def test() -> None:
-        authority = office(tmp_path / "third")
+        authority = credential_issuer(tmp_path / "third")
         access = authority.issue("head", SERVER)
         credentials = Credentials.of(access)
-        async with served(Office(), credentials=credentials) as server:
+        async with served(RecordingHandler(), credentials=credentials) as server:
             assert "was not signed" in await refused(at(server), ours.credentials("node-a", NODE))
             issued = ours.issue("renewed", SERVER)
             for old, new in zip(msgspec.structs.astuple(access)[:3], msgspec.structs.astuple(issued)[:3], strict=True):
@@ -181,7 +180,7 @@ class People:
 
 
 @pytest.fixture
-def people(tmp_path: Path, ours: Authority, head: Credentials) -> People:
+def people(tmp_path: Path, ours: CredentialIssuer, head: Credentials) -> People:
     return People(tmp_path, head, ours.credentials("desk", CLIENT))
 
 

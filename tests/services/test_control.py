@@ -21,12 +21,12 @@ from eagle_eye.rpc.control_messages import (
     SilenceCommand,
 )
 from eagle_eye.rpc.control_server import REQUESTS_PER_SESSION
-from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
+from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, RecordingHandler, at, joined, run, served, until
 
 
 def test_requests_are_answered_and_failures_keep_their_kind() -> None:
     async def test() -> None:
-        async with served(Office()) as server, joined(at(server)) as client:
+        async with served(RecordingHandler()) as server, joined(at(server)) as client:
             assert await client.request("join", {"slots": 4}) == {"kind": "join", "from": "node-a", "slots": 4}
             with pytest.raises(TemporaryError, match="not everybody") as raised:
                 await client.request("later", {})
@@ -44,7 +44,7 @@ def test_requests_are_answered_and_failures_keep_their_kind() -> None:
 
 def test_commands_are_acknowledged_with_what_they_led_to() -> None:
     async def test() -> None:
-        async with served(Office()) as server, joined(at(server)):
+        async with served(RecordingHandler()) as server, joined(at(server)):
             assert (await server.command(LAUNCHER, Command(action="start", job=JOB), 5))["did"] == "start"
             with pytest.raises(PermanentError, match="no such worker"):
                 await server.command(LAUNCHER, Command(action="impossible", job=JOB), 5)
@@ -60,7 +60,7 @@ def test_commands_are_acknowledged_with_what_they_led_to() -> None:
 def test_a_command_to_nobody_or_to_an_earlier_life_is_not_sent() -> None:
     async def test() -> None:
         hands = Hands()
-        async with served(Office()) as server, joined(at(server), hands):
+        async with served(RecordingHandler()) as server, joined(at(server), hands):
             with pytest.raises(TemporaryError, match="no session to the launcher on node-b"):
                 await server.command(Peer(role="launcher", node="node-b", job=JOB), Command(action="stop"), 5)
             earlier = Peer(role="launcher", node="node-a", job=JOB, boot="zeroth")
@@ -76,7 +76,7 @@ def test_a_command_to_nobody_or_to_an_earlier_life_is_not_sent() -> None:
 def test_commands_of_a_job_wait_for_one_another_but_a_dump_runs_beside() -> None:
     async def test() -> None:
         hands = Hands()
-        async with served(Office()) as server, joined(at(server), hands):
+        async with served(RecordingHandler()) as server, joined(at(server), hands):
             slow = asyncio.create_task(server.command(LAUNCHER, Command(action="slow", job=JOB), 10))
             start = asyncio.create_task(server.command(LAUNCHER, Command(action="start", job=JOB), 10))
             await server.command(LAUNCHER, Command(action="dump", job=JOB), 10)
@@ -93,7 +93,7 @@ def test_a_command_that_comes_twice_is_done_once_even_by_a_restarted_launcher(tm
     async def test() -> None:
         order = Command(action="restart", job=JOB, leader_term=1, epoch=1, plan="plan-1", step="restart")
         hands = Hands()
-        async with served(Office()) as server:
+        async with served(RecordingHandler()) as server:
             async with joined(at(server), hands, fence=CommandFence(tmp_path)):
                 both = await asyncio.gather(*(server.command(LAUNCHER, order, 5) for _ in range(2)))
             assert both == [{"did": "restart", "times": 1}] * 2
@@ -109,7 +109,7 @@ def test_a_command_under_way_when_its_session_breaks_is_done_once(tmp_path: Path
     async def test() -> None:
         order = Command(action="slow", job=JOB, leader_term=1, plan="plan-1", step="slow")
         hands = Hands()
-        async with served(Office()) as server, joined(at(server), hands, fence=CommandFence(tmp_path)) as client:
+        async with served(RecordingHandler()) as server, joined(at(server), hands, fence=CommandFence(tmp_path)) as client:
             first = asyncio.create_task(server.command(LAUNCHER, order, 10))
             await server.command(LAUNCHER, Command(action="dump"), 5)  # the first has begun by now
             client.reconnect("try another way")
@@ -125,27 +125,27 @@ def test_a_command_under_way_when_its_session_breaks_is_done_once(tmp_path: Path
 
 def test_a_request_under_way_when_its_session_breaks_is_done_to_its_end() -> None:
     async def test() -> None:
-        office = Office()
-        async with served(office) as server:
+        handler = RecordingHandler()
+        async with served(handler) as server:
             async with joined(at(server)) as client:
                 with pytest.raises(TemporaryError, match="did not answer"):
                     await client.request("wait", {}, timeout=0.1)
-            await until(lambda: office.count("lost"))
-            office.never.set()
-            await until(lambda: office.count("waited"))
+            await until(lambda: handler.count("lost"))
+            handler.never.set()
+            await until(lambda: handler.count("waited"))
 
     run(test())
 
 
 def test_a_peer_that_asks_too_much_is_told_to_come_again() -> None:
     async def test() -> None:
-        office = Office()
-        async with served(office) as server, joined(at(server)) as client:
+        handler = RecordingHandler()
+        async with served(handler) as server, joined(at(server)) as client:
             many = [asyncio.create_task(client.request("wait", {}, timeout=20)) for _ in range(REQUESTS_PER_SESSION)]
             await asyncio.sleep(0)  # they are sent first
             with pytest.raises(TemporaryError, match="257 requests are under way"):
                 await client.request("join", {})
-            office.never.set()
+            handler.never.set()
             await asyncio.gather(*many)
 
     run(test())
@@ -154,7 +154,7 @@ def test_a_peer_that_asks_too_much_is_told_to_come_again() -> None:
 def test_an_older_leader_is_refused_and_learns_it() -> None:
     async def test() -> None:
         hands = Hands()
-        async with served(Office(), term=3) as server:
+        async with served(RecordingHandler(), term=3) as server:
             client = ControlClient(at(server), LAUNCHER, on_state=hands.states.append, fence=CommandFence(term=5))
             await client.start()
             await until(lambda: hands.states)
@@ -171,8 +171,8 @@ def test_of_two_commanders_the_older_one_is_refused(tmp_path: Path) -> None:
         hands, fence = Hands(), CommandFence(tmp_path)
         old, new = Command(action="start", job=JOB, leader_term=1), Command(action="start", job=JOB, leader_term=2)
         async with (
-            served(Office(), term=1) as before,
-            served(Office(), term=2) as after,
+            served(RecordingHandler(), term=1) as before,
+            served(RecordingHandler(), term=2) as after,
             joined(at(before), hands, fence=fence),
         ):
             await before.command(LAUNCHER, old, 5)
@@ -189,7 +189,7 @@ def test_of_two_commanders_the_older_one_is_refused(tmp_path: Path) -> None:
 def test_a_coordinator_without_a_leader_is_fenced_by_the_epoch() -> None:
     async def test() -> None:
         fence = CommandFence(term=7)
-        async with served(Office(), term=0) as server, joined(at(server), fence=fence):
+        async with served(RecordingHandler(), term=0) as server, joined(at(server), fence=fence):
             await server.command(LAUNCHER, Command(action="prepare", job=JOB, epoch=4), 5)
             with pytest.raises(Stale, match="epoch 3 of tenant/gpt/run1 is over: epoch 4"):
                 await server.command(LAUNCHER, Command(action="prepare", job=JOB, epoch=3), 5)
@@ -242,7 +242,7 @@ def test_an_order_arrives_as_it_was_given(what: str) -> None:
 
 def test_who_is_no_leader_says_so_to_the_operator() -> None:
     async def test() -> None:
-        async with served(Office()) as server:
+        async with served(RecordingHandler()) as server:
             with pytest.raises(ControlError, match="is no leader and cannot status"):
                 await asyncio.to_thread(call, at(server), "status")
 

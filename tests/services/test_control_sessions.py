@@ -16,7 +16,7 @@ from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient, call
 from eagle_eye.rpc.control_messages import Peer
 from eagle_eye.rpc.control_server import ControlServer
-from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, Office, at, joined, run, served, until
+from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, RecordingHandler, at, joined, run, served, until
 
 CHILD = """
 import asyncio, os, sys
@@ -48,11 +48,11 @@ def child() -> Iterator[Callable[[str], "subprocess.Popen[bytes]"]]:
 
 def test_a_clean_close_is_a_loss_at_once() -> None:
     async def test() -> None:
-        office = Office()
-        async with served(office, lease_s=600) as server:
+        handler = RecordingHandler()
+        async with served(handler, lease_s=600) as server:
             async with joined(at(server)):
-                assert office.told == [("opened", "node-a", "first")]
-            await until(lambda: office.count("lost"))
+                assert handler.received == [("opened", "node-a", "first")]
+            await until(lambda: handler.count("lost"))
             assert server.peers == ()
 
     run(test())
@@ -60,13 +60,13 @@ def test_a_clean_close_is_a_loss_at_once() -> None:
 
 def test_a_killed_client_is_lost_at_once(child: Callable[[str], "subprocess.Popen[bytes]"]) -> None:
     async def test() -> None:
-        office = Office()
-        async with served(office, lease_s=600) as server:  # so no lease can be what noticed
+        handler = RecordingHandler()
+        async with served(handler, lease_s=600) as server:  # so no lease can be what noticed
             process = child(at(server))
-            await until(lambda: office.count("opened"), 20)
+            await until(lambda: handler.count("opened"), 20)
             os.kill(process.pid, signal.SIGKILL)
-            await until(lambda: office.count("lost"), 5)
-            assert [word for word, *_ in office.told] == ["opened", "lost"]
+            await until(lambda: handler.count("lost"), 5)
+            assert [word for word, *_ in handler.received] == ["opened", "lost"]
 
     run(test())
 
@@ -75,28 +75,28 @@ def test_a_stopped_client_is_lost_after_the_lease_and_comes_back(
     child: Callable[[str], "subprocess.Popen[bytes]"],
 ) -> None:
     async def test() -> None:
-        office = Office()
-        async with served(office) as server:
+        handler = RecordingHandler()
+        async with served(handler) as server:
             process = child(at(server))
-            await until(lambda: office.count("opened"), 20)
+            await until(lambda: handler.count("opened"), 20)
             os.kill(process.pid, signal.SIGSTOP)
-            await until(lambda: office.count("lost"), 10)
-            assert office.told[-1] == ("lost", "node-a", "silent for longer than 1 s")
+            await until(lambda: handler.count("lost"), 10)
+            assert handler.received[-1] == ("lost", "node-a", "silent for longer than 1 s")
             os.kill(process.pid, signal.SIGCONT)
-            await until(lambda: office.count("opened") == 2, 10)
+            await until(lambda: handler.count("opened") == 2, 10)
 
     run(test())
 
 
 def test_a_server_that_overslept_calls_nobody_silent() -> None:
     async def test() -> None:
-        office, clock = Office(), FakeClock()
-        async with served(office, clock=clock) as server, joined(at(server)) as client:
+        handler, clock = RecordingHandler(), FakeClock()
+        async with served(handler, clock=clock) as server, joined(at(server)) as client:
             clock.advance(600)  # as if it had been stopped: the lease is 1 s
             watched = asyncio.get_running_loop().time() + 0.5  # several of its ticks
             await until(lambda: asyncio.get_running_loop().time() > watched)
             assert client.connected
-            assert office.count("lost") == 0
+            assert handler.count("lost") == 0
 
     run(test())
 
@@ -104,7 +104,7 @@ def test_a_server_that_overslept_calls_nobody_silent() -> None:
 def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
     async def test() -> None:
         hands, clock = Hands(), FakeClock()
-        async with served(Office()) as server, joined(at(server), hands, clock=clock):
+        async with served(RecordingHandler()) as server, joined(at(server), hands, clock=clock):
             server._take = lambda session, up: None  # type: ignore[method-assign]  # deaf: no beat is answered
             while all(state.connected for state in hands.states):
                 clock.advance(0.1)
@@ -116,13 +116,13 @@ def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
 
 def test_a_newer_life_replaces_the_older_one() -> None:
     async def test() -> None:
-        office = Office()
+        handler = RecordingHandler()
         second = Peer(role="launcher", node="node-a", job=JOB, boot="second")
-        async with served(office) as server, joined(at(server)) as first:
+        async with served(handler) as server, joined(at(server)) as first:
             client = ControlClient(at(server), second)
             await client.start()
-            await until(lambda: ("opened", "node-a", "second") in office.told)
-            assert office.told[:3] == [
+            await until(lambda: ("opened", "node-a", "second") in handler.received)
+            assert handler.received[:3] == [
                 ("opened", "node-a", "first"),
                 ("lost", "node-a", "it was started anew"),
                 ("opened", "node-a", "second"),
@@ -135,12 +135,12 @@ def test_a_newer_life_replaces_the_older_one() -> None:
 
 def test_the_same_life_connecting_again_is_no_loss() -> None:
     async def test() -> None:
-        office = Office()
-        async with served(office) as server, joined(at(server)):
+        handler = RecordingHandler()
+        async with served(handler) as server, joined(at(server)):
             twin = ControlClient(at(server), LAUNCHER)  # the new connection, before the old one is seen to be dead
             await twin.start()
             await until(lambda: twin.connected)
-            assert office.told == [("opened", "node-a", "first")]
+            assert handler.received == [("opened", "node-a", "first")]
             await twin.stop()
 
     run(test())
@@ -149,7 +149,7 @@ def test_the_same_life_connecting_again_is_no_loss() -> None:
 def test_a_restarted_server_of_a_higher_term_is_found_again() -> None:
     async def test() -> None:
         hands, fence = Hands(), CommandFence()
-        async with served(Office(), term=1) as server:
+        async with served(RecordingHandler(), term=1) as server:
             address = at(server)
             client = ControlClient(address, LAUNCHER, on_command=hands.obey, on_state=hands.states.append, fence=fence)
             await client.start()
@@ -157,7 +157,7 @@ def test_a_restarted_server_of_a_higher_term_is_found_again() -> None:
         await until(lambda: not client.connected)
         with pytest.raises(TemporaryError, match="'join' waited"):
             await client.request("join", {}, timeout=0.05)
-        async with served(Office(), address, term=2) as server:
+        async with served(RecordingHandler(), address, term=2) as server:
             assert (await client.request("join", {}, timeout=10))["kind"] == "join"
             assert fence.term == 2
             news = [state.term for state in hands.states if state.connected]
@@ -170,7 +170,7 @@ def test_a_restarted_server_of_a_higher_term_is_found_again() -> None:
 
 def test_a_client_follows_an_address_that_changes() -> None:
     async def test() -> None:
-        async with served(Office()) as first, served(Office()) as second:
+        async with served(RecordingHandler()) as first, served(RecordingHandler()) as second:
             where = [at(first)]
             async with joined(lambda: where[0]) as client:
                 where[0] = at(second)
@@ -183,7 +183,7 @@ def test_a_client_follows_an_address_that_changes() -> None:
 
 def test_of_several_addresses_the_one_that_leads_is_found_and_found_again() -> None:
     async def test() -> None:
-        first, second = Office(), Office()
+        first, second = RecordingHandler(), RecordingHandler()
         async with served(first) as leader:
             ports = [leader.port, free_port()]
             everywhere = ", ".join(f"127.0.0.1:{port}" for port in reversed(ports))
@@ -211,8 +211,8 @@ def test_the_operator_is_answered_by_whoever_leads() -> None:
 
 def test_a_port_in_use_is_named_with_the_remedy() -> None:
     async def test() -> None:
-        async with served(Office()) as server:
-            intruder = ControlServer(Office(), at(server), term=2)
+        async with served(RecordingHandler()) as server:
+            intruder = ControlServer(RecordingHandler(), at(server), term=2)
             try:
                 with pytest.raises(ControlError, match=rf"cannot listen on {at(server)}: it is in use.*another port"):
                     await intruder.start()

@@ -1,4 +1,4 @@
-"""The pages in a real browser, over the ledger and the history of a night that the real engine has written: each beside what the ledger says."""
+"""The pages in a real browser, over the ledger and the history of a sample run that the real engine has written: each page is compared with the ledger."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ from dashboard import formatting
 from dashboard.sources import Sources
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
-from fakes.sample_cluster import CROWD, HUNG, JOB, KILLED, KILLED_AGAIN, NODES, SLOW_NODE, WAITING
-from servers.pages import DESK, bill, plain, tile, told
+from fakes.sample_cluster import HUNG, IDLE_NODES, JOB, KILLED, KILLED_AGAIN, NODES, SLOW_NODE, WAITING
+from servers.pages import DESKTOP, bill, plain, tile, told
 
 Open = Callable[..., Page]
 Go = Callable[[str, str], Page]
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def ledger(night_ledger: Ledger) -> Ledger:
-    return night_ledger
+def ledger(sample_ledger: Ledger) -> Ledger:
+    return sample_ledger
 
 
 @pytest.fixture(scope="module")
-def go(tour, night_url: str) -> Go:
-    return tour(night_url)
+def go(tour, sample_url: str) -> Go:
+    return tour(sample_url)
 
 
 @pytest.fixture
-def opened(reader, night_url: str) -> Open:
-    return reader(night_url)
+def opened(reader, sample_url: str) -> Open:
+    return reader(sample_url)
 
 
 def test_the_link_of_an_alert_shows_all_that_counts_without_scrolling_even_as_the_first_page_of_a_fresh_process(opened: Open, ledger: Ledger) -> None:
@@ -55,7 +55,7 @@ def test_the_link_of_an_alert_shows_all_that_counts_without_scrolling_even_as_th
         expect(each.first).to_be_visible()
         box = each.first.bounding_box()
         assert box is not None
-        assert box["y"] + box["height"] <= DESK[1], f"{each} is below the fold"
+        assert box["y"] + box["height"] <= DESKTOP[1], f"{each} is below the fold"
 
 
 def test_a_healed_incident_shows_what_was_said_beside_what_came_of_it_its_stacks_and_the_way_there(go: Go, ledger: Ledger) -> None:
@@ -118,7 +118,7 @@ def test_the_cluster_of_ten_thousand_nodes_opens_and_names_the_sick_one(opened: 
     [(job, facts)] = ledger.jobs().items()
     kept = ledger.incident_record(WAITING)
     assert kept is not None
-    assert f"{CROWD + len(facts.layout.nodes):,}" in text
+    assert f"{IDLE_NODES + len(facts.layout.nodes):,}" in text
     assert SLOW_NODE in text
     assert job in text
     assert bill(ledger, kept) in plain(text)
@@ -151,9 +151,9 @@ def test_the_actions_are_told_with_what_was_expected_of_them_and_who_said_no(go:
     assert held[-1] in text
 
 
-def test_eagle_eye_tells_of_itself_who_leads_what_it_cannot_see_and_how_far_the_numbers_go(go: Go, night: Path, ledger: Ledger) -> None:
+def test_eagle_eye_tells_of_itself_who_leads_what_it_cannot_see_and_how_far_the_numbers_go(go: Go, sample_state: Path, ledger: Ledger) -> None:
     page = go("eagle_eye", "Eagle Eye")
-    sources = Sources(Config(state_dir=str(night)))
+    sources = Sources(Config(state_dir=str(sample_state)))
     now, lease, owner = sources.now(), ledger.holder_of("leader"), ledger.holder_of("partition/0")
     assert lease is not None
     assert owner is not None

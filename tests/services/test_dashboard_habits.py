@@ -17,7 +17,7 @@ from eagle_eye.ledger import Ledger
 from fakes.sample_cluster import JOB, KILLED, SLOW_NODE, WAITING
 from servers.pages import (
     BERLIN,
-    DESK,
+    DESKTOP,
     DRAWN,
     ENLARGED,
     PHONE,
@@ -43,18 +43,18 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def ledger(night_ledger: Ledger) -> Ledger:
-    return night_ledger
+def ledger(sample_ledger: Ledger) -> Ledger:
+    return sample_ledger
 
 
 @pytest.fixture
-def opened(reader, night_url: str) -> Open:
-    return reader(night_url)
+def opened(reader, sample_url: str) -> Open:
+    return reader(sample_url)
 
 
 @pytest.fixture(scope="module")
-def phone(tour, night_url: str) -> Go:
-    return tour(night_url, PHONE)
+def phone(tour, sample_url: str) -> Go:
+    return tour(sample_url, PHONE)
 
 
 def colour(page: Page, selector: str, what: str) -> str:
@@ -109,7 +109,7 @@ def test_the_list_on_a_telephone_names_cause_and_culprit_of_each(phone: Go, ledg
 
 @pytest.mark.parametrize(("scheme", "palette"), [("light", LIGHT), ("dark", DARK)])
 def test_keys_lead_through_all_pages_in_the_readers_colours(opened: Open, scheme: str, palette) -> None:
-    page = opened(f"incident?incident={WAITING}", DESK, scheme)
+    page = opened(f"incident?incident={WAITING}", DESKTOP, scheme)
     page.locator(DRAWN).first.wait_for()
     for key, heading in (("", f"Slow node: {SLOW_NODE}"), *PAGES.items()):
         if key:
@@ -171,10 +171,10 @@ def test_links_lead_back_and_forth_and_an_address_keeps_what_was_chosen(opened: 
     expect(again.get_by_role("combobox").last).to_have_value("backward")
 
 
-def test_times_are_the_readers_own_and_relative(opened: Open, night: Path, ledger: Ledger) -> None:
+def test_times_are_the_readers_own_and_relative(opened: Open, sample_state: Path, ledger: Ledger) -> None:
     kept = ledger.incident_record(WAITING)
     assert kept is not None
-    now = Sources(Config(state_dir=str(night))).now()
+    now = Sources(Config(state_dir=str(sample_state))).now()
     text = told(opened(f"incident?incident={WAITING}"))
     assert plain(f"began {formatting.relative(kept.incident.since, now)}, {formatting.clock_time(kept.incident.since, BERLIN)} {formatting.zone_name(BERLIN, now)}") in text
     assert plain(formatting.clock_time(kept.opened, BERLIN, milliseconds=True)) in text
@@ -191,10 +191,10 @@ def test_an_enlarged_figure_shows_only_what_was_chosen_until_a_double_click(open
 # --- who reads -------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_lets_in_a_viewer_who_is_told_kindly_that_others_decide(reader, night: Path, tmp_path: Path) -> None:
+def test_a_token_lets_in_a_viewer_who_is_told_kindly_that_others_decide(reader, sample_state: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     token = add_person(tokens, "eve", Role.VIEWER, now=SystemClock().now())
-    config = Config(state_dir=str(night), access=AccessConfig(tokens_file=str(tokens)))
+    config = Config(state_dir=str(sample_state), access=AccessConfig(tokens_file=str(tokens)))
     with served(config, tmp_path / "dashboard.log") as url:
         eve = reader(url)
         context = eve.context()

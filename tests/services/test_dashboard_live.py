@@ -57,7 +57,7 @@ def http() -> str:
 
 
 @pytest.fixture(scope="module")
-def stage(http: str) -> Iterator[DemoJob]:
+def demo_job(http: str) -> Iterator[DemoJob]:
     with tempfile.TemporaryDirectory(prefix="live") as folder:  # short: paths of unix sockets are limited
         made = DemoJob(
             folder=Path(folder), config=CONFIG.replace("{http}", http), command=(sys.executable, str(LOOP)), job=JOB,
@@ -71,30 +71,30 @@ def stage(http: str) -> Iterator[DemoJob]:
 
 
 @pytest.fixture(scope="module")
-def config(stage: DemoJob, http: str) -> Config:
-    return Config(state_dir=str(stage.cluster.state_dir), server=ServerConfig(listen=stage.server_address, http=http), history=HistoryConfig(file_s=FILE_S))
+def config(demo_job: DemoJob, http: str) -> Config:
+    return Config(state_dir=str(demo_job.cluster.state_dir), server=ServerConfig(listen=demo_job.server_address, http=http), history=HistoryConfig(file_s=FILE_S))
 
 
 @pytest.fixture(scope="module")
-def live_url(stage: DemoJob, config: Config) -> Iterator[str]:
-    with served(config, stage.folder / "dashboard.log") as url:
+def live_url(demo_job: DemoJob, config: Config) -> Iterator[str]:
+    with served(config, demo_job.folder / "dashboard.log") as url:
         yield url
 
 
 @pytest.fixture
-def opened(reader, live_url: str, stage: DemoJob) -> Callable[[str], Page]:
-    assert stage.wait_steps(30, PATIENCE_S), "the job does not run"
+def opened(reader, live_url: str, demo_job: DemoJob) -> Callable[[str], Page]:
+    assert demo_job.wait_steps(30, PATIENCE_S), "the job does not run"
     return reader(live_url)
 
 
-def come(stage: DemoJob, what: str, there: Callable[[], object]) -> None:
+def come(demo_job: DemoJob, what: str, there: Callable[[], object]) -> None:
     """Wait for something; fail with its name."""
-    assert stage.wait(lambda: bool(there()), PATIENCE_S), f"{what} did not come"
+    assert demo_job.wait(lambda: bool(there()), PATIENCE_S), f"{what} did not come"
 
 
-def waiting(stage: DemoJob, since: float) -> tuple[IncidentRecord, Plan] | None:
+def waiting(demo_job: DemoJob, since: float) -> tuple[IncidentRecord, Plan] | None:
     """The incident and its plan that waits for a word."""
-    with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+    with closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         for kept in ledger.incidents():
             for plan in ledger.plans(incident=kept.incident.id):
                 held = any(type(each.verdict).__name__ == "Hold" for each in ledger.verdicts(plan=plan.id))
@@ -103,20 +103,20 @@ def waiting(stage: DemoJob, since: float) -> tuple[IncidentRecord, Plan] | None:
     return None
 
 
-def refused(stage: DemoJob, plan: Plan) -> bool:
+def refused(demo_job: DemoJob, plan: Plan) -> bool:
     """Whether the ledger holds a person's no."""
-    with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+    with closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         return any(isinstance(each.verdict, Refuse) for each in ledger.verdicts(plan=plan.id))
 
 
-def epoch(stage: DemoJob) -> int:
-    layout = stage.record.trace.layout
+def epoch(demo_job: DemoJob) -> int:
+    layout = demo_job.record.trace.layout
     assert layout is not None
     return layout.epoch
 
 
-def state_of(stage: DemoJob, incident: str) -> str:
-    with closing(Ledger.open(stage.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
+def state_of(demo_job: DemoJob, incident: str) -> str:
+    with closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite", read_only=True)) as ledger:
         kept = ledger.incident_record(incident)
     return str(kept.state) if kept else ""
 
@@ -127,7 +127,7 @@ def live(page: Page, *, on: bool) -> None:
     page.wait_for_function(QUIET)
 
 
-def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(stage: DemoJob, opened: Callable[[str], Page]) -> None:
+def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
     page = opened(f"job?job={JOB}/run-1")
     page.locator(".js-plotly-plot").nth(1).locator(".main-svg").first.wait_for()
     live(page, on=True)
@@ -140,14 +140,14 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     page.wait_for_function(ENLARGED)
     live(page, on=False)
     chosen, step = page.evaluate(f"{AXIS}.range"), tile(page, "Step")
-    assert stage.wait_steps(20, PATIENCE_S), "the job goes on"
+    assert demo_job.wait_steps(20, PATIENCE_S), "the job goes on"
     choose(page, "forward")
     assert page.evaluate(f"{AXIS}.range") == chosen
     assert tile(page, "Step") == step
     show_all(page)
     live(page, on=True)
     page.wait_for_function(WHOLE)
-    come(stage, "a newer step on the page", lambda: tile(page, "Step") != step)
+    come(demo_job, "a newer step on the page", lambda: tile(page, "Step") != step)
     enlarge(page, pressed=lambda: live(page, on=False))
     page.wait_for_function(ENLARGED)
     page.locator(".st-key-live label").first.click()
@@ -155,7 +155,7 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     live(page, on=True)
 
 
-def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(stage: DemoJob, opened: Callable[[str], Page], config: Config) -> None:
+def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(demo_job: DemoJob, opened: Callable[[str], Page], config: Config) -> None:
     sources = Sources(config)
     lease, owner = sources.ledger.holder_of("leader"), sources.ledger.holder_of("partition/0")
     assert lease is not None
@@ -164,7 +164,7 @@ def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(s
     assert f"{lease.holder.host} process {lease.holder.pid}, term {lease.term}, since" in tile(page, "Leader")
     row = plain(page.locator(".ee-table", has_text="Partition").locator("tbody tr").inner_text())
     assert row.startswith(f"0 process {owner.holder.pid} on {owner.holder.host} {owner.term}")
-    come(stage, "a server that has read everything", lambda: figures(sources, "eagle_eye_partition_lag_seconds") == 0.0)
+    come(demo_job, "a server that has read everything", lambda: figures(sources, "eagle_eye_partition_lag_seconds") == 0.0)
     expect(tile_of(page, "Lag")).to_contain_text(formatting.duration(0.0))
     assert "not known" not in tile(page, "Lag")
     lost = plain(page.locator(".ee-table", has=page.get_by_text("What was lost")).inner_text())
@@ -181,10 +181,10 @@ def figures(sources: Sources, name: str) -> float:
     return sum(told[name].values())
 
 
-def asked(stage: DemoJob, opened: Callable[[str], Page], struck: drills.ActiveDrill) -> tuple[IncidentRecord, Plan, Page]:
+def asked(demo_job: DemoJob, opened: Callable[[str], Page], struck: drills.ActiveDrill) -> tuple[IncidentRecord, Plan, Page]:
     """The incident, the plan that waits for a word, and the page that asks for it."""
-    come(stage, "a plan that waits", lambda: waiting(stage, struck.truth.time))
-    found = waiting(stage, struck.truth.time)
+    come(demo_job, "a plan that waits", lambda: waiting(demo_job, struck.truth.time))
+    found = waiting(demo_job, struck.truth.time)
     assert found is not None
     kept, plan = found
     page = opened(f"incident?incident={kept.incident.id}")
@@ -194,20 +194,20 @@ def asked(stage: DemoJob, opened: Callable[[str], Page], struck: drills.ActiveDr
     return kept, plan, page
 
 
-def test_a_click_on_approve_heals_the_job(stage: DemoJob, opened: Callable[[str], Page]) -> None:
-    before = epoch(stage)
-    struck = drills.slow_node("node-b", stage.cluster.run_dir("node-b"), stage.clock)
+def test_a_click_on_approve_heals_the_job(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
+    before = epoch(demo_job)
+    struck = drills.slow_node("node-b", demo_job.cluster.run_dir("node-b"), demo_job.clock)
     try:
-        kept, _, page = asked(stage, opened, struck)
+        kept, _, page = asked(demo_job, opened, struck)
         page.get_by_role("button", name="Approve…").click()
         page.get_by_label("Your name").fill("ada")
         page.get_by_role("button", name="Approve now").click()
         expect(page.locator(".ee-banner", has_text="ada")).to_be_visible()
-        come(stage, "the approved action", lambda: epoch(stage) > before)
+        come(demo_job, "the approved action", lambda: epoch(demo_job) > before)
         struck.end()
-        come(stage, "a healed job", lambda: state_of(stage, kept.incident.id) == IncidentState.HEALED)
+        come(demo_job, "a healed job", lambda: state_of(demo_job, kept.incident.id) == IncidentState.HEALED)
         expect(page.locator(".ee-incident-over .ee-badge", has_text="Healed")).to_be_visible()
-        expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-stage-reached")
+        expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-demo_job-reached")
         page.get_by_role("button", name="Note").click()
         page.get_by_role("textbox", name="Note").fill("fan 3 was dusty")
         page.get_by_role("button", name="Keep").click()
@@ -220,22 +220,22 @@ def test_a_click_on_approve_heals_the_job(stage: DemoJob, opened: Callable[[str]
         struck.end()
 
 
-def test_a_click_on_refuse_leaves_the_job_as_it_is_and_tells_everybody_why(stage: DemoJob, opened: Callable[[str], Page]) -> None:
-    before = epoch(stage)
-    struck = drills.slow_node("node-a", stage.cluster.run_dir("node-a"), stage.clock)
+def test_a_click_on_refuse_leaves_the_job_as_it_is_and_tells_everybody_why(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
+    before = epoch(demo_job)
+    struck = drills.slow_node("node-a", demo_job.cluster.run_dir("node-a"), demo_job.clock)
     try:
-        kept, plan, page = asked(stage, opened, struck)
+        kept, plan, page = asked(demo_job, opened, struck)
         page.get_by_role("button", name="Refuse…").click()
         page.get_by_label("Your name").fill("bob")
         page.get_by_label("Why").fill("a checkpoint is being written")
         page.get_by_role("button", name="Refuse now").click()
         expect(page.locator(".ee-banner", has_text="bob")).to_be_visible()
-        come(stage, "the refusal in the ledger", lambda: refused(stage, plan))
+        come(demo_job, "the refusal in the ledger", lambda: refused(demo_job, plan))
         expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
         expect(page.locator(".ee-plan", has_text="Refused").first).to_contain_text(f"bob refused {plan.digest}")
         expect(page.locator(".ee-note", has_text="a checkpoint is being written")).to_contain_text("bob")
-        assert stage.wait_steps(10, PATIENCE_S), "the job goes on, slowly"
-        assert epoch(stage) == before
-        assert state_of(stage, kept.incident.id) not in ("healed", "healing")
+        assert demo_job.wait_steps(10, PATIENCE_S), "the job goes on, slowly"
+        assert epoch(demo_job) == before
+        assert state_of(demo_job, kept.incident.id) not in ("healed", "healing")
     finally:
         struck.end()

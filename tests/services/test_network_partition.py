@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from eagle_eye.training import checkpoint
-from fakes.launchers import DEADLINE_S, Stage, living, wait_until
+from fakes.launchers import DEADLINE_S, LauncherCluster, living, wait_until
 from fakes.launchers import SCRIPT as PLAIN
 from remediation.launcher.launcher_settings import LauncherSettings
 from servers.network import Network, namespaces
@@ -89,7 +89,7 @@ class Undisturbed:
         return [each["loss"] for each in steps(self.home, "alone")], (self.home / "digests").read_text().strip()
 
 
-class Parted(Stage):
+class PartitionedCluster(LauncherCluster):
     """Nodes on a network that can be parted."""
 
     def __init__(self, directory: Path, network: Network) -> None:
@@ -156,11 +156,11 @@ class Parted(Stage):
             self.network.close()
 
 
-def one_history(stage: Parted, undisturbed: Undisturbed) -> None:
+def one_history(cluster: PartitionedCluster, undisturbed: Undisturbed) -> None:
     """Everybody tells the same of a step; each micro-batch of each is in it once; and the bits are those of one worker alone."""
     told: dict[int, dict[str, Any]] = {}
     for node in NODES:
-        for record in steps(stage.directory, f"n{node}"):
+        for record in steps(cluster.directory, f"n{node}"):
             own = {name: record[name] for name in ("loss", "done")}
             assert told.setdefault(record["step"], own) == own, f"n{node} tells otherwise of step {record['step']}"
     assert sorted(told) == list(range(STEPS))
@@ -168,7 +168,7 @@ def one_history(stage: Parted, undisturbed: Undisturbed) -> None:
         assert sorted(each for mine in record["done"].values() for each in mine) == list(range(MICRO_BATCHES)), step
     losses, digest = undisturbed.result()
     assert [told[step]["loss"] for step in range(STEPS)] == losses
-    assert set((stage.directory / "digests").read_text().split()) == {digest}
+    assert set((cluster.directory / "digests").read_text().split()) == {digest}
 
 
 @pytest.fixture(scope="module")
@@ -181,22 +181,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbe
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Parted]:
-    made = Parted(tmp_path, Network(len(NODES)))
+def cluster(tmp_path: Path) -> Iterator[PartitionedCluster]:
+    made = PartitionedCluster(tmp_path, Network(len(NODES)))
     yield made
     made.close()
 
 
 @pytest.fixture
-def server(stage: Parted) -> Iterator[str]:
+def server(cluster: PartitionedCluster) -> Iterator[str]:
     """Address of a real server where the switch is: whoever is cut off does not reach it."""
-    address, state = f"{stage.network.server}:7467", stage.directory / "state"
-    config = stage.directory / "config.toml"
+    address, state = f"{cluster.network.server}:7467", cluster.directory / "state"
+    config = cluster.directory / "config.toml"
     config.write_text(f'[server]\nlisten = "{address}"\nhttp = ""\ninsecure = true\n[history]\nenabled = false\n')
-    command = [*stage.network.inside_switch, sys.executable, "-m", "eagle_eye.app.cli", "server", "--config", str(config)]
-    log = stage.directory / "server.log"
+    command = [*cluster.network.inside_switch, sys.executable, "-m", "eagle_eye.app.cli", "server", "--config", str(config)]
+    log = cluster.directory / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen([*command, "--state-dir", str(state), "--run-dir", str(stage.directory / "run")], stdout=out, stderr=out)
+        process = subprocess.Popen([*command, "--state-dir", str(state), "--run-dir", str(cluster.directory / "run")], stdout=out, stderr=out)
     wait_until("a server that leads", lambda: process.poll() is not None or "leading in term" in log.read_text())
     assert process.poll() is None, log.read_text()
     yield address
@@ -204,58 +204,58 @@ def server(stage: Parted) -> Iterator[str]:
     process.wait(30)
 
 
-def test_who_is_cut_off_ends_its_workers_and_comes_back_with_the_link(stage: Parted, server: str, undisturbed: Undisturbed) -> None:
+def test_who_is_cut_off_ends_its_workers_and_comes_back_with_the_link(cluster: PartitionedCluster, server: str, undisturbed: Undisturbed) -> None:
     for node in NODES:
-        stage.launch(node, leader=server)
-    stage.train(*NODES, within=START_S)
+        cluster.launch(node, leader=server)
+    cluster.train(*NODES, within=START_S)
     undisturbed.begin()
     for alone in (2, 0):  # a follower, then the coordinator
-        stage.cut_off(alone)
-        stage.network.mend(alone)
-        stage.train(*NODES)
-    assert stage.layouts()[-1].coordinator == "n1"
-    epochs = [layout.epoch for layout in stage.layouts()]
+        cluster.cut_off(alone)
+        cluster.network.mend(alone)
+        cluster.train(*NODES)
+    assert cluster.layouts()[-1].coordinator == "n1"
+    epochs = [layout.epoch for layout in cluster.layouts()]
     assert len(set(epochs)) == len(epochs), "no epoch is there twice"
-    stage.ends(*NODES)
-    one_history(stage, undisturbed)
+    cluster.ends(*NODES)
+    one_history(cluster, undisturbed)
 
 
-def test_without_a_server_the_majority_goes_on_and_the_one_alone_stops_and_says_why(stage: Parted, undisturbed: Undisturbed) -> None:
+def test_without_a_server_the_majority_goes_on_and_the_one_alone_stops_and_says_why(cluster: PartitionedCluster, undisturbed: Undisturbed) -> None:
     for node in NODES:
-        stage.launch(node, wait_nodes_s=1.0 if node == 0 else 600.0)
-    stage.train(*NODES, within=START_S)
+        cluster.launch(node, wait_nodes_s=1.0 if node == 0 else 600.0)
+    cluster.train(*NODES, within=START_S)
     undisturbed.begin()
-    stage.cut_off(0)
-    last = steps(stage.directory, "n0")[-1]["step"]
-    assert "n1, n2 cannot be reached: another part of the job may go on" in stage.said(0)
-    assert stage.launchers[0].wait(30) == 1
-    assert "n1, n2 could not be reached for 1 s" in stage.said(0)
-    stage.ends(1, 2)
-    one_history(stage, undisturbed)
-    saved = [(int(event.attributes["step"]), event.node) for event in stage.events("checkpoint.saved")]
+    cluster.cut_off(0)
+    last = steps(cluster.directory, "n0")[-1]["step"]
+    assert "n1, n2 cannot be reached: another part of the job may go on" in cluster.said(0)
+    assert cluster.launchers[0].wait(30) == 1
+    assert "n1, n2 could not be reached for 1 s" in cluster.said(0)
+    cluster.ends(1, 2)
+    one_history(cluster, undisturbed)
+    saved = [(int(event.attributes["step"]), event.node) for event in cluster.events("checkpoint.saved")]
     assert [step for step, _ in saved] == list(range(SAVE_EVERY, STEPS + 1, SAVE_EVERY)), "each once"
     assert {node for step, node in saved if step > last + 1} == {"n1"}
     assert {node for step, node in saved if step <= last} <= {"n0"}
-    newest = checkpoint.entries(stage.settings(0).checkpoints)[-1]
+    newest = checkpoint.entries(cluster.settings(0).checkpoints)[-1]
     assert newest.step == STEPS
 
 
-def test_a_job_of_restarts_goes_on_without_its_coordinator_and_takes_it_back(stage: Parted) -> None:
-    (stage.directory / "restarts.py").write_text(PLAIN)
+def test_a_job_of_restarts_goes_on_without_its_coordinator_and_takes_it_back(cluster: PartitionedCluster) -> None:
+    (cluster.directory / "restarts.py").write_text(PLAIN)
     given = {"command": (sys.executable, "restarts.py", "100000"), "preload": (), "lease_s": 1.0}
     for node in NODES:
-        stage.launch(node, **given, wait_nodes_s=1.0 if node == 0 else 600.0)
-    stage.runs_on("n0", "n1", "n2")
-    workers = stage.pids(0)
-    stage.network.cut(0)
-    stage.runs_on("n1", "n2")
-    assert stage.launchers[0].wait(30) == 1
-    assert "n1, n2 could not be reached for 1 s" in stage.said(0)
-    assert not set(workers) & set(living(stage.run))
-    stage.network.mend(0)
-    stage.launch(0, **given)
-    stage.runs_on("n0", "n1", "n2")
-    assert stage.layouts()[-1].coordinator == "n1", "it joined; it did not begin a second job"
+        cluster.launch(node, **given, wait_nodes_s=1.0 if node == 0 else 600.0)
+    cluster.runs_on("n0", "n1", "n2")
+    workers = cluster.pids(0)
+    cluster.network.cut(0)
+    cluster.runs_on("n1", "n2")
+    assert cluster.launchers[0].wait(30) == 1
+    assert "n1, n2 could not be reached for 1 s" in cluster.said(0)
+    assert not set(workers) & set(living(cluster.run))
+    cluster.network.mend(0)
+    cluster.launch(0, **given)
+    cluster.runs_on("n0", "n1", "n2")
+    assert cluster.layouts()[-1].coordinator == "n1", "it joined; it did not begin a second job"
 
 
 def test_what_a_killed_run_left_of_its_network_is_taken_away() -> None:

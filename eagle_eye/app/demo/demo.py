@@ -72,28 +72,28 @@ class Demo:
         """Carry it out and return the table's rows. Everything that was started is ended, whatever happens."""
         self.began = self.clock.now()
         chance = random.Random(self.seed)  # noqa: S311 -- to repeat a run, not to keep a secret
-        stage = self._stage("gpt", scenario.JOB, scenario.NODES, scenario.WORKERS_PER_NODE, 1_000_000)
-        with self._live(stage):
-            stage.start()
+        demo_job = self._demo_job("gpt", scenario.JOB, scenario.NODES, scenario.WORKERS_PER_NODE, 1_000_000)
+        with self._live(demo_job):
+            demo_job.start()
             if self.pages is not None:
-                self.pages.open(stage.folder / "eagle-eye.toml", self.state_dir)
-            self.console.print((stage.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False)
-            self._warm_up(stage)
+                self.pages.open(demo_job.folder / "eagle-eye.toml", self.state_dir)
+            self.console.print((demo_job.folder / "eagle-eye.toml").read_text(), style="dim", highlight=False, markup=False)
+            self._warm_up(demo_job)
             for fault in self.faults:
-                self._break(fault, stage, chance)
+                self._break(fault, demo_job, chance)
             self._doing = "ending the job"
-            stage.stop()
+            demo_job.stop()
             self.ended = self.clock.now()
-            trace = stage.record.trace
+            trace = demo_job.record.trace
         reference = self._reference(trace.highest() + 1)
-        return self._judge(stage, trace, reference)
+        return self._judge(demo_job, trace, reference)
 
     @property
     def truth(self) -> Path:
         """The file of what really happened. Only the final table reads it."""
         return self.folder / "truth.jsonl"
 
-    def _stage(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> DemoJob:
+    def _demo_job(self, folder: str, job: str, nodes: tuple[str, ...], workers: int, steps: int, *, served: bool = True) -> DemoJob:
         command = (sys.executable, str(scenario.script()), "--steps", str(steps), *scenario.MODEL)
         return DemoJob(
             folder=self.folder / folder, config=scenario.CONFIG.replace("{http}", str(free_port())), command=command, job=job, nodes=nodes, workers_per_node=workers,
@@ -101,7 +101,7 @@ class Demo:
         )  # fmt: skip
 
     @contextmanager
-    def _live(self, stage: DemoJob) -> Iterator[None]:
+    def _live(self, demo_job: DemoJob) -> Iterator[None]:
         """Show what happens while it happens; end every process at the end, whatever it is."""
         last = 0.0
         with Live(console=self.console, transient=True, auto_refresh=False) as shown:
@@ -113,52 +113,52 @@ class Demo:
                     self.pages.look()
                 if self.console.is_terminal and now - last >= 0.25:
                     last = now
-                    shown.update(live_view.live(stage.record.trace, stage.record.latest, self._doing, now, self.began), refresh=True)
+                    shown.update(live_view.live(demo_job.record.trace, demo_job.record.latest, self._doing, now, self.began), refresh=True)
 
-            stage.on_look = refresh
+            demo_job.on_look = refresh
             try:
                 yield
             finally:
-                stage.stop()
+                demo_job.stop()
 
-    def _warm_up(self, stage: DemoJob) -> None:
+    def _warm_up(self, demo_job: DemoJob) -> None:
         self._doing = f"warming up: {WARM_UP_STEPS} healthy steps"
-        if not stage.wait(lambda: stage.record.trace.highest() >= WARM_UP_STEPS, 90.0):
-            raise DemoError("the job did not get going; the last lines of its launcher:\n" + stage.cluster.tail(f"launcher-{scenario.NODES[0]}"))
-        self._healthy = stage.record.trace.throughput_per_worker(step for step in stage.record.trace.steps if step.number >= FIRST_STEPS)
+        if not demo_job.wait(lambda: demo_job.record.trace.highest() >= WARM_UP_STEPS, 90.0):
+            raise DemoError("the job did not get going; the last lines of its launcher:\n" + demo_job.cluster.tail(f"launcher-{scenario.NODES[0]}"))
+        self._healthy = demo_job.record.trace.throughput_per_worker(step for step in demo_job.record.trace.steps if step.number >= FIRST_STEPS)
 
     # --- the faults ------------------------------------------------------------------------------------------------
 
-    def _break(self, fault: DemoFault, stage: DemoJob, chance: random.Random) -> None:
+    def _break(self, fault: DemoFault, demo_job: DemoJob, chance: random.Random) -> None:
         self._doing = f"healthy; next: {fault.name}"
-        stage.wait_steps(chance.randint(3, 8), PATIENCE_S)
+        demo_job.wait_steps(chance.randint(3, 8), PATIENCE_S)
         self.clock.sleep(chance.uniform(0.0, 0.1))
-        struck = self._strike(fault, stage, chance)
+        struck = self._strike(fault, demo_job, chance)
         with self.truth.open("ab") as file:
             file.write(msgspec.json.encode(struck.truth) + b"\n")
         self._doing = fault.name
         self._say(f"{fault.name}: {struck.truth.worker or struck.truth.node or 'all writers'}")
         if fault.kind == "stream":
-            stage.wait(lambda: False, chance.uniform(*HELD_S))
+            demo_job.wait(lambda: False, chance.uniform(*HELD_S))
             struck.end()
-        healed = stage.wait(lambda: self._over(fault, struck.truth, stage), PATIENCE_S)
+        healed = demo_job.wait(lambda: self._over(fault, struck.truth, demo_job), PATIENCE_S)
         self._spans.append((fault, self.clock.now()))
         struck.end()
         self._say("training again" if healed else f"NOT healed within {PATIENCE_S:.0f} s")
-        self._bring_back(stage)
+        self._bring_back(demo_job)
 
-    def _strike(self, fault: DemoFault, stage: DemoJob, chance: random.Random) -> ActiveDrill:
+    def _strike(self, fault: DemoFault, demo_job: DemoJob, chance: random.Random) -> ActiveDrill:
         if fault.kind == "stream":
-            return drills.hold_stream(EmbeddedStream(stage.cluster.state_dir / "stream", clock=self.clock), self.clock)
+            return drills.hold_stream(EmbeddedStream(demo_job.cluster.state_dir / "stream", clock=self.clock), self.clock)
         if fault.culprit == "worker":
             # not the same one twice running: that is a relapse, to which a stronger answer is right
-            worker = chance.choice([worker for worker in stage.workers() if worker.name != self._hit])
+            worker = chance.choice([worker for worker in demo_job.workers() if worker.name != self._hit])
             self._hit = worker.name
             return drills.ON_WORKER[fault.kind](worker, self.clock)
-        name = self._node(fault, stage.record.trace, chance)
+        name = self._node(fault, demo_job.record.trace, chance)
         if fault.kind == "slow-node":
-            return drills.slow_node(name, stage.cluster.run_dir(name), self.clock)
-        return stage.kill_node(name, detail=fault.target)
+            return drills.slow_node(name, demo_job.cluster.run_dir(name), self.clock)
+        return demo_job.kill_node(name, detail=fault.target)
 
     @staticmethod
     def _node(fault: DemoFault, trace: StepTrace, chance: random.Random) -> str:
@@ -166,9 +166,9 @@ class Demo:
         other = next(node for node in scenario.NODES if node != coordinator)
         return {"coordinator": coordinator, "other": other}.get(fault.target) or chance.choice(scenario.NODES)
 
-    def _over(self, fault: DemoFault, truth: GroundTruth, stage: DemoJob) -> bool:
+    def _over(self, fault: DemoFault, truth: GroundTruth, demo_job: DemoJob) -> bool:
         """Enough steps beyond the fault, and the ledger has closed what it opened about it."""
-        trace = stage.record.trace
+        trace = demo_job.record.trace
         before = trace.highest(truth.time)
         steps = [step for step in trace.after(truth.time, epoch=trace.layout.epoch if trace.layout else 0) if step.number > before]
         if len(steps) <= STEPS_AFTER or trace.steady_throughput(steps, STEPS_AFTER) < THROUGHPUT * self._healthy:
@@ -176,19 +176,19 @@ class Demo:
         if fault.culprit == "nobody":
             return True
         left = fault.kind != "slow-node" or (trace.layout is not None and truth.node in trace.layout.excluded)
-        return left and stage.record.settled(truth.time)
+        return left and demo_job.record.settled(truth.time)
 
-    def _bring_back(self, stage: DemoJob) -> None:
+    def _bring_back(self, demo_job: DemoJob) -> None:
         """Repair what is out, as a person would: release a node that was left, start one again that is dead."""
-        layout = stage.record.trace.layout
-        missing = [name for name in stage.nodes if layout is not None and name not in layout.nodes]
+        layout = demo_job.record.trace.layout
+        missing = [name for name in demo_job.nodes if layout is not None and name not in layout.nodes]
         for name in missing:
             self._doing = f"{name} was repaired and comes back"
             if layout is not None and name in layout.excluded:
-                stage.release(name)
+                demo_job.release(name)
             else:
-                stage.start_node(name)
-        if missing and not stage.wait(stage.full, RETURN_S):
+                demo_job.start_node(name)
+        if missing and not demo_job.wait(demo_job.full, RETURN_S):
             self._say(f"{', '.join(missing)} was not taken back within {RETURN_S:.0f} s")
 
     def _say(self, text: str) -> None:
@@ -200,17 +200,17 @@ class Demo:
         """Losses of an undisturbed run of the same seed, as long as the disturbed one."""
         self._doing = f"an undisturbed run of the same {steps} steps, to compare the losses"
         self._say(self._doing)
-        stage = self._stage("reference", "demo/reference", ("reference",), 2, steps, served=False)
-        with self._live(stage):
-            stage.start()
-            if not stage.wait(lambda: stage.record.trace.highest() >= steps - 1, 180.0):
-                raise DemoError("the undisturbed run did not finish; its launcher's last lines:\n" + stage.cluster.tail("launcher-reference"))
-            return stage.record.trace.losses()
+        demo_job = self._demo_job("reference", "demo/reference", ("reference",), 2, steps, served=False)
+        with self._live(demo_job):
+            demo_job.start()
+            if not demo_job.wait(lambda: demo_job.record.trace.highest() >= steps - 1, 180.0):
+                raise DemoError("the undisturbed run did not finish; its launcher's last lines:\n" + demo_job.cluster.tail("launcher-reference"))
+            return demo_job.record.trace.losses()
 
-    def _judge(self, stage: DemoJob, trace: StepTrace, reference: dict[int, float]) -> list[FaultVerdict]:
+    def _judge(self, demo_job: DemoJob, trace: StepTrace, reference: dict[int, float]) -> list[FaultVerdict]:
         truths = [msgspec.json.decode(line, type=GroundTruth) for line in self.truth.read_bytes().splitlines()]
         ends = [*(truth.time for truth in truths[1:]), self.clock.now()]
         return [
-            verdict_of(fault, truth, stage.record.evidence(truth.time, before, until), trace, self._healthy, reference)
+            verdict_of(fault, truth, demo_job.record.evidence(truth.time, before, until), trace, self._healthy, reference)
             for (fault, until), truth, before in zip(self._spans, truths, ends, strict=True)
         ]

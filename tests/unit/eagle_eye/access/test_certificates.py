@@ -15,7 +15,7 @@ from eagle_eye.app.serving.server_process import check_access
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.config import AccessConfig, Config, ServerConfig
 from eagle_eye.errors import ConfigError, ControlError
-from fakes.tls_credentials import DAY_S, Office, office
+from fakes.tls_credentials import DAY_S, CredentialIssuer, credential_issuer
 
 SERVER, NODE, CLIENT = CertificateKind.SERVER, CertificateKind.NODE, CertificateKind.CLIENT
 
@@ -26,8 +26,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def ours(tmp_path: Path, clock: FakeClock) -> Office:
-    return office(tmp_path / "certs", clock)
+def ours(tmp_path: Path, clock: FakeClock) -> CredentialIssuer:
+    return credential_issuer(tmp_path / "certs", clock)
 
 
 def test_a_certificate_says_who_it_is_for_where_and_how_long(ours, clock):
@@ -106,7 +106,7 @@ def test_a_key_of_another_certificate_is_refused(ours, clock):
 
 
 def test_a_certificate_of_another_authority_is_refused(ours, clock, tmp_path):
-    foreign = office(tmp_path / "foreign", clock).issue("n", NODE)
+    foreign = credential_issuer(tmp_path / "foreign", clock).issue("n", NODE)
     mixed = msgspec.structs.replace(foreign, ca_file=ours.issue("n", NODE).ca_file)
     with pytest.raises(ConfigError, match="was not signed by"):
         Credentials.of(mixed, clock).check()

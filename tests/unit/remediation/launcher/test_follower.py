@@ -9,7 +9,7 @@ from pathlib import Path
 from eagle_eye.clock import SystemClock
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_messages import Body, Peer
-from fakes.control_channel import Office, at, run, served, until
+from fakes.control_channel import RecordingHandler, at, run, served, until
 from remediation.launcher.coordinator_election import ProgressWitness
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.follower import Follower
@@ -19,7 +19,7 @@ from remediation.launcher.vote_log import VoteLog
 PEER = Peer(role="launcher", node="n2", job="t/j/r", boot="b", address="127.0.0.1:1")
 
 
-class Neighbour(Office):
+class Neighbour(RecordingHandler):
     """Answers requests to join in their order; takes everybody in once it has nothing else to say."""
 
     def __init__(self, *answers: Body) -> None:
