@@ -1,4 +1,4 @@
-"""What cannot be shown says so kindly, and the rest of the page stays."""
+"""Shows an error in place of the part of a page that failed; the rest of the page stays."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def shown(part: Callable[[], None]) -> None:
         st.html(explained(error))
     except Exception:  # boundary: one part of a page must not take the others with it
         log.exception("a part of a page cannot be drawn")
-        st.html(html.empty("This part of the page has failed", "The log of the dashboard says why. The other parts are not touched; loading the page again may help."))
+        st.html(html.empty("This part of the page has failed", "The reason is in the log of the dashboard. The other parts are not touched; loading the page again may help."))
 
 
 def live(part: Callable[[], None], *, every: float | None) -> None:

@@ -1,10 +1,10 @@
-"""Errors that keep a page, or a part of it, from being shown. Each message says what to do next."""
+"""Errors that keep a page, or a part of it, from being shown. Each message names the next step."""
 
 from eagle_eye.errors import EagleEyeError
 
 
 class NotShown(EagleEyeError):
-    """A page, or a part of it, cannot be shown. `title` is one line, the message says the rest."""
+    """A page, or a part of it, cannot be shown. `title` is one line, the message has the details."""
 
     title = "This cannot be shown"
 

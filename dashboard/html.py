@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 Tone = Literal["quiet", "good", "accent", "warning", "alarm"]
 SIGNS: Mapping[Tone, str] = {"quiet": "○", "good": "●", "accent": "◐", "warning": "▲", "alarm": "■"}
-"""Shapes beside the colours: whoever sees no colour sees these."""
+"""Shapes beside the colours: for readers who see no colours."""
 FIRST = "cluster"
 NAMED = re.compile(r"(?i)\b(incident )([0-9a-f]{12,32})\b")
 QUOTED = re.compile(r"`([^`]+)`")
@@ -94,13 +94,13 @@ def link(content: object, page: str, **query: str) -> Safe:
     return tagged("a", content, "ee-link", href=address(page, **query), target="_self")
 
 
-def badge(word: object, tone: Tone = "quiet") -> Safe:
-    """A state: shape, colour and word."""
-    return Safe(f'<span class="ee-badge ee-{tone}"><span class="ee-sign" aria-hidden="true">{SIGNS[tone]}</span>{text(word)}</span>')
+def badge(label: object, tone: Tone = "quiet") -> Safe:
+    """A state: shape, colour and label."""
+    return Safe(f'<span class="ee-badge ee-{tone}"><span class="ee-sign" aria-hidden="true">{SIGNS[tone]}</span>{text(label)}</span>')
 
 
 def muted(content: object) -> Safe:
-    """What explains rather than says."""
+    """An explanation, in a muted colour."""
     return tagged("span", content, "ee-muted")
 
 

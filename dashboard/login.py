@@ -1,4 +1,4 @@
-"""Login with a token of the deployment. Without any token configured everybody is an administrator, and the page says so.
+"""Login with a token of the deployment. Without any token configured everybody is an administrator, and the page shows that.
 
 A browser keeps a random name of its session as a cookie, so that a reload or an alert's link needs no second login; the
 token itself stays in this process, and is asked for its person again in every run.
@@ -51,7 +51,7 @@ class Sessions:
 
 
 def person(known: Sources) -> Person | None:
-    """Whoever reads; None after a form was drawn that asks for a token."""
+    """The person who is signed in; None after the login form was drawn."""
     import streamlit as st
 
     if not known.tokens.configured:
@@ -107,7 +107,7 @@ def _asked(known: Sources, complaint: str) -> Person | None:
             complaint = _tried(known, given)
         if complaint:
             st.html(html.banner(formatting.capital(complaint), "alarm"))
-        st.html(html.tagged("p", html.joined("No token? Whoever runs the server makes one: ", html.tagged("code", "eagle-eye token add NAME")), "ee-second"))
+        st.html(html.tagged("p", html.joined("No token? An administrator of the server creates one: ", html.tagged("code", "eagle-eye token add NAME")), "ee-second"))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Who reads a page, where and when: what every page asks before it asks for facts."""
+"""The viewer of a page, the time span and the zone: what every page needs before it queries data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ TOKEN = "eagle-eye-token"  # noqa: S105 -- the name of a key
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Whoever reads."""
+    """The person who looks at a page, and their zone and colours."""
 
     person: Person
     token: str
@@ -47,14 +47,14 @@ def colours() -> Palette:
 
 
 def reader() -> Viewer:
-    """Whoever login.py let in."""
+    """The viewer that login.py has signed in."""
     import streamlit as st
 
     return Viewer(st.session_state[PERSON], st.session_state.get(TOKEN, ""), formatting.zone(st.context.timezone), colours())
 
 
 def usual_span(known: Sources, otherwise: str) -> str:
-    """A recorded run is shown whole, a live one as far as the page says."""
+    """A recorded run is shown whole, a live one for the default span of the page."""
     if known.recorded is None:
         return otherwise
     length = known.recorded.ended - known.recorded.began

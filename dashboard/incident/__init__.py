@@ -1,1 +1,1 @@
-"""Parts of the page of one incident. telling, stages, foretold and drawing are pure; deciding talks to Streamlit."""
+"""Parts of the page of one incident. summary, stages and incident_html are pure; decision_form draws with Streamlit."""

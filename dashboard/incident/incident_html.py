@@ -43,7 +43,7 @@ class Eye:
     zone: tzinfo
     now: float
 
-    def told(self, time: float) -> str:
+    def time_text(self, time: float) -> str:
         """Time in the reader's zone."""
         return formatting.date_time(time, self.zone, self.now)
 
@@ -54,12 +54,12 @@ class Eye:
 def head(story: IncidentDetails, eye: Eye) -> Safe:
     """State, cause and culprit, and the strongest line of proof."""
     incident = story.incident
-    word, tone = summary.standing(story)
+    label, tone = summary.state_badge(story)
     over = joined(
-        html.badge(word, tone),
+        html.badge(label, tone),
         *([tagged("span", joined("by ", html.link(story.superseded_by, "incident", incident=story.superseded_by)), "ee-muted")] if story.superseded_by else []),
         tagged("span", str(incident.severity).upper(), "ee-severity", title=f"the weakest repair that can help: {summary.REPAIRS.get(incident.severity, '')}"),
-        tagged("span", joined("began ", formatting.relative(incident.since, eye.now), ", ", eye.told(incident.since), " ", formatting.zone_name(eye.zone, eye.now)), "ee-muted"),
+        tagged("span", joined("began ", formatting.relative(incident.since, eye.now), ", ", eye.time_text(incident.since), " ", formatting.zone_name(eye.zone, eye.now)), "ee-muted"),
         tagged("code", incident.id, "ee-id"),
     )
     proof = next((line.text for line in story.evidence if line.supports), "")
@@ -94,20 +94,20 @@ def _lasted(story: IncidentDetails) -> str:
 
 
 def action_summary(story: IncidentDetails, eye: Eye) -> Safe:
-    """What is proposed or was done, why, and what was said of it."""
-    told = summary.action_summary(story)
+    """What is proposed or was done, why, and its terms."""
+    shown = summary.action_summary(story)
     line = story.waiting or story.last
     rows = list(predicted_actual_rows(line.predicted, line.actual, story.work)) if line is not None else []
     waits = line is not None and line.state == "waiting"
-    says = [
-        tagged("div", joined(html.badge(told.lead, told.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-action-lead"),
-        tagged("div", told.what, "ee-action-what"),
-        tagged("div", html.pointed(told.why), "ee-action-why"),
+    parts = [
+        tagged("div", joined(html.badge(shown.lead, shown.tone), *([html.muted(_whose(line))] if line is not None else [])), "ee-action-lead"),
+        tagged("div", shown.what, "ee-action-what"),
+        tagged("div", html.pointed(shown.why), "ee-action-why"),
     ]
     if line is not None and waits:
-        says.append(_terms(line, eye))
-    beside = tagged("div", _foretold(rows[:4]), "ee-action-predicted") if rows and not waits else ""
-    return tagged("div", joined(tagged("div", joined(*says)), beside), f"ee-action ee-{told.tone}")
+        parts.append(_terms(line, eye))
+    beside = tagged("div", _predicted_text(rows[:4]), "ee-action-predicted") if rows and not waits else ""
+    return tagged("div", joined(tagged("div", joined(*parts)), beside), f"ee-action ee-{shown.tone}")
 
 
 def _whose(line: PlanRow) -> str:
@@ -117,14 +117,14 @@ def _whose(line: PlanRow) -> str:
 def _terms(line: PlanRow, eye: Eye) -> Safe:
     """What a person decides about, exactly."""
     plan = line.plan
-    terms = [("expected", summary.cost(plan)), ("stands", f"until {eye.told(plan.expires)}, {formatting.relative(plan.expires, eye.now)}")]
+    terms = [("expected", summary.cost(plan)), ("valid", f"until {eye.time_text(plan.expires)}, {formatting.relative(plan.expires, eye.now)}")]
     terms += [("job", f"{target.job}, epoch {target.epoch}") for target in plan.targets[:2]]
     cells = [tagged("div", joined(tagged("dt", name), tagged("dd", text))) for name, text in terms if text]
     cells.append(tagged("div", joined(tagged("dt", "digest"), tagged("dd", tagged("code", line.digest)))))
     return tagged("dl", joined(*cells), "ee-terms")
 
 
-def _foretold(rows: Iterable[tuple[str, str, str]]) -> Safe:
+def _predicted_text(rows: Iterable[tuple[str, str, str]]) -> Safe:
     return html.table((Column("", grows=True), Column("Predicted", number=True), Column("Actual", number=True)), rows, caption="predicted beside actual")
 
 
@@ -148,12 +148,12 @@ def timeline(story: IncidentDetails, eye: Eye) -> Safe:
     """Everything in the order of time, with its distance from the fault."""
     columns = (Column("After", number=True), Column("Time", wide_only=True), Column("What"), Column("", grows=True))
     began = story.incident.since
-    rows = [(formatting.after(moment.time - began), formatting.clock_time(moment.time, eye.zone, milliseconds=True), tagged("span", moment.what, f"ee-what-{moment.what}"), said(moment)) for moment in story.timeline]
+    rows = [(formatting.after(moment.time - began), formatting.clock_time(moment.time, eye.zone, milliseconds=True), tagged("span", moment.what, f"ee-what-{moment.what}"), timeline_text(moment)) for moment in story.timeline]
     return html.table(columns, rows, caption="timeline of the incident")
 
 
-def said(moment: TimelineEntry) -> Safe:
-    """One line of the timeline; what is JSON becomes words, and what is long is cut."""
+def timeline_text(moment: TimelineEntry) -> Safe:
+    """One line of the timeline; JSON is written as text, and what is long is cut."""
     head, brace, rest = moment.text.partition("{")
     text = f"{head}{_told(brace + rest)}".rstrip(": ") if moment.what == "step" and brace else moment.text
     return html.text(formatting.short(text, LONGEST))
@@ -195,7 +195,7 @@ def _source(line: EvidenceRow) -> str:
 
 
 def logs(lines: Iterable[str]) -> Safe:
-    """Last words of processes."""
+    """Last output of processes."""
     return tagged("pre", "\n".join(lines), "ee-log")
 
 
@@ -208,7 +208,7 @@ def stack(each: Stack) -> Safe:
 
 
 def rivals(each: Iterable[Rival]) -> Safe:
-    """What else it could be, and what would tell."""
+    """Rival causes, and what would tell them apart."""
     return html.table((Column("It could also be"), Column("What would tell them apart", grows=True)), [(tagged("b", formatting.capital(rival.cause)), formatting.capital(rival.apart)) for rival in each], caption="rival explanations")
 
 
@@ -220,13 +220,13 @@ def similar(lines: Iterable[IncidentRow], eye: Eye) -> Safe:
 
 
 def plan(line: PlanRow, eye: Eye, work: str) -> Safe:
-    """One plan: what came of it, what lost against it, and what the guards said."""
+    """One plan: what came of it, what lost against it, and the verdicts of the guards."""
     lead, tone = summary.OUTCOMES.get(line.state, (line.state, "quiet"))
-    parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(eye.told(line.plan.made))), "ee-plan-head")]
+    parts: list[object] = [tagged("div", joined(tagged("b", summary.action(line.plan)), html.badge(lead, tone), html.muted(eye.time_text(line.plan.made))), "ee-plan-head")]
     if line.plan.reason:
         parts.append(tagged("div", formatting.capital(line.plan.reason), "ee-second"))
     if rows := list(predicted_actual_rows(line.predicted, line.actual, work)):
-        parts.append(_foretold(rows))
+        parts.append(_predicted_text(rows))
     if line.plan.alternatives:
         parts.append(html.table((Column("Instead of"), Column("Why it lost", grows=True)), [(formatting.spoken(each.action), each.why) for each in line.plan.alternatives], caption="alternatives"))
     if line.verdicts:
@@ -248,7 +248,7 @@ def _guards(line: PlanRow) -> Safe:
 def people(story: IncidentDetails, eye: Eye) -> Safe:
     """Notes and silences."""
     lines = [tagged("div", joined(tagged("b", note.person), " ", html.muted(formatting.relative(note.time, eye.now)), tagged("div", note.text)), "ee-note") for note in story.notes]
-    lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {eye.told(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
+    lines += [tagged("div", joined(tagged("b", f"Silence by {each.person}"), " ", html.muted(f"until {eye.time_text(each.until)}"), tagged("div", each.reason)), "ee-note") for each in story.silences]
     return joined(*lines)
 
 

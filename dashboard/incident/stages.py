@@ -53,7 +53,7 @@ def _plan(story: IncidentDetails, line: PlanRow | None) -> IncidentStage:
         return IncidentStage(name="Plan", time=line.plan.made, text="waits for a person", state="now")
     stopped = line.state in ("refused", "held", "expired")
     text = f"{line.state}: {action(line.plan).lower()}" if stopped else action(line.plan)
-    begun = min([line.plan.made, *(step.time for step in line.progress)])  # a job that helps itself says so afterwards
+    begun = min([line.plan.made, *(step.time for step in line.progress)])  # a job that heals itself reports it afterwards
     if line.plan.own:
         text = f"the job itself{', before it was found' if begun < _seen(story) else ''}: {text[0].lower()}{text[1:]}"
     return IncidentStage(name="Plan", time=begun, text=text, state="failed" if stopped else "reached")

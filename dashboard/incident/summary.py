@@ -17,7 +17,7 @@ STATES: dict[str, tuple[str, Tone]] = {
 }
 SUPERSEDED: tuple[str, Tone] = ("Superseded", "quiet")
 WAITS: tuple[str, Tone] = ("Waits for your decision", "alarm")
-REPAIRS = {"sev1": "isolate", "sev2": "restart", "sev3": "retry in place", "info": "tell somebody"}
+REPAIRS = {"sev1": "isolate", "sev2": "restart", "sev3": "retry in place", "info": "notify"}
 """Severity → the weakest repair that can help."""
 OUTCOMES: dict[str, tuple[str, Tone]] = {
     "waiting": ("Proposed", "alarm"),
@@ -30,7 +30,7 @@ OUTCOMES: dict[str, tuple[str, Tone]] = {
     "expired": ("Expired", "quiet"),
     "made": ("Planned", "accent"),
 }
-"""State of a plan → how it is said."""
+"""State of a plan → its label and tone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ActionSummary:
     why: str
 
 
-def standing(story: IncidentDetails) -> tuple[str, Tone]:
+def state_badge(story: IncidentDetails) -> tuple[str, Tone]:
     """State of the incident, as a badge."""
     if story.superseded_by and story.waiting is None:
         return SUPERSEDED
@@ -85,7 +85,7 @@ def action(plan: Plan) -> str:
     steps = [target.resume_step for target in plan.targets if target.resume_step >= 0]
     skipped = [str(step) for target in plan.targets for step in target.skip]
     workers = [formatting.entity("worker", worker) for target in plan.targets for worker in target.workers]
-    said = {
+    text = {
         "evict_node": f"Evict {formatting.listed(left, nothing='a node')}",
         "restart_worker": "Restart the workers",
         "roll_back": "Roll back" + (f" to step {steps[0]}" if steps else " to the last checkpoint"),
@@ -93,7 +93,7 @@ def action(plan: Plan) -> str:
         "dump": "Take the stacks of all workers",
         "release": "Release the node",
     }.get(plan.action, formatting.capital(formatting.spoken(plan.action)))
-    return said + (f", skip {formatting.listed(skipped)}" if skipped else "")
+    return text + (f", skip {formatting.listed(skipped)}" if skipped else "")
 
 
 def cost(plan: Plan) -> str:

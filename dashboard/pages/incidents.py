@@ -80,5 +80,5 @@ def _row(line: IncidentRow, eye: Eye) -> tuple[object, ...]:
     lasted = formatting.duration(line.changed - line.since) if line.over else formatting.NOTHING
     return (
         html.badge(word, tone), html.stacked(html.link(f"{formatting.capital(line.cause)}: {culprits}", "incident", incident=line.id), proposed),
-        html.link(line.job, "job", job=line.job), html.stacked(formatting.relative(line.since, eye.now), eye.told(line.since)), lasted, formatting.gpu_hours(line.bill_gpu_hours),
+        html.link(line.job, "job", job=line.job), html.stacked(formatting.relative(line.since, eye.now), eye.time_text(line.since)), lasted, formatting.gpu_hours(line.bill_gpu_hours),
     )  # fmt: skip

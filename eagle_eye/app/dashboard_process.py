@@ -72,8 +72,8 @@ class Dashboard:
         """Whether it answers. Raises ConfigError when it has ended."""
         if self.process is None or self.process.poll() is not None:
             code = None if self.process is None else self.process.returncode
-            said = f"its last words are in {self.log}" if self.log else "what it said is above"
-            raise ConfigError(f"the dashboard ended with {code} before it answered at {self.listen}: {said}; is the address free? --listen names another")
+            output = f"its output is in {self.log}" if self.log else "its output is above"
+            raise ConfigError(f"the dashboard ended with {code} before it answered at {self.listen}: {output}; is the address free? --listen names another")
         try:
             with _opener().open(f"{self.url}/_stcore/health", timeout=2.0) as answer:
                 return bool(answer.status == 200)

@@ -1,12 +1,12 @@
-"""The command `eagle-eye`, also where only the probe is installed: there it says what it needs."""
+"""Entry point of the command `eagle-eye`. Where only the probe is installed, it names the missing package."""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Run the command, or say which packages are missing."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong there is told in our own words
+    """Run the command, or exit with the name of the missing package."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own messages report its errors
     try:
         from .cli import main as run
     except ModuleNotFoundError as error:

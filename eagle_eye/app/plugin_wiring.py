@@ -14,7 +14,7 @@ from remediation.alerts.receiver import Receiver
 from remediation.policy.engine_settings import EngineSettings
 
 TABLES = {"collectors": "collectors", "detectors": "detectors", "guards": "remediation.guards", "actions": "remediation.actions"}
-"""Table of the configuration → room of the plugins."""
+"""Table of the configuration → package of the plugins."""
 SCHEDULE = ("interval_s", "timeout_s")
 """Options that every collector takes beside its own."""
 
@@ -55,7 +55,7 @@ def actions(config: Config, services: Mapping[str, Any]) -> dict[str, Action]:
 
 
 def receivers(config: Config) -> tuple[Receiver, ...]:
-    """Who is told of incidents; nobody where the action `notify` is switched off. Raises PluginError."""
+    """The receivers of notifications; none if the action `notify` is switched off. Raises PluginError."""
     for name, cls, options in chosen(config, "actions"):
         if name == "notify" and issubclass(cls, Notify):
             notify: Notify = plugins.build(cls, options, {"ledger": None, "clock": None})  # neither is used to look at its options

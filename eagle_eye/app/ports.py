@@ -14,9 +14,9 @@ def free_port() -> int:
 
 
 def own_listen(rendezvous: str) -> str:
-    """host:port for a launcher that was told none: the meeting place if that is here and free, else any port.
+    """host:port for a launcher without --listen: the address of the rendezvous if it is on this machine and free, else any port.
 
-    Raises ConfigError when the meeting place cannot be reached from here.
+    Raises ConfigError when the address of the rendezvous cannot be reached from here.
     """
     host, _, port = rendezvous.rpartition(":")
     if not host:

@@ -37,7 +37,7 @@ class TableColumn:
     name: bool = False
     """Cells are names: a long one is shortened in the middle."""
     brief: Callable[[str], str] | None = None
-    """A shorter form of a cell that says the same (a date without its year), for a terminal that is too narrow."""
+    """A shorter form of a cell with the same meaning (a date without its year), for a terminal that is too narrow."""
 
 
 def print_json(struct: object) -> None:
@@ -108,7 +108,7 @@ def table_lines(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], 
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, the middle left out.
+    """At most so many characters, the middle replaced by an ellipsis.
 
     >>> shortened("run-20251120-083000/node-a/3", 16)
     'run-202…node-a/3'

@@ -1,4 +1,4 @@
-"""A person's question to the server, with this deployment's certificate and the person's token."""
+"""An operator's request to the server, with this deployment's certificate and the operator's token."""
 
 import getpass
 
@@ -15,9 +15,9 @@ from eagle_eye.rpc.operator_client import Question
 
 
 def ask(config: Config, server: str, what: str, message: Question | None = None) -> Body:
-    """What the server answers; `server`: host:port, '' for the configuration's. Raises EagleEyeError.
+    """The answer of the server; `server`: host:port, '' for the configuration's. Raises EagleEyeError.
 
-    A message that names no person is said by whom the token names, and without a token by the login.
+    A message that names no person comes from the person of the token, and without a token from the login name.
     """
     address, token, credentials = server or config.server.known_at, own_token(config.access), Credentials.of(config.access)
     if token and not (credentials or config.server.insecure or all(is_loopback(each) for each in addresses_of(address))):

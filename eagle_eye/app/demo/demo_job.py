@@ -1,4 +1,4 @@
-"""A job on nodes of this machine with everything around it, and eyes on it: for the demo, benchmarks and scenario tests."""
+"""A server, nodes and one job on this machine, and a reader of what they write: for the demo, benchmarks and scenario tests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,13 +38,13 @@ class DemoJob:
     cluster: LocalCluster = field(init=False)
     record: DeploymentReader = field(init=False)
     server_address: str = ""
-    _meeting: str = ""
+    _rendezvous: str = ""
 
     def start(self) -> None:
         """Start everything; returns at once. The job's full name is `job`/run-1."""
         self.folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
-        self.server_address, self._meeting = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
+        self.server_address, self._rendezvous = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
         config_file = self.folder / "eagle-eye.toml"
         config_file.write_text(self.config.replace("{port}", str(port)))
         self.cluster = LocalCluster(folder=self.folder, config_file=config_file, clock=self.clock, state_dir=self.folder / "state")
@@ -55,11 +55,11 @@ class DemoJob:
             self.start_node(node, first=node == self.nodes[0])
 
     def start_node(self, name: str, *, first: bool = False) -> None:
-        """Start, or after a loss start again, a node's agent and launcher. The others meet at the first one's launcher."""
+        """Start, or after a loss start again, a node's agent and launcher. The first one's launcher is the rendezvous."""
         self.cluster.start_node(
             name,
             [
-                "--listen", self._meeting if first else "127.0.0.1:0", "--rdzv", self._meeting, "--job", self.job, "--run-id", "run-1",
+                "--listen", self._rendezvous if first else "127.0.0.1:0", "--rdzv", self._rendezvous, "--job", self.job, "--run-id", "run-1",
                 "--nnodes", f"1:{len(self.nodes)}", "--nproc-per-node", str(self.workers_per_node), "--heal", self.heal,
                 *([] if self.served else ["--no-server"]), *self.launch, "--", *self.command,
             ],
@@ -73,7 +73,7 @@ class DemoJob:
         return struck
 
     def release(self, name: str) -> None:
-        """Let a node that was left take part again."""
+        """Release an evicted node: it may take part in its job again."""
         call(self.server_address, "release", ReleaseNodeCommand(node=name, person="demo"))
 
     def workers(self) -> list[drills.DrillTarget]:

@@ -104,7 +104,7 @@ def _culprit_right(fault: DemoFault, truth: GroundTruth, incident: Incident | No
 
 
 def _actions(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Repairs in their order; one that did not help is marked. FaultRecords and letters are no repairs."""
+    """Repairs in their order; one that did not help is marked. Records of faults and notifications are not repairs."""
     tried = [outcome for outcome in sorted(outcomes, key=lambda each: each.time) if outcome.action not in {"dump", "notify"} and outcome.state in {"done", "failed"}]
     return tuple(dict.fromkeys(outcome.action if outcome.state == "done" else f"{outcome.action} (did not help)" for outcome in tried))
 

@@ -42,7 +42,7 @@ def _row(row: FaultVerdict) -> list[Cell]:
 def markdown(rows: Sequence[FaultVerdict]) -> str:
     """The same table as Markdown, with every column."""
     lines = [TITLES, ["---"] * len(TITLES)]
-    lines += [[*_cells(row, _in_words), "; ".join(row.wrongs) or "yes"] for row in rows]
+    lines += [[*_cells(row, _verdict_text), "; ".join(row.wrongs) or "yes"] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -112,9 +112,9 @@ def _cells(row: FaultVerdict, verdict: Callable[[str, bool], str]) -> list[str]:
     ]
 
 
-def _in_words(word: str, right: bool) -> str:
-    return f"{word} ({'right' if right else 'WRONG'})"
+def _verdict_text(label: str, right: bool) -> str:
+    return f"{label} ({'right' if right else 'WRONG'})"
 
 
-def _sign(word: str, right: bool) -> str:
-    return f"{word} {'✓' if right else '✗'}"
+def _sign(label: str, right: bool) -> str:
+    return f"{label} {'✓' if right else '✗'}"

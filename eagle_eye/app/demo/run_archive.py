@@ -26,11 +26,11 @@ HISTORY = "history"
 
 
 def mark(state: Path, *, began: float, ended: float, seed: int, command: str) -> None:
-    """Say of a state directory that its run is over: whoever opens it sees the time at which it ended."""
+    """Mark a state directory as a recorded run: a dashboard over it shows the time at which the run ended."""
     from dashboard.sources import RECORDED, Recorded
 
-    told = Recorded(began=began, ended=ended, seed=seed, command=command)
-    (state / RECORDED).write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+    recorded = Recorded(began=began, ended=ended, seed=seed, command=command)
+    (state / RECORDED).write_bytes(msgspec.json.format(msgspec.json.encode(recorded), indent=2) + b"\n")
 
 
 def pack(state: Path, folder: Path) -> int:
@@ -87,7 +87,7 @@ def _pack_ledger(source: Path, target: Path, names: Mapping[str, str]) -> None:
 
 
 def _words(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """(table, column) of whatever holds words."""
+    """(table, column) of every column of text."""
     return connection.execute(
         "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table' AND (columns.type LIKE '%TEXT%' OR columns.type LIKE '%CHAR%')"

@@ -47,7 +47,7 @@ class DemoFault:
     name: str
     culprit: Literal["worker", "node", "nobody"]
     causes: tuple[str, ...]
-    """Words of the diagnosis that are right; empty: there must be no incident that blames anybody."""
+    """Causes that are right; empty: there must be no incident with a culprit."""
     target: Literal["any", "coordinator", "other"] = "any"
     """Which node it hits, where it hits a node."""
 

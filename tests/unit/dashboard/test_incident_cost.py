@@ -78,7 +78,7 @@ def test_what_came_back_as_another_incident_calls_nobody_any_more(sources: Sourc
     seen = cluster.overview(sources, since=0.0, until=NOW)
     assert [line.health for line in seen.nodes] == [], "and no node is suspect"
     told = incident.story(sources, "first")
-    assert summary.standing(told) == summary.SUPERSEDED
+    assert summary.state_badge(told) == summary.SUPERSEDED
     assert summary.action_summary(told).tone == "quiet"
     assert 'by <a class="ee-link" href="incident?incident=third"' in incident_html.head(told, EYE)
     text = page.table(tuple(lines.values()), EYE)

@@ -80,7 +80,7 @@ def test_the_examples_in_the_texts_are_true():
 def test_what_waits_is_said_first_with_its_digest_and_its_price(kept, known):
     waits(kept)
     found, eye = told(known), Eye(zone=UTC, now=200.0)
-    assert summary.standing(found) == ("Waits for your decision", "alarm")
+    assert summary.state_badge(found) == ("Waits for your decision", "alarm")
     assert summary.title(found.incident) == "Worker killed: worker 0 on node-a"
     text = incident_html.action_summary(found, eye)
     assert "Evict node-a" in text
@@ -147,7 +147,7 @@ def test_nothing_that_came_over_a_wire_becomes_markup(kept, known):
     ],
 )
 def test_a_commands_json_becomes_words(text, said):
-    assert incident_html.said(TimelineEntry(time=0.0, what="step", text=text)) == said
+    assert incident_html.timeline_text(TimelineEntry(time=0.0, what="step", text=text)) == said
 
 
 def test_the_accused_stand_out_from_the_others_and_the_fault_is_marked():
