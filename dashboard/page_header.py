@@ -1,4 +1,4 @@
-"""The first line of a page: what it is about, how it stands, and how far back it looks."""
+"""The first line of a page: its title, a note on the state, and the time span."""
 
 from dashboard import html, viewer
 from dashboard.sources import Sources
@@ -12,7 +12,7 @@ def heading(title: str, note: object = "") -> None:
 
 
 def heading_with_span(known: Sources, title: str, note: object = "", *, usual: str = "1h") -> str:
-    """With a choice of time, which stands in the address (?since=1h); returns what was chosen, a key of SPANS."""
+    """With a choice of time, which is part of the address (?since=1h); returns what was chosen, a key of SPANS."""
     import streamlit as st
 
     usual = viewer.usual_span(known, usual)

@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recorded run says of itself."""
+    """The record of a recorded run."""
 
     began: float
     ended: float
@@ -152,7 +152,7 @@ class Sources:
     # --- the server ------------------------------------------------------------------------------------------------
 
     def order(self, what: str, message: Question | None, token: str = "") -> Body:
-        """What the leader answers to a person's word. Raises NothingToDecide, AccessDenied, ControlError, ConfigError."""
+        """The leader's answer to an operator's command. Raises NothingToDecide, AccessDenied, ControlError, ConfigError."""
         if self.recorded is not None:
             raise NothingToDecide("it accepts no commands. Start `make demo` for a live run.")
         server = self.config.server
@@ -174,7 +174,7 @@ class Sources:
         return self._cache.get(key, make, seconds)
 
     def ahead(self, *questions: Callable[[], object]) -> None:
-        """Begin with what will be asked in a moment and is remembered: whoever asks waits for that answer, and is told what is wrong with it."""
+        """Start a query whose result will be needed in a moment and is cached: the caller that needs it waits for that result, and gets its error."""
         for question in questions:
             threading.Thread(target=_tried, args=(question,), name="ahead", daemon=True).start()
 
@@ -187,7 +187,7 @@ class Sources:
 
 
 def _tried(question: Callable[[], object]) -> None:
-    with suppress(Exception):  # boundary: whoever asks for it raises it again, and tells the reader
+    with suppress(Exception):  # boundary: the caller that needs it raises it again and shows it
         question()
 
 
@@ -231,7 +231,7 @@ def _recorded(path: Path) -> Recorded | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{path} does not tell of a recorded run ({error}): remove it, or record the run again") from error
+        raise ConfigError(f"{path} does not describe a recorded run ({error}): remove it, or record the run again") from error
 
 
 def _scraped(address: str, token: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]] | None:
@@ -251,5 +251,5 @@ def _scraped(address: str, token: str) -> dict[str, dict[tuple[tuple[str, str], 
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """No proxy stands between two processes of ours."""
+    """No proxy between two processes of ours."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))

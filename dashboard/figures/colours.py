@@ -1,8 +1,8 @@
-"""The one palette, light and dark. Whoever cannot tell red from green reads it too: hues differ in lightness as well.
+"""The one palette, light and dark. Colour-blind readers can read it: hues differ in lightness as well.
 
 The series come from those of Okabe and Ito ("Color Universal Design", 2008), darkened on white and lightened on black until
 each has a contrast of at least 3:1 with its background (WCAG 2.2, 1.4.11), and moved apart until any two differ for everybody
-(tests/unit/dashboard/test_colours.py looks at them as whoever lacks a cone does).
+(tests/unit/dashboard/test_colours.py simulates colour blindness).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What was done, what was said of it before, and what stood in the way."""
+"""Actions with their predictions, and what held plans back: guards, breakers, silences, windows."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class ActionRow:
     own: bool
     """The job did it itself, as `--heal` allowed."""
     targets: str
-    """In words: who is left out, restarted, rolled back."""
+    """As text: what is evicted, restarted, rolled back."""
     predicted: dict[str, float]
     actual: dict[str, float]
     detection_s: float | None
@@ -45,7 +45,7 @@ class ActionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRow:
-    """One guard, and how often it said what."""
+    """One guard, and how often it gave each verdict."""
 
     guard: str
     allowed: int

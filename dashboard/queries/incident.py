@@ -52,7 +52,7 @@ class PlanRow:
     actual: dict[str, float]
     outcome: Outcome | None
     verdicts: tuple[VerdictRecord, ...]
-    """Of each guard the last word, in the order in which they were said."""
+    """The last verdict of each guard, in the order of the verdicts."""
     progress: tuple[Progress, ...]
 
 
@@ -82,7 +82,7 @@ class IncidentDetails:
     evidence: tuple[EvidenceRow, ...]
     """The incident's own first."""
     log_lines: tuple[str, ...]
-    """Last words of processes."""
+    """Last output of processes."""
     stacks: tuple[Stack, ...]
     """Merged; those that stand alone come first."""
     notes: tuple[IncidentNote, ...]
@@ -214,7 +214,7 @@ def _stacks_of(detail: str) -> Iterator[Stack]:
 
 
 def _evidence(incident: Incident) -> Iterator[EvidenceRow]:
-    """Each line once: the incident's own, then what else its findings tell."""
+    """Each line once: the incident's own, then what else its findings contain."""
     told: dict[str, tuple[Finding, Evidence]] = {}
     for each in incident.parts:
         for proof in each.evidence:

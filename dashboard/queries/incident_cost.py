@@ -11,7 +11,7 @@ TOKENS = "tokens/s"
 BILL = "bill_gpu_hours"
 MOST_OUTCOMES = 5000
 CAME_BACK = re.compile(r"it came back as incident ([^\s;]+)")
-"""How the engine says it (remediation/engine/verification.py)."""
+"""How the engine writes it (remediation/engine/verification.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class IncidentCosts:
     successors: Mapping[str, str] = field(default_factory=dict)
 
     def bill(self, incident: Incident) -> float:
-        """GPU-hours: the highest word on it, as what diagnosis has counted ends where an action begins, and what is measured after one does not."""
+        """GPU-hours: the higher of two values, as what diagnosis has counted ends where an action begins, and what is measured after one does not."""
         return max(incident.bill_gpu_hours, self.bills.get(incident.id, 0.0))
 
     def superseded_by(self, record: IncidentRecord) -> str:
@@ -55,7 +55,7 @@ def cost_of_one(ledger: Ledger, incident: str) -> IncidentCosts:
 
 
 def work(ledger: Ledger) -> dict[str, str]:
-    """tenant/name of a job → the unit of its throughput: steps, where it tells no tokens or its size changes (remediation/engine/job_state.py). Others count tokens."""
+    """tenant/name of a job → the unit of its throughput: steps, where it reports no tokens or its size changes (remediation/engine/job_state.py). Others count tokens."""
     return {each.job: "steps/s" for each in ledger.throughputs() if each.tokens_per_s is None and each.steps_per_s is not None}
 
 
@@ -65,7 +65,7 @@ def work_of(units: Mapping[str, str], job: str) -> str:
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> IncidentCosts:
-    """What they tell."""
+    """The costs and successors that these outcomes record."""
     bills: dict[str, float] = {}
     successors: dict[str, str] = {}
     for outcome in outcomes:

@@ -29,11 +29,11 @@ class IncidentRow:
     culprits: tuple[str, ...]
     """`worker run/node/0`, …; empty: nobody named."""
     since: float
-    """When the fault began, as far as the evidence tells."""
+    """When the fault began, according to the evidence."""
     opened: float
     changed: float
     bill_gpu_hours: float
-    """The highest word on it: counted by diagnosis, or measured after an action."""
+    """The higher of two values: counted by diagnosis, or measured after an action."""
     waiting_plan: str
     """Id of the plan that waits for a person; '' if none does."""
     waiting_action: str = ""
@@ -76,7 +76,7 @@ def line_of(record: IncidentRecord, later: IncidentCosts, waits: Plan | None = N
 
 
 def waiting_plans(ledger: Ledger, records: Iterable[IncidentRecord], now: float) -> dict[str, Plan]:
-    """Incident → its plan that waits for a person's word."""
+    """Incident → its plan that waits for an operator's approval."""
     open_ones = {record.incident.id for record in records if record.state in NOT_OVER}
     if not open_ones:
         return {}
@@ -88,7 +88,7 @@ def waiting_plans(ledger: Ledger, records: Iterable[IncidentRecord], now: float)
 
 
 def waits(ledger: Ledger, plan: Plan, now: float) -> bool:
-    """Whether the guards' last words on a plan are that it needs a person's approval, and nobody has given or refused it."""
+    """Whether the guards' last verdicts on a plan are that it needs a person's approval, and nobody has given or refused it."""
     if plan.own or plan.expires <= now:
         return False
     last = {each.verdict.guard: each.verdict for each in ledger.verdicts(plan=plan.id)}

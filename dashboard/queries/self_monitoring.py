@@ -18,7 +18,7 @@ FINDINGS = 1000
 RECENT_S = 120.0
 OFFSET = "eagle_eye_node_clock_offset_seconds"
 _SKEWED = re.compile(r"the clock of (?P<node>\S+) is more than (?P<seconds>[\d.]+) s (?P<side>ahead|behind)")
-"""How the guard telemetry_distrust says it (remediation/guards/telemetry_distrust.py)."""
+"""How the guard telemetry_distrust writes it (remediation/guards/telemetry_distrust.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class ClockLine:
     """Ahead (positive) or behind of the server's; how far at least, where it is not measured."""
     time: float
     measured: bool = True
-    """By the leader, now; else a guard has told of it when it held a plan."""
+    """By the leader, now; else from the verdict of a guard that held a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ServerStatus:
     """One look at Eagle Eye itself."""
 
     leader: str
-    """In words; '' if nobody leads."""
+    """As text; '' if there is no leader."""
     last_leader: str
     """Process and host of the newest lease, run out or not; '' if nobody ever led."""
     led_until: float
@@ -146,7 +146,7 @@ def _measured(figures: Figures, now: float) -> Iterator[ClockLine]:
 
 
 def _told(sources: Sources) -> Iterator[ClockLine]:
-    """What guards have said of clocks about incidents that are not over, each node once."""
+    """Verdicts of guards on clocks in incidents that are not over, each node once."""
     seen: dict[str, ClockLine] = {}
     ledger = sources.ledger
     for present in ledger.incidents_present():
