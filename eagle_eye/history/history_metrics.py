@@ -15,7 +15,7 @@ class PartitionHistoryMetrics:
     rows: int
     bytes: int
     skipped: int
-    """Blocks whose schema nobody knew."""
+    """Blocks of an unknown schema, skipped."""
     failures: int
     """Attempts to write that failed, and were made again."""
     behind_s: float
@@ -43,7 +43,7 @@ _FAMILIES: tuple[tuple[str, str, Callable[[PartitionHistoryMetrics], float], boo
     ("eagle_eye_history_files", "Files of the history that were written.", lambda each: each.files, True),
     ("eagle_eye_history_rows", "Rows of the history that were written.", lambda each: each.rows, True),
     ("eagle_eye_history_bytes", "Bytes of the history that were written.", lambda each: each.bytes, True),
-    ("eagle_eye_history_skipped_blocks", "Blocks whose schema nobody knew.", lambda each: each.skipped, True),
+    ("eagle_eye_history_skipped_blocks", "Blocks of an unknown schema, skipped.", lambda each: each.skipped, True),
     ("eagle_eye_history_failures", "Attempts to write that failed, and were made again.", lambda each: each.failures, True),
     ("eagle_eye_history_lag_seconds", "How far the newest file was behind the stream; a window is usual.", lambda each: each.behind_s, False),
 )
@@ -57,7 +57,7 @@ class WriterCounts:
     rows: int = 0
     bytes: int = 0
     skipped: int = 0
-    """Blocks whose schema nobody knew."""
+    """Blocks of an unknown schema, skipped."""
 
     def __add__(self, other: "WriterCounts") -> "WriterCounts":
         return WriterCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))

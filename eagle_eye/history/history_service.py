@@ -19,7 +19,7 @@ from eagle_eye.types import Notice
 
 from .history_metrics import PartitionHistoryMetrics, WriterCounts
 
-if TYPE_CHECKING:  # pyarrow takes a second to load: that is done in the thread, so that nobody waits for it
+if TYPE_CHECKING:  # pyarrow takes a second to load: that is done in the thread, so that no caller waits for it
     from .compaction import Compactor
     from .object_store import ObjectStore
     from .partition_writer import PartitionWriter

@@ -90,12 +90,12 @@ class HealingMetrics:
             self._read(since)
         except LedgerError as error:
             log.warning("the metrics of the ledger are those of an earlier scrape: %s", error)
-        text = "Incidents that are not over. failed: nothing helped, a person is needed."
+        text = "Incidents that are not over. failed: no action helped, operator action needed."
         present = GaugeMetricFamily("eagle_eye_incidents", text, labels=["cause", "severity", "state"])
         for values, count in sorted(self._present.items()):
             present.add_metric(list(values), count)
         yield present
-        breakers = GaugeMetricFamily("eagle_eye_breakers_open", "Breakers that only a person closes: an action did not help.", labels=["action"])
+        breakers = GaugeMetricFamily("eagle_eye_breakers_open", "Open breakers: the action did not help and is not tried again until an operator closes it.", labels=["action"])
         for name, count in sorted(self._breakers.items()):
             breakers.add_metric([name], count)
         yield breakers
