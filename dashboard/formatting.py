@@ -215,8 +215,8 @@ def accused(culprits: Iterable[str]) -> Iterator[str]:
 def listed(names: Iterable[str], *, most: int = 3, nothing: str = NOTHING) -> str:
     """Names with commas; the rest is counted.
 
-    >>> listed(["a", "b"]), listed("abcdef"), listed([], nothing="nobody")
-    ('a, b', 'a, b, c and 3 more', 'nobody')
+    >>> listed(["a", "b"]), listed("abcdef"), listed([], nothing="none")
+    ('a, b', 'a, b, c and 3 more', 'none')
     """
     each = list(names)
     more = f" and {len(each) - most:,} more" if len(each) > most else ""

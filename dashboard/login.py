@@ -99,7 +99,7 @@ def _asked(known: Sources, complaint: str) -> Person | None:
 
     _, middle, _ = st.columns([1, 1, 1])
     with middle:
-        st.html(html.tagged("div", html.joined(html.tagged("h1", "Eagle Eye"), html.muted("Your token lets you in.")), "ee-login"))
+        st.html(html.tagged("div", html.joined(html.tagged("h1", "Eagle Eye"), html.muted("Sign in with your token.")), "ee-login"))
         with st.form("login", border=False, enter_to_submit=True):
             given = st.text_input("Token", type="password", placeholder="eet_…", autocomplete="current-password").strip()
             sent = st.form_submit_button("Sign in", type="primary", width="stretch")
@@ -107,7 +107,7 @@ def _asked(known: Sources, complaint: str) -> Person | None:
             complaint = _tried(known, given)
         if complaint:
             st.html(html.banner(formatting.capital(complaint), "alarm"))
-        st.html(html.tagged("p", html.joined("No token? An administrator of the server creates one: ", html.tagged("code", "eagle-eye token add NAME")), "ee-second"))
+        st.html(html.tagged("p", html.joined("Ask an administrator for a token; it is made on the server with ", html.tagged("code", "eagle-eye token add NAME")), "ee-second"))
     return None
 
 

@@ -16,7 +16,7 @@
     ├── HistoryError           the history cannot be read or written
     ├── ControlError           the control channel refused a request
     │   ├── AccessDenied       the caller's role does not allow this
-    │   │   └── NotAuthenticated   nobody knows who asks: no token, a wrong or an expired one
+    │   │   └── NotAuthenticated   the request has no valid token: none, a wrong or an expired one
     │   └── Stale              an older term, epoch or plan than the one already seen
     ├── LaunchError            a training command cannot be started
     ├── ElasticError           an elastic worker cannot go on as it is
@@ -101,7 +101,7 @@ class AccessDenied(ControlError):
 
 
 class NotAuthenticated(AccessDenied):
-    """Nobody knows who asks: no token, a wrong or an expired one."""
+    """The request has no valid token: none, a wrong or an expired one."""
 
 
 class Stale(ControlError):

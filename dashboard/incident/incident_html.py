@@ -215,7 +215,7 @@ def rivals(each: Iterable[Rival]) -> Safe:
 def similar(lines: Iterable[IncidentRow], eye: Eye) -> Safe:
     """Past incidents of the same cause."""
     columns = (Column("When"), Column("Culprit", grows=True), Column("Became"), Column("Bill", number=True))
-    rows = [(html.link(formatting.relative(line.opened, eye.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="nobody named"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
+    rows = [(html.link(formatting.relative(line.opened, eye.now), "incident", incident=line.id), formatting.listed(formatting.accused(line.culprits), nothing="unknown"), line.state, formatting.gpu_hours(line.bill_gpu_hours, "GPU-h")) for line in lines]
     return html.table(columns, rows, caption="similar incidents")
 
 

@@ -50,7 +50,7 @@ def _plan(story: IncidentDetails, line: PlanRow | None) -> IncidentStage:
     if line is None:
         return IncidentStage(name="Plan", time=None, text="none was needed" if story.state in OVER else "none yet", state="ahead")
     if line.state == "waiting":
-        return IncidentStage(name="Plan", time=line.plan.made, text="waits for a person", state="now")
+        return IncidentStage(name="Plan", time=line.plan.made, text="waits for approval", state="now")
     stopped = line.state in ("refused", "held", "expired")
     text = f"{line.state}: {action(line.plan).lower()}" if stopped else action(line.plan)
     begun = min([line.plan.made, *(step.time for step in line.progress)])  # a job that heals itself reports it afterwards

@@ -58,13 +58,13 @@ def title(incident: Incident) -> str:
 
 def culprits(incident: Incident) -> str:
     """Those whom one can name in a line."""
-    return formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), most=2, nothing="nobody named")
+    return formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), most=2, nothing="unknown")
 
 
 def sureness(incident: Incident) -> str:
     """How sure we are of them."""
     if not incident.culprits:
-        return "the evidence accuses nobody"
+        return "the evidence names no culprit"
     most = max(culprit.confidence for culprit in incident.culprits)
     return f"{formatting.percent(round(most, 2))} sure"
 

@@ -125,7 +125,7 @@ def _standing(known: Sources, reader: Viewer) -> None:
     rows = list(standing_rows(actions.standing(known), reader, known.now()))
     head = html.section("What stands in the way now", "breakers, silences, maintenance")
     if not rows:
-        st.html(html.joined(head, html.banner(html.joined(html.badge("Nothing", "good"), " ", html.muted("no breaker is open, nobody has silenced anything")), "quiet")))
+        st.html(html.joined(head, html.banner(html.joined(html.badge("Nothing", "good"), " ", html.muted("no breaker is open, no silence is active")), "quiet")))
         return
     st.html(html.joined(head, html.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
 

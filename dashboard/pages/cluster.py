@@ -99,7 +99,7 @@ def seen_by(reader: Viewer, all_of_it: Overview) -> Overview:
 
 
 def calls(lines: Sequence[IncidentRow], *, now: float) -> Safe:
-    """One line for each open incident: those that wait for a person first."""
+    """One line for each open incident: those that wait for approval first."""
     if not lines:
         return html.banner(html.joined(html.badge("No open incident", "good"), " ", html.muted("nothing needs you")), "quiet")
     ordered = sorted(lines, key=lambda line: (not line.waiting_plan, line.state != "failed", -line.opened))
@@ -110,7 +110,7 @@ def calls(lines: Sequence[IncidentRow], *, now: float) -> Safe:
 def _call(line: IncidentRow, now: float) -> Safe:
     tone: html.Tone = "alarm" if line.waiting_plan or line.state == "failed" else "accent" if line.state in ("healing", "contained") else "warning"
     what = html.tagged("span", html.link(formatting.capital(line.cause), "incident", incident=line.id), "ee-what")
-    where = html.tagged("span", formatting.listed(formatting.accused(line.culprits), nothing="nobody named"))
+    where = html.tagged("span", formatting.listed(formatting.accused(line.culprits), nothing="unknown"))
     about = html.muted(f"{line.job} · {formatting.relative(line.opened, now)} · {formatting.gpu_hours(line.bill_gpu_hours)}")
     word = f"waits for you: {formatting.spoken(line.waiting_action)}" if line.waiting_plan else CALLED.get(line.state, line.state)
     return html.tagged("div", html.joined(what, where, about, html.tagged("span", html.badge(word, tone), "ee-next")), f"ee-call ee-{tone}")

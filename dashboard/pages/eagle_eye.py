@@ -32,7 +32,7 @@ def _all(known: Sources, reader: Viewer) -> None:
 
     status, now = self_monitoring.status(known, token=reader.token), known.now()
     if not status.leader and known.recorded is None:
-        st.html(html.banner(html.joined(html.badge("Nobody leads", "alarm"), " ", html.muted("nothing is diagnosed or healed until a server runs: "), html.tagged("code", "eagle-eye server")), "alarm"))
+        st.html(html.banner(html.joined(html.badge("No leader", "alarm"), " ", html.muted("nothing is diagnosed or healed until a server runs: "), html.tagged("code", "eagle-eye server")), "alarm"))
     st.html(html.tiles(tiles(status, now)))
     for part in (_partitions(status, known, now), _blind(status, now), _dropped(status), _notices(status, reader, now)):
         if part:
@@ -60,7 +60,7 @@ def _leader(status: ServerStatus, now: float) -> Tile:
         process, _, host = status.last_leader.partition(" on ")
         return Tile("Leader", host, f"{process}, term {status.term}, since {formatting.relative(status.leads_since, now)}")
     if not status.last_leader:
-        return Tile("Leader", formatting.NOTHING, "nobody has led yet")
+        return Tile("Leader", formatting.NOTHING, "no leader so far")
     return Tile("Leader", formatting.NOTHING, f"last {status.last_leader}, term {status.term}, until {formatting.relative(status.led_until, now)}")
 
 
@@ -71,7 +71,7 @@ def _partitions(status: ServerStatus, known: Sources, now: float) -> Safe:
         return html.joined(head, html.empty("No partition is owned", advice, command="" if known.recorded is not None else "eagle-eye server"))
     columns = (Column("Partition", number=True), Column("Owner", grows=True), Column("Term", number=True, wide_only=True), Column("Lag", number=True), Column("Records", number=True, wide_only=True), Column("Last tick", number=True), Column("History", number=True, wide_only=True))
     rows = (
-        (line.partition, line.owner or html.badge("nobody", "alarm"), line.term, formatting.duration(line.lag_s), formatting.number(line.lag_records), formatting.relative(line.last_tick, now), formatting.duration(line.history_lag_s))
+        (line.partition, line.owner or html.badge("none", "alarm"), line.term, formatting.duration(line.lag_s), formatting.number(line.lag_records), formatting.relative(line.last_tick, now), formatting.duration(line.history_lag_s))
         for line in status.partitions
     )
     unknown = "" if status.figures else html.tagged("p", html.prose(UNKNOWN_THEN if known.recorded is not None else UNKNOWN), "ee-second")

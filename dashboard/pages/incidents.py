@@ -1,4 +1,4 @@
-"""The list of incidents: those that wait for a person first, then what is not over, then the past."""
+"""The list of incidents: those that wait for approval first, then what is not over, then the past."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ def _list(known: Sources, who: Viewer) -> None:
 
 
 def table(lines: Sequence[IncidentRow], eye: Eye) -> Safe:
-    """What waits for a person first, then what is not over; each newest first."""
+    """What waits for approval first, then what is not over; each newest first."""
     ordered = sorted(lines, key=lambda line: (not line.waiting_plan, line.over, -line.opened))
     return html.table(COLUMNS, [_row(line, eye) for line in ordered], caption="incidents")
 
@@ -73,7 +73,7 @@ def _row(line: IncidentRow, eye: Eye) -> tuple[object, ...]:
     word, tone = summary.WAITS if line.waiting_plan else summary.STATES.get(line.state, (line.state, "quiet"))
     if line.superseded_by and not line.waiting_plan:
         word, tone = summary.SUPERSEDED
-    culprits = formatting.listed(formatting.accused(line.culprits), most=2, nothing="nobody named")
+    culprits = formatting.listed(formatting.accused(line.culprits), most=2, nothing="unknown")
     proposed: object = f"Proposed: {formatting.spoken(line.waiting_action)}" if line.waiting_plan else line.severity.upper()
     if line.superseded_by:
         proposed = html.joined("superseded by ", html.link(line.superseded_by, "incident", incident=line.superseded_by))

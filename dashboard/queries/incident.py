@@ -1,4 +1,4 @@
-"""One incident, whole: what is broken, why we think so, what was done or waits for a person, and what it costs."""
+"""One incident, whole: what is broken, why we think so, what was done or waits for approval, and what it costs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class IncidentDetails:
     plans: tuple[PlanRow, ...]
     """Newest first."""
     waiting: PlanRow | None
-    """The plan that waits for a person, with the digest to decide on."""
+    """The plan that waits for approval, with the digest to decide on."""
     rivals: tuple[Rival, ...]
     evidence: tuple[EvidenceRow, ...]
     """The incident's own first."""

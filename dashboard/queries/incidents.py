@@ -27,7 +27,7 @@ class IncidentRow:
     state: str
     """open, contained, healing, healed, failed or closed."""
     culprits: tuple[str, ...]
-    """`worker run/node/0`, …; empty: nobody named."""
+    """`worker run/node/0`, …; empty: unknown."""
     since: float
     """When the fault began, according to the evidence."""
     opened: float
@@ -35,7 +35,7 @@ class IncidentRow:
     bill_gpu_hours: float
     """The higher of two values: counted by diagnosis, or measured after an action."""
     waiting_plan: str
-    """Id of the plan that waits for a person; '' if none does."""
+    """Id of the plan that waits for approval; '' if none does."""
     waiting_action: str = ""
     superseded_by: str = ""
     """Id of the incident as which a failed one came back: that one is looked at; '' if there is none."""
@@ -65,7 +65,7 @@ def _listed(sources: Sources, open_only: bool, job: str, limit: int) -> tuple[In
 
 
 def line_of(record: IncidentRecord, later: IncidentCosts, waits: Plan | None = None) -> IncidentRow:
-    """As it is listed. waits: its plan that waits for a person."""
+    """As it is listed. waits: its plan that waits for approval."""
     incident = record.incident
     return IncidentRow(
         id=incident.id, job=incident.job, cause=incident.cause, severity=str(incident.severity), state=str(record.state),

@@ -88,7 +88,7 @@ class WorkerHeat:
 
 
 def course(sources: Sources, job: str, *, since: float, until: float, points: int = 600) -> Course:
-    """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NotThere: nobody knows the job."""
+    """Loss, step time, throughput and goodput. Empty arrays where no step was done in that time. NotThere: no such job."""
     return sources.remembered(("course", job, since, until, points), lambda: _course(sources, job, since, until, points), seconds=SPAN_S)
 
 
@@ -162,7 +162,7 @@ def _changes(epochs: Any) -> list[int]:
 def _check_known(sources: Sources, job: str) -> None:
     ledger = sources.ledger
     if job not in ledger.jobs() and not ledger.incidents(job=job, limit=1):
-        raise NotThere(f"nobody knows a job {job!r}, and no step of it was done in this time. Choose one of the cluster's, or a longer time.")
+        raise NotThere(f"no job {job!r}, and no step of it in this time. Choose one of the cluster's, or a longer time.")
 
 
 def _marks(sources: Sources, job: str, since: float, until: float) -> tuple[TimelineMark, ...]:
@@ -173,7 +173,7 @@ def _told(sources: Sources, job: str, since: float, until: float) -> Iterator[Ti
     for record in sources.ledger.incidents(job=job, limit=MOST_INCIDENTS):
         incident = record.incident
         if since <= record.opened < until:
-            culprits = formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), nothing="nobody named")
+            culprits = formatting.listed(formatting.accused(str(culprit.entity) for culprit in incident.culprits), nothing="unknown")
             yield TimelineMark(time=record.opened, what="incident", text=f"{incident.cause}: {culprits}", incident=incident.id)
         if record.changed < since:
             continue

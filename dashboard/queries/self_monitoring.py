@@ -27,7 +27,7 @@ class PartitionLine:
 
     partition: int
     owner: str
-    """Process and host, '' if nobody owns it now."""
+    """Process and host, '' if it has no owner now."""
     term: int
     lag_records: float
     """NaN where the server's figures are not known, as with all below."""
@@ -65,12 +65,12 @@ class ServerStatus:
     leader: str
     """As text; '' if there is no leader."""
     last_leader: str
-    """Process and host of the newest lease, run out or not; '' if nobody ever led."""
+    """Process and host of the newest lease, run out or not; '' if there never was a leader."""
     led_until: float
-    """When that lease runs out, or ran out; NaN if nobody ever led."""
+    """When that lease runs out, or ran out; NaN if there never was a leader."""
     term: int
     leads_since: float
-    """NaN if nobody leads."""
+    """NaN if there is no leader."""
     partitions: tuple[PartitionLine, ...]
     collectors: tuple[CollectorLine, ...]
     clocks: tuple[ClockLine, ...]

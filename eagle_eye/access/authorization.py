@@ -34,19 +34,19 @@ class Authorization:
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Whether nobody passes without a token."""
+        """Whether every request needs a token."""
         return self._tokens.configured
 
     def admit(self, needed: Role, what: str, *, token: str = "", claimed: str = "") -> Person:
         """Who it is, if they may do `what`. Raises NotAuthenticated or AccessDenied.
 
-        `claimed`: who they say they are; '' if they leave it to the token.
+        `claimed`: the name given with --as; '' to take the token's.
         """
         if not self._tokens.configured:
             return self._claimed(needed, what, claimed)
         person = self._tokens.person(token)
         if claimed and claimed != person.name:
-            raise AccessDenied(f"the token is {person.name}'s, who cannot speak as {claimed}: run the command without --as")
+            raise AccessDenied(f"the token belongs to {person.name}, not to {claimed}: run the command without --as")
         if not person.role.includes(needed):
             raise AccessDenied(f"{person.name} has the role {person.role}: {what} needs the role {needed}")
         return person
@@ -60,8 +60,8 @@ class Authorization:
                 f"`eagle-eye token add NAME --role {needed}`"
             )
         if needed is not Role.VIEWER and not claimed:
-            raise NotAuthenticated("who are you? No tokens are configured on this server: give your name with --as")
+            raise NotAuthenticated("no tokens are configured on this server: give your name with --as")
         if needed is not Role.VIEWER and not self._warned:
             self._warned = True
-            log.warning("no tokens are configured: the name %s is taken as claimed (%s)", claimed, what)
+            log.warning("no tokens are configured: the name %s is not authenticated (%s)", claimed, what)
         return Person(name=claimed or "anyone here", role=Role.ADMIN)

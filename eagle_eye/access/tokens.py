@@ -63,7 +63,7 @@ def tokens_path(config: Config) -> Path:
 
 
 class Tokens:
-    """Who a token belongs to. The file is read again when it has changed; what cannot be read lets nobody in."""
+    """Who a token belongs to. The file is read again when it has changed; while it cannot be read, all requests are refused."""
 
     def __init__(self, path: Path, clock: Clock, *, promised: bool = False) -> None:
         """`promised`: the configuration names the file, so that it must be there. Raises ConfigError."""
@@ -84,12 +84,12 @@ class Tokens:
 
     @classmethod
     def none(cls) -> Self:
-        """Of nobody, for ever."""
+        """No tokens, and none will be configured."""
         return cls(Path(os.devnull) / "none", SystemClock())
 
     @property
     def configured(self) -> bool:
-        """Whether people must show a token. Once true it stays so: removing the file lets nobody in, not everybody."""
+        """Whether requests need a token. Once true it stays so: if the file is removed, all requests are refused."""
         self._look()
         return self._promised
 
@@ -97,10 +97,10 @@ class Tokens:
         """Whose token it is. Raises NotAuthenticated; the message never holds the token."""
         self._look()
         if self._broken:
-            raise NotAuthenticated("the server cannot read its tokens and lets nobody in; its log says why")
+            raise NotAuthenticated("all requests are refused: the server cannot read its tokens file; see the server's log")
         if not token:
             raise NotAuthenticated(
-                f"no token was shown: set {VARIABLE}, or name a file in access.token_file (over HTTP: `Authorization: Bearer TOKEN`); "
+                f"the request has no token: set {VARIABLE}, or name a file in access.token_file (over HTTP: `Authorization: Bearer TOKEN`); "
                 "`eagle-eye token add NAME` on the server's machine makes one"
             )
         name = self._owner(hash_of(token))
@@ -128,7 +128,7 @@ class Tokens:
             self._entries, self._broken = read_entries(self._path) if self._promised else {}, ""
         except ConfigError as error:
             self._entries, self._broken = {}, str(error)
-            log.error("nobody is let in: %s", error)  # noqa: TRY400  # the message is enough, and holds no secret
+            log.error("all requests are refused: %s", error)  # noqa: TRY400  # the message is enough, and holds no secret
 
 
 def _state_of(path: Path) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from eagle_eye.errors import ControlError
 from eagle_eye.plan_text import plan_of, plan_rows
 from eagle_eye.rpc.control_messages import Decision, PendingPlansQuery
 
-HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only one that waits for approval. Shows the
+HELP = """{verb} PLAN, the id of a plan or of its incident; without PLAN the only pending one. Shows the
 plan and asks for confirmation. The decision is valid for exactly that plan: if its action or targets change, a new one is needed.
 
 \b
@@ -27,7 +27,7 @@ Examples:
 def decision_command(name: str, approved: bool) -> click.Command:
     """The command of that name."""
 
-    @click.command(name, short_help=f"{name} a plan that waits for approval", help=HELP.format(verb=name.capitalize(), name=name))
+    @click.command(name, short_help=f"{name} a pending plan", help=HELP.format(verb=name.capitalize(), name=name))
     @click.argument("plan", default="")
     @options.person
     @click.option("--note", default="", help="Why; recorded in the ledger.")

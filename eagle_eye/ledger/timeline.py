@@ -73,6 +73,6 @@ def _from_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
 
 
 def _revision_text(revision: Incident) -> str:
-    culprits = ", ".join(str(culprit.entity) for culprit in revision.culprits) or "nobody named"
+    culprits = ", ".join(str(culprit.entity) for culprit in revision.culprits) or "unknown"
     over = "" if revision.active else "; over"
     return f"revision {revision.revision}: {revision.cause}, {culprits} ({revision.severity}){over}"

@@ -182,7 +182,7 @@ class ApprovalPage:
             '<button name="decision" value="approve">Approve</button><button name="decision" value="refuse">Refuse</button></form>'
         )
         problem_html = paragraph(problem, "bad") if problem else ""
-        return page("A plan waits for a person", f"{problem_html}<dl>{rows}</dl>{form}", status)
+        return page("Plan awaiting approval", f"{problem_html}<dl>{rows}</dl>{form}", status)
 
 
 def _waiting(leader: LeaderAccess, link: ApprovalLink) -> dict[str, Any] | None:

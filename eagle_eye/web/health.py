@@ -26,7 +26,7 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """all, detect or lead."""
     leads: bool = False
     leader: str = ""
-    """Who leads, in words; '' if nobody does, or the ledger is away."""
+    """Who leads, in words; '' if there is no leader, or the ledger is unavailable."""
     term: int = 0
     partitions: tuple[int, ...] = ()
     """Those that this process owns."""
@@ -42,16 +42,16 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def dead(self) -> list[str]:
         """Why it should be started again."""
-        return [f"the main loop has stood still for {self.heartbeat_age_s:.0f} s"] if self.heartbeat_age_s > BEAT_S else []
+        return [f"the main loop has not run for {self.heartbeat_age_s:.0f} s"] if self.heartbeat_age_s > BEAT_S else []
 
     @property
     def unready(self) -> list[str]:
         """Why it does not do its work now."""
         problems = [f"{name}: {why}" for name, why in (("stream", self.stream), ("ledger", self.ledger)) if why]
         if self.tick_age_s is not None and self.tick_age_s > STALE_S:
-            problems.append(f"nothing has been judged for {self.tick_age_s:.0f} s")
+            problems.append(f"no detection for {self.tick_age_s:.0f} s")
         if self.role != "detect" and not self.ledger and not self.leader:
-            problems.append("nobody leads")
+            problems.append("no leader")
         return [*self.dead, *problems]
 
 

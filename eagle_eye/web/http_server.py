@@ -81,7 +81,7 @@ class WebServer:
         """Listen. Raises ConfigError where the address is in use, is not ours, or must not be open."""
         if not (self._near or self._authorization.asks_for_tokens or self._insecure):
             raise ConfigError(
-                f"server.http is {self._host}:{self._port}, beyond loopback, and nobody would have to show a token: make one with "
+                f"server.http is {self._host}:{self._port}, beyond loopback, and no tokens are configured: make one with "
                 "`eagle-eye token add NAME`, listen on 127.0.0.1, or set server.insecure = true on a network that you trust wholly"
             )
         listening = self._listen()
@@ -133,7 +133,7 @@ class WebServer:
         return StarletteRoute(route.path, enter, methods=list(route.methods))
 
     def _admit(self, route: Route, token: str) -> Person | None:
-        """Who it is; None where nobody needs to be anybody. Raises NotAuthenticated or AccessDenied."""
+        """Who it is; None where the route needs no authentication. Raises NotAuthenticated or AccessDenied."""
         if route.role is None or (route.own_token is not None and token and route.own_token(token)):
             return None
         if not self._authorization.asks_for_tokens or (self._near and route.role is Role.VIEWER):

@@ -26,7 +26,7 @@ class AlertSubject:
     state: IncidentState
     opened: float
     pending_plan: Plan | None = None
-    """The plan that waits for a person."""
+    """The plan that waits for approval."""
     ended: bool = False
     """Nothing more is done or judged."""
 
@@ -110,7 +110,7 @@ def differs(new: Alert, old: Alert) -> bool:
 
 
 def urgent(new: Alert, old: Alert) -> bool:
-    """Whether it should be heard at once: a plan waits for a person, it got worse, or nothing more is done about it."""
+    """Whether it should be heard at once: a plan waits for approval, it got worse, or nothing more is done about it."""
     pending_plan = new.pending_plan is not None and (old.pending_plan is None or old.pending_plan.digest != new.pending_plan.digest)
     graver = BY_SEVERITY.index(new.severity) > BY_SEVERITY.index(old.severity)
     failed = new.state == IncidentState.FAILED.value != old.state
@@ -129,7 +129,7 @@ def _frozen(counts: Mapping[str, int]) -> frozenset[tuple[str, int]]:
 
 def _named(culprits: Sequence[AlertCulprit]) -> str:
     names = [culprit.name for culprit in culprits[:NAMES]]
-    return ", ".join(names) + (f" and {len(culprits) - NAMES} more" if len(culprits) > NAMES else "") if names else "nobody named"
+    return ", ".join(names) + (f" and {len(culprits) - NAMES} more" if len(culprits) > NAMES else "") if names else "unknown"
 
 
 def _waiting(plan: Plan) -> PendingPlan:

@@ -68,7 +68,7 @@ def _restart(state: CoordinatorState, fact: RestartCommand) -> Effects:
 def _overdrawn(state: CoordinatorState, fact: RestartCommand) -> str:
     """Charge the job's own budget if the command says so; the error if nothing is left of it."""
     if fact.own and not state.budget.take():
-        return f"the job's own budget ({state.budget.heal}) is spent"
+        return f"the job's own budget ({state.budget.heal}) is exhausted"
     return ""
 
 

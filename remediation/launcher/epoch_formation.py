@@ -279,7 +279,7 @@ def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
 
 def nobody_commanded(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """SPENT: no restart was commanded in time."""
-    return state.fail(f"its own budget ({state.budget.heal}) is spent and nobody commanded a restart")
+    return state.fail(f"its own budget ({state.budget.heal}) is exhausted and no restart was commanded in time")
 
 
 def halted_too_long(state: CoordinatorState, _: PhaseTimeout) -> Effects:

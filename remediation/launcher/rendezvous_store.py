@@ -49,7 +49,7 @@ class RendezvousStore:
             async with asyncio.timeout(min(timeout_s, POLL_S)):
                 return _body(await future)
         except TimeoutError:
-            return {"again": timeout_s > POLL_S, "ok": False, "error": "nobody has set the key in time"}
+            return {"again": timeout_s > POLL_S, "ok": False, "error": _not_set(question)}
         finally:
             self._keys.forget_asker(asker)
 
@@ -66,15 +66,20 @@ async def ask_patiently(question: messages.Message, ask: Ask, clock: Clock) -> b
     while True:
         left = until - clock.monotonic()
         try:
-            answer = await ask(words | {"timeout_s": max(0.0, left)})
+            answer = await ask(words | {"timeout_s": max(0.0, left), "within_s": question.get("timeout_s", 0.0)})
             if not answer.get("again"):
                 return messages.encode("stored", id=question["id"], **answer)
         except EagleEyeError as reason:
             error = f"the coordinator's store cannot be reached: {reason}"
             await asyncio.sleep(RETRY_S)
         if left <= 0:
-            return messages.encode("stored", id=question["id"], ok=False, error=error or "nobody has set the key in time")
+            return messages.encode("stored", id=question["id"], ok=False, error=error or _not_set(question))
 
 
 def _body(message: messages.Message) -> Body:
     return {name: message[name] for name in ("ok", "values", "error") if name in message}
+
+
+def _not_set(question: messages.Message) -> str:
+    missing = ", ".join(repr(key) for key in question.get("keys", ()))
+    return f"key {missing} was not set within {float(question.get('within_s') or question.get('timeout_s') or 0.0):g} s"

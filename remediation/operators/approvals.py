@@ -79,7 +79,7 @@ class Approvals:
         begins = [(tracked, plan) for tracked, plan in held if plan.id.startswith(name) or tracked.incident.id.startswith(name)] if name else []
         if len(begins) == 1:
             return begins[0]
-        raise ControlError(f"no plan {name!r} waits for a decision; waiting: {', '.join(plan.id for _, plan in held) or 'none'}")
+        raise ControlError(f"no plan {name!r} waits for approval; pending: {', '.join(plan.id for _, plan in held) or 'none'}")
 
     def _shown(self, tracked: TrackedIncident, plan: Plan) -> Body:
         """`holds`: what the guards want besides the approval."""

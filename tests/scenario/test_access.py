@@ -105,7 +105,7 @@ def test_an_operator_approves_by_the_link_of_an_alert_and_nobody_else_does(demo_
     assert refused.exit_code == 1
     assert "digest" in refused.output, "a viewer sees the plan"
     assert "eve has the role viewer: approve needs the role operator" in refused.output
-    assert "no token was shown" in cli(demo_job, "", "approve", "--yes").output
+    assert "the request has no token" in cli(demo_job, "", "approve", "--yes").output
     [link] = set(links())
     seen = httpx.get(link)
     digest = re.search(r'name="digest" value="(\w+)"', seen.text)

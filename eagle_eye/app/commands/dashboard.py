@@ -51,7 +51,7 @@ def _serve(dashboard: Dashboard) -> None:
         return
     finally:
         dashboard.stop()
-    raise ConfigError(f"the dashboard ended by itself with {code}: its output is above")
+    raise ConfigError(f"the dashboard exited with code {code}; its output is above")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

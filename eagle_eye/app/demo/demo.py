@@ -173,7 +173,7 @@ class Demo:
         steps = [step for step in trace.after(truth.time, epoch=trace.layout.epoch if trace.layout else 0) if step.number > before]
         if len(steps) <= STEPS_AFTER or trace.steady_throughput(steps, STEPS_AFTER) < THROUGHPUT * self._healthy:
             return False
-        if fault.culprit == "nobody":
+        if fault.culprit == "none":
             return True
         left = fault.kind != "slow-node" or (trace.layout is not None and truth.node in trace.layout.excluded)
         return left and demo_job.record.settled(truth.time)

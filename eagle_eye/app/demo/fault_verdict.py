@@ -62,7 +62,7 @@ def verdict_of(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, trace: 
     span = [step for step in trace.after(truth.time) if step.end <= seen.until]
     healed = max((step.epoch for step in span), default=0)
     after = [step for step in span if step.number > before and step.epoch == healed]
-    training = span[0].end - truth.time if span and fault.culprit == "nobody" else _back(span, after, trace, truth)
+    training = span[0].end - truth.time if span and fault.culprit == "none" else _back(span, after, trace, truth)
     found = _found(fault, truth, seen, incident)
     throughput = trace.steady_throughput(after, STEPS_AFTER) / healthy
     losses = [abs(step.loss - reference[step.number]) for step in after if step.number in reference]
@@ -70,9 +70,9 @@ def verdict_of(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, trace: 
         fault=fault,
         truth=truth,
         found_s=found,
-        culprit=str(incident.culprits[0].entity) if incident else "nobody",
+        culprit=str(incident.culprits[0].entity) if incident else "none",
         culprit_right=_culprit_right(fault, truth, incident, accused),
-        cause=incident.cause if incident else "stream away" if fault.culprit == "nobody" and not math.isnan(found) else "",
+        cause=incident.cause if incident else "stream away" if fault.culprit == "none" and not math.isnan(found) else "",
         cause_right=incident is not None and incident.cause in fault.causes if fault.causes else not accused and not math.isnan(found),
         actions=_actions(seen.outcomes),
         training_s=training,
@@ -86,7 +86,7 @@ def verdict_of(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, trace: 
 
 
 def _found(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, incident: Incident | None) -> float:
-    if fault.culprit == "nobody":
+    if fault.culprit == "none":
         times = [notice.time for notice in seen.notices if notice.name == "stream.away" and notice.time >= truth.time]
         return min(times) - truth.time if times else math.nan
     if incident is None:
@@ -96,7 +96,7 @@ def _found(fault: DemoFault, truth: GroundTruth, seen: FaultRecords, incident: I
 
 
 def _culprit_right(fault: DemoFault, truth: GroundTruth, incident: Incident | None, accused: Sequence[Incident]) -> bool:
-    if fault.culprit == "nobody":
+    if fault.culprit == "none":
         return not accused
     expected = truth.worker if fault.culprit == "worker" else truth.node
     blamed = {culprit.entity.name for each in accused for culprit in each.culprits}

@@ -45,7 +45,7 @@ class DemoFault:
     kind: str
     """A drill of eagle_eye/app/drills.py."""
     name: str
-    culprit: Literal["worker", "node", "nobody"]
+    culprit: Literal["worker", "node", "none"]
     causes: tuple[str, ...]
     """Causes that are right; empty: there must be no incident with a culprit."""
     target: Literal["any", "coordinator", "other"] = "any"
@@ -59,7 +59,7 @@ FAULTS = (
     DemoFault(kind="hang-gil", name="hang in Python, GIL held", culprit="worker", causes=("python hang",)),
     DemoFault(kind="exception", name="CUDA-like error", culprit="worker", causes=("cuda error", "illegal memory access")),
     DemoFault(kind="nan", name="NaN in a live parameter", culprit="worker", causes=("loss not finite",)),
-    DemoFault(kind="stream", name="stream stopped", culprit="nobody", causes=()),
+    DemoFault(kind="stream", name="stream stopped", culprit="none", causes=()),
     DemoFault(kind="slow-node", name="node slowed down", culprit="node", causes=("slow node",)),
     DemoFault(kind="node", name="node killed, not the coordinator's", culprit="node", causes=("node lost",), target="other"),
     DemoFault(kind="node", name="node killed, the coordinator's", culprit="node", causes=("node lost",), target="coordinator"),

@@ -46,13 +46,13 @@ def _fields(alert: Alert) -> list[tuple[str, str]]:
         ("Job", alert.job or "none"),
         ("State", alert.state),
         ("Severity", alert.severity),
-        ("Culprits", ", ".join(names) or "nobody named"),
+        ("Culprits", ", ".join(names) or "unknown"),
     ]
 
 
 def _request(alert: Alert) -> str:
     assert alert.pending_plan is not None
-    asked = f"*Waits for a person:* {_escaped(alert.pending_plan.action, 100)} (`{_escaped(alert.pending_plan.plan, 100)}`)"
+    asked = f"*Waits for approval:* {_escaped(alert.pending_plan.action, 100)} (`{_escaped(alert.pending_plan.plan, 100)}`)"
     if alert.pending_plan.reason:
         asked += f"\n{_escaped(alert.pending_plan.reason, 1000)}"
     return asked + (f"\n{_link(alert.approval_link, 'approve or refuse')}" if alert.approval_link else "")

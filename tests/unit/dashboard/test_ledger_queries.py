@@ -192,11 +192,11 @@ def test_actions_tell_cause_targets_and_figures_newest_first(sources: Sources, l
 
 def test_guards_are_counted_with_the_last_reason_those_that_refused_first(sources: Sources, ledger: Ledger) -> None:
     opened(ledger)
-    planned(ledger, Allow(guard="cooldown"), Hold(guard="approval", reason="waits for a person"), Refuse(guard="blast_radius", reason="too many nodes"))
+    planned(ledger, Allow(guard="cooldown"), Hold(guard="approval", reason="waits for approval"), Refuse(guard="blast_radius", reason="too many nodes"))
     planned(ledger, Allow(guard="cooldown"), plan="plan-2")
     lines = actions.guards(sources, since=0.0)
     assert [(line.guard, line.allowed, line.held, line.refused, line.last_said, line.last_reason) for line in lines] == [
-        ("blast_radius", 0, 0, 1, "refused", "too many nodes"), ("approval", 0, 1, 0, "held", "waits for a person"), ("cooldown", 2, 0, 0, "", ""),
+        ("blast_radius", 0, 0, 1, "refused", "too many nodes"), ("approval", 0, 1, 0, "held", "waits for approval"), ("cooldown", 2, 0, 0, "", ""),
     ]  # fmt: skip
     assert actions.guards(sources, since=950.0) == ()
 

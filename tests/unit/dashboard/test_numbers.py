@@ -198,7 +198,7 @@ def test_a_job_that_did_nothing_in_this_time_has_an_empty_course_and_one_that_no
     recorded.run(30).write()
     ledger.save_job(JOB, a_layout(), "127.0.0.1:1", "none", 0)
     assert job.course(watch(5000), JOB, since=T0 + 4000, until=T0 + 5000).empty
-    with pytest.raises(NotThere, match="nobody knows a job 'team/nothing/run'"):
+    with pytest.raises(NotThere, match="no job 'team/nothing/run'"):
         job.course(watch(30), "team/nothing/run", since=T0, until=T0 + 30)
 
 

@@ -66,7 +66,7 @@ def test_with_tokens_nothing_is_shown_before_one(state, ledger):
     token = add_person(state / "tokens" / "tokens.toml", "ada", Role.VIEWER, now=NOW)
     test = app().run()
     assert "slow node" not in shown(test).lower()
-    assert "Your token lets you in" in shown(test)
+    assert "Sign in with your token" in shown(test)
     test.text_input[0].set_value("eet_wrong")
     test.button[0].click().run()
     assert "not known here" in shown(test)
@@ -97,7 +97,7 @@ def test_signing_out_asks_for_a_token_again(state, ledger):
     test.text_input[0].set_value(token)
     test.button[0].click().run()
     next(button for button in test.button if button.label == "Sign out").click().run()
-    assert "Your token lets you in" in shown(test)
+    assert "Sign in with your token" in shown(test)
 
 
 def test_a_session_of_a_browser_ends_by_itself():
@@ -164,7 +164,7 @@ def test_nothing_done_yet_says_how_to_try(state, ledger):
 
 def test_nobody_leading_wants_a_person(state, ledger):
     text = shown(page("eagle_eye").run())
-    assert "Nobody leads" in text
+    assert "No leader" in text
     assert "ee-alarm" in text
 
 

@@ -111,7 +111,7 @@ def test_a_refusal_counts_as_well_and_the_token_may_stand_in_a_header(scene):
 
 
 NOBODY = [
-    ({}, 401, "no token was shown"),
+    ({}, 401, "the request has no token"),
     ({"token": "eet_guessed"}, 401, "not known here"),
     ({"who": "old"}, 401, "the token of old expired"),
     ({"who": "viewer"}, 403, "needs the role operator"),

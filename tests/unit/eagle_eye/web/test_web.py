@@ -155,7 +155,7 @@ def test_a_standby_is_ready_as_long_as_somebody_leads(no_tokens) -> None:
     assert looks(HealthReport(role="lead", leader="process 9 on b (term 4)", term=4), no_tokens)[0] == 200
     *codes, body = looks(HealthReport(role="lead"), no_tokens)
     assert codes == [503, 503, 200]
-    assert body["problems"] == ["nobody leads"]
+    assert body["problems"] == ["no leader"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_standby_is_ready_as_long_as_somebody_leads(no_tokens) -> None:
     [
         ({"stream": "it does not answer"}, "stream: it does not answer"),
         ({"ledger": "the disk is full"}, "ledger: the disk is full"),
-        ({"tick_age_s": 42.0}, "nothing has been judged for 42 s"),
+        ({"tick_age_s": 42.0}, "no detection for 42 s"),
     ],
 )
 def test_what_a_restart_would_not_mend_makes_it_unready_not_dead(changes, problem, no_tokens) -> None:

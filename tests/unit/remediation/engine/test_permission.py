@@ -103,7 +103,7 @@ def test_an_approval_is_of_one_digest_and_asked_for_again_when_the_targets_chang
     assert second != first
     with pytest.raises(ControlError, match="has changed"):
         decide(world, second, digest=seen.digest)
-    with pytest.raises(ControlError, match="waits for a decision"):
+    with pytest.raises(ControlError, match="waits for approval"):
         decide(world, first)
     assert world.ledger.outcome(first).state == "stale"
     decide(world, "i1")
@@ -117,7 +117,7 @@ def test_the_beginning_of_an_id_names_a_plan_that_waits(make_world):
     world.run(10)
     [plan] = waiting(world)
     assert [shown["plan"]["id"] for shown in world.engine.pending_plans(PendingPlansQuery(plan=plan[:6]))["plans"]] == [plan]
-    with pytest.raises(ControlError, match="waits for a decision"):
+    with pytest.raises(ControlError, match="waits for approval"):
         world.engine.pending_plans(PendingPlansQuery(plan=f"{plan[:6]}x"))
     decide(world, plan[:6])
     world.run(5)
@@ -133,7 +133,7 @@ def test_a_decision_names_what_was_seen_and_its_note_is_kept(make_world):
         world.engine.decide(Decision(plan=plan, person="Ada"), True)
     [shown] = world.engine.pending_plans(PendingPlansQuery())["plans"]
     assert (shown["plan"]["id"], shown["cause"], shown["incident"]) == (plan, "ecc error", "i1")
-    with pytest.raises(ControlError, match="waits for a decision"):
+    with pytest.raises(ControlError, match="waits for approval"):
         world.engine.decide(Decision(plan=plan, person="Eve", digest=shown["digest"], tenant="another"), True)
     assert world.engine.pending_plans(PendingPlansQuery(tenant="another")) == {"plans": []}
     world.engine.decide(Decision(plan=plan, person="Ada", digest=shown["digest"], note="talked to the team", tenant=shown["job"].split("/")[0]), True)
