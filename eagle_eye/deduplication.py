@@ -55,20 +55,20 @@ class Seen:
 
 
 class Writers:
-    """What was seen of each boot of one writer; the boots of long ago are forgotten."""
+    """What was seen of each incarnation of one writer; the incarnations of long ago are forgotten."""
 
-    __slots__ = ("_boots",)
+    __slots__ = ("_incarnations",)
 
-    BOOTS_KEPT = 8
+    INCARNATIONS_KEPT = 8
 
     def __init__(self) -> None:
-        self._boots: dict[str, Seen] = {}
+        self._incarnations: dict[str, Seen] = {}
 
-    def first_time(self, boot: str, number: int) -> bool:
-        """True once for each (boot, number)."""
-        seen = self._boots.get(boot)
+    def first_time(self, incarnation: str, number: int) -> bool:
+        """True once for each (incarnation, number)."""
+        seen = self._incarnations.get(incarnation)
         if seen is None:
-            if len(self._boots) >= self.BOOTS_KEPT:
-                self._boots.pop(next(iter(self._boots)))
-            seen = self._boots[boot] = Seen()
+            if len(self._incarnations) >= self.INCARNATIONS_KEPT:
+                self._incarnations.pop(next(iter(self._incarnations)))
+            seen = self._incarnations[incarnation] = Seen()
         return seen.first_time(number)

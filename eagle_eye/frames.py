@@ -112,8 +112,8 @@ def _time_of(batch: SealedBatch) -> float:
 
 
 def _older(header: BatchHeader, than: BatchHeader) -> bool:
-    """Within a boot numbers decide (clocks may be set back), between boots times."""
-    return header.number < than.number if header.boot == than.boot else header.time < than.time
+    """Within an incarnation numbers decide (clocks may be set back), between incarnations times."""
+    return header.number < than.number if header.incarnation == than.incarnation else header.time < than.time
 
 
 class _Node:
@@ -216,7 +216,7 @@ class FrameBuilder:
         node = self._nodes.get(header.node)
         if node is None:
             node = self._nodes[header.node] = _Node()
-        if not node.batches.first_time(header.boot, header.number):
+        if not node.batches.first_time(header.incarnation, header.number):
             self.counts.duplicates += 1
             return
         if header.time > self._reporting.get(header.node, float("-inf")):
@@ -231,7 +231,7 @@ class FrameBuilder:
             self.counts.dropped += 1
 
     def _feed_event(self, event: Event) -> None:
-        if self._writers.setdefault(event.node, Writers()).first_time(event.boot, event.number):
+        if self._writers.setdefault(event.node, Writers()).first_time(event.incarnation, event.number):
             self._events.append(event)
         else:
             self.counts.duplicates += 1

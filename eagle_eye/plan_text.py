@@ -48,8 +48,8 @@ def target_text(target: Target) -> str:
         parts.append(f"nodes {', '.join(target.exclude)}")
     if target.workers:
         parts.append(f"workers {', '.join(target.workers)}")
-    if target.seats:
-        parts.append("resize to workers: " + ", ".join(f"{count} on {node} (now {target.seats_before.get(node, 0)})" for node, count in target.seats.items()))
+    if target.workers_per_node:
+        parts.append("resize to workers: " + ", ".join(f"{count} on {node} (now {target.workers_per_node_before.get(node, 0)})" for node, count in target.workers_per_node.items()))
     if target.speeds:
         parts.append("shares by speed: " + ", ".join(f"{worker} {speed:.0%}" for worker, speed in target.speeds.items()))
     if target.resume_step >= 0:

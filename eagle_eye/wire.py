@@ -100,7 +100,7 @@ class BatchHeader(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The header of a batch: what changes every second, and the shape, which hardly ever does."""
 
     node: str
-    boot: str
+    incarnation: str
     job: str
     number: _Count
     time: float
@@ -247,7 +247,7 @@ def unseal(batch: SealedBatch, schemas: Schemas) -> Batch:
     blocks += [_unseal_steps(block, rows, data, schemas) for block, rows, data in batch.step_blocks()]
     return Batch(
         node=header.node,
-        boot=header.boot,
+        incarnation=header.incarnation,
         job=header.job,
         number=header.number,
         time=header.time,
@@ -334,7 +334,7 @@ def _encode_batch(batch: Batch) -> bytes:
     header = _ENCODER.encode(
         BatchHeader(
             node=batch.node,
-            boot=batch.boot,
+            incarnation=batch.incarnation,
             job=batch.job,
             number=batch.number,
             time=batch.time,

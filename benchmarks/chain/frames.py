@@ -130,7 +130,7 @@ def _record(node: int, gpus: tuple[str, ...], number: int, schemas: wire.Schemas
         source="gpu", kind=Kind.GPU, entities=gpus, names=NAMES, matrix=matrix, time=float(number)
     )
     block = Block(schema_id=schemas.schema_of(reading).id, reading=reading)
-    batch = Batch(node=f"node-{node}", boot="b00t", job=JOB, number=number, time=float(number), blocks=(block,))
+    batch = Batch(node=f"node-{node}", incarnation="b00t", job=JOB, number=number, time=float(number), blocks=(block,))
     return wire.encode(batch)
 
 

@@ -118,7 +118,7 @@ class Cluster:
         for node in range(self.nodes):
             moment = BEGAN + number + float(self._phase[node])
             reading = Reading(source="gpu", kind=Kind.GPU, entities=self.gpus[node], names=self.names, matrix=values[node], time=moment)
-            batch = Batch(node=f"node-{node:05}", boot="b", job=JOB, number=number, time=moment, blocks=(Block(schema_id=self.schema.id, reading=reading),))
+            batch = Batch(node=f"node-{node:05}", incarnation="b", job=JOB, number=number, time=moment, blocks=(Block(schema_id=self.schema.id, reading=reading),))
             made.append(Message(OBSERVATIONS, 0, self._offset, JOB, wire.encode(batch), BEGAN + number + 0.5))
             self._offset += 1
         return made

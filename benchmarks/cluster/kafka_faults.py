@@ -108,7 +108,7 @@ class Node:
 
     def _write(self, name: str, entity: Entity, attributes: dict[str, str]) -> None:
         event = Event(
-            name=name, job=self.job, entity=entity, time=self._clock.now(), node=self.name, boot="b", number=self.written,
+            name=name, job=self.job, entity=entity, time=self._clock.now(), node=self.name, incarnation="b", number=self.written,
             attributes=attributes,
         )  # fmt: skip
         self.written += 1

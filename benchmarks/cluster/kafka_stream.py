@@ -63,7 +63,7 @@ def record(rows: int, width: int, node: int) -> bytes:
     matrix = (random.normal(60, 5, (rows, width)) // 0.5 * 0.5).astype("<f4")
     reading = Reading(source="gpu", kind=Kind.GPU, entities=entities, names=names, matrix=matrix, time=1.0)
     block = Block(schema_id="gpu", reading=reading)
-    return encode(Batch(node=f"node-{node}", boot="b", job="t/bench/r", number=node, time=1.0, blocks=(block,)))
+    return encode(Batch(node=f"node-{node}", incarnation="b", job="t/bench/r", number=node, time=1.0, blocks=(block,)))
 
 
 def main() -> int:

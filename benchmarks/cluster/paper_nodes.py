@@ -100,7 +100,7 @@ class PaperJob:
         """An event of its coordinator."""
         self._events += 1
         event = Event(
-            name=name, job=self.name, entity=entity, time=self.clock.now(), node=self.nodes[0], boot=f"launcher-{self.run}",
+            name=name, job=self.name, entity=entity, time=self.clock.now(), node=self.nodes[0], incarnation=f"launcher-{self.run}",
             number=self._events, attributes=attributes,
         )  # fmt: skip
         self.write(self.name, wire.encode(event))
@@ -191,7 +191,7 @@ class PaperNodes:
         new = list(self._schemas)[known:]
         if number == 1 and node == job.nodes[0]:
             new = list(self._schemas)
-        batch = Batch(node=node, boot="paper", job=job.name, number=number, time=now, blocks=blocks)
+        batch = Batch(node=node, incarnation="paper", job=job.name, number=number, time=now, blocks=blocks)
         return [*((job.name, wire.encode(schema)) for schema in new), (job.name, wire.encode(batch))]
 
     # --- sessions ------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class PaperNodes:
         await asyncio.gather(*(client.stop() for client in self._clients))
 
     def _coordinator(self, job: PaperJob) -> ControlClient:
-        peer = Peer(role="launcher", node=job.nodes[0], job=job.name, boot=f"launcher-{job.run}", address="127.0.0.1:1")
+        peer = Peer(role="launcher", node=job.nodes[0], job=job.name, incarnation=f"launcher-{job.run}", address="127.0.0.1:1")
 
         def on_state(state: ConnectionState) -> None:
             if state.connected:
@@ -261,7 +261,7 @@ async def _hold(address: str, nodes: Sequence[str], open_: Any) -> None:
             (connected.add if state.connected else connected.discard)(node)
             open_.value = len(connected)
 
-        return ControlClient(address, Peer(role="agent", node=node, boot=f"agent-{node}"), on_state=on_state)
+        return ControlClient(address, Peer(role="agent", node=node, incarnation=f"agent-{node}"), on_state=on_state)
 
     for client in [client_of(node) for node in nodes]:
         await client.start()

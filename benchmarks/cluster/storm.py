@@ -171,7 +171,7 @@ def killed(job: str, rank: int, time: float, number: int) -> Event:
     node, slot = f"node-{rank // GPUS}", rank % GPUS
     worker = f"{job.rpartition('/')[2]}/{node}/{slot}"
     return Event(
-        name="exit", job=job, entity=Entity(kind=Kind.WORKER, name=worker), time=time, node=node, boot=f"bench-{number}", number=number,
+        name="exit", job=job, entity=Entity(kind=Kind.WORKER, name=worker), time=time, node=node, incarnation=f"bench-{number}", number=number,
         message=f"{worker} was killed by SIGKILL", attributes={"code": "-9", "signal": "SIGKILL", "epoch": "1", "rank": str(rank)},
     )  # fmt: skip
 

@@ -228,7 +228,7 @@ def _numbers(rng: np.random.Generator) -> Floats:
 
 def _record(node: int, job: str, number: int, matrix: Floats, now: float) -> bytes:
     reading = Reading(source="gpu", kind=Kind.GPU, entities=tuple(gpu(node, slot) for slot in range(GPUS)), names=NAMES, matrix=matrix, time=now)
-    batch = Batch(node=f"node-{node}", boot="bench", job=job, number=number, time=now, blocks=(Block(schema_id="bench-gpu", reading=reading),))
+    batch = Batch(node=f"node-{node}", incarnation="bench", job=job, number=number, time=now, blocks=(Block(schema_id="bench-gpu", reading=reading),))
     return wire.encode(batch)
 
 

@@ -63,12 +63,12 @@ class Agent:
         inbox: Inbox,
         *,
         clock: Clock,
-        boot: str,
+        incarnation: str,
         batch_s: float = 1.0,
         idle: bool = False,
     ) -> None:
-        """`boot`: random id of this agent process; `idle`: also write batches while the node has no job."""
-        self.node, self.boot = node, boot
+        """`incarnation`: random id of this agent process; `idle`: also write batches while the node has no job."""
+        self.node, self.incarnation = node, incarnation
         self._collectors = {collector.name: collector for collector in collectors}
         self._writer, self._jobs, self._inbox, self._clock = writer, jobs, inbox, clock
         self._batch_s, self._idle = batch_s, idle
@@ -188,7 +188,7 @@ class Agent:
             for block in blocks:
                 self._send_schema(job, block.schema_id, wall)
             number = self._numbers[job] = self._numbers.get(job, -1) + 1
-            batch = Batch(node=self.node, boot=self.boot, job=job, number=number, time=wall, blocks=blocks)
+            batch = Batch(node=self.node, incarnation=self.incarnation, job=job, number=number, time=wall, blocks=blocks)
             self._writer.write(OBSERVATIONS, job, encode(batch))
         self._batch_builder.clear()
 
@@ -199,11 +199,11 @@ class Agent:
             self._writer.write(OBSERVATIONS, job, encode(self._batch_builder.schemas.get(schema_id)), keep=True)
 
     def _send_event(self, event: Event) -> None:
-        """Set node, boot and number, and write at once. An event of the node goes to every job here, each with its own number."""
+        """Set node, incarnation and number, and write at once. An event of the node goes to every job here, each with its own number."""
         if (not event.job and not self._target_jobs()) or (event.job and event.job not in self._jobs.running):
             self._jobs.refresh(self._clock.now())
         for job in (event.job,) if event.job else self._target_jobs():
-            signed = msgspec.structs.replace(event, job=job, node=self.node, boot=self.boot, number=self._events)
+            signed = msgspec.structs.replace(event, job=job, node=self.node, incarnation=self.incarnation, number=self._events)
             self._events += 1
             self._writer.write(OBSERVATIONS, job, encode(signed), keep=True)
 
@@ -220,7 +220,7 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
     clock = SystemClock()
     node = node or socket.gethostname()
     file_name = node.replace("/", "_")
-    boot = uuid.uuid4().hex[:12]
+    incarnation = uuid.uuid4().hex[:12]
     credentials = node_credentials(config.access, node, clock)
     inbox: Inbox = SimpleQueue()
     collectors = build_collectors(config, node, clock)
@@ -235,11 +235,11 @@ def run_agent(config: Config, stop: threading.Event, *, node: str = "", server: 
         confirmed_by=confirmed_by(config.stream),
         on_notice=inbox.put,
     )
-    session = LeaderSession(server or config.server.known_at, node, boot, os.getpid(), credentials)
+    session = LeaderSession(server or config.server.known_at, node, incarnation, os.getpid(), credentials)
     jobs = JobRegistry(config.run, config.state / "agent" / f"{file_name}.json", clock.now())
     agent = Agent(
         node, collectors, writer, jobs, inbox,
-        clock=clock, boot=boot, batch_s=config.agent.batch_s, idle=config.agent.idle,
+        clock=clock, incarnation=incarnation, batch_s=config.agent.batch_s, idle=config.agent.idle,
     )  # fmt: skip
     session.start()
     try:

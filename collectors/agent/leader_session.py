@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 class LeaderSession:
     """Keeps a session to the leader open, in its own thread, until it is closed. Errors are logged, never raised."""
 
-    def __init__(self, address: str, node: str, boot: str, pid: int, credentials: Credentials | None = None) -> None:
+    def __init__(self, address: str, node: str, incarnation: str, pid: int, credentials: Credentials | None = None) -> None:
         """`address`: host:port; empty: no session is held."""
         self._credentials = credentials
-        self._address, self._node, self._boot, self._pid = address, node, boot, pid
+        self._address, self._node, self._incarnation, self._pid = address, node, incarnation, pid
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._closing = threading.Event()
@@ -52,7 +52,7 @@ class LeaderSession:
 
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        peer = Peer(role="agent", node=self._node, boot=self._boot, pid=self._pid)
+        peer = Peer(role="agent", node=self._node, incarnation=self._incarnation, pid=self._pid)
         client = ControlClient(self._address, peer, on_state=on_state, credentials=self._credentials)
         await client.start()
         if not self._closing.is_set():

@@ -1,4 +1,4 @@
-"""Events as collectors create them, before the agent sets node, boot and number."""
+"""Events as collectors create them, before the agent sets node, incarnation and number."""
 
 from eagle_eye.types import Entity, Event, Kind
 
@@ -6,7 +6,7 @@ from eagle_eye.types import Entity, Event, Kind
 def unsigned_event(
     name: str, kind: Kind, entity: str, time: float, message: str, job: str = "", **attributes: object
 ) -> Event:
-    """An event without node, boot and number: the agent sets them when it writes the event.
+    """An event without node, incarnation and number: the agent sets them when it writes the event.
 
     `job` empty: the event concerns the node, and the agent writes it for every job there.
     """
@@ -16,7 +16,7 @@ def unsigned_event(
         entity=Entity(kind=kind, name=entity),
         time=time,
         node="",
-        boot="",
+        incarnation="",
         number=0,
         message=message,
         attributes={key: str(value) for key, value in attributes.items()},

@@ -150,11 +150,11 @@ def _overview(sources: Sources, since: float, until: float) -> Overview:
     kept = _present(ledger)
     heard = _heard(sources, since, until)
     blamed = _blamed(kept, facts)
-    seats = {job: each.layout.nodes for job, each in facts.items()}
-    lines = tuple(sorted(_nodes(seats, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
+    workers_per_node = {job: each.layout.nodes for job, each in facts.items()}
+    lines = tuple(sorted(_nodes(workers_per_node, cordons, heard, blamed), key=lambda line: (HEALTHS.index(line.health), line.node)))
     counted = Counter(line.health for line in lines)
     return Overview(
-        jobs=tuple(_jobs(sources, facts, seats, blamed, heard, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
+        jobs=tuple(_jobs(sources, facts, workers_per_node, blamed, heard, since, until)), nodes=lines, counts={health: counted[health] for health in HEALTHS},
         newest=max((time for _, time in heard.values()), default=float("nan")),
     )  # fmt: skip
 
@@ -201,9 +201,9 @@ def _blamed(kept: Iterable[IncidentRecord], facts: Mapping[str, JobRecord]) -> _
     return blamed
 
 
-def _nodes(seats: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeRow]:
+def _nodes(workers_per_node: Mapping[str, Sequence[str]], cordons: Iterable[Cordon], heard: Mapping[str, tuple[str, float]], blamed: _Blamed) -> Iterator[NodeRow]:
     out = {cordon.node: cordon for cordon in cordons}
-    taking_part = {node: job for job, nodes in seats.items() for node in nodes}
+    taking_part = {node: job for job, nodes in workers_per_node.items() for node in nodes}
     newest = max((time for _, time in heard.values()), default=float("nan"))
     for node in dict.fromkeys((*taking_part, *heard, *out, *blamed.found)):
         told, time = heard.get(node, ("", float("-inf")))
@@ -230,7 +230,7 @@ FROM committed GROUP BY job ORDER BY job
 
 
 def _jobs(
-    sources: Sources, facts: Mapping[str, JobRecord], seats: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
+    sources: Sources, facts: Mapping[str, JobRecord], workers_per_node: Mapping[str, Sequence[str]], blamed: _Blamed, heard: Mapping[str, tuple[str, float]], since: float, until: float
 ) -> Iterator[JobRow]:
     nodes = Counter(job for job, _ in heard.values())
     told = _stepped(sources, since, until)
@@ -240,7 +240,7 @@ def _jobs(
         last = numbers.get("last_step", float("nan"))
         span = until - max(since, numbers.get("began", since))
         yield JobRow(
-            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(seats[job]) if layout else nodes[job],
+            job=job, state=_state(job, layout, blamed, numbers, until), nodes=len(workers_per_node[job]) if layout else nodes[job],
             workers=len(layout.placements) if layout else int(numbers.get("workers", 0)),
             epoch=layout.epoch if layout else int(numbers.get("epoch", 0)), step=int(numbers.get("step", -1)), step_s=numbers.get("step_s", float("nan")),
             tokens_per_s=numbers.get("tokens", float("nan")) / span if span > 0 else float("nan"),

@@ -1,6 +1,6 @@
 """Ownership of partitions: which partitions of the observations this process detects on, by leases in the ledger.
 
-    detect/<boot>     a process with the detect role that is alive; each renews its own
+    detect/<incarnation>     a process with the detect role that is alive; each renews its own
     partition/<n>     the owner of a partition; the lease's term is the generation of the owner's marks
 
 Each process reads the same leases, computes the same assignment, and acts on its own part: it releases partitions beyond
@@ -70,7 +70,7 @@ class PartitionOwnership:
         self._partitions = partitions
         self._lease_s = lease_s
         self._clock = clock
-        self._member = MEMBER + holder.boot
+        self._member = MEMBER + holder.incarnation
         self._leaving: dict[int, PartitionWork] = {}
         """Asked to stop; released once they have ended, or after one lease time."""
         self._deadline: dict[int, float] = {}
@@ -86,13 +86,13 @@ class PartitionOwnership:
             self._renew()
             self._release()
             target = self._assignment()
-            for partition in [partition for partition in self.owned if target.get(partition) != self._holder.boot]:
+            for partition in [partition for partition in self.owned if target.get(partition) != self._holder.incarnation]:
                 self._leaving[partition] = self._stopped(partition)
                 self._deadline[partition] = self._clock.monotonic() + self._lease_s
             self._release()
             self._renew_superseded()
             if self._clock.monotonic() >= self._wait_until:
-                self._take([partition for partition, member in target.items() if member == self._holder.boot])
+                self._take([partition for partition, member in target.items() if member == self._holder.incarnation])
         except EagleEyeError as error:
             if not self._unavailable:
                 _log.warning("the ledger is unavailable: partitions %s stay as they are: %s", sorted(self.owned), error)
@@ -136,8 +136,8 @@ class PartitionOwnership:
 
     def _assignment(self) -> dict[int, str]:
         now = self._clock.now()
-        members = {lease.holder.boot for lease in self._leases.living(MEMBER, now)}
-        holders = {lease.name: lease.holder.boot for lease in self._leases.living(PARTITION, now)}
+        members = {lease.holder.incarnation for lease in self._leases.living(MEMBER, now)}
+        holders = {lease.name: lease.holder.incarnation for lease in self._leases.living(PARTITION, now)}
         for partition in self._leaving:
             holders.pop(_name(partition), None)
         return assign_partitions({partition: holders.get(_name(partition)) for partition in range(self._partitions)}, members)

@@ -150,7 +150,7 @@ def _live_rows(elastic: Mapping[str, JobRecord], measured: Mapping[tuple[str, in
             continue
         short = "/".join(name.split("/")[:2])
         known = [f"{count}: {each.steps_per_s:.3g} steps/s" for (job, count), each in sorted(measured.items()) if job == short and each.steps_per_s]
-        rows.append([name, f"{demand.weight:g}", str(demand.now), str(demand.most), _where(demand.seats), "; ".join(known) or "nothing yet"])
+        rows.append([name, f"{demand.weight:g}", str(demand.now), str(demand.most), _where(demand.workers_per_node), "; ".join(known) or "nothing yet"])
     return rows
 
 
@@ -164,8 +164,8 @@ def _response_text(plan: PrecomputedPlan, jobs: Mapping[str, JobRecord]) -> str:
     stopped = [name for name, workers in plan.workers.items() if workers < _workers_min(jobs.get(name))]
     if stopped and len(stopped) == len(plan.workers):
         return "the job stops" if len(stopped) == 1 else "all jobs stop"
-    parts = [f"{job} to {_where(seats)}" for job, seats in plan.seats.items()] + [f"{job} stops" for job in stopped]
-    if not plan.seats:
+    parts = [f"{job} to {_where(workers_per_node)}" for job, workers_per_node in plan.workers_per_node.items()] + [f"{job} stops" for job in stopped]
+    if not plan.workers_per_node:
         parts.append("all other jobs keep their remaining workers" if stopped else "all jobs keep their remaining workers")
     return "; ".join(parts)
 

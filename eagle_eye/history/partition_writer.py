@@ -27,7 +27,7 @@ from .parquet_tables import Blocks, Origin, TableFile
 
 CHUNK_BYTES = 64 << 20
 """Of numbers that are held in memory before they are written into the files of the window."""
-BOOTS_KEPT = 8
+INCARNATIONS_KEPT = 8
 SENDERS_KEPT = 200_000
 ORIGINS_KEPT = 1_000_000
 SCHEMAS_KEPT = 4096
@@ -59,22 +59,22 @@ class _Part(NamedTuple):
 class _Sender:
     """One node of one job: which of its batches have come, and what its newest shape means."""
 
-    __slots__ = ("_boot", "_seen", "_writers", "readings", "shape", "steps")
+    __slots__ = ("_incarnation", "_seen", "_writers", "readings", "shape", "steps")
 
     def __init__(self) -> None:
         self.shape: wire.Shape | None = None
         self.readings: tuple[_Part, ...] = ()
         self.steps: tuple[_Part, ...] = ()
-        self._boot = ""
+        self._incarnation = ""
         self._seen = Seen()
         self._writers: OrderedDict[str, Seen] = OrderedDict()
 
-    def first_time(self, boot: str, number: int) -> bool:
+    def first_time(self, incarnation: str, number: int) -> bool:
         """At least once becomes once."""
-        if boot != self._boot:
-            self._seen = self._writers.setdefault(boot, Seen())
-            self._boot = boot
-            if len(self._writers) > BOOTS_KEPT:
+        if incarnation != self._incarnation:
+            self._seen = self._writers.setdefault(incarnation, Seen())
+            self._incarnation = incarnation
+            if len(self._writers) > INCARNATIONS_KEPT:
                 self._writers.popitem(last=False)
         return self._seen.first_time(number)
 
@@ -105,7 +105,7 @@ class PartitionWriter:
             if isinstance(record, SchemaRecord):
                 self._schemas.add(record)
             elif record is not None:
-                self._sender_of(record.header).first_time(record.header.boot, record.header.number)
+                self._sender_of(record.header).first_time(record.header.incarnation, record.header.number)
 
     def take(self, messages: Sequence[Message]) -> int | None:
         """Take the next records; the offset up to which everything is durable, if that has moved on.
@@ -125,7 +125,7 @@ class PartitionWriter:
             record = self._read(message)
             if isinstance(record, wire.SealedBatch):
                 sender = self._sender_of(record.header)
-                if sender.first_time(record.header.boot, record.header.number):
+                if sender.first_time(record.header.incarnation, record.header.number):
                     self._add(sender, record)
                     if self._bytes >= self._chunk_bytes:
                         self._flush(window)

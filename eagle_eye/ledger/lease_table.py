@@ -26,21 +26,21 @@ class LeaseTable(Database):
             term: int = last.term if last is not None else 0
             if not ours or term <= above:
                 term = max(term, above) + 1
-            values = {"term": term, "host": holder.host, "pid": holder.pid, "boot": holder.boot, "until": now + seconds}
+            values = {"term": term, "host": holder.host, "pid": holder.pid, "incarnation": holder.incarnation, "until": now + seconds}
             since = {} if ours else {"since": now}
             put(connection, leases, {"name": name}, values | since)
             return term
 
     def renew(self, name: str, holder: LeaseHolder, term: int, seconds: float, now: float) -> bool:
         """Hold it for so long from now; False if another has taken it: stop acting at once."""
-        mine = (leases.c.name == name, leases.c.term == term, leases.c.boot == holder.boot)
+        mine = (leases.c.name == name, leases.c.term == term, leases.c.incarnation == holder.incarnation)
         with self._writing(fenced=False) as connection:
             now = self._dialect.now(connection, now)
             return connection.execute(update(leases).where(*mine).values(until=now + seconds)).rowcount == 1
 
     def renew_all(self, names: Collection[str], holder: LeaseHolder, seconds: float, now: float) -> frozenset[str]:
         """The same for several at once: returns the names of those that are still ours."""
-        mine = (leases.c.name.in_(list(names)), leases.c.boot == holder.boot)
+        mine = (leases.c.name.in_(list(names)), leases.c.incarnation == holder.incarnation)
         with self._writing(fenced=False) as connection:
             until = self._dialect.now(connection, now) + seconds
             ours = frozenset(connection.execute(select(leases.c.name).where(*mine)).scalars())
@@ -51,7 +51,7 @@ class LeaseTable(Database):
         """Give it up, so that the next one need not wait; nothing happens if it is another's."""
         with self._writing(fenced=False) as connection:
             now = self._dialect.now(connection, now)
-            mine = (leases.c.name == name, leases.c.boot == holder.boot, leases.c.until > now)
+            mine = (leases.c.name == name, leases.c.incarnation == holder.incarnation, leases.c.until > now)
             connection.execute(update(leases).where(*mine).values(until=now))
 
     def holder_of(self, name: str) -> Lease | None:
@@ -76,5 +76,5 @@ class LeaseTable(Database):
 
 
 def _lease(row: Row[tuple[object, ...]]) -> Lease:
-    holder = LeaseHolder(host=row.host, pid=row.pid, boot=row.boot)
+    holder = LeaseHolder(host=row.host, pid=row.pid, incarnation=row.incarnation)
     return Lease(name=row.name, term=row.term, holder=holder, since=row.since, until=row.until)

@@ -12,7 +12,7 @@ from eagle_eye.types import Approval, Outcome, Plan, Progress, Verdict
 
 from .database import Database, patient, put, to_json
 from .records import ApprovalLink, VerdictRecord
-from .tables import approvals, invitations, outcomes, plans, progress, verdicts
+from .tables import approval_links, approvals, outcomes, plans, progress, verdicts
 
 Kept = TypeVar("Kept")
 
@@ -171,13 +171,13 @@ class ApprovalLinkTable(Database):
             "plan": plan.id, "incident": plan.incident, "job": job, "digest": plan.digest, "made": now, "expires": plan.expires
         }  # fmt: skip
         with self._writing() as connection:
-            connection.execute(insert(invitations).values(hash=_hash(token), **values))
+            connection.execute(insert(approval_links).values(hash=_hash(token), **values))
         return token
 
     def approval_link(self, token: str) -> ApprovalLink | None:
         """The link of a token; None for an unknown one."""
         with self._reading() as connection:
-            row = connection.execute(select(invitations).where(invitations.c.hash == _hash(token))).one_or_none()
+            row = connection.execute(select(approval_links).where(approval_links.c.hash == _hash(token))).one_or_none()
             if row is None:
                 return None
             return ApprovalLink(
@@ -188,9 +188,9 @@ class ApprovalLinkTable(Database):
     @patient
     def use_approval_link(self, token: str, person: str, approved: bool, now: float) -> bool:
         """Record the decision; False if the link was used before, has expired, or is unknown."""
-        mine = (invitations.c.hash == _hash(token), invitations.c.used.is_(None), invitations.c.expires > now)
+        mine = (approval_links.c.hash == _hash(token), approval_links.c.used.is_(None), approval_links.c.expires > now)
         with self._writing() as connection:
-            answer = update(invitations).where(*mine).values(used=now, person=person, approved=approved)
+            answer = update(approval_links).where(*mine).values(used=now, person=person, approved=approved)
             return connection.execute(answer).rowcount > 0
 
 

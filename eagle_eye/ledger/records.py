@@ -14,7 +14,7 @@ class LeaseHolder(LedgerRecord, frozen=True, kw_only=True):
 
     host: str
     pid: int
-    boot: str
+    incarnation: str
     """Random id of this life of the process."""
 
 

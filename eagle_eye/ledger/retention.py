@@ -61,13 +61,13 @@ class Retention(Database):
 def _single_rows(before: float) -> list[tuple[Table, Column[str], ColumnElement[bool]]]:
     """(table, key, what is over) of rows that belong to nothing else."""
     findings, notices, outbox, approvals, suppressions = tables.findings, tables.notices, tables.outbox, tables.approvals, tables.suppressions
-    invitations, alerts = tables.invitations, tables.alerts
+    approval_links, alerts = tables.approval_links, tables.alerts
     return [
         (alerts, alerts.c.id, alerts.c.over.is_not(None) & (alerts.c.over < before)),
         (findings, findings.c.id, findings.c.active.is_(False) & (findings.c.time < before)),
         (notices, notices.c.number, notices.c.time < before),
         (outbox, outbox.c.id, outbox.c.done.is_not(None) & (outbox.c.done < before)),
         (approvals, approvals.c.number, approvals.c.expires < before),
-        (invitations, invitations.c.hash, invitations.c.expires < before),
+        (approval_links, approval_links.c.hash, approval_links.c.expires < before),
         (suppressions, suppressions.c.id, suppressions.c.until.is_not(None) & (suppressions.c.until < before)),
     ]

@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, String, Table, Text
 
-VERSION = "0003"
+VERSION = "0004"
 """The revision of migrations/ that these tables are."""
 
 metadata = MetaData(
@@ -16,7 +16,7 @@ leases = Table(
     Column("term", BigInteger, nullable=False),
     Column("host", String(255), nullable=False),
     Column("pid", BigInteger, nullable=False),
-    Column("boot", String(64), nullable=False),
+    Column("incarnation", String(64), nullable=False),
     Column("since", Double, nullable=False),
     Column("until", Double, nullable=False),
 )
@@ -182,7 +182,7 @@ outbox = Table(
 )
 
 suppressions = Table(
-    "brakes",
+    "suppressions",
     metadata,
     Column("id", String(200), primary_key=True),
     Column("kind", String(20), nullable=False),
@@ -216,8 +216,8 @@ alerts = Table(
     Index(None, "over", "opened"),
 )
 
-invitations = Table(
-    "invitations",
+approval_links = Table(
+    "approval_links",
     metadata,
     Column("hash", String(64), primary_key=True),
     Column("plan", String(200), nullable=False),
@@ -252,7 +252,7 @@ transition_costs = Table(
 )
 
 precomputed_plans = Table(
-    "standing_plans",
+    "precomputed_plans",
     metadata,
     Column("id", String(200), primary_key=True),
     Column("made", Double, nullable=False),

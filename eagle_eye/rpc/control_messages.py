@@ -17,13 +17,13 @@ class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peer(ControlMessage, frozen=True, kw_only=True):
-    """The process at the other end of a session. `boot` differs from one start of it to the next."""
+    """The process at the other end of a session. `incarnation` differs from one start of it to the next."""
 
     role: str
     """launcher or agent."""
     node: str
     job: str = ""
-    boot: str = ""
+    incarnation: str = ""
     """Empty in a question: whichever process it is now."""
     pid: int = 0
     address: str = ""

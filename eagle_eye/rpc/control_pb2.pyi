@@ -31,22 +31,22 @@ class FromServer(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("role", "node", "job", "boot", "pid", "address", "term")
+    __slots__ = ("role", "node", "job", "incarnation", "pid", "address", "term")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
-    BOOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     role: str
     node: str
     job: str
-    boot: str
+    incarnation: str
     pid: int
     address: str
     term: int
-    def __init__(self, role: _Optional[str] = ..., node: _Optional[str] = ..., job: _Optional[str] = ..., boot: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, role: _Optional[str] = ..., node: _Optional[str] = ..., job: _Optional[str] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("term", "heartbeat_s", "lease_s")

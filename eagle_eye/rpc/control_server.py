@@ -157,13 +157,13 @@ class ControlServer(OperatorService):
     async def command(self, peer: Peer, command: Command, timeout: float) -> Body:
         """Send a command and return what it led to; `timeout` in seconds.
 
-        A peer without `boot` is whichever process has that name now. Raises what the peer answered: Stale,
+        A peer without `incarnation` is whichever process has that name now. Raises what the peer answered: Stale,
         TemporaryError, PermanentError or ControlError; TemporaryError if it has no session or does not answer.
         """
         session = self._sessions.get(peer.key)
         if session is None:
             raise TemporaryError(f"no session to the {peer}: {command.action!r} was not sent")
-        if peer.boot not in ("", session.peer.boot):
+        if peer.incarnation not in ("", session.peer.incarnation):
             raise ControlError(f"the {peer} was started anew: {command.action!r} was meant for the one before")
         return await session.connection.ask(
             command.action, timeout, lambda number: wire.encode_command(msgspec.structs.replace(command, id=number))
@@ -192,8 +192,8 @@ class ControlServer(OperatorService):
         if not isinstance(first, pb.FromClient) or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a session begins with a hello")
         hello = wire.decode_hello(first.hello)
-        if not (hello.peer.role and hello.peer.node and hello.peer.boot):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and a boot")
+        if not (hello.peer.role and hello.peer.node and hello.peer.incarnation):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a hello needs a role, a node and an incarnation")
         if self._credentials is not None and (why := objection(identity_of(context.auth_context()), hello.peer.node, str(hello.peer))):
             log.warning("%s was refused: %s", context.peer(), why)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
@@ -211,7 +211,7 @@ class ControlServer(OperatorService):
         session.connection.send(wire.encode_welcome(Welcome(term=self.term, heartbeat=self.heartbeat)))
         if before is not None:
             before.connection.end(f"another session of the {peer} took its place")
-        if before is None or before.peer.boot != peer.boot:
+        if before is None or before.peer.incarnation != peer.incarnation:
             if before is not None:
                 self._tell_lost(before.peer, "it was started anew")
             self._tell_opened(peer)

@@ -56,7 +56,7 @@ def encode_hello(hello: Hello) -> pb.FromClient:
         role=peer.role,
         node=peer.node,
         job=peer.job,
-        boot=peer.boot,
+        incarnation=peer.incarnation,
         pid=peer.pid,
         address=peer.address,
         term=hello.term,
@@ -67,7 +67,7 @@ def encode_hello(hello: Hello) -> pb.FromClient:
 def decode_hello(message: pb.Hello) -> Hello:
     """The first message of a session, from the wire."""
     peer = Peer(
-        role=message.role, node=message.node, job=message.job, boot=message.boot, pid=message.pid, address=message.address
+        role=message.role, node=message.node, job=message.job, incarnation=message.incarnation, pid=message.pid, address=message.address
     )
     return Hello(peer=peer, term=message.term)
 

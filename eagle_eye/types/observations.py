@@ -109,10 +109,10 @@ class Block(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class Batch(Noun, frozen=True, kw_only=True, eq=False):
-    """All readings of a node for one job, one record a second. Identity: (node, boot, job, number)."""
+    """All readings of a node for one job, one record a second. Identity: (node, incarnation, job, number)."""
 
     node: str
-    boot: str
+    incarnation: str
     """Random id of the agent process; numbers start at 0 with each."""
     job: str
     number: int
@@ -121,7 +121,7 @@ class Batch(Noun, frozen=True, kw_only=True, eq=False):
 
 
 class Event(Noun, frozen=True, kw_only=True):
-    """Something that happened once, written at once by the process that saw it. Identity: (node, boot, number)."""
+    """Something that happened once, written at once by the process that saw it. Identity: (node, incarnation, number)."""
 
     name: str
     """exit, exception, stall, session.opened, session.lost, peer.lost, epoch.started, epoch.failed, xid, gpu.lost, ... : docs/wire.md."""
@@ -130,14 +130,14 @@ class Event(Noun, frozen=True, kw_only=True):
     time: float
     node: str
     """Node of the process that wrote it."""
-    boot: str
+    incarnation: str
     number: int
     message: str = ""
     attributes: dict[str, str] = {}
 
     @property
     def id(self) -> str:
-        return f"{self.node}/{self.boot}/{self.number}"
+        return f"{self.node}/{self.incarnation}/{self.number}"
 
 
 class Baseline(Noun, frozen=True, kw_only=True):

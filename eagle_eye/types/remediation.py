@@ -15,7 +15,7 @@ class Demand(Noun, frozen=True, kw_only=True):
 
     declared: dict[str, int]
     """Node → workers with which it was started there; it never gets more in total."""
-    seats: dict[str, int]
+    workers_per_node: dict[str, int]
     """Node → workers that it is allowed there now: `declared` less those that cannot be replaced, or the resized number."""
     weight: float = 1.0
     """Weight of its progress in the cluster's objective (WAF)."""
@@ -30,7 +30,7 @@ class Demand(Noun, frozen=True, kw_only=True):
     @property
     def now(self) -> int:
         """Workers that it is to have now."""
-        return sum(self.seats.values())
+        return sum(self.workers_per_node.values())
 
 
 class Mode(StrEnum):
@@ -53,9 +53,9 @@ class Target(Noun, frozen=True, kw_only=True):
     resume_step: int = -1
     skip: tuple[int, ...] = ()
     workers: tuple[str, ...] = ()
-    seats: dict[str, int] = {}
+    workers_per_node: dict[str, int] = {}
     """Node → workers that the job is to have there; nodes that are not named stay as they are. Of a resize."""
-    seats_before: dict[str, int] = {}
+    workers_per_node_before: dict[str, int] = {}
     """The same nodes as they were."""
     speeds: dict[str, float] = {}
     """Worker → its speed, 1 being healthy: micro-batches are shared out by it. Of a rebalance."""
@@ -275,7 +275,7 @@ class PrecomputedPlan(Noun, frozen=True, kw_only=True):
     expires: float
     workers: dict[str, int]
     """Job → workers after the event."""
-    seats: dict[str, dict[str, int]] = {}
+    workers_per_node: dict[str, dict[str, int]] = {}
     """Job → node → workers, for jobs that are resized, jobs that shrink first; {}: none is."""
     waf_before: float = 0.0
     """Weighted work per second before the event (worker-seconds a second)."""

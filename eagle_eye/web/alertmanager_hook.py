@@ -53,13 +53,13 @@ class AlertmanagerHook:
     """Turns alerts into events. Thread-safe."""
 
     def __init__(
-        self, config: HooksConfig, *, layouts: Callable[[], Iterable[Layout]], write: Callable[[Sequence[Event]], None], boot: str
+        self, config: HooksConfig, *, layouts: Callable[[], Iterable[Layout]], write: Callable[[Sequence[Event]], None], incarnation: str
     ) -> None:
-        """`layouts`: of the jobs that are known now. `write`: all of them to the stream, or none. `boot`: of this life of the process."""
+        """`layouts`: of the jobs that are known now. `write`: all of them to the stream, or none. `incarnation`: of this life of the process."""
         self._config = config
         self._layouts = layouts
         self._write = write
-        self._boot = boot
+        self._incarnation = incarnation
         self._numbers = itertools.count(1)
         self._told: OrderedDict[_Key, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class AlertmanagerHook:
             entity=place.entity,
             time=(ended or alert.starts_at).timestamp(),
             node=NODE,
-            boot=self._boot,
+            incarnation=self._incarnation,
             number=next(self._numbers),
             message=f"{alert.name} {alert.status}",
             attributes=attributes(alert),

@@ -11,7 +11,7 @@ from remediation.job_commands.action_commands import RESIZE_TIMEOUT_S, Commander
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """`seats` of each target: node → workers that the job is to have there. The targets are in order: donors before recipients."""
+    """`workers_per_node` of each target: node → workers that the job is to have there. The targets are in order: donors before recipients."""
 
     commander: Commander
     clock: Clock
@@ -41,6 +41,6 @@ class Resize:
             step = f"give back {target.job}"
             yield intended(step, why, self.clock)
             self.commander.command(
-                target.job, "resize", {"workers": target.seats_before}, plan=plan, step=step, epoch=0, timeout=self.timeout_s
+                target.job, "resize", {"workers": target.workers_per_node_before}, plan=plan, step=step, epoch=0, timeout=self.timeout_s
             )
             yield done(step, f"{target.job} has what it had before", self.clock)

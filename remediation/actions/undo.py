@@ -23,7 +23,7 @@ WHO = "eagle-eye"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """`undoes` names the plan that evicted the nodes in `exclude` (one that another plan evicted stays cordoned), or that
-    changed `seats`, or shares."""
+    changed `workers_per_node`, or shares."""
 
     commander: Commander
     ledger: CordonLedger
@@ -34,7 +34,7 @@ class Undo:
     def run(self, plan: Plan, /) -> Iterator[Progress]:
         """Raises TemporaryError or PermanentError; epoch 0 of a target means whatever epoch the job is in."""
         for target in plan.targets:
-            if target.seats:
+            if target.workers_per_node:
                 yield from resize(plan, target, commander=self.commander, clock=self.clock, timeout=RESIZE_TIMEOUT_S)
             elif not target.exclude:
                 yield from rebalance(plan, target, commander=self.commander, clock=self.clock, timeout=self.timeout_s)

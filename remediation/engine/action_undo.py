@@ -58,7 +58,7 @@ class ActionUndo:
         """The layout of before: who was given gives back first."""
         text = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
         back = tuple(
-            Target(job=each.job, epoch=0, basis=self.state.job(each.job).basis, seats=each.seats_before, seats_before=each.seats)
+            Target(job=each.job, epoch=0, basis=self.state.job(each.job).basis, workers_per_node=each.workers_per_node_before, workers_per_node_before=each.workers_per_node)
             for each in reversed(plan.targets)
         )
         self.background.add(msgspec.structs.replace(self._undoing(plan, text), targets=back))

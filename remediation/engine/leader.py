@@ -53,7 +53,7 @@ class Leader:
     """Handler of the control server; `term` fences everything it says."""
 
     def __init__(
-        self, *, term: int, lease_s: float, ledger: Ledger, operator: OperatorApi, write: Write, clock: Clock, boot: str, node: str = "server"
+        self, *, term: int, lease_s: float, ledger: Ledger, operator: OperatorApi, write: Write, clock: Clock, incarnation: str, node: str = "server"
     ) -> None:
         self.term = term
         self._lease_s = lease_s
@@ -61,7 +61,7 @@ class Leader:
         self._operator = operator
         self._write = write
         self._clock = clock
-        self._boot = boot
+        self._incarnation = incarnation
         self._node = node
         self._began = self._came = clock.monotonic()
         """When this leader began, and when the last of those who were to come back did."""
@@ -131,8 +131,8 @@ class Leader:
 
     def _tell(self, name: str, peer: Peer, message: str) -> None:
         for job in [peer.job] if peer.job else self._jobs_on(peer.node):
-            journal = EventLog(job, self._node, self._boot, self._clock, self._write, self._numbers)
-            journal.of_node(name, peer.node, message, {"role": peer.role, "boot": peer.boot})
+            journal = EventLog(job, self._node, self._incarnation, self._clock, self._write, self._numbers)
+            journal.of_node(name, peer.node, message, {"role": peer.role, "incarnation": peer.incarnation})
 
     def _jobs_on(self, node: str) -> list[str]:
         return [job for job, facts in self._jobs.items() if node in facts.layout.nodes] or [f"idle/{node}"]
@@ -202,9 +202,9 @@ class Leader:
 
 def _demand(body: Body) -> Demand | None:
     """What an elastic job asks for; None for one that reports no worker counts. Raises ControlError."""
-    if body.get("seats") is None:
+    if body.get("workers_per_node") is None:
         return None
-    names = [name for name in ("declared", "seats", "weight", "workers_min") if name in body]
+    names = [name for name in ("declared", "workers_per_node", "weight", "workers_min") if name in body]
     try:
         return msgspec.convert({name: body[name] for name in names}, Demand)
     except msgspec.ValidationError as error:

@@ -33,7 +33,7 @@ class MinimumWorkers:
     def _few(self, target: Target, situation: Situation) -> str:
         """Why an elastic job cannot give so many workers; '' if it can, or gives none."""
         demand = situation.demands.get(target.job)
-        gives = sum(target.seats_before.values()) - sum(target.seats.values())
+        gives = sum(target.workers_per_node_before.values()) - sum(target.workers_per_node.values())
         if demand is None or gives <= 0:
             return ""
         left, least = demand.now - gives, max(demand.workers_min, math.ceil(self.share * demand.now))

@@ -79,7 +79,7 @@ def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -
 
 def resize(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:
     """An elastic job goes on with so many workers on these nodes; it trains on meanwhile."""
-    yield from send_command(plan, target, "resize", {"workers": target.seats}, commander=commander, clock=clock, timeout=timeout)
+    yield from send_command(plan, target, "resize", {"workers": target.workers_per_node}, commander=commander, clock=clock, timeout=timeout)
 
 
 def rebalance(plan: Plan, target: Target, *, commander: Commander, clock: Clock, timeout: float) -> Iterator[Progress]:

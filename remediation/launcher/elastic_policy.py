@@ -205,7 +205,7 @@ class ElasticPolicy:
         """What the job asks for, and has, for the server."""
         return {
             "declared": {member.node: member.slots for member in members},
-            "seats": {member.node: self.registry.size(member) for member in eligible},
+            "workers_per_node": {member.node: self.registry.size(member) for member in eligible},
             "weight": self._declaration.weight, "workers_min": self._declaration.min_workers,
         }  # fmt: skip
 

@@ -13,11 +13,11 @@ Write = Callable[[str, str, bytes], None]
 
 
 class EventLog:
-    """One writer, one boot."""
+    """One writer, one incarnation."""
 
-    def __init__(self, job: str, node: str, boot: str, clock: Clock, write: Write, numbers: Iterator[int] | None = None) -> None:
+    def __init__(self, job: str, node: str, incarnation: str, clock: Clock, write: Write, numbers: Iterator[int] | None = None) -> None:
         """`numbers`: of a writer that tells of several jobs, shared by its journals."""
-        self._job, self._node, self._boot = job, node, boot
+        self._job, self._node, self._incarnation = job, node, incarnation
         self._clock = clock
         self._write = write
         self._numbers = numbers or itertools.count(1)
@@ -27,7 +27,7 @@ class EventLog:
     ) -> Event:
         """Write an event; returns it with its id."""
         event = Event(
-            name=name, job=self._job, entity=entity, time=self._clock.now(), node=self._node, boot=self._boot,
+            name=name, job=self._job, entity=entity, time=self._clock.now(), node=self._node, incarnation=self._incarnation,
             number=next(self._numbers), message=message, attributes=dict(attributes or {}),
         )  # fmt: skip
         self._write(OBSERVATIONS, self._job, wire.encode(event))

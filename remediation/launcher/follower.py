@@ -185,7 +185,7 @@ class Follower:
         record = self._votes.record
         body: Body = {
             "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc,
-            "boot": self._peer.boot, "promised": record.promised, "last": None if record.over else record.last,
+            "incarnation": self._peer.incarnation, "promised": record.promised, "last": None if record.over else record.last,
             "elastic": self._member.registry,
         }  # fmt: skip
         self.reports.forget("entered", "held", "abandoned")

@@ -62,10 +62,10 @@ class Launcher:
         self._cwd = settings.working_dir or Path.cwd()
         self._command = parse_training_command(settings.command, self._cwd, environment.get("PATH"))
         self._environment = environment
-        self._boot = secrets.token_hex(8)
+        self._incarnation = secrets.token_hex(8)
         self._votes = VoteLog(settings.state_dir, settings.run, settings.node)
         self._fence = CommandFence(settings.state_dir / "votes" / f"{settings.run}-{settings.node}")
-        self._event_log = EventLog(settings.job, settings.node, self._boot, clock, write)
+        self._event_log = EventLog(settings.job, settings.node, self._incarnation, clock, write)
         self._job_file = JobFile(settings.run_dir, settings.job, settings.node, os.getpid())
         self._workers = Workers(settings, self._command, environment, self._worker_ended)
         self._workers.check_paths()
@@ -245,7 +245,7 @@ class Launcher:
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
         self._executor.join(
-            {"node": settings.node, "address": self._address, "slots": settings.nproc, "boot": self._boot,
+            {"node": settings.node, "address": self._address, "slots": settings.nproc, "incarnation": self._incarnation,
              "promised": record.promised, "last": None, "elastic": self._elastic.registry}
         )  # fmt: skip
 
@@ -406,7 +406,7 @@ class Launcher:
     @property
     def _peer(self) -> Peer:
         return Peer(
-            role="launcher", node=self._settings.node, job=self._settings.job, boot=self._boot, pid=os.getpid(),
+            role="launcher", node=self._settings.node, job=self._settings.job, incarnation=self._incarnation, pid=os.getpid(),
             address=self._address,
         )  # fmt: skip
 

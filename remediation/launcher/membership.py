@@ -17,7 +17,7 @@ class Member(msgspec.Struct, kw_only=True):
     """host:port of its control channel."""
     slots: int
     """Workers that it can start."""
-    boot: str
+    incarnation: str
     """Random id of the launcher's process."""
     connected: bool = True
 
@@ -36,7 +36,7 @@ class Membership:
         """A launcher has joined; whether it is the process that was known before."""
         before = self.members.get(member.node)
         self.members[member.node] = member
-        return before is not None and before.boot == member.boot
+        return before is not None and before.incarnation == member.incarnation
 
     def disconnect(self, node: str) -> bool:
         """A session is gone; False if there was none."""

@@ -54,12 +54,12 @@ def _responses(cluster: LiveCluster) -> Iterator[EventResponse]:
     event_table = EventTable(cluster.planned)
     for job in cluster.jobs:
         plan = event_table.allocation_after([NextEvent(NextEventKind.LOST, job.name)])
-        for node, count in sorted(job.demand.seats.items()):
+        for node, count in sorted(job.demand.workers_per_node.items()):
             if plan is not None and count:
                 yield _response(cluster, cluster.without(job.name, node), "worker lost", job.name, node, cluster.counts(plan))
     back = event_table.allocation_after([NextEvent(NextEventKind.JOINED)])
     for node in cluster.nodes:
-        if any(job.demand.seats.get(node, 0) for job in cluster.jobs):
+        if any(job.demand.workers_per_node.get(node, 0) for job in cluster.jobs):
             left = cluster.without_node(node)
             yield _response(cluster, left, "node lost", "", node, best_worker_counts(left))
         if cluster.missing(node) and back is not None:

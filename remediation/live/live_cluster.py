@@ -127,7 +127,7 @@ class LiveCluster:
     @property
     def placement(self) -> dict[str, dict[str, int]]:
         """Job → node → workers that it is to have there."""
-        return {job.name: dict(job.demand.seats) for job in self.jobs}
+        return {job.name: dict(job.demand.workers_per_node) for job in self.jobs}
 
     def waf(self, workers: Mapping[str, int]) -> float:
         """Of all jobs with so many workers; a job that is not named keeps its own."""
@@ -141,7 +141,7 @@ class LiveCluster:
         """After a node is gone."""
         cluster = replace(self, spare={other: count for other, count in self.spare.items() if other != node})
         for job in self.jobs:
-            if node in job.demand.seats:
+            if node in job.demand.workers_per_node:
                 cluster = cluster._with(job.name, {node: 0})
         return cluster
 
@@ -152,21 +152,21 @@ class LiveCluster:
     def missing(self, node: str) -> int:
         """Workers with which jobs were started on a node and which no job has now."""
         declared = sum(job.demand.declared.get(node, 0) for job in self.jobs)
-        return max(0, declared - sum(job.demand.seats.get(node, 0) for job in self.jobs) - self.spare.get(node, 0))
+        return max(0, declared - sum(job.demand.workers_per_node.get(node, 0) for job in self.jobs) - self.spare.get(node, 0))
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Nodes on which a job was started."""
-        return tuple(sorted({node for job in self.jobs for node in (*job.demand.declared, *job.demand.seats)}))
+        return tuple(sorted({node for job in self.jobs for node in (*job.demand.declared, *job.demand.workers_per_node)}))
 
-    def _with(self, name: str, seats: WorkersByNode) -> "LiveCluster":
-        return replace(self, jobs=tuple(_placed(job, seats) if job.name == name else job for job in self.jobs))
+    def _with(self, name: str, workers_per_node: WorkersByNode) -> "LiveCluster":
+        return replace(self, jobs=tuple(_placed(job, workers_per_node) if job.name == name else job for job in self.jobs))
 
 
-def _placed(job: LiveJob, seats: WorkersByNode) -> LiveJob:
-    kept = {node: count for node, count in {**job.demand.seats, **seats}.items() if count}
+def _placed(job: LiveJob, workers_per_node: WorkersByNode) -> LiveJob:
+    kept = {node: count for node, count in {**job.demand.workers_per_node, **workers_per_node}.items() if count}
     demand = job.demand
-    return replace(job, demand=Demand(declared=demand.declared, seats=kept, weight=demand.weight, workers_min=demand.workers_min))
+    return replace(job, demand=Demand(declared=demand.declared, workers_per_node=kept, weight=demand.weight, workers_min=demand.workers_min))
 
 
 def waf_since(cluster: LiveCluster, jobs: Jobs, epochs: Mapping[str, int], steps: int) -> float:

@@ -125,7 +125,7 @@ class LivePlanner:
         """Donors before recipients."""
         jobs = [self.state.job(name) for name in moved.placement]
         return tuple(
-            Target(job=job.name, epoch=job.epoch, basis=job.basis, seats=moved.placement[job.name], seats_before=moved.before[job.name]) for job in jobs
+            Target(job=job.name, epoch=job.epoch, basis=job.basis, workers_per_node=moved.placement[job.name], workers_per_node_before=moved.before[job.name]) for job in jobs
         )
 
     def _speeds(self, case: TrackedIncident, job: JobState) -> dict[str, float]:
@@ -221,13 +221,13 @@ class LivePlanner:
         for target in report.plan.targets:
             step = f"resize {target.job}"
             ended = next((each.time for each in report.progress if each.step == step and each.state == "done"), None)
-            more = sum(target.seats.values()) > sum(target.seats_before.values())
+            more = sum(target.workers_per_node.values()) > sum(target.workers_per_node_before.values())
             job = self.state.job(target.job)
             if more and ended is not None and ended > begun[step]:
                 job.join_times.append(ended - begun[step])
             if job.demand is not None:  # the coordinator reports the same a moment later
-                seats = {node: count for node, count in {**job.demand.seats, **target.seats}.items() if count}
-                job.demand = msgspec.structs.replace(job.demand, seats=seats)
+                workers_per_node = {node: count for node, count in {**job.demand.workers_per_node, **target.workers_per_node}.items() if count}
+                job.demand = msgspec.structs.replace(job.demand, workers_per_node=workers_per_node)
 
     def _measure(self) -> None:
         now, steps = self.clock.now(), self.settings.verify_steps

@@ -71,7 +71,7 @@ class PrecomputedPlans:
 
     def of_job(self, job: str) -> tuple[PrecomputedPlan, ...]:
         """The plans for a job: its own losses, and every event that changes its size."""
-        return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.seats))
+        return tuple(plan for plan in self.plans if job in plan.epochs and (plan.of == job or plan.event != "worker lost" or job in plan.workers_per_node))
 
     def covers(self, plan: str, case: TrackedIncident) -> bool:
         """Whether a coordinator carried out this plan for the case, and the plan is still valid. The job of the case has a newer epoch by then."""
@@ -90,7 +90,7 @@ class PrecomputedPlans:
         return PrecomputedPlan(
             id=digest_of("precomputed", response.event, response.of, response.node, epochs, response.workers, now), event=response.event, of=response.of,
             node=response.node, mode=settings.mode, epochs=epochs, made=now, expires=now + settings.expires_s, workers=response.workers,
-            seats=response.moves.placement, waf_before=response.waf_before, waf=response.waf, allowed=allowed, why=why,
+            workers_per_node=response.moves.placement, waf_before=response.waf_before, waf=response.waf, allowed=allowed, why=why,
         )  # fmt: skip
 
     def _guard_verdict(self, response: EventResponse) -> tuple[bool, str]:

@@ -14,7 +14,7 @@ def touched(plan: Plan, job: str) -> Iterator[str]:
     for target in plan.targets:
         if target.job == job and plan.action not in OBSERVING:
             yield from target.exclude
-            yield from (node for node, count in target.seats.items() if count < target.seats_before.get(node, 0))
+            yield from (node for node, count in target.workers_per_node.items() if count < target.workers_per_node_before.get(node, 0))
             yield from (worker.split("/")[-2] for worker in target.workers if worker.count("/") >= 2)
 
 

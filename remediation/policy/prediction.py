@@ -40,8 +40,8 @@ def predict(plan: Plan, job: JobState, policy: EngineSettings, *, since: float, 
 
 def _workers_left(plan: Plan, job: JobState) -> int:
     target = plan.target_of(job.name)
-    if target.seats and job.demand is not None:
-        return sum({**job.demand.seats, **target.seats}.values())
+    if target.workers_per_node and job.demand is not None:
+        return sum({**job.demand.workers_per_node, **target.workers_per_node}.values())
     return sum(place.node not in target.exclude for place in job.layout.placements) if job.layout is not None else 0
 
 

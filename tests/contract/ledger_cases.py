@@ -335,7 +335,7 @@ def test_what_a_job_reached_is_its_newest_figure_for_each_number_of_workers(ledg
 
 
 def test_leases_are_renewed_together_as_far_as_they_are_ours_and_shown_while_they_live(ledger: Ledger) -> None:
-    ada, bob = (LeaseHolder(host="h", pid=1, boot=boot) for boot in ("ada", "bob"))
+    ada, bob = (LeaseHolder(host="h", pid=1, incarnation=incarnation) for incarnation in ("ada", "bob"))
     for name, holder in (("partition/1", ada), ("partition/2", ada), ("partition/3", bob), ("detect/ada", ada)):
         assert ledger.acquire(name, holder, 3600.0, 100.0) == 1
     wanted = ["partition/1", "partition/2", "partition/3", "partition/9", "detect/ada"]
@@ -348,7 +348,7 @@ def test_leases_are_renewed_together_as_far_as_they_are_ours_and_shown_while_the
 
 
 def test_leases_that_ran_out_long_ago_are_forgotten_with_their_terms(ledger: Ledger) -> None:
-    ada = LeaseHolder(host="h", pid=1, boot="ada")
+    ada = LeaseHolder(host="h", pid=1, incarnation="ada")
     for name in ("detect/ada", "detect/bob"):
         ledger.acquire(name, ada, 3600.0, 100.0)
     ledger.resign("detect/ada", ada, 100.0)

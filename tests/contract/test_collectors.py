@@ -102,7 +102,7 @@ def test_a_source_that_raises_does_not_touch_it(name: str, tmp_path: Path) -> No
     inbox: SimpleQueue[Any] = SimpleQueue()
     agent = Agent(
         "n1", [broken, *beside], Discarding(), JobRegistry(tmp_path, tmp_path / "m.json", clock.now()), inbox,
-        clock=clock, boot="b",
+        clock=clock, incarnation="b",
     )  # fmt: skip
     for watched in (broken, *beside):
         watched.start(inbox)

@@ -113,8 +113,8 @@ def deaths(draft: Draft) -> None:
         draft.tell("collector.failing", node, collector="gpu", reason="timed out")
         draft.tell("alert.firing", node, alert="GpuHot", id="a1", severity="critical", summary="GPU 3 at 95")
     if draft.tick == 72:
-        draft.tell("session.lost", node, role="agent", boot="x", job=draft.layout.job)
-        draft.tell("session.lost", node, role="launcher", boot="x", job=draft.layout.job)
+        draft.tell("session.lost", node, role="agent", incarnation="x", job=draft.layout.job)
+        draft.tell("session.lost", node, role="launcher", incarnation="x", job=draft.layout.job)
         draft.tell("peer.lost", node, seen_by="node-0")
     if draft.tick == 95:
         draft.tell("epoch.started", job, epoch="2", reason="death", cause="", restarts="1")

@@ -50,7 +50,7 @@ def test_an_exit_becomes_an_incident_while_the_runner_runs_and_the_record_replay
     try:
         worker = Entity(kind=Kind.WORKER, name=layout.workers[1])
         event = Event(
-            name="exit", job=layout.job, entity=worker, time=clock.now(), node="node-1", boot="b", number=1,
+            name="exit", job=layout.job, entity=worker, time=clock.now(), node="node-1", incarnation="b", number=1,
             attributes={"code": "-9", "signal": "SIGKILL", "epoch": "1"},
         )  # fmt: skip
         stream.append(OBSERVATIONS, [(layout.job, wire.encode(layout)), (layout.job, wire.encode(event))])

@@ -22,7 +22,7 @@ from eagle_eye.rpc.control_messages import (
 from eagle_eye.rpc.control_server import ControlServer
 
 JOB = "tenant/gpt/run1"
-LAUNCHER = Peer(role="launcher", node="node-a", job=JOB, boot="first")
+LAUNCHER = Peer(role="launcher", node="node-a", job=JOB, incarnation="first")
 
 
 class RecordingHandler:
@@ -33,7 +33,7 @@ class RecordingHandler:
         self.never = asyncio.Event()
 
     def opened(self, peer: Peer) -> None:
-        self.received.append(("opened", peer.node, peer.boot))
+        self.received.append(("opened", peer.node, peer.incarnation))
 
     def lost(self, peer: Peer, reason: str) -> None:
         self.received.append(("lost", peer.node, reason))
@@ -41,7 +41,7 @@ class RecordingHandler:
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
         if kind == "wait":
             await self.never.wait()
-            self.received.append(("waited", peer.node, peer.boot))
+            self.received.append(("waited", peer.node, peer.incarnation))
         if kind == "later":
             raise TemporaryError("not everybody is there", delay=0.25)
         if kind == "bug":

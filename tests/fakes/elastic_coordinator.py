@@ -27,8 +27,8 @@ class Job:
 
     # --- the start ----------------------------------------------------------------------------------------------------
 
-    def join(self, node: str, boot: str = "b", last: Layout | None = None, elastic: tuple[JoinRequest, ...] = ()) -> Effects:
-        member = Member(node=node, address=f"{node}:1", slots=self.slots, boot=f"{node}-{boot}")
+    def join(self, node: str, incarnation: str = "b", last: Layout | None = None, elastic: tuple[JoinRequest, ...] = ()) -> Effects:
+        member = Member(node=node, address=f"{node}:1", slots=self.slots, incarnation=f"{node}-{incarnation}")
         return self.coordinator.joined(member, last, 0, elastic)
 
     def running(self) -> "Job":

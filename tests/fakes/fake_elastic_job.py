@@ -14,7 +14,7 @@ class ElasticJob(SyntheticJob):
     """Its step takes as long as its slowest worker needs for its share."""
 
     declared: dict[str, int] = field(default_factory=lambda: {"n1": 3})
-    seats: dict[str, int] = field(default_factory=dict)
+    workers_per_node: dict[str, int] = field(default_factory=dict)
     weight: float = 1.0
     respawns: bool = False
     """A dead worker is replaced at once."""
@@ -28,19 +28,19 @@ class ElasticJob(SyntheticJob):
     """Id of the plan that answers its next death."""
 
     def __post_init__(self) -> None:
-        self.seats = dict(self.declared)
+        self.workers_per_node = dict(self.declared)
         self.nodes = tuple(self.declared)
         SyntheticJob.__post_init__(self)
         self._full = sum(self.declared.values())
 
     @property
     def demand(self) -> Demand:
-        return Demand(declared=self.declared, seats=self._here, weight=self.weight)
+        return Demand(declared=self.declared, workers_per_node=self._here, weight=self.weight)
 
     @property
     def _here(self) -> dict[str, int]:
         """Without nodes that are out."""
-        return {node: count for node, count in self.seats.items() if node not in self.excluded}
+        return {node: count for node, count in self.workers_per_node.items() if node not in self.excluded}
 
     @property
     def run_name(self) -> str:
@@ -57,10 +57,10 @@ class ElasticJob(SyntheticJob):
 
     def lose_worker(self, node: str = "n1") -> Event:
         """Killed, and gone on without in place."""
-        worker = f"{self.run_name}/{node}/{self.seats[node] - 1}"
+        worker = f"{self.run_name}/{node}/{self.workers_per_node[node] - 1}"
         event = self._tell("exit", Entity(kind=Kind.WORKER, name=worker), signal="SIGKILL")
         if not self.respawns:
-            self.seats = {**self.seats, node: self.seats[node] - 1}
+            self.workers_per_node = {**self.workers_per_node, node: self.workers_per_node[node] - 1}
         self._next("death", cause=event.id, plan=self.standing_plan)
         return event
 
@@ -80,12 +80,12 @@ class ElasticJob(SyntheticJob):
         return self.step_s * self._full / sum(self.speeds.get(worker, 1.0) for worker in workers)
 
     def resize(self, sent: SentCommand) -> dict[str, Any]:
-        wanted = {**self.seats, **sent.arguments["workers"]}
-        if self.refuses and sum(wanted.values()) > sum(self.seats.values()):
+        wanted = {**self.workers_per_node, **sent.arguments["workers"]}
+        if self.refuses and sum(wanted.values()) > sum(self.workers_per_node.values()):
             raise PermanentError(f"{self.name} cannot start a worker on n1")
-        self.seats = {node: count for node, count in wanted.items() if count}
+        self.workers_per_node = {node: count for node, count in wanted.items() if count}
         self._next("command", plan=sent.plan)
-        return {"epoch": self.epoch, "workers": self.seats}
+        return {"epoch": self.epoch, "workers": self.workers_per_node}
 
     def restart(self, sent: SentCommand) -> dict[str, Any]:
         """Only of those that it leaves out: the others live on."""

@@ -112,7 +112,7 @@ class World:
         self.number += 1
         entity = Entity(kind=Kind.WORKER, name=worker)
         now = self.clock.now()
-        self.put(Event(name="exit", job=JOB, entity=entity, time=now, node="n", boot="b", number=self.number))
+        self.put(Event(name="exit", job=JOB, entity=entity, time=now, node="n", incarnation="b", number=self.number))
 
     def batch(self, celsius: float, job: str = JOB) -> None:
         self.number += 1
@@ -123,7 +123,7 @@ class World:
         if len(list(self.schemas)) > known:
             self.put(schema, job)
         block = Block(schema_id=schema.id, reading=reading)
-        batch = Batch(node="n", boot="b", job=job, number=self.number, time=self.clock.now(), blocks=(block,))
+        batch = Batch(node="n", incarnation="b", job=job, number=self.number, time=self.clock.now(), blocks=(block,))
         self.put(batch, job)
 
     def second(self, runner: Runner, celsius: float | None = 20.0) -> None:

@@ -206,7 +206,7 @@ class SampleRun:
                         yield Message(OBSERVATIONS, 0, offset, JOB, wire.encode(schema), float(second))
                         offset += 1
                 if second <= self.end:
-                    batch = Batch(node=node, boot="boot", job=JOB, number=second - int(BEGAN), time=float(second), blocks=tuple(blocks))
+                    batch = Batch(node=node, incarnation="incarnation", job=JOB, number=second - int(BEGAN), time=float(second), blocks=tuple(blocks))
                     yield Message(OBSERVATIONS, 0, offset, JOB, wire.encode(batch), float(second))
                     offset += 1
         yield Message(OBSERVATIONS, 0, offset, JOB, b"no record", self.end + 60.0)
@@ -250,7 +250,7 @@ def add_idle_nodes(folder: Path, end: float, nodes: int = IDLE_NODES) -> None:
             schema = schemas.schema_of(reading)
             if not messages:
                 messages.append(Message(OBSERVATIONS, 1, 0, "idle", wire.encode(schema), second))
-            batch = Batch(node=node, boot="boot", job=f"idle/{node}", number=number, time=second, blocks=(Block(schema_id=schema.id, reading=reading),))
+            batch = Batch(node=node, incarnation="incarnation", job=f"idle/{node}", number=number, time=second, blocks=(Block(schema_id=schema.id, reading=reading),))
             messages.append(Message(OBSERVATIONS, 1, len(messages), node, wire.encode(batch), second))
     messages.append(Message(OBSERVATIONS, 1, len(messages), "idle", b"no record", end + 60.0))
     writer.take(messages)
@@ -259,7 +259,7 @@ def add_idle_nodes(folder: Path, end: float, nodes: int = IDLE_NODES) -> None:
 def take_leases(folder: Path, end: float) -> None:
     """Leases of a server that leads and owns the partition, up to the end of the run."""
     ledger = Ledger.open(folder / "ledger.sqlite")
-    holder = LeaseHolder(host="head-1", pid=4711, boot="boot")
+    holder = LeaseHolder(host="head-1", pid=4711, incarnation="incarnation")
     for name in ("leader", "partition/0"):
         ledger.acquire(name, holder, 600.0, end - 300.0)
     ledger.close()

@@ -86,7 +86,7 @@ class RecordedJob:
                 self._add(wire.encode(schema), time)
             blocks.append(Block(schema_id=schema.id, reading=reading))
         number = self._numbers[node] = self._numbers.get(node, 0) + 1
-        self._add(wire.encode(Batch(node=node, boot="b", job=self.job, number=number, time=time, blocks=tuple(blocks))), time)
+        self._add(wire.encode(Batch(node=node, incarnation="b", job=self.job, number=number, time=time, blocks=tuple(blocks))), time)
 
     def _add(self, value: bytes, time: float) -> None:
         self._messages.append(Message(OBSERVATIONS, 0, len(self._messages), self.job, value, time))

@@ -36,7 +36,7 @@ def event(name: str, entity: Entity, time: float, **attributes: object) -> Event
     writer = entity.name.split("/")[1] if entity.kind is Kind.WORKER else entity.name
     number = int(digest_of(name, entity, time, told)[:7], 16)
     return Event(
-        name=name, job=JOB, entity=entity, time=time, node=writer, boot="b", number=number, attributes=told
+        name=name, job=JOB, entity=entity, time=time, node=writer, incarnation="b", number=number, attributes=told
     )
 
 

@@ -99,7 +99,7 @@ class Draft:
                 entity=entity,
                 time=self.time,
                 node=node,
-                boot="synthetic",
+                incarnation="synthetic",
                 number=number,
                 attributes=attributes,
             )

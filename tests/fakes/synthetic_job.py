@@ -235,7 +235,7 @@ class SyntheticJob:
             entity=entity,
             time=self.clock.now(),
             node=self.nodes[0],
-            boot="boot",
+            incarnation="incarnation",
             number=self._told,
             attributes=attributes,
         )

@@ -183,9 +183,9 @@ def test_a_batch_a_second_holds_node_and_workers(deployment: Deployment) -> None
 def test_a_restarted_agent_goes_on_and_ends_within_two_seconds(deployment: Deployment) -> None:
     deployment.until(lambda: len(deployment.batches()) >= 2)
     deployment.stop_agent(within_s=2.0)
-    first = deployment.batches()[-1].boot
+    first = deployment.batches()[-1].incarnation
     deployment.start_agent()
-    deployment.until(lambda: deployment.batches()[-1].boot != first)
+    deployment.until(lambda: deployment.batches()[-1].incarnation != first)
     assert deployment.batches()[-1].job == JOB
 
 

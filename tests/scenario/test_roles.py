@@ -179,7 +179,7 @@ def test_a_leader_whose_lease_is_another_s_stands_by_and_leads_again_without_a_r
     assert leader is not None
     if "standby" in demo_job.cluster.further:
         kill(demo_job.cluster.further.pop("standby"))
-    intruder = LeaseHolder(host="elsewhere", pid=1, boot="intruder")
+    intruder = LeaseHolder(host="elsewhere", pid=1, incarnation="intruder")
     with contextlib.closing(Ledger.open(demo_job.cluster.state_dir / "ledger.sqlite")) as ledger:
         before = ledger.holder_of("leader")
         assert before is not None

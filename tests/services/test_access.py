@@ -32,7 +32,7 @@ from fakes.control_channel import JOB, LAUNCHER, Hands, Leader, RecordingHandler
 from fakes.tls_credentials import CredentialIssuer, credential_issuer
 
 SERVER, NODE, CLIENT = CertificateKind.SERVER, CertificateKind.NODE, CertificateKind.CLIENT
-AGENT = Peer(role="agent", node="node-a", boot="first")
+AGENT = Peer(role="agent", node="node-a", incarnation="first")
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def test_a_command_to_nobody_or_to_an_earlier_life_is_not_sent() -> None:
         async with served(RecordingHandler()) as server, joined(at(server), hands):
             with pytest.raises(TemporaryError, match="no session to the launcher on node-b"):
                 await server.command(Peer(role="launcher", node="node-b", job=JOB), Command(action="stop"), 5)
-            earlier = Peer(role="launcher", node="node-a", job=JOB, boot="zeroth")
+            earlier = Peer(role="launcher", node="node-a", job=JOB, incarnation="zeroth")
             with pytest.raises(ControlError, match="started anew"):
                 await server.command(earlier, Command(action="stop"), 5)
             anyone = Peer(role="launcher", node="node-a", job=JOB)
@@ -97,7 +97,7 @@ def test_a_command_that_comes_twice_is_done_once_even_by_a_restarted_launcher(tm
             async with joined(at(server), hands, fence=CommandFence(tmp_path)):
                 both = await asyncio.gather(*(server.command(LAUNCHER, order, 5) for _ in range(2)))
             assert both == [{"did": "restart", "times": 1}] * 2
-            again = Peer(role="launcher", node="node-a", job=JOB, boot="second")
+            again = Peer(role="launcher", node="node-a", job=JOB, incarnation="second")
             async with joined(at(server), hands, fence=CommandFence(tmp_path), peer=again):
                 assert await server.command(again, order, 5) == both[0]
             assert hands.done == ["restart"]

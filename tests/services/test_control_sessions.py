@@ -24,7 +24,7 @@ from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Peer
 
 async def main():
-    peer = Peer(role="launcher", node="node-a", job="tenant/gpt/run1", boot="child", pid=os.getpid())
+    peer = Peer(role="launcher", node="node-a", job="tenant/gpt/run1", incarnation="child", pid=os.getpid())
     await ControlClient(sys.argv[1], peer).start()
     await asyncio.Event().wait()
 
@@ -117,7 +117,7 @@ def test_a_client_notices_a_server_that_is_silent_though_connected() -> None:
 def test_a_newer_life_replaces_the_older_one() -> None:
     async def test() -> None:
         handler = RecordingHandler()
-        second = Peer(role="launcher", node="node-a", job=JOB, boot="second")
+        second = Peer(role="launcher", node="node-a", job=JOB, incarnation="second")
         async with served(handler) as server, joined(at(server)) as first:
             client = ControlClient(at(server), second)
             await client.start()

@@ -17,8 +17,8 @@ from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 from servers.postgresql import PASSWORD, Postgres
 
-ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
-BOB = LeaseHolder(host="machine-b", pid=202, boot="bob")
+ADA = LeaseHolder(host="machine-a", pid=101, incarnation="ada")
+BOB = LeaseHolder(host="machine-b", pid=202, incarnation="bob")
 EMPTIED = ", ".join(tables.metadata.tables)
 
 

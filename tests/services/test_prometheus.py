@@ -66,7 +66,7 @@ def everything(tmp_path_factory) -> str:
     metrics.add(HistoryMetrics(lambda: [PartitionHistoryMetrics(partition=0, files=1, rows=1, bytes=1, skipped=0, failures=0, behind_s=30.0)]))
     step = SnapshotStep(number=1, epoch=1, end=1.0, workers=2, tokens=8.0, step_s=0.5)
     metrics.observe_job(JobSnapshot(job=JOB, generation=1, number=1, time=2.0, tick=True, steps=(step,), layout=a_layout()))
-    failing = Event(name="collector.failing", job=JOB, entity=Entity(kind=Kind.NODE, name="n"), time=1.0, node="n", boot="b", number=1, attributes={"collector": "gpu"})
+    failing = Event(name="collector.failing", job=JOB, entity=Entity(kind=Kind.NODE, name="n"), time=1.0, node="n", incarnation="b", number=1, attributes={"collector": "gpu"})
     metrics.observe_events([failing])
     ledger.save_incident(an_incident(), IncidentState.OPEN)
     ledger.save_outcome(Outcome(plan="p", incident="i", action="restart_worker", state="done", time=2.0, detection_s=0.5, transition_s=2.0))

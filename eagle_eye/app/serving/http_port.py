@@ -123,7 +123,7 @@ def http_port(context: ProcessContext) -> WebServer:
 
 def _hook(context: ProcessContext, metrics: Metrics) -> Route:
     config = context.config.hooks
-    hook = alertmanager_hook.AlertmanagerHook(config, layouts=lambda: _layouts(context), write=lambda events: _append(context, events), boot=context.boot)
+    hook = alertmanager_hook.AlertmanagerHook(config, layouts=lambda: _layouts(context), write=lambda events: _append(context, events), incarnation=context.incarnation)
     metrics.add(hook)
     token = secret_of(config.token_file, "EAGLE_EYE_HOOKS_TOKEN", "hooks.token_file")
     return alertmanager_hook.route(hook, max_bytes=config.max_bytes, token=token)

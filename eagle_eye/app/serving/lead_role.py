@@ -113,7 +113,7 @@ class LeaderTerm:
         engine.resume()
         leader = Leader(
             term=lease.term, lease_s=config.server.lease_s, ledger=ledger, operator=engine,
-            write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=clock, boot=lease.boot,
+            write=lambda topic, key, value: writer.write(topic, key, value, keep=True), clock=clock, incarnation=lease.incarnation,
         )  # fmt: skip
         self._control = control_server(context, leader, listen, lease.term)
         commander.bind(leader, self._control.command)

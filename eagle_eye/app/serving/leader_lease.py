@@ -16,7 +16,7 @@ LEASE = "leader"
 
 def new_holder() -> LeaseHolder:
     """This process as a holder of leases, with a new random id."""
-    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), boot=secrets.token_hex(6))
+    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), incarnation=secrets.token_hex(6))
 
 
 class LeaderLease:
@@ -38,9 +38,9 @@ class LeaderLease:
         return self._clock.monotonic() < self._until
 
     @property
-    def boot(self) -> str:
+    def incarnation(self) -> str:
         """Random id of this term of this process."""
-        return self._holder.boot
+        return self._holder.incarnation
 
     def acquire(self) -> bool:
         """Get it if it is free; False if another process holds it. Raises LedgerError."""

@@ -31,7 +31,7 @@ class ProcessContext:
     ledger: Ledger
     """For leases and notices. Its writes carry no term, so that no other leader fences them."""
     stream: Stream
-    boot: str
+    incarnation: str
     """Random id of this start of the process."""
     notices: NoticeWriter
     """To the ledger; `put` does not wait for it."""

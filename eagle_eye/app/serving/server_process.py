@@ -73,7 +73,7 @@ class ServerProcess:
             try:
                 notices = NoticeWriter(ledger, self._clock)
                 context = ProcessContext(
-                    config=self._config, clock=self._clock, ledger=ledger, stream=stream, boot=secrets.token_hex(6), notices=notices
+                    config=self._config, clock=self._clock, ledger=ledger, stream=stream, incarnation=secrets.token_hex(6), notices=notices
                 )  # fmt: skip
                 await self._run(context)
             finally:

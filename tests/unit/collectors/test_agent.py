@@ -75,9 +75,9 @@ class Node:
         for each in self.watched:
             each.start(self.inbox)
 
-    def new_agent(self, boot: str = "b1", *, idle: bool = False) -> Agent:
+    def new_agent(self, incarnation: str = "b1", *, idle: bool = False) -> Agent:
         jobs = JobRegistry(self.folder, self.folder / "agent" / "n1.json", self.clock.now())
-        return Agent("n1", self.watched, self.records, jobs, self.inbox, clock=self.clock, boot=boot, idle=idle)
+        return Agent("n1", self.watched, self.records, jobs, self.inbox, clock=self.clock, incarnation=incarnation, idle=idle)
 
     def seconds(self, count: float) -> None:
         """Let time pass in steps of 0.1 s; every question is answered before the next step, but those that hang."""
@@ -153,7 +153,7 @@ def test_one_batch_a_second_at_the_full_second(start: Start) -> None:
     node.seconds(5)
     batches = node.records.batches()
     assert [batch.number for batch in batches] == [0, 1, 2, 3, 4]
-    assert {(batch.node, batch.boot, batch.job) for batch in batches} == {("n1", "b1", "default/gpt/r1")}
+    assert {(batch.node, batch.incarnation, batch.job) for batch in batches} == {("n1", "b1", "default/gpt/r1")}
     assert all(batch.time % 1 < 0.11 for batch in batches)
     assert all(len(batch.blocks) == 1 for batch in batches), "asked just before the second, so the answer is in"
 
@@ -277,7 +277,7 @@ def test_a_restarted_agent_goes_on_with_its_jobs(start: Start) -> None:
     node.strike_off()
     node.agent = node.new_agent("b2")
     node.seconds(3)
-    assert [batch.job for batch in node.records.batches() if batch.boot == "b2"] == ["default/gpt/r1"] * 3
+    assert [batch.job for batch in node.records.batches() if batch.incarnation == "b2"] == ["default/gpt/r1"] * 3
     node.seconds(FORGOTTEN_S + ENDING_REFRESHES)
     assert node.records.batches()[-1].job == "idle/n1", "what no launcher has written down for long is given up"
 
@@ -290,7 +290,7 @@ def test_a_restarted_agent_knows_that_it_was_idle(start: Start) -> None:
     node.seconds(ENDING_REFRESHES + 2)
     node.agent = node.new_agent("b2")
     node.seconds(2)
-    assert {batch.job for batch in node.records.batches() if batch.boot == "b2"} == {"idle/n1"}
+    assert {batch.job for batch in node.records.batches() if batch.incarnation == "b2"} == {"idle/n1"}
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 9, "jobs": {}}', "[]"])
@@ -320,7 +320,7 @@ def test_an_event_is_sent_at_once_and_signed(start: Start) -> None:
     node.seconds(0.2)
     (event,) = node.records.events()
     assert node.records.batches() == [], "it did not wait for the second"
-    assert (event.node, event.boot, event.number, event.job) == ("n1", "b1", 0, "default/gpt/r1")
+    assert (event.node, event.incarnation, event.number, event.job) == ("n1", "b1", 0, "default/gpt/r1")
     assert event.attributes == {"step": "3"}
 
 

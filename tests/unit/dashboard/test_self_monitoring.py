@@ -18,7 +18,7 @@ from eagle_eye.types import Entity, Evidence, Hold, IncidentState, Kind, Notice,
 from fakes.sample_values import a_finding, a_plan, an_incident
 
 NOW = 1000.0
-HOLDER = LeaseHolder(host="server-1", pid=7, boot="b")
+HOLDER = LeaseHolder(host="server-1", pid=7, incarnation="b")
 FIGURES = ProcessMetrics(
     role="all", leads=True, leads_since=NOW - 10, dropped=3, clocks={"node-b": -30.5, "node-c": 4.0},
     partitions=(PartitionMetrics(partition=0, lag_records=500, lag_s=12.5, last_tick=NOW - 13, records=10, frames=3, marks=4, findings=0, incidents=0, dead_letters=2),),

@@ -105,7 +105,7 @@ class Deployment:
         self.clock = FakeClock()
         self.partitions = partitions
         self.members: list[Member] = []
-        self._boots = count()
+        self._incarnations = count()
 
     def start(self) -> Member:
         done: list[Work] = []
@@ -114,7 +114,7 @@ class Deployment:
             done.append(Work(partition, term))
             return done[-1]
 
-        holder = LeaseHolder(host="h", pid=1, boot=f"boot-{next(self._boots)}")
+        holder = LeaseHolder(host="h", pid=1, incarnation=f"incarnation-{next(self._incarnations)}")
         ownership = PartitionOwnership(self.ledger, holder, begin, partitions=self.partitions, lease_s=LEASE_S, clock=self.clock)
         self.members.append(Member(ownership, done))
         return self.members[-1]

@@ -118,11 +118,11 @@ def record(seconds: int = 40, records: Path | None = None, changed_at: int = -1)
             )
             schema = schemas.schema_of(reading)
             block = Block(schema_id=schema.id, reading=reading)
-            batch = Batch(node=node, boot="b", job=JOB, number=second, time=clock.now(), blocks=(block,))
+            batch = Batch(node=node, incarnation="b", job=JOB, number=second, time=clock.now(), blocks=(block,))
             stream.append(OBSERVATIONS, [(JOB, wire.encode(schema)), (JOB, wire.encode(batch))])
         if second % 13 == 5:
             entity = Entity(kind=Kind.WORKER, name=f"r/a/{second}")
-            event = Event(name="exit", job=JOB, entity=entity, time=clock.now(), node="a", boot="b", number=second)
+            event = Event(name="exit", job=JOB, entity=entity, time=clock.now(), node="a", incarnation="b", number=second)
             stream.append(OBSERVATIONS, [(JOB, wire.encode(event))])
         if second == 20:
             stream.append(OBSERVATIONS, [("-", wire.encode(ConfigChange(digest="2", text="55")))])
@@ -175,7 +175,7 @@ def test_what_is_new_before_the_first_recorded_judgement_counts_where_the_record
         msgspec.json.decode(message.value)["time"] for message in messages if message.topic in (FINDINGS, INCIDENTS)
     )
     entity = Entity(kind=Kind.WORKER, name="r/a/0")
-    early = Event(name="exit", job=JOB, entity=entity, time=first - 1.0, node="a", boot="c", number=0)
+    early = Event(name="exit", job=JOB, entity=entity, time=first - 1.0, node="a", incarnation="c", number=0)
     at = next(position for position, message in enumerate(messages) if message.key == JOB)
     messages.insert(at + 1, messages[at]._replace(value=wire.encode(early)))
     assert "new" not in {difference.what for difference in again(messages).differences if early.id in difference.replayed}

@@ -38,13 +38,13 @@ class Job:
         self.reader = wire.RecordReader()
         self.number = 0
 
-    def send(self, node: str, number: int, *readings: Reading | StepReading, boot: str = "b", time: float = 0.0) -> None:
+    def send(self, node: str, number: int, *readings: Reading | StepReading, incarnation: str = "b", time: float = 0.0) -> None:
         blocks = []
         for reading in readings:
             schema = self.sender.schema_of(reading)
             self.schemas.add(schema)
             blocks.append(Block(schema_id=schema.id, reading=reading))
-        batch = Batch(node=node, boot=boot, job=JOB, number=number, time=time or float(number), blocks=tuple(blocks))
+        batch = Batch(node=node, incarnation=incarnation, job=JOB, number=number, time=time or float(number), blocks=tuple(blocks))
         self.builder.feed(self.reader.read(wire.encode(batch)))
 
     def tick(self) -> Frame:
@@ -85,9 +85,9 @@ def layout(*workers: str, epoch: int = 1, gpu: str = "") -> Layout:
     return Layout(job=JOB, epoch=epoch, time=float(epoch), coordinator="n", launchers={}, placements=places)
 
 
-def event(number: int, boot: str = "b") -> Event:
+def event(number: int, incarnation: str = "b") -> Event:
     entity = Entity(kind=Kind.NODE, name="n")
-    return Event(name="exit", job=JOB, entity=entity, time=0.0, node="n", boot=boot, number=number)
+    return Event(name="exit", job=JOB, entity=entity, time=0.0, node="n", incarnation=incarnation, number=number)
 
 
 def seen(frame: Frame, name: str = "power_watts") -> dict[str, float]:
@@ -150,10 +150,10 @@ def test_within_a_boot_numbers_decide_even_when_the_clock_was_set_back() -> None
 
 def test_a_restarted_agent_counts_although_its_numbers_begin_again() -> None:
     job = Job()
-    job.send("a", 900, gpus({"g0": 1}), boot="first", time=10.0)
+    job.send("a", 900, gpus({"g0": 1}), incarnation="first", time=10.0)
     job.tick()
-    job.send("a", 1, gpus({"g0": 2}), boot="second", time=11.0)
-    job.send("a", 901, gpus({"g0": 3}), boot="first", time=9.0)
+    job.send("a", 1, gpus({"g0": 2}), incarnation="second", time=11.0)
+    job.send("a", 901, gpus({"g0": 3}), incarnation="first", time=9.0)
     assert seen(job.tick()) == {"g0": 2}
 
 
@@ -205,7 +205,7 @@ def test_a_batch_waits_for_its_schema() -> None:
     reading = gpus({"g0": 1})
     schema = job.sender.schema_of(reading)
     block = Block(schema_id=schema.id, reading=reading)
-    payload = wire.encode(Batch(node="a", boot="b", job=JOB, number=1, time=1.0, blocks=(block,)))
+    payload = wire.encode(Batch(node="a", incarnation="b", job=JOB, number=1, time=1.0, blocks=(block,)))
     job.builder.feed(job.reader.read(payload))
     frame = job.tick()
     assert not frame.entities
@@ -221,7 +221,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = gpus({"g0": 1})
     for number in range(5):
         block = Block(schema_id="never comes", reading=reading)
-        batch = Batch(node="a", boot="b", job=JOB, number=number, time=1.0, blocks=(block,))
+        batch = Batch(node="a", incarnation="b", job=JOB, number=number, time=1.0, blocks=(block,))
         job.builder.feed(job.reader.read(wire.encode(batch)))
     job.tick()
     assert job.builder.counts.dropped == 3
@@ -317,9 +317,9 @@ def test_events_come_in_order_in_exactly_one_frame() -> None:
     assert [each.number for each in frame.events] == [2, 1, 3]
     assert (frame.tick, dict(frame.entities), dict(frame.metrics), frame.steps) == (False, {}, {}, ())
     job.builder.feed(event(3))
-    job.builder.feed(event(3, boot="another boot"))
+    job.builder.feed(event(3, incarnation="another incarnation"))
     frame = job.tick()
-    assert [(each.number, each.boot) for each in frame.events] == [(3, "another boot")]
+    assert [(each.number, each.incarnation) for each in frame.events] == [(3, "another incarnation")]
     assert seen(frame) == {"g0": 1}
     with pytest.raises(LookupError, match="only tick frames"):
         job.cut().past(Kind.GPU, "power_watts", 10.0)
@@ -407,6 +407,6 @@ def test_gaps_and_boots_are_bounded() -> None:
         assert seen_numbers.first_time(number)
     assert 1 in seen_numbers  # in a gap so old that it counts as seen
     assert 10 * KEPT_GAPS - 3 not in seen_numbers
-    for boot in range(100):
-        assert writers.first_time(str(boot), 1)
+    for incarnation in range(100):
+        assert writers.first_time(str(incarnation), 1)
     assert not writers.first_time("99", 1)

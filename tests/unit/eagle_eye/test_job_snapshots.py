@@ -73,7 +73,7 @@ def test_nodes_whose_batches_are_not_of_now_are_named(paper):
 
 def test_only_events_that_decisions_hang_on_travel(paper):
     entity = Entity(kind=Kind.JOB, name=paper.name)
-    events = tuple(Event(name=name, job=paper.name, entity=entity, time=1.0, node="n", boot="b", number=1) for name in ("xid", "resumed"))
+    events = tuple(Event(name=name, job=paper.name, entity=entity, time=1.0, node="n", incarnation="b", number=1) for name in ("xid", "resumed"))
     assert [event.name for event in snapshot_of(replace(a_tick(paper), events=events)).events] == ["resumed"]
 
 

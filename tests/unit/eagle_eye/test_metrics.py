@@ -26,7 +26,7 @@ def snapshot(time: float, *steps: SnapshotStep, job: str = JOB, events: tuple[Ev
 
 def event(name: str, time: float = T0, *, node: str = "n1", **attributes: str) -> Event:
     entity = Entity(kind=Kind.JOB, name=JOB)
-    return Event(name=name, job=JOB, entity=entity, time=time, node=node, boot="b", number=1, attributes=attributes)
+    return Event(name=name, job=JOB, entity=entity, time=time, node=node, incarnation="b", number=1, attributes=attributes)
 
 
 class Shown:

@@ -50,7 +50,7 @@ def steps(rows: int = 3, workers: int = 2) -> StepReading:
 
 def batch(schemas: wire.Schemas, *readings: Reading | StepReading, number: int = 3) -> Batch:
     blocks = tuple(Block(schema_id=schemas.schema_of(each).id, reading=each) for each in readings)
-    return Batch(node="n", boot="b", job="t/n/r", number=number, time=9.0, blocks=blocks)
+    return Batch(node="n", incarnation="b", job="t/n/r", number=number, time=9.0, blocks=blocks)
 
 
 def same(left: Reading | StepReading, right: Reading | StepReading) -> bool:
@@ -67,7 +67,7 @@ EVENT = Event(
     entity=Entity(kind=Kind.WORKER, name="r/n/0"),
     time=1.0,
     node="n",
-    boot="b",
+    incarnation="b",
     number=4,
     attributes={"code": "1"},
 )
@@ -102,7 +102,7 @@ def test_a_batch_survives_the_wire() -> None:
     blocks = (reading(), steps(), reading(3, ("c_celsius",)), steps(0), steps(2, 0), reading(0))
     decoded = wire.decode(wire.encode(batch(schemas, *blocks)), schemas)
     assert isinstance(decoded, Batch)
-    assert (decoded.node, decoded.boot, decoded.job, decoded.number, decoded.time) == ("n", "b", "t/n/r", 3, 9.0)
+    assert (decoded.node, decoded.incarnation, decoded.job, decoded.number, decoded.time) == ("n", "b", "t/n/r", 3, 9.0)
     expected = (blocks[0], blocks[2], blocks[5], blocks[1], blocks[3], blocks[4])  # readings first, then steps
     assert all(same(one.reading, other) for one, other in zip(decoded.blocks, expected, strict=True))
 

@@ -26,7 +26,7 @@ def run(tmp_path, monkeypatch):
     for second in range(31):
         reading = Reading(source="host", kind=Kind.NODE, entities=("node-a",), names=("cpu_percent",), matrix=np.array([[second]], dtype=np.float32), time=T0 + second)
         schema = schemas.schema_of(reading)
-        batch = Batch(node="node-a", boot="b", job="t/j/r", number=second, time=T0 + second, blocks=(Block(schema_id=schema.id, reading=reading),))
+        batch = Batch(node="node-a", incarnation="b", job="t/j/r", number=second, time=T0 + second, blocks=(Block(schema_id=schema.id, reading=reading),))
         for value in (wire.encode(schema), wire.encode(batch)):
             messages.append(Message(OBSERVATIONS, 0, len(messages), "t/j/r", value, T0 + second))
     PartitionWriter(ObjectStore.of(tmp_path / "state/history"), 0, file_s=30.0).take(messages)

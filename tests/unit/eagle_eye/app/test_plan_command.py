@@ -258,7 +258,7 @@ def test_a_job_that_is_left_too_little_is_said_to_stop(capsys, left, said):
     jobs = {
         name: JobRecord(
             layout=layout, address="", heal="in-place", budget_left=9,
-            demand=Demand(declared={"n1": 3}, seats={"n1": 3}, workers_min=2 if name == "t/a/1" else 1),
+            demand=Demand(declared={"n1": 3}, workers_per_node={"n1": 3}, workers_min=2 if name == "t/a/1" else 1),
         )
         for name in left
     }  # fmt: skip

@@ -47,7 +47,7 @@ class Records:
             if not any(message.value == wire.encode(schema) for message in self.messages):
                 self.add(wire.encode(schema), time + late)
         sealed = tuple(Block(schema_id=self.schemas.schema_of(reading).id, reading=reading) for reading in blocks)
-        self.add(wire.encode(Batch(node=f"node-{node}", boot="b", job=job, number=second, time=time, blocks=sealed)), time + late)
+        self.add(wire.encode(Batch(node=f"node-{node}", incarnation="b", job=job, number=second, time=time, blocks=sealed)), time + late)
 
     def run(self, seconds: int, begin: int = 0, *, late: float = 0.0) -> "Records":
         for second in range(begin, begin + seconds):

@@ -37,7 +37,7 @@ class Site:
             second = round(self.clock.now() - T0)
             reading = Reading(source="host", kind=Kind.NODE, entities=("n",), names=("cpu_percent",), matrix=np.array([[second]], dtype=np.float32), time=self.clock.now())
             schema = self._schemas.schema_of(reading)
-            batch = Batch(node="n", boot="b", job=JOB, number=second, time=self.clock.now(), blocks=(Block(schema_id=schema.id, reading=reading),))
+            batch = Batch(node="n", incarnation="b", job=JOB, number=second, time=self.clock.now(), blocks=(Block(schema_id=schema.id, reading=reading),))
             records = [wire.encode(schema)] if second == 0 else []
             self.stream.append(OBSERVATIONS, [(JOB, record) for record in (*records, wire.encode(batch))])
             self.clock.advance(1.0)

@@ -11,8 +11,8 @@ from eagle_eye.ledger import LeaseHolder, Ledger
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 
-ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
-BOB = LeaseHolder(host="machine-b", pid=202, boot="bob")
+ADA = LeaseHolder(host="machine-a", pid=101, incarnation="ada")
+BOB = LeaseHolder(host="machine-b", pid=202, incarnation="bob")
 
 
 # --- who leads -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from eagle_eye.ledger.migration import configuration, upgrade
 from eagle_eye.types import IncidentState
 from fakes.sample_values import an_incident
 
-ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
+ADA = LeaseHolder(host="machine-a", pid=101, incarnation="ada")
 
 
 def test_the_migrations_lead_to_the_tables_of_this_program(ledger_path: Path) -> None:

@@ -53,7 +53,7 @@ class Site:
         self.events: list[Event] = []
         self.layouts = list(layouts)
         self.away = False
-        self.hook = AlertmanagerHook(HooksConfig(**config), layouts=self.known, write=self.write, boot="boot")
+        self.hook = AlertmanagerHook(HooksConfig(**config), layouts=self.known, write=self.write, incarnation="incarnation")
         opened = route(self.hook, max_bytes=max_bytes)
         self.app = Starlette(routes=[Route(opened.path, opened.answer, methods=["POST"])])
 

@@ -43,7 +43,7 @@ class Scene:
         for name, (role, expires, tenant) in self.people.items():
             self.tokens[name] = add_person(path, name, role, now=clock.now(), expires=expires, tenant=tenant)
         clock.advance(2)
-        self.invitations = ApprovalLinks(world.ledger, clock, f"{URL}/")
+        self.approval_links = ApprovalLinks(world.ledger, clock, f"{URL}/")
         authorization = Authorization(Tokens(path, clock), trust_claims=True)
         opened = route(lambda: LeaderAccess(engine=world.engine, ledger=world.ledger) if self.leads else None, authorization, clock)
         self.app = Asking(Starlette(routes=[Route(opened.path, opened.answer, methods=list(opened.methods))]))
@@ -54,7 +54,7 @@ class Scene:
         return self.world.ledger.plan(shown["plan"]["id"])
 
     def link(self) -> str:
-        return self.invitations.link(self.plan).removeprefix(URL)
+        return self.approval_links.link(self.plan).removeprefix(URL)
 
     def get(self, link) -> httpx.Response:
         return self.app.get(link)

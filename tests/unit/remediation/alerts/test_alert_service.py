@@ -15,7 +15,7 @@ from remediation.alerts.alert_service import STALLED_S as ENGINE_STALLED_S
 from remediation.alerts.alert_service import AlertService
 from remediation.alerts.receiver import Receiver
 
-ADA = LeaseHolder(host="machine-a", pid=101, boot="ada")
+ADA = LeaseHolder(host="machine-a", pid=101, incarnation="ada")
 
 
 @pytest.fixture

@@ -170,8 +170,8 @@ def test_a_lease_lost_between_two_steps_stops_before_the_second(commander, clock
 
 
 def exchanging() -> Plan:
-    light = Target(job="t/light/r", epoch=3, basis="b", seats={"n1": 2}, seats_before={"n1": 3})
-    heavy = Target(job="t/heavy/r", epoch=5, basis="b", seats={"n1": 3}, seats_before={"n1": 2})
+    light = Target(job="t/light/r", epoch=3, basis="b", workers_per_node={"n1": 2}, workers_per_node_before={"n1": 3})
+    heavy = Target(job="t/heavy/r", epoch=5, basis="b", workers_per_node={"n1": 3}, workers_per_node_before={"n1": 2})
     return msgspec.structs.replace(plan("resize"), targets=(light, heavy))
 
 
@@ -218,6 +218,6 @@ def test_an_exchange_is_undone_by_the_seats_of_before():
     commander = FakeCommander()
     undo = Undo(commander=commander, ledger=Cordons(), clock=FakeClock())
     first = exchanging().targets
-    back = tuple(msgspec.structs.replace(each, seats=each.seats_before, seats_before=each.seats, epoch=0) for each in reversed(first))
+    back = tuple(msgspec.structs.replace(each, workers_per_node=each.workers_per_node_before, workers_per_node_before=each.workers_per_node, epoch=0) for each in reversed(first))
     list(undo.run(msgspec.structs.replace(plan("undo"), targets=back, undoes="p1")))
     assert asked(commander) == [("t/heavy/r", {"n1": 2}, 0), ("t/light/r", {"n1": 3}, 0)]

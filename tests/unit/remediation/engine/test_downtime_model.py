@@ -23,7 +23,7 @@ def a_job(heal: str = "in-place", elastic: bool = True) -> JobState:
     places = tuple(replace(place, worker=f"run1/{node}/0", node=node, rank=rank) for rank, node in enumerate(NODES))
     job = JobState(name=JOB, epoch=2, layout=replace(a_layout(), placements=places, launchers=dict.fromkeys(NODES, "h:1")))
     job.heal = heal
-    job.demand = Demand(declared=dict.fromkeys(NODES, 1), seats=dict.fromkeys(NODES, 1)) if elastic else None
+    job.demand = Demand(declared=dict.fromkeys(NODES, 1), workers_per_node=dict.fromkeys(NODES, 1)) if elastic else None
     job.checkpoints = {0: True}
     return job
 

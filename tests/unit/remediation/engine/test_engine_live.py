@@ -200,7 +200,7 @@ def test_a_repaired_worker_restores_the_first_layout(make):
     assert world.engine.release("n1", "ada") == {"node": "n1", "jobs": ["t/heavy/h1", "t/light/l1"]}
     world.run(10)
     assert world.sent[2:] == [("resize", "t/light/l1", {"n1": 3})]
-    assert (world.heavy.seats, world.light.seats) == ({"n1": 3}, {"n1": 3})
+    assert (world.heavy.workers_per_node, world.light.workers_per_node) == ({"n1": 3}, {"n1": 3})
     back = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "resize" and plan.undoes)
     assert back.undoes == next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "resize" and not plan.undoes).id
     outcome = world.outcome(back)
@@ -222,7 +222,7 @@ def test_a_table_of_answers_stands_ready_and_is_made_anew_when_something_changes
     table = world.engine.precomputed_plans.renew()
     assert {(plan.event, plan.of.split("/")[1] if plan.of else "") for plan in table} == {("worker lost", "heavy"), ("worker lost", "light"), ("node lost", "")}
     heavy = next(plan for plan in table if plan.of == world.heavy.name)
-    assert heavy.seats == {"t/light/l1": {"n1": 2}, "t/heavy/h1": {"n1": 3}}
+    assert heavy.workers_per_node == {"t/light/l1": {"n1": 2}, "t/heavy/h1": {"n1": 3}}
     assert heavy.allowed
     assert heavy.epochs == {world.heavy.name: 1, world.light.name: 1}
     assert world.engine.precomputed_plans.renew() is None

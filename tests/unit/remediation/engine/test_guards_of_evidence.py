@@ -122,7 +122,7 @@ def test_no_more_than_half_of_a_job_is_given_up_at_once():
 
 
 def test_an_elastic_job_keeps_the_workers_that_it_needs():
-    demands = {JOB: Demand(declared=dict.fromkeys(NODES, 2), seats=dict.fromkeys(NODES, 2), workers_min=7)}
+    demands = {JOB: Demand(declared=dict.fromkeys(NODES, 2), workers_per_node=dict.fromkeys(NODES, 2), workers_min=7)}
     verdict = MinimumWorkers()(LEAVE, situation(demands=demands))
     assert isinstance(verdict, Refuse)
     assert "6 of 8 workers left, at least 7 must stay" in verdict.reason

@@ -63,7 +63,7 @@ class LeaderHarness:
     def elect(self, term: int = 1) -> Leader:
         """A new leader, on what the ledger knows."""
         self.leader = Leader(
-            term=term, lease_s=LEASE_S, ledger=self.ledger, operator=self.engine, write=self._write, clock=self.clock, boot="b"
+            term=term, lease_s=LEASE_S, ledger=self.ledger, operator=self.engine, write=self._write, clock=self.clock, incarnation="b"
         )
         return self.leader
 
@@ -103,11 +103,11 @@ def old(harness: LeaderHarness) -> LeaderHarness:
 
 
 def launcher(node: str, job: str = JOB) -> Peer:
-    return Peer(role="launcher", node=node, job=job, boot=f"{node}-life", address=f"{node}:7000")
+    return Peer(role="launcher", node=node, job=job, incarnation=f"{node}-life", address=f"{node}:7000")
 
 
 def agent(node: str) -> Peer:
-    return Peer(role="agent", node=node, boot=f"{node}-agent")
+    return Peer(role="agent", node=node, incarnation=f"{node}-agent")
 
 
 def two_nodes(epoch: int, *, coordinator: str = "node-a", job: str = JOB) -> Layout:
@@ -178,7 +178,7 @@ def test_an_old_leader_tells_each_session_that_begins_or_ends(old: LeaderHarness
     assert old.events() == [("session.opened", "launcher", "node-a", JOB), ("session.lost", "launcher", "node-a", JOB)]
     opened, lost = (event for _, event in old.written)
     assert opened.number < lost.number
-    assert lost.attributes["boot"] == "node-a-life"
+    assert lost.attributes["incarnation"] == "node-a-life"
     assert "silent for 2 s" in lost.message
 
 
@@ -248,13 +248,13 @@ def test_a_coordinator_is_named_while_it_has_a_session(harness: LeaderHarness) -
 
 
 def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(harness: LeaderHarness) -> None:
-    asked = {"declared": {"node-a": 3}, "seats": {"node-a": 2}, "weight": 2.5, "workers_min": 2}
+    asked = {"declared": {"node-a": 3}, "workers_per_node": {"node-a": 2}, "weight": 2.5, "workers_min": 2}
     harness.report(two_nodes(4), heal="in-place", budget_left=100, **asked)
     harness.report(two_nodes(5), heal="restart:3", budget_left=3)
-    demand = Demand(declared={"node-a": 3}, seats={"node-a": 2}, weight=2.5, workers_min=2)
+    demand = Demand(declared={"node-a": 3}, workers_per_node={"node-a": 2}, weight=2.5, workers_min=2)
     assert harness.engine.demands == [demand, None]
     with pytest.raises(ControlError, match="asks for workers in words"):
-        harness.report(two_nodes(6), seats={"node-a": "many"})
+        harness.report(two_nodes(6), workers_per_node={"node-a": "many"})
 
 
 def test_a_command_for_a_job_that_nobody_reported_can_wait(harness: LeaderHarness) -> None:

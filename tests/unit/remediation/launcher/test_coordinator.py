@@ -20,10 +20,10 @@ class Job:
         given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | declaration
         self.coordinator = Coordinator(JobDeclaration(**given), parse_heal(heal), self.clock, last, lost)  # type: ignore[arg-type]
 
-    def join(self, *nodes: str, boot: str = "b", last: Layout | None = None, promised: int = 0) -> Effects:
+    def join(self, *nodes: str, incarnation: str = "b", last: Layout | None = None, promised: int = 0) -> Effects:
         effects: Effects = []
         for node in nodes:
-            member = Member(node=node, address=f"{node}:1", slots=2, boot=f"{node}-{boot}")
+            member = Member(node=node, address=f"{node}:1", slots=2, incarnation=f"{node}-{incarnation}")
             effects += self.coordinator.joined(member, last, promised)
         return effects
 
@@ -199,7 +199,7 @@ def test_joiners_are_taken_in_together() -> None:
 
 def test_a_launcher_that_was_started_again_has_no_workers_any_more() -> None:
     job = Job().running("n0", "n1")
-    job.join("n1", boot="another")
+    job.join("n1", incarnation="another")
     assert only(job.pass_time(0.3), Prepare)[0].layout.reason == "node returned"
 
 
@@ -244,7 +244,7 @@ def test_restart_excludes_rolls_back_skips_and_spends_nothing() -> None:
     assert only(effects, Prepare)[0].nodes == ("n0", "n1"), "the excluded one ends its workers too"
     job.acknowledge("n1", "n0")
     job.coordinator.started(2)
-    assert job.join("n1", boot="again") == []
+    assert job.join("n1", incarnation="again") == []
     assert job.pass_time(1.0) == [], "it stays out until it is released"
     job.coordinator.died(2, "e")
     assert job.coordinator.epoch == 3
@@ -283,7 +283,7 @@ def test_too_few_nodes_do_not_wait_for_ever() -> None:
     job = Job(nodes=2, min_nodes=2, wait_nodes_s=60.0).running("n0", "n1")
     job.coordinator.left("n1")
     job.coordinator.no_progress()
-    job.join("n9", boot="x")
+    job.join("n9", incarnation="x")
     job.coordinator.left("n9")
     assert job.pass_time(30.0) == []
     assert only(job.pass_time(31.0), End)[0].code == 1

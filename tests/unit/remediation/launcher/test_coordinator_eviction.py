@@ -49,7 +49,7 @@ def test_nobody_is_started_on_the_node_and_whoever_enters_there_is_sent_away() -
     job = without_n1()
     for worker in THEIRS:
         assert only(job.coordinator.exited(worker, job.pids[worker]), ForkWorkers) == []
-    assert job.coordinator.demand["seats"] == {"n0": 2}
+    assert job.coordinator.demand["workers_per_node"] == {"n0": 2}
     assert only(job.enter("r/n1/0"), DismissWorker)[0].worker == "r/n1/0"
     assert job.pass_time(10) == []
     assert job.layout.workers == OURS

@@ -242,7 +242,7 @@ def test_a_lost_node_needs_a_second_witness_and_its_workers_are_left_out() -> No
     job.votes("n0", "n1")
     job.holdings()
     assert only(job.pass_time(0.006), RegroupWorkers)
-    assert only(job.join("n2", boot="again"), ForkWorkers)[0].slots == (0,)
+    assert only(job.join("n2", incarnation="again"), ForkWorkers)[0].slots == (0,)
 
 
 def test_broken_connections_without_a_loss_are_made_anew() -> None:
@@ -354,7 +354,7 @@ class World:
         self.alive = set(job.layout.workers)
         self.pending: list[object] = []
         self.stalled: set[str] = set()
-        self.boots = 0
+        self.incarnations = 0
 
     def something_happens(self) -> None:
         chance = self.chance
@@ -415,9 +415,9 @@ class World:
             if not member.connected:
                 self.rejoin(node)
 
-    def rejoin(self, node: str, boot: str = "b") -> None:
+    def rejoin(self, node: str, incarnation: str = "b") -> None:
         living = [worker for worker in sorted(self.alive - self.stalled) if worker.split("/")[1] == node]
-        self.take(self.job.join(node, boot, last=self.job.layout, elastic=tuple(map(self.job.join_request, living))))
+        self.take(self.job.join(node, incarnation, last=self.job.layout, elastic=tuple(map(self.job.join_request, living))))
 
     def kill(self, worker: str) -> None:
         self.alive.discard(worker)
@@ -454,8 +454,8 @@ class World:
                 self.take(self.job.enter(worker))
             case ("back" | "anew" as how, str(node)):
                 if how == "anew" or not coordinator.members[node].connected:
-                    self.boots += how == "anew"
-                    self.rejoin(node, f"again{self.boots}" if how == "anew" else "b")
+                    self.incarnations += how == "anew"
+                    self.rejoin(node, f"again{self.incarnations}" if how == "anew" else "b")
             case ("gone", str(worker), int(pid)):
                 self.take(coordinator.exited(worker, pid))
             case ("vote", str(node), int(epoch)):

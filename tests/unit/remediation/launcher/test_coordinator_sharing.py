@@ -17,7 +17,7 @@ def lost(**declaration: object) -> Job:
 
 def test_without_replacements_the_slot_stays_empty_and_the_job_says_so() -> None:
     job = lost(respawns=0)
-    assert job.coordinator.demand == {"declared": {"n0": 3}, "seats": {"n0": 2}, "weight": 1.0, "workers_min": 1}
+    assert job.coordinator.demand == {"declared": {"n0": 3}, "workers_per_node": {"n0": 2}, "weight": 1.0, "workers_min": 1}
     assert job.layout.workers == ("r/n0/0", "r/n0/2")
     assert not job.coordinator.registry.awaited
 
@@ -25,9 +25,9 @@ def test_without_replacements_the_slot_stays_empty_and_the_job_says_so() -> None
 def test_so_many_as_were_allowed_are_replaced() -> None:
     job = lost(respawns=1)
     assert job.coordinator.registry.awaited == {"r/n0/1": "n0"}
-    assert job.coordinator.demand["seats"] == {"n0": 3}
+    assert job.coordinator.demand["workers_per_node"] == {"n0": 3}
     job.agree(job.die("r/n0/2"))
-    assert job.coordinator.demand["seats"] == {"n0": 2}
+    assert job.coordinator.demand["workers_per_node"] == {"n0": 2}
 
 
 def test_a_resize_is_answered_once_the_new_worker_has_joined() -> None:
@@ -38,7 +38,7 @@ def test_a_resize_is_answered_once_the_new_worker_has_joined() -> None:
     joined = job.agree(job.enter("r/n0/3"))
     assert [answer.command for answer in only(joined, CommandResult)] == ["c"]
     assert job.layout.workers == ("r/n0/0", "r/n0/2", "r/n0/3")
-    assert job.coordinator.demand["seats"] == {"n0": 3}
+    assert job.coordinator.demand["workers_per_node"] == {"n0": 3}
 
 
 def test_a_worker_that_cannot_be_started_leaves_the_job_as_it_was() -> None:
@@ -49,7 +49,7 @@ def test_a_worker_that_cannot_be_started_leaves_the_job_as_it_was() -> None:
         job.pids["r/n0/3"] = 0
         answers += only(job.die("r/n0/3"), CommandResult)
     assert [(answer.command, "could not be started" in answer.error) for answer in answers] == [("c", True)]
-    assert job.coordinator.demand["seats"] == {"n0": 3}
+    assert job.coordinator.demand["workers_per_node"] == {"n0": 3}
 
 
 def test_who_gives_lets_its_last_worker_go_between_two_steps() -> None:
@@ -58,7 +58,7 @@ def test_who_gives_lets_its_last_worker_go_between_two_steps() -> None:
     assert only(effects, Prepare)[0].soft
     told = job.agree(effects)
     assert only(told, RegroupWorkers)[0].leaving == ("r/n0/2",)
-    assert job.coordinator.demand["seats"] == {"n0": 2}
+    assert job.coordinator.demand["workers_per_node"] == {"n0": 2}
 
 
 @pytest.mark.parametrize(("changes", "spent"), [({}, "p1"), ({"allowed": False}, ""), ({"node": "n9"}, ""), ({"of": "t/other/r"}, ""), ({"epochs": {"t/n/r": 1}}, "")])

@@ -39,7 +39,7 @@ class Walk:
         self.pids: dict[str, int] = {}
         self.elastic = self.chance.random() < 0.8
         self.calm = self.chance.choice([0.75, 0.9, 0.97])
-        self.boots: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.keys = self.asked = 0
 
     def _old_layout(self) -> Layout:
@@ -80,11 +80,11 @@ class Walk:
     def joins(self) -> Effects:
         node, anew = self.node(), self.chance.random() < 0.1
         if anew:  # the launcher was started again, without workers
-            self.boots[node] = self.boots.get(node, 0) + 1
+            self.incarnations[node] = self.incarnations.get(node, 0) + 1
             self.pids = {worker: pid for worker, pid in self.pids.items() if worker.split("/")[1] != node}
         last = None if anew else self.coordinator.last
         living = [worker for worker in self.pids if worker.split("/")[1] == node]
-        member = Member(node=node, address=f"{node}:1", slots=SLOTS, boot=f"{node}-{self.boots.get(node, 0)}")
+        member = Member(node=node, address=f"{node}:1", slots=SLOTS, incarnation=f"{node}-{self.incarnations.get(node, 0)}")
         return self.coordinator.joined(member, last, self.chance.choice([0, self.coordinator.epoch]), tuple(map(self.request, living)))
 
     def leaves(self) -> Effects:
@@ -188,7 +188,7 @@ class Walk:
         return self.coordinator.rebalance(self.key(), {self.worker(): float(self.chance.choice([0, 1, 3]))})
 
     def resizes(self) -> Effects:
-        return self.coordinator.resize(self.key(), {self.node(): self.chance.randrange(4)}) if self.coordinator.demand.get("seats") else []
+        return self.coordinator.resize(self.key(), {self.node(): self.chance.randrange(4)}) if self.coordinator.demand.get("workers_per_node") else []
 
     def stops(self) -> Effects:
         return self.coordinator.stop(self.key())

@@ -16,7 +16,7 @@ from remediation.launcher.follower import Follower
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.vote_log import VoteLog
 
-PEER = Peer(role="launcher", node="n2", job="t/j/r", boot="b", address="127.0.0.1:1")
+PEER = Peer(role="launcher", node="n2", job="t/j/r", incarnation="b", address="127.0.0.1:1")
 
 
 class Neighbour(RecordingHandler):

@@ -13,9 +13,9 @@ from remediation.planner.decision.decision import AlternativeKind
 DAY = 86_400.0
 
 
-def job(name, weight=1.0, declared=None, seats=None, measured=None, workers_min=1, **more):
+def job(name, weight=1.0, declared=None, workers_per_node=None, measured=None, workers_min=1, **more):
     declared = declared or {"n1": 3}
-    demand = Demand(declared=declared, seats=declared if seats is None else seats, weight=weight, workers_min=workers_min)
+    demand = Demand(declared=declared, workers_per_node=declared if workers_per_node is None else workers_per_node, weight=weight, workers_min=workers_min)
     return LiveJob(name=name, epoch=2, demand=demand, measured=measured or {}, **{"regroup_s": 0.05, "start_s": 1.0, **more})
 
 
@@ -27,8 +27,8 @@ def inputs(**more):
     return DecisionInputs(**{"repair_s": DAY, "restart_s": 5.0, "checkpoint_age_s": 60.0, "speeds": {}, **more})
 
 
-def two(weight=3.0, **seats):
-    return cluster(job("heavy", weight, seats=seats.get("heavy")), job("light", seats=seats.get("light")))
+def two(weight=3.0, **workers_per_node):
+    return cluster(job("heavy", weight, workers_per_node=workers_per_node.get("heavy")), job("light", workers_per_node=workers_per_node.get("light")))
 
 
 # --- T ---------------------------------------------------------------------------------------------------------------
@@ -82,13 +82,13 @@ def test_a_lost_node_is_made_up_for_on_the_other_and_its_return_restores_both():
     light = job("light", declared={"n1": 2, "n2": 1})
     lost = answer(cluster(heavy, light), event="node lost", node="n2")
     assert lost.workers == {"heavy": 2, "light": 1}, "light keeps its minimum"
-    grown = cluster(job("heavy", 3.0, declared={"n1": 1, "n2": 2}, seats={"n1": 2, "n2": 2}), job("light", declared={"n1": 2, "n2": 1}, seats={"n1": 1, "n2": 1}))
+    grown = cluster(job("heavy", 3.0, declared={"n1": 1, "n2": 2}, workers_per_node={"n1": 2, "n2": 2}), job("light", declared={"n1": 2, "n2": 1}, workers_per_node={"n1": 1, "n2": 1}))
     restored = plan_moves(grown, {"heavy": 3, "light": 3})
     assert restored.placement == {"heavy": {"n1": 1}, "light": {"n1": 2}}
 
 
 def test_nobody_takes_a_worker_on_a_node_where_it_has_no_launcher():
-    far = cluster(job("heavy", 3.0, declared={"n1": 3}, seats={"n1": 2}), job("light", declared={"n2": 3}))
+    far = cluster(job("heavy", 3.0, declared={"n1": 3}, workers_per_node={"n1": 2}), job("light", declared={"n2": 3}))
     assert plan_moves(far, {"heavy": 3, "light": 2}).placement == {}
 
 
@@ -133,7 +133,7 @@ def test_a_worker_that_would_be_back_at_once_is_not_worth_a_change():
 
 def test_what_was_measured_decides():
     """Two workers of the heavy job reach what three do: a third is worth nothing to it."""
-    left = cluster(job("heavy", 3.0, seats={"n1": 2}, measured={3: 10.0, 2: 10.0}), job("light", measured={3: 10.0}))
+    left = cluster(job("heavy", 3.0, workers_per_node={"n1": 2}, measured={3: 10.0, 2: 10.0}), job("light", measured={3: 10.0}))
     assert decide_live(left, left.jobs[0], inputs()).kind is AlternativeKind.NOTHING
 
 
