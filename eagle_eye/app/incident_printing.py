@@ -1,6 +1,6 @@
 """Prints incidents of the ledger, as text and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from rich.console import Console
@@ -18,10 +18,29 @@ from eagle_eye.app.printing import (
 )
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ledger.records import TimelineEntry
 from eagle_eye.types import Incident, Outcome, Plan
 
 LONGEST = 160
 """Characters of a line of the timeline."""
+WIDEST = 4000
+"""The same with --wide."""
+NAMED = 8
+"""Workers or nodes that a line of the timeline names; the rest is counted."""
+STEP_FIELDS = ("workers", "exclude", "release", "resume_step", "skip", "epoch", "budget_left", "continued")
+"""Fields of a step's JSON that the timeline shows; --wide shows the JSON."""
+METRICS: Mapping[str, tuple[str, str]] = {
+    "throughput_per_s": ("throughput", "{:,.6g} {rate}"),
+    "downtime_s": ("downtime", "{:,.2f} s"),
+    "verify_s": ("verified after", "{:,.2f} s"),
+    "loss": ("loss", "{:.4g}"),
+    "loss_high": ("loss, upper bound", "{:.4g}"),
+    "bad_step": ("first bad step", "{:.0f}"),
+    "bill_gpu_hours": ("cost", "{:,.4f} GPU-hours"),
+    "waf": ("weighted throughput of all jobs", "{:.6g}"),
+    "waf_left": ("the same without the action", "{:.6g}"),
+}
+"""Name of a predicted or actual value (remediation/policy/prediction.py) → its label and format."""
 COLUMNS = (
     TableColumn("id", brief=brief_id), TableColumn("opened", brief=brief_time), TableColumn("job", name=True, drop=1), TableColumn("cause", name=True),
     TableColumn("culprit", name=True, brief=brief_worker), TableColumn("severity", drop=2), TableColumn("state"),
@@ -72,9 +91,9 @@ def print_incident(console: Console, ledger: Ledger, name: str, *, json_lines: b
             print_text(console, f"{rival.cause}: {rival.apart}", indent=2)
     console.print("[bold]timeline[/]")
     columns = (TableColumn("after"), TableColumn("what"), TableColumn("", prose=True))
-    print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _short(moment.text)) for moment in ledger.timeline(incident.id)), wide=wide)
+    print_table(console, columns, ((f"{moment.time - incident.since:+.3f} s", moment.what, _entry_text(moment, wide=wide)) for moment in ledger.timeline(incident.id)), wide=wide)
     _print_alternatives(console, ledger.plans(incident=incident.id, limit=1000), wide=wide)
-    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000), wide=wide)
+    _print_predictions(console, ledger.outcomes(incident=incident.id, limit=1000), _rate_unit(ledger, incident.job), wide=wide)
 
 
 def _print_alternatives(console: Console, plans: Sequence[Plan], *, wide: bool) -> None:
@@ -93,20 +112,29 @@ def _print_alternatives(console: Console, plans: Sequence[Plan], *, wide: bool) 
     print_table(console, (TableColumn("action"), TableColumn("cost"), TableColumn("benefit"), TableColumn("why", prose=True)), rows, wide=wide)
 
 
-def _print_predictions(console: Console, outcomes: Sequence[Outcome], *, wide: bool) -> None:
+def _print_predictions(console: Console, outcomes: Sequence[Outcome], rate: str, *, wide: bool) -> None:
     """Predicted and actual values of each action. Self-healing has no prediction."""
     known = [outcome for outcome in reversed(outcomes) if outcome.predicted or outcome.actual]
     if not known:
         return
     console.print("[bold]predicted and actual[/]")
     for outcome in known:
-        names = dict.fromkeys([*outcome.predicted, *outcome.actual])
-        rows = [(name, _value(outcome.predicted.get(name)), _value(outcome.actual.get(name.removesuffix("_high")))) for name in names]
-        print_table(console, (TableColumn(f"{outcome.action}, {outcome.state}"), TableColumn("predicted"), TableColumn("actual")), rows, wide=wide)
+        print_table(console, (TableColumn(f"{outcome.action}, {outcome.state}"), TableColumn("predicted"), TableColumn("actual")), _metric_rows(outcome, rate), wide=wide)
 
 
-def _value(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+def _rate_unit(ledger: Ledger, job: str) -> str:
+    """Unit of the job's throughput: steps where it logs no tokens."""
+    name = "/".join(job.split("/")[:2])
+    steps = any(each.job == name and each.tokens_per_s is None and each.steps_per_s is not None for each in ledger.throughputs())
+    return "steps/s" if steps else "tokens/s"
+
+
+def _metric_rows(outcome: Outcome, rate: str) -> Iterator[tuple[str, str, str]]:
+    """(label, predicted, actual), with units. `rate`: unit of the job's throughput. A name without an entry in METRICS is shown as it is."""
+    for name in dict.fromkeys([*outcome.predicted, *outcome.actual]):
+        label, form = METRICS.get(name, (name.replace("_", " "), "{:.6g}"))
+        predicted, actual = outcome.predicted.get(name), outcome.actual.get(name.removesuffix("_high"))
+        yield label, "" if predicted is None else form.format(predicted, rate=rate), "" if actual is None else form.format(actual, rate=rate)
 
 
 def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
@@ -118,6 +146,33 @@ def _print_stacks(console: Console, ledger: Ledger, incident: str) -> None:
         for each in msgspec.json.decode(dump)["stacks"]:
             console.print(f"[bold]{escape(', '.join(each['workers']))}[/]")
             console.print(each["stack"], highlight=False, markup=False, soft_wrap=True)
+
+
+def _entry_text(entry: TimelineEntry, *, wide: bool) -> str:
+    """The text of a line of the timeline. `wide`: in full, with the JSON of a step, unless it is very long (stacks)."""
+    return entry.text if wide and len(entry.text) <= WIDEST else _short(_step_text(entry))
+
+
+def _step_text(entry: TimelineEntry) -> str:
+    """A step with the JSON of its command or answer as text: `workers node-a/0, node-a/1; exclude node-a`."""
+    head, brace, rest = entry.text.partition("{")
+    if entry.what != "step" or not brace:
+        return entry.text
+    try:
+        fields = msgspec.json.decode(brace + rest)
+    except msgspec.DecodeError:
+        return entry.text
+    if "stacks" in fields:
+        return f"{head}{len(fields['stacks'])} different stacks (--stacks prints them)"
+    shown = [f"{name.replace('_', ' ')} {_field(fields[name])}" for name in STEP_FIELDS if fields.get(name) not in (None, [], -1, "")]
+    return f"{head}{'; '.join(shown)}".rstrip(": ")
+
+
+def _field(value: object) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    more = f" and {len(value) - NAMED} more" if len(value) > NAMED else ""
+    return ", ".join(brief_worker(str(name)) for name in value[:NAMED]) + more
 
 
 def _short(text: str) -> str:

@@ -20,11 +20,11 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
         revisions = self.incident(incident)
         if not revisions:
             return ()
-        moments = [*self._from_diagnosis(revisions), *self._from_plans(incident), *self._from_operators(incident)]
+        moments = [*self._diagnosis_entries(revisions), *self._plan_entries(incident), *self._operator_entries(incident)]
         moments += [TimelineEntry(time=change.time, what="state", text=str(change.state)) for change in self.states(incident)]
         return tuple(sorted(dict.fromkeys(moments), key=lambda moment: moment.time))
 
-    def _from_diagnosis(self, revisions: tuple[Incident, ...]) -> Iterator[TimelineEntry]:
+    def _diagnosis_entries(self, revisions: tuple[Incident, ...]) -> Iterator[TimelineEntry]:
         last = revisions[-1]
         yield TimelineEntry(time=last.since, what="fault", text="the fault began")
         for finding in self.findings_of(last.findings):
@@ -34,7 +34,7 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
         for revision in revisions:
             yield TimelineEntry(time=revision.time, what="incident", text=_revision_text(revision))
 
-    def _from_plans(self, incident: str) -> Iterator[TimelineEntry]:
+    def _plan_entries(self, incident: str) -> Iterator[TimelineEntry]:
         for plan in reversed(self.plans(incident=incident, limit=1000)):
             own = ", which the job allowed itself" if plan.own else ""
             yield TimelineEntry(time=plan.made, what="plan", text=f"{plan.action}{own}: {plan.reason}")
@@ -44,12 +44,12 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
             for approval in self.approvals(digest=plan.digest):
                 verb = "approved" if approval.approved else "refused"
                 yield TimelineEntry(time=approval.time, what="approval", text=f"{approval.person} {verb} {plan.action}")
-        yield from _from_guards(self.verdicts(incident=incident))
+        yield from _verdict_entries(self.verdicts(incident=incident))
         for outcome in self.outcomes(incident=incident, limit=1000):
             detail = f": {outcome.detail}" if outcome.detail else ""
             yield TimelineEntry(time=outcome.time, what="outcome", text=f"{outcome.action} {outcome.state}{detail}")
 
-    def _from_operators(self, incident: str) -> Iterator[TimelineEntry]:
+    def _operator_entries(self, incident: str) -> Iterator[TimelineEntry]:
         for note in self.notes(incident):
             yield TimelineEntry(time=note.time, what="note", text=f"{note.person}: {note.text}")
         for breaker in self.breakers():
@@ -60,7 +60,7 @@ class Timeline(IncidentTable, FindingTable, PlanTable, SuppressionTable):
                     yield TimelineEntry(time=breaker.until, what="breaker", text=f"closed by {breaker.person}")
 
 
-def _from_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
+def _verdict_entries(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
     """Every hold and refusal with its reason; guards that let the same plan pass in a row are one line."""
     for (_, passed), same in groupby(verdicts, key=lambda kept: (kept.plan, isinstance(kept.verdict, Allow))):
         kept = list(same)
@@ -75,4 +75,4 @@ def _from_guards(verdicts: Iterable[VerdictRecord]) -> Iterator[TimelineEntry]:
 def _revision_text(revision: Incident) -> str:
     culprits = ", ".join(str(culprit.entity) for culprit in revision.culprits) or "unknown"
     over = "" if revision.active else "; over"
-    return f"revision {revision.revision}: {revision.cause}, {culprits} ({revision.severity}){over}"
+    return f"revision {revision.revision}: {revision.cause}, {culprits} ({revision.severity.upper()}){over}"

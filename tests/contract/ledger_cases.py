@@ -167,7 +167,7 @@ def test_the_timeline_tells_everything_in_order(ledger: Ledger) -> None:
     assert story == [
         ("fault", "the fault began"),
         ("finding", "worker.exited at worker run1/node-a/0, by exits (score 1.00): killed by SIGKILL"),
-        ("incident", "revision 1: worker killed, worker run1/node-a/0 (sev2)"),
+        ("incident", "revision 1: worker killed, worker run1/node-a/0 (SEV2)"),
         ("state", "open"),
         ("plan", "restart_worker: the process is dead"),
         ("verdict", "approval: refuse, nobody has approved"),

@@ -79,7 +79,7 @@ def _incidents(incidents: Sequence[Incident], now: float) -> Table:
         shown.add_column(column, no_wrap=True, overflow="ellipsis")
     for incident in sorted(incidents, key=lambda each: -each.time)[:6]:
         culprit = ", ".join(str(culprit.entity) for culprit in incident.culprits) or "unknown"
-        shown.add_row(incident.id, incident.cause, culprit, incident.severity, f"{now - incident.time:.0f} s")
+        shown.add_row(incident.id, incident.cause, culprit, incident.severity.upper(), f"{now - incident.time:.0f} s")
     return shown
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,20 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import Ledger
 from eagle_eye.training.ring_buffer import start_time_of
-from eagle_eye.types import SCHEMA, Culprit, Entity, Evidence, Incident, IncidentState, Kind, Outcome, Severity
+from eagle_eye.types import (
+    SCHEMA,
+    Culprit,
+    Entity,
+    Evidence,
+    Incident,
+    IncidentState,
+    Kind,
+    Outcome,
+    Plan,
+    Progress,
+    Severity,
+    Target,
+)
 
 Cli = Callable[..., Result]
 JOB = "team/gpt/7"
@@ -200,9 +214,23 @@ def test_what_a_heal_cost_is_shown_though_nobody_foretold_it(cli: Cli, ledger: L
     usual = {"incident": "4f1c9a02", "state": "done", "time": 101.0}
     ledger.save_outcome(Outcome(plan="p1", action="heal_in_place", actual={"downtime_s": 0.08}, **usual))
     ledger.save_outcome(Outcome(plan="p2", action="resize", predicted={"loss": 2.5, "loss_high": 3.0}, actual={"loss": 2.0, "verify_s": 5.0}, **usual))
-    lines = [line.split() for line in cli("incidents", "4f1c", "--state-dir", "state").output.splitlines()]
-    for words in (["downtime_s", "0.08"], ["loss", "2.5", "2"], ["loss_high", "3", "2"], ["verify_s", "5"]):
+    lines = [re.split(" {2,}", line) for line in cli("incidents", "4f1c", "--state-dir", "state").output.splitlines()]
+    for words in (["downtime", "0.08 s"], ["loss", "2.5", "2"], ["loss, upper bound", "3", "2"], ["verified after", "5.00 s"]):
         assert words in lines
+
+
+def test_the_json_of_a_step_is_shown_as_text_and_in_full_with_wide(cli: Cli, ledger: Ledger) -> None:
+    ledger.save_incident(*incident("4f1c9a02"))
+    order = {"workers": ["7/node-a/0", "7/node-a/1"], "exclude": ["node-a"], "resume_step": -1, "skip": []}
+    plan = Plan(
+        id="p1", incident="4f1c9a02", action="evict_node", targets=(Target(job=JOB, epoch=1, basis="", exclude=("node-a",)),),
+        made=101.0, expires=200.0, severity=Severity.SEV1,
+    )  # fmt: skip
+    ledger.record_intent(plan, Progress(step=f"restart {JOB}", state="intended", time=101.0, detail=json.dumps(order)))
+    shown = cli("incidents", "4f1c", "--state-dir", "state").output
+    assert f"restart {JOB} intended: workers node-a/0, node-a/1; exclude node-a\n" in shown
+    assert "{" not in shown
+    assert json.dumps(order) in cli("incidents", "4f1c", "--wide", "--state-dir", "state").output
 
 
 @pytest.mark.parametrize(("name", "said"), [("9", "no incidents begin with '9'"), ("4f", "2 incidents begin with '4f'")])
