@@ -106,7 +106,7 @@ class HistoryService:
         finally:
             writer.abandon()
 
-    def _follow(self, writer: "PartitionWriter", tender: "Compactor") -> None:
+    def _follow(self, writer: "PartitionWriter", compactor: "Compactor") -> None:
         """From where the files end."""
         offset = resume_at(self._stream, HISTORY_GROUP, OBSERVATIONS, self._partition)
         self._warm(writer, offset)
@@ -124,7 +124,7 @@ class HistoryService:
                 self._well()
             if not messages:
                 follower.wait(WAIT_S)
-            self._tend(tender)
+            self._compact(compactor)
 
     def _warm(self, writer: "PartitionWriter", offset: int) -> None:
         """What the writer has to know of the records before."""
@@ -136,14 +136,14 @@ class HistoryService:
             writer.warm(message for message in messages if message.offset < offset)
             begin = messages[-1].offset + 1
 
-    def _tend(self, tender: "Compactor") -> None:
+    def _compact(self, compactor: "Compactor") -> None:
         now = self._clock.monotonic()
         if now >= self._tend_at:
             self._tend_at = now + TEND_S
-            tender.compact(self._partition)
+            compactor.compact(self._partition)
         if now >= self._retain_at and self._partition == 0:
             self._retain_at = now + RETAIN_S
-            tender.retain()
+            compactor.retain()
 
     # --- what may go wrong -----------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class EmbeddedStream:
         self._counts: dict[str, int] = {}
         self._open: dict[tuple[str, int], Partition] = {}
         self._stop = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._retention_thread: threading.Thread | None = None
 
     # --- the records -------------------------------------------------------------------------------------------
 
@@ -69,8 +69,8 @@ class EmbeddedStream:
             partitions.append(self.partition_of(topic, item[0]))
             shares.setdefault(partitions[-1], []).append(item)
         following = {partition: self._partition(topic, partition).append(share) for partition, share in shares.items()}
-        if self._keeper is None:
-            self._start_keeper()
+        if self._retention_thread is None:
+            self._start_retention()
         return _places(partitions, following)
 
     def read(self, topic: str, partition: int, offset: int, limit: int = 1024) -> list[Message]:
@@ -143,8 +143,8 @@ class EmbeddedStream:
     def close(self) -> None:
         """Write everything through and release the files."""
         self._stop.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        if self._retention_thread is not None:
+            self._retention_thread.join()
         with self._lock:
             for records in self._open.values():
                 records.sync()
@@ -157,13 +157,13 @@ class EmbeddedStream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_keeper(self) -> None:
+    def _start_retention(self) -> None:
         with self._lock:
-            if self._keeper is None and not self._stop.is_set():
-                self._keeper = threading.Thread(target=self._keep_house, name="stream-keeper", daemon=True)
-                self._keeper.start()
+            if self._retention_thread is None and not self._stop.is_set():
+                self._retention_thread = threading.Thread(target=self._run_retention, name="stream-retention", daemon=True)
+                self._retention_thread.start()
 
-    def _keep_house(self) -> None:
+    def _run_retention(self) -> None:
         """fsync and retention for the partitions that this process uses, beside its appends and never in them."""
         sync = 0 < self._interval < float("inf")
         while not self._stop.wait(self._interval if sync else 1.0):

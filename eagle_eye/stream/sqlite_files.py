@@ -15,9 +15,9 @@ from eagle_eye.errors import StreamError, StreamFull, StreamUnavailable
 PAGE_BYTES = 16_384
 """A record of 4 KiB fits into a page three times, without overflow chains: 2.4 × the rate of pages of 4 KiB."""
 WAL_BYTES = 16 << 20
-"""The keeper copies the WAL into the file when it is longer than this: a checkpoint fsyncs, an append should not."""
+"""The retention thread copies the WAL into the file when it is longer than this: a checkpoint fsyncs, an append should not."""
 CHECKPOINT_PAGES = 4 * WAL_BYTES // PAGE_BYTES
-"""An append copies the WAL itself when it is so long: the keeper does not keep up."""
+"""An append copies the WAL itself when it is so long: the retention thread does not keep up."""
 APPLICATION = 0x45455945  # "EEYE"
 VERSION = 1
 BUSY_PAUSE_S = 0.001
