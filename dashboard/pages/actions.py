@@ -28,7 +28,7 @@ def show() -> None:
     known.ledger  # noqa: B018 -- where there is none, that is said once, not in each part
     every = viewer.every(known)
     error_boundary.live(lambda: _done(known, reader, span), every=every)
-    error_boundary.live(lambda: _standing(known, reader), every=every)
+    error_boundary.live(lambda: _suppressions(known, reader), every=every)
     error_boundary.live(lambda: _guards(known, reader, span), every=every)
 
 
@@ -116,30 +116,30 @@ def _beside(predicted: str, actual: str) -> Safe:
     return html.stacked(actual, f"expected {predicted}")
 
 
-# --- what stands in the way ------------------------------------------------------------------------------------------
+# --- suppressions ------------------------------------------------------------------------------------------
 
 
-def _standing(known: Sources, reader: Viewer) -> None:
+def _suppressions(known: Sources, reader: Viewer) -> None:
     import streamlit as st
 
-    rows = list(standing_rows(actions.standing(known), reader, known.now()))
-    head = html.section("What stands in the way now", "breakers, silences, maintenance")
+    rows = list(suppression_rows(actions.active_suppressions(known), reader, known.now()))
+    head = html.section("Suppressions in force", "breakers, silences, maintenance")
     if not rows:
         st.html(html.joined(head, html.banner(html.joined(html.badge("Nothing", "good"), " ", html.muted("no breaker is open, no silence is active")), "quiet")))
         return
-    st.html(html.joined(head, html.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="What stands in the way")))
+    st.html(html.joined(head, html.table((Column("What"), Column("Of"), Column("Since"), Column("Why", grows=True), Column("How it ends", wide_only=True)), rows, caption="suppressions in force")))
 
 
-def standing_rows(standing: ActiveSuppressions, reader: Viewer, now: float) -> Iterator[Sequence[object]]:
+def suppression_rows(active: ActiveSuppressions, reader: Viewer, now: float) -> Iterator[Sequence[object]]:
     """Breakers first: only a person closes them."""
-    for breaker in standing.breakers:
+    for breaker in active.breakers:
         if reader.person.sees(breaker.job):
             why = html.stacked(breaker.reason, html.link("the incident", "incident", incident=breaker.incident))
             yield html.badge("breaker open", "alarm"), html.stacked(formatting.spoken(breaker.action), breaker.job), formatting.relative(breaker.since, now), why, html.tagged("code", f"eagle-eye breaker close {breaker.id}")
-    for silence in standing.silences:
+    for silence in active.silences:
         of = " · ".join(f"{kind} {pattern}" for kind, pattern in (("job", silence.job), ("node", silence.node), ("cause", silence.cause)) if pattern != "*") or "everything"
         yield html.badge("silence", "warning"), of, formatting.relative(silence.since, now), html.stacked(silence.reason, silence.person), f"ends {formatting.relative(silence.until, now)}"
-    for window in standing.windows:
+    for window in active.windows:
         of = formatting.listed((*window.nodes, *window.jobs), nothing="everything")
         yield html.badge("maintenance", "quiet"), of, formatting.relative(window.since, now), html.stacked(window.reason, window.person), f"ends {formatting.relative(window.until, now)}"
 

@@ -28,9 +28,9 @@ USUAL = ("power_watts", "cpu_percent")
 MOST_TRIED = 6
 FIRST_CHOICE = "metric-first"
 CALLED = {"failed": "not healed: needs an operator"}
-"""State of an incident → what it means for whoever reads."""
+"""State of an incident → what it means for the reader."""
 STATES: dict[str, tuple[str, html.Tone]] = {
-    "running": ("running", "good"), "healing": ("healing", "accent"), "standing": ("stands still", "alarm"), "over": ("over", "quiet"),
+    "running": ("running", "good"), "healing": ("healing", "accent"), "stalled": ("stalled", "alarm"), "over": ("over", "quiet"),
 }  # fmt: skip
 HEALTH: dict[str, tuple[str, html.Tone]] = {
     "healthy": ("healthy", "good"), "suspect": ("suspect", "warning"), "healing": ("healing", "accent"), "cordoned": ("cordoned", "quiet"), "silent": ("silent", "alarm"),

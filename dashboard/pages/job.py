@@ -130,7 +130,7 @@ def paused(pauses: Sequence[Pause], reader: Viewer, now: float) -> Safe:
 def _pause(pause: Pause, reader: Viewer, now: float) -> str:
     lasted = f"for {formatting.duration(pause.seconds)}, {formatting.date_time(pause.begin, reader.zone, now)} to {formatting.clock_time(pause.end, reader.zone)}"
     if pause.sampled:
-        return f"No step {lasted}: the job stood still, its nodes were heard."
+        return f"No step {lasted}: the job was stalled, while its nodes sent telemetry."
     return f"No number {lasted}: nothing was written, so what the job did is not known; the server or the stream was away."
 
 

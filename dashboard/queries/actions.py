@@ -83,7 +83,7 @@ def breakers(sources: Sources, *, open_only: bool = False) -> tuple[Breaker, ...
     return sources.ledger.breakers(at=sources.clock.now() if open_only else None)
 
 
-def standing(sources: Sources) -> ActiveSuppressions:
+def active_suppressions(sources: Sources) -> ActiveSuppressions:
     """Breakers, silences and windows that hold now, or have yet to begin."""
     ledger, now = sources.ledger, sources.clock.now()
     return ActiveSuppressions(breakers=ledger.breakers(at=now), silences=ledger.silences(at=now), windows=ledger.windows(at=now))

@@ -19,14 +19,14 @@ from .names import node_of, unit_of
 Health = Literal["healthy", "suspect", "healing", "cordoned", "silent"]
 HEALTHS: tuple[Health, ...] = ("suspect", "healing", "cordoned", "silent", "healthy")
 """In the order in which they want to be looked at."""
-JobState = Literal["running", "healing", "standing", "over"]
+JobState = Literal["running", "healing", "stalled", "over"]
 NOT_OVER = (IncidentState.OPEN, IncidentState.CONTAINED, IncidentState.HEALING, IncidentState.FAILED)
 SILENT_S = 15.0
 """A node whose newest number is so much older than the newest of all is silent."""
 HEARD_S, HEARD_WINDOWS = 90.0, 3.0
 """Nodes are asked for in so many last seconds, or windows of the history; whoever was silent for longer is known from the layouts alone."""
-STANDING_S = 60.0
-"""A job without a step for so long, and for ten steps, stands still; numbers of a window of files are always missing."""
+STALLED_S = 60.0
+"""A job without a step for so long, and for ten steps, is stalled; metrics of a window of files are always missing."""
 SPREAD = 0.02
 """Numbers that differ by less than this share of the largest are alike: a heat map of them shows nothing."""
 HEAT_S = 10.0
@@ -263,8 +263,8 @@ def _state(job: str, layout: Layout | None, blamed: _Blamed, numbers: Mapping[st
         return "over"
     if job in blamed.healing:
         return "healing"
-    patience = max(STANDING_S, 10 * numbers.get("step_s", 0.0))
-    return "running" if until - numbers.get("last_step", -np.inf) <= patience or until - layout.time <= patience else "standing"
+    patience = max(STALLED_S, 10 * numbers.get("step_s", 0.0))
+    return "running" if until - numbers.get("last_step", -np.inf) <= patience or until - layout.time <= patience else "stalled"
 
 
 # --- heat map ----------------------------------------------------------------------------------------------------------

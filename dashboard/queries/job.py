@@ -141,7 +141,7 @@ def _goodput(found: Mapping[str, Any], every: float, points: int, span: float) -
 
 
 def _without(goodput: Doubles, times: Doubles, stood: Iterable[Pause]) -> Doubles:
-    """A job that stood still had none; of a time of which nothing was written it is not known."""
+    """A stalled job had none; of a time of which nothing was written it is not known."""
     unknown = [(times > pause.begin) & (times < pause.end) for pause in stood if not pause.sampled]
     share: Doubles = np.where(np.any(unknown, axis=0), np.nan, goodput) if unknown else goodput
     return share

@@ -243,7 +243,7 @@ def exclude_stalled(state: CoordinatorState, fact: WorkersStalled) -> Effects:
         return []
     if state.phase is JobPhase.FORMING and state.elastic.evicted_workers(state.membership.evicted).issuperset(found):
         return exclude_leaving(state, state.request) if state.request.soft else []
-    reason = "it stood still while all others waited for it"
+    reason = "it was stalled while all others waited for it"
     excluded = [effect for worker in found for effect in state.elastic.exclude(worker, reason)]
     state.elastic.noticed_s = max(fact.workers.values())
     return excluded + heal(state, EpochRequest(reason="stall"))

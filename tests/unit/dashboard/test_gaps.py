@@ -66,7 +66,7 @@ def test_a_job_that_stood_still_while_its_nodes_were_heard_is_told_so_and_that_i
     test = page("job", job=JOB).run()
     assert unbroken(drawn(test)[0]) == ["Goodput"], "it is known, and falls"
     assert "No step for 1\u202fmin" in shown(test)
-    assert "the job stood still, its nodes were heard" in shown(test)
+    assert "the job was stalled, while its nodes sent telemetry" in shown(test)
 
 
 def test_a_whole_history_is_drawn_whole_and_says_nothing_of_gaps(whole: Path) -> None:

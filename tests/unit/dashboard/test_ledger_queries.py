@@ -205,7 +205,7 @@ def test_open_breakers_and_silences_stand_in_the_way(sources: Sources, ledger: L
     ledger.save_suppression(Breaker(id="b", job=JOB, action="restart_worker", plan="p", incident="i", reason="did not help", since=900.0))
     ledger.save_suppression(Breaker(id="c", job=JOB, action="isolate", plan="p", incident="i", reason="did not help", since=800.0, until=850.0, person="ada"))
     assert [breaker.id for breaker in actions.breakers(sources)] == ["b", "c"]
-    assert [breaker.id for breaker in actions.standing(sources).breakers] == [breaker.id for breaker in actions.breakers(sources, open_only=True)] == ["b"]
+    assert [breaker.id for breaker in actions.active_suppressions(sources).breakers] == [breaker.id for breaker in actions.breakers(sources, open_only=True)] == ["b"]
 
 
 # --- sources -----------------------------------------------------------------------------------------------------------

@@ -80,10 +80,10 @@ def test_a_job_that_is_over_is_told_from_its_numbers(watch: Watch, ledger: Ledge
     assert (line.state, line.nodes, line.workers, line.step) == ("over", 2, 4, 29)
 
 
-def test_a_job_without_a_step_for_a_minute_stands(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
+def test_a_job_without_a_step_for_a_minute_is_stalled(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
     recorded.run(30).run(90, 30, idle=True).write()
     ledger.save_job(JOB, two_nodes(), "127.0.0.1:1", "restart:3", 3)
-    assert [line.state for line in cluster.overview(watch(120), since=T0, until=T0 + 120).jobs] == ["standing"]
+    assert [line.state for line in cluster.overview(watch(120), since=T0, until=T0 + 120).jobs] == ["stalled"]
 
 
 def test_a_node_is_healthy_silent_suspect_healing_or_cordoned_and_says_why(watch: Watch, ledger: Ledger, recorded: RecordedJob) -> None:
