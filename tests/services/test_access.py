@@ -290,7 +290,7 @@ def test_a_certificate_alone_reads_where_there_are_no_tokens(ours, head, tmp_pat
 def test_on_loopback_without_tokens_a_name_is_believed_and_must_be_said():
     async def test() -> None:
         async with served(Leader()) as server:
-            with pytest.raises(AccessDenied, match="say your name with --as"):
+            with pytest.raises(AccessDenied, match="give your name with --as"):
                 await asyncio.to_thread(call, at(server), "approve", WORD)
             assert (await asyncio.to_thread(call, at(server), "approve", msgspec.structs.replace(WORD, person="ada")))["person"] == "ada"
 

@@ -207,7 +207,7 @@ def test_a_click_on_approve_heals_the_job(demo_job: DemoJob, opened: Callable[[s
         struck.end()
         come(demo_job, "a healed job", lambda: state_of(demo_job, kept.incident.id) == IncidentState.HEALED)
         expect(page.locator(".ee-incident-over .ee-badge", has_text="Healed")).to_be_visible()
-        expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-demo_job-reached")
+        expect(page.locator("ol.ee-track li", has_text="Result")).to_have_class("ee-stage-reached")
         page.get_by_role("button", name="Note").click()
         page.get_by_role("textbox", name="Note").fill("fan 3 was dusty")
         page.get_by_role("button", name="Keep").click()
