@@ -155,7 +155,7 @@ def test_a_worker_of_the_lighter_job_changes_jobs_and_goes_back_after_the_repair
     shown = " ".join(deployment.say("incidents", moved.incident).split())
     assert "chosen: worker killed" in shown
     assert "impossible" in shown
-    assert "waf_left" in shown
+    assert "the same without the action" in shown
 
     deployment.wait("nothing is open", lambda: not deployment.ask(lambda ledger: ledger.incidents(open_only=True)))
     deployment.say("release", NODE, "--as", "ada")
