@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from . import exception_reporter, flight_recorder, messages, probe_socket
 from .device_scalars import DeviceScalars
+from .fault_drills import AcceleratorError
 from .ring_buffer import BEGAN, DONE, FAULTS, MARKED, MARKS, NAMES, PHASE, RUNNING, STEP, RingWriter
 
 Item = TypeVar("Item")
@@ -113,8 +114,8 @@ class Monitor:
             words[STEP] = number
             words[RUNNING] = 1
             words[MARKS] = self._marks
-        except Exception:  # noqa: BLE001 - the probe never raises into the loop
-            self._fault()
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
 
     def set_epoch(self, epoch: int) -> None:
         """The steps that end from now on are of this epoch: for elastic workers, which go through several."""
@@ -142,16 +143,16 @@ class Monitor:
                     return
                 values |= self._device_scalars.take(self._step)
             self._ring.append(self._step, now, values)
-        except Exception:  # noqa: BLE001 - the probe never raises into the loop
-            self._fault()
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
 
     def stop(self) -> None:
         """The loop is over: no progress is no stall from here on."""
         try:
             self._words[RUNNING] = 0
             self._store_held()
-        except Exception:  # noqa: BLE001 - the probe never raises into the loop
-            self._fault()
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
 
     def mark(self, phase: str) -> None:
         """From here on the loop is in `phase` (one of messages.PHASES), until the next mark."""
@@ -166,8 +167,8 @@ class Monitor:
             words[MARKED] = now
             words[PHASE] = index
             words[MARKS] = marks
-        except Exception:  # noqa: BLE001 - the probe never raises into the loop
-            self._fault()
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
 
     def phase(self, name: str) -> "Phase":
         """`with monitor.phase("forward"):` marks `name`, and at its end the phase that was before."""
@@ -188,13 +189,13 @@ class Monitor:
                 if column is None:
                     columns[name] = column = self._ring.column(name)
                 if column < 0:
-                    self._fault()  # more names than a record has columns
+                    self._words[FAULTS] += 1  # more names than a record has columns
                 elif type(value) is float:
                     self._values[column] = value
                 else:
                     self._put(column, value)
-        except Exception:  # noqa: BLE001 - the probe never raises into the loop
-            self._fault()
+        except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
+            self._fault(error)
 
     # --- what the rest of eagle_eye.training calls ------------------------------------------------------------------------------------
 
@@ -240,7 +241,9 @@ class Monitor:
         self._held = None
         self._ring.append(number, end, values | self._device_scalars.take(number))
 
-    def _fault(self) -> None:
+    def _fault(self, error: Exception) -> None:
+        if isinstance(error, AcceleratorError):  # a drill, injected while the loop was in here: it is meant for the script
+            raise error
         self._words[FAULTS] += 1
         _log.debug("a fault of the probe was swallowed", exc_info=True)
 

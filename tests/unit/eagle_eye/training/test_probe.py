@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eagle_eye.training import device_scalars, exception_reporter, messages, probe_socket
+from eagle_eye.training import device_scalars, exception_reporter, fault_drills, messages, probe_socket
 from eagle_eye.training.probe import Monitor
 from eagle_eye.training.ring_buffer import RingReader, RingWriter
 
@@ -418,6 +418,34 @@ def test_the_exception_drill_raises_in_the_main_thread(socket_path: str) -> None
         for _ in itertools.count():
             threading.Event().wait(0.001)
     assert type(raised.value).__name__ == "AcceleratorError"
+
+
+class StruckClock(Clock):
+    """The drill's exception arrives while the loop is inside the probe."""
+
+    struck = False
+
+    def __call__(self) -> int:
+        if self.struck:
+            raise fault_drills.AcceleratorError
+        return super().__call__()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda monitor: monitor.begin(0),
+        lambda monitor: monitor.mark("forward"),
+        lambda monitor: monitor.end(),
+        lambda monitor: list(monitor.steps([1, 2])),
+    ],
+)
+def test_the_exception_drill_is_not_swallowed_by_the_probe(tmp_path: Path, act: Callable[[Monitor], None]) -> None:
+    clock = StruckClock()
+    monitor = Monitor(RingWriter.create(tmp_path / "ring", worker="run/a/0", offset_ns=0), clock_ns=clock)
+    clock.struck = True
+    with pytest.raises(fault_drills.AcceleratorError):
+        act(monitor)
 
 
 # --- what a trainer's environment needs ---------------------------------------------------------------------------------
