@@ -23,17 +23,19 @@
     held = live().checked ? location.pathname : "";
     live().click();
   };
+  // What was to be looked at after an earlier press is void with the next one. Whoever takes the switch in hand has the last word.
   document.addEventListener("mousedown", (event) => {
+    looks.forEach(clearTimeout);
+    looks = [];
+    if (event.target.closest?.(".st-key-live")) held = "";
     if (event.button || !live()?.checked || !event.target.closest?.(".js-plotly-plot .draglayer")) return;
     held = location.pathname;
     live().click();
   }, true);
-  // A slow browser draws late: it is looked at more than once. Whoever takes the switch in hand has the last word.
+  // A slow browser draws late: it is looked at more than once.
   document.addEventListener("mouseup", (event) => {
     looks.forEach(clearTimeout);
-    const byHand = event.target.closest?.(".st-key-live");
-    if (byHand) held = "";
-    looks = byHand ? [] : [350, 1000, 3000].map((wait) => setTimeout(look, wait));
+    looks = event.target.closest?.(".st-key-live") ? [] : [350, 1000, 3000].map((wait) => setTimeout(look, wait));
   }, true);
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable], [role=combobox]");

@@ -45,6 +45,8 @@ LOSSES = "document.querySelector('.js-plotly-plot')?.data?.find(trace => trace.n
 """How many of them the figure shows; undefined while it is exchanged."""
 WATCHED = "window.away = 0; let away = 0; (function look() { away = document.querySelectorAll('.js-plotly-plot .main-svg').length < %d ? away + 1 : 0; window.away = Math.max(window.away, away); requestAnimationFrame(look); })()"
 """Counts how many pictures in a row are painted while a figure is not there."""
+LAST_LOOK_MS = 3000
+"""After a click the page looks at its figures for the last time so much later (links.js)."""
 SEEN = 3
 """Pictures of a sixtieth of a second that nobody sees: Streamlit exchanges a figure whose numbers have changed."""
 
@@ -127,6 +129,13 @@ def live(page: Page, *, on: bool) -> None:
     page.wait_for_function(QUIET)
 
 
+def stays_off(page: Page) -> None:
+    """What the page was to look at after the click before does not switch it on again while the button is down."""
+    live(page, on=False)
+    page.wait_for_function(f"performance.now() > {page.evaluate('performance.now()') + LAST_LOOK_MS}")
+    live(page, on=False)
+
+
 def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a_part_is_enlarged(demo_job: DemoJob, opened: Callable[[str], Page]) -> None:
     page = opened(f"job?job={JOB}/run-1")
     page.locator(".js-plotly-plot").nth(1).locator(".main-svg").first.wait_for()
@@ -147,18 +156,12 @@ def test_figures_follow_the_job_without_leaving_the_page_and_stand_still_while_a
     show_all(page)
     live(page, on=True)
     page.wait_for_function(WHOLE)
-    come(demo_job, "a newer step on the page", lambda: tile(page, "Step") != step)
-    enlarge(page, pressed=lambda: live(page, on=False))
+    enlarge(page, pressed=lambda: stays_off(page))
     page.wait_for_function(ENLARGED)
-    for _ in range(10):  # a click in the moment in which Streamlit exchanges the switch is lost: a reader clicks again
-        if not page.locator(".st-key-live input").is_checked():
-            page.locator(".st-key-live label").first.click()
-        page.wait_for_timeout(1000)
-        page.wait_for_function(QUIET)
-        if page.locator(".st-key-live input").is_checked():
-            break
+    page.locator(".st-key-live label").first.click()
     page.wait_for_function(WHOLE, timeout=PATIENCE_S * 1000)
     live(page, on=True)
+    come(demo_job, "a newer step on the page", lambda: tile(page, "Step") != step)
 
 
 def test_eagle_eye_tells_of_itself_what_leases_and_the_servers_own_figures_say(demo_job: DemoJob, opened: Callable[[str], Page], config: Config) -> None:
