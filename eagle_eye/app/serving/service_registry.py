@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .alert_wiring import alerts_of
-from .event_table_service import EventTableService
-from .ledger_services import RetentionService, ThroughputRecorder
+from .event_table_service import event_table_service
+from .ledger_services import retention_service, throughput_service
 from .process_context import LeaderContext, ProcessContext
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ def process_services(context: ProcessContext) -> list[Service]:
 def leader_services(context: ProcessContext, leading: LeaderContext) -> list[Service]:
     """Services of a leader's term: alerts with their heartbeat, the ledger's retention, throughputs of jobs, the event table."""
     services: list[Service] = [
-        RetentionService(leading.ledger, context.config.ledger.retention_s, context.clock), ThroughputRecorder(leading.engine, leading.ledger),
-        EventTableService(leading.engine, leading.ledger, leading.commander),
+        retention_service(leading.ledger, context.config.ledger.retention_s, context.clock), throughput_service(leading.engine, leading.ledger),
+        event_table_service(leading.engine, leading.ledger, leading.commander),
     ]  # fmt: skip
     if leading.notify is not None:
         services.append(alerts_of(context.config, context.clock, leading.notify, leading.ledger, leading.engine, context.stream, context.runners))
