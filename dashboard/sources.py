@@ -196,7 +196,7 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except HistoryError as error:
-        raise BrokenHistory(f"{error}. Look at the disk, and at `history.place` in the configuration.") from error
+        raise BrokenHistory(f"{error}. Look at the disk, and at `history.location` in the configuration.") from error
 
 
 def _with(needs: Sequence[str]) -> str:

@@ -19,11 +19,11 @@ class GpuEvents:
     """Claims gpu.xid with the vendor's advice, and gpu.lost.
 
     An Xid whose advice is a restart of the application is withdrawn when the next epoch starts; one that needs more
-    is withdrawn after `forget_s` seconds without another, since the driver never reports that a GPU has recovered. A
+    is withdrawn after `withdraw_after_s` seconds without another, since the driver never reports that a GPU has recovered. A
     lost GPU is withdrawn when it is read again.
     """
 
-    forget_s: float = 3600.0
+    withdraw_after_s: float = 3600.0
     """An Xid is withdrawn so many seconds after the last one of its GPU."""
     _newest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _lasting: set[str] = field(default_factory=set, init=False, repr=False)
@@ -78,10 +78,10 @@ class GpuEvents:
         for entity, kind in list(self._claims.open):
             if kind == "gpu.lost" and entity.name in read:
                 yield from self._claims.withdraw(entity, kind, frame.time, "it is read again")
-            elif kind == "gpu.xid" and frame.time - self._newest.get(entity.name, 0.0) > self.forget_s:
+            elif kind == "gpu.xid" and frame.time - self._newest.get(entity.name, 0.0) > self.withdraw_after_s:
                 self._lasting.discard(entity.name)
                 self._newest.pop(entity.name, None)
-                yield from self._claims.withdraw(entity, kind, frame.time, f"no other for {self.forget_s:.0f} s")
+                yield from self._claims.withdraw(entity, kind, frame.time, f"no other for {self.withdraw_after_s:.0f} s")
 
 
 def _gpus_read(frame: Frame) -> set[str]:

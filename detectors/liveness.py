@@ -40,7 +40,7 @@ class Liveness:
 
     silence_s: float = 1.5
     """Batches come each second; a node is silent when its newest is older."""
-    still_s: float = 2.0
+    stall_s: float = 2.0
     """The job stalls when no worker made progress for so long (seconds)."""
     lease_s: float = 3.0
     """Lease of a session: nodes that vanish within it vanish together."""
@@ -186,9 +186,9 @@ class Liveness:
         if broken is not None and node_of_worker(broken.entity.name) != name and self._together(node, broken):
             return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
         still = frame.time - self._moved
-        if still >= self.still_s:
+        if still >= self.stall_s:
             text = f"the job stands still for {still:.1f} s"
-            return Evidence(text=text, metric="still_s", value=still, threshold=self.still_s)
+            return Evidence(text=text, metric="still_s", value=still, threshold=self.stall_s)
         return None
 
     def _together(self, node: _Node, event: Event) -> bool:

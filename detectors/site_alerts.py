@@ -18,12 +18,12 @@ ALERTS_KEPT = 16
 class SiteAlerts:
     """Claims site.alert about the node, GPU or job that firing alerts name, until the last of them is resolved.
 
-    An alert that is never resolved (its Alertmanager may be gone) is withdrawn after `forget_s`.
+    An alert that is never resolved (its Alertmanager may be gone) is withdrawn after `withdraw_after_s`.
     """
 
     score: float = 0.5
     """How sure: the site's rules are not ours."""
-    forget_s: float = 86_400.0
+    withdraw_after_s: float = 86_400.0
     """An alert that was never resolved is withdrawn so many seconds after it began."""
     _firing: dict[Entity, dict[str, tuple[float, Evidence]]] = field(default_factory=dict, init=False, repr=False)
     """Entity → id of the alert → its start and its line of evidence."""
@@ -70,5 +70,5 @@ class SiteAlerts:
     def _forget(self, now: float) -> Iterator[Claim]:
         for entity, alerts in list(self._firing.items()):
             for name, (began, _) in list(alerts.items()):
-                if now - began > self.forget_s:
+                if now - began > self.withdraw_after_s:
                     yield from self._ends(entity, name, now, "nothing more was heard of it")

@@ -106,7 +106,7 @@ class HistoryConfig(Section, frozen=True, kw_only=True):
 
     enabled: bool = True
     """False: metrics are kept only as long as the stream keeps its records."""
-    place: str = ""
+    location: str = ""
     """A directory, or an fsspec URL of an object store. Default: history in the state directory."""
     file_s: float = 30.0
     """Seconds of telemetry per new file."""

@@ -130,7 +130,7 @@ def metrics(sources: Sources) -> tuple[HeatMetric, ...]:
     """What a heat map can show. Raises NoHistory before the first number was written."""
     found = [HeatMetric(table, name, unit_of(name)) for table, names in sources.metrics().items() if not table.startswith("steps") for name in names]
     if not found:
-        raise NoHistory(f"no number has been written to {sources.config.history.place or sources.config.state / 'history'} yet. It is written every {sources.config.history.file_s:g} s once a job runs.")
+        raise NoHistory(f"no number has been written to {sources.config.history.location or sources.config.state / 'history'} yet. It is written every {sources.config.history.file_s:g} s once a job runs.")
     return tuple(sorted(found, key=lambda metric: (_KINDS.get(metric.table.partition("/")[0], 9), metric)))
 
 

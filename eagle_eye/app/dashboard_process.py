@@ -131,8 +131,8 @@ def _settled(config: Config) -> Config:
     access = config.access
     settled = {name: _absolute(getattr(access, name)) for name in ("ca_file", "certificate_file", "key_file", "tokens_file", "token_file")}
     ledger = msgspec.structs.replace(config.ledger, password_file=_absolute(config.ledger.password_file))
-    place = config.history.place
-    history = msgspec.structs.replace(config.history, place=place if "://" in place else _absolute(place))
+    place = config.history.location
+    history = msgspec.structs.replace(config.history, location=place if "://" in place else _absolute(place))
     return msgspec.structs.replace(
         config, state_dir=str(config.state), run_dir=str(config.run), access=msgspec.structs.replace(access, **settled), ledger=ledger, history=history
     )

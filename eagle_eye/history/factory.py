@@ -20,7 +20,7 @@ def object_store_of(config: Config) -> "ObjectStore":
     """The place where its files are. Raises ConfigError for a place that cannot be used."""
     from .object_store import ObjectStore
 
-    return ObjectStore.of(config.history.place or config.state / "history")
+    return ObjectStore.of(config.history.location or config.state / "history")
 
 
 def open_history(config: Config) -> "History":

@@ -34,7 +34,7 @@ class ObjectStore:
         try:
             filesystem, root = fsspec.url_to_fs(str(name), use_listings_cache=False)
         except (ValueError, ImportError) as error:
-            raise ConfigError(f"history.place {str(name)!r} cannot be used: {error}. Give a directory, or install fsspec's driver for it") from error
+            raise ConfigError(f"history.location {str(name)!r} cannot be used: {error}. Give a directory, or install fsspec's driver for it") from error
         return cls(filesystem, root, str(name))
 
     def new(self, name: str) -> Path:

@@ -49,7 +49,7 @@ class AlertService:
             ledger=ledger,
             receivers=[endpoint.receiver for endpoint in endpoints],
             clock=clock,
-            storms=AlertStorms(alone=notify.storm_alerts, within_s=notify.storm_s),
+            storms=AlertStorms(separate=notify.storm_alerts, within_s=notify.storm_s),
             link=notify.link or page,
             approval_link=approval_link,
             update_s=notify.update_s,

@@ -8,9 +8,9 @@ from eagle_eye.types import digest_of
 
 @dataclass(slots=True, kw_only=True)
 class AlertStorms:
-    """`alone` alerts of a job within `within_s` have notifications of their own; more of them are one storm, until none came for so long."""
+    """The first `separate` alerts of a job within `within_s` have notifications of their own; more of them are one storm, until none came for so long."""
 
-    alone: int
+    separate: int
     within_s: float
     _recent: dict[str, deque[float]] = field(default_factory=dict)
     """Job → when its last alerts of their own were opened."""
@@ -19,7 +19,7 @@ class AlertStorms:
 
     def opened(self, job: str, when: float) -> None:
         """An alert of its own was opened."""
-        self._recent.setdefault(job, deque(maxlen=max(1, self.alone))).append(when)
+        self._recent.setdefault(job, deque(maxlen=max(1, self.separate))).append(when)
 
     def joined(self, job: str, storm: str, when: float) -> None:
         """An incident joined a storm."""
@@ -32,11 +32,11 @@ class AlertStorms:
     def storm_for(self, job: str, incident: str, now: float) -> str:
         """The storm that a new incident belongs to; '' if it has an alert of its own."""
         self._forget(now)
-        if self.alone < 1:
+        if self.separate < 1:
             return ""  # never together
         if job in self._raging:
             return self._raging[job][0]
-        full = len(self._recent.get(job, ())) >= self.alone
+        full = len(self._recent.get(job, ())) >= self.separate
         return f"storm-{digest_of(job, incident)}" if full else ""
 
     def _forget(self, now: float) -> None:

@@ -86,8 +86,8 @@ class ActionResults:
             self.planner.remember(tracked, plan, failed=True)
             self.planner.goes_on(tracked, None)
             return
-        if plan.own and plan.action == "restart_worker" and tracked.alone:
-            tracked.alone = False
+        if plan.own and plan.action == "restart_worker" and tracked.restart_permitted:
+            tracked.restart_permitted = False
         else:
             self.planner.remember(tracked, plan, failed=True)
         self.planner.propose(tracked)

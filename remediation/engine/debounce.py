@@ -30,6 +30,6 @@ class Debounce:
         self.claim, self.changed = claim, now
         return True
 
-    def due(self, settle_s: float, settle_max_s: float) -> float:
+    def due(self, debounce_s: float, debounce_max_s: float) -> float:
         """When it has settled."""
-        return min(self.changed + settle_s, self.opened + settle_max_s)
+        return min(self.changed + debounce_s, self.opened + debounce_max_s)

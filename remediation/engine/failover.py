@@ -76,7 +76,7 @@ class Failover:
         if tracked.escalation is INFORM:
             return
         if plan is None:
-            self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + self.settings.settle_s)
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + self.settings.debounce_s)
             return
         tracked.plan, tracked.epoch = plan, plan.target_of(tracked.job).epoch
         tracked.evidence_kept.update(action for action in tracked.escalation.evidence if action != plan.action)

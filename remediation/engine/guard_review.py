@@ -41,8 +41,8 @@ class GuardReview:
 
     def settles_at(self, tracked: TrackedIncident) -> float:
         """When the incident has settled (debounce.py)."""
-        quiet_s = self.settings.settle_slow_s if tracked.escalation.cost_weighed else self.settings.settle_s
-        return tracked.settling.due(quiet_s, self.settings.settle_max_s)
+        quiet_s = self.settings.debounce_slow_s if tracked.escalation.cost_weighed else self.settings.debounce_s
+        return tracked.settling.due(quiet_s, self.settings.debounce_max_s)
 
     def situation(self, tracked: TrackedIncident, plan: Plan) -> Situation:
         """What a guard sees. A plan of the same incident that is only being verified does not count against the plan."""

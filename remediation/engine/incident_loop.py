@@ -139,7 +139,7 @@ class IncidentLoop:
         elif answer is not None:
             self.self_healing.contained(tracked, answer)
         elif escalation.self_healed:
-            self.recorder.move(tracked, IncidentPhase.SELF_HEALING, due=job.stream_time + self.settings.contain_s)
+            self.recorder.move(tracked, IncidentPhase.SELF_HEALING, due=job.stream_time + self.settings.self_healing_s)
         elif escalation.stops_job:
             self.planner.propose(tracked)
         else:
@@ -216,7 +216,7 @@ class IncidentLoop:
             self.self_healing.epoch_started(tracked, job)
 
     def _budget_exhausted(self, tracked: TrackedIncident, _fact: BudgetExhausted) -> None:
-        tracked.alone = False
+        tracked.restart_permitted = False
         self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 
     def _job_ended(self, tracked: TrackedIncident, fact: JobEnded) -> None:

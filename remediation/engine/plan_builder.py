@@ -169,7 +169,7 @@ def alternatives(incident: Incident, job: JobState, policy: EngineSettings, trie
         eviction_s=repair_downtime("evict_node", (), job, policy),
         gpu_seconds_starting=gpu_seconds_starting("restart_worker", named, job, policy),
         horizon_s=policy.horizon_s,
-        restart_hope=policy.restart_hope,
+        restart_success_share=policy.restart_success_share,
     )
     return weigh(slow, tried)
 

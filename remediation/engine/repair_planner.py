@@ -129,7 +129,7 @@ class RepairPlanner:
         """The job allowed it at its start: it makes no progress, and the action is reversible and within its heal budget."""
         if level not in REVERSIBLE or not tracked.escalation.stops_job or self.state.job(tracked.job).heal == "none":
             return False
-        return level != "restart_worker" or (tracked.alone and self.state.job(tracked.job).may_restart)
+        return level != "restart_worker" or (tracked.restart_permitted and self.state.job(tracked.job).may_restart)
 
     def _cheapest(self, tracked: TrackedIncident) -> PlanRequest | None:
         """Of doing nothing and of the repairs that are left. A restart that did not help is not tried again."""
@@ -180,12 +180,12 @@ class RepairPlanner:
         elif tracked.state is IncidentState.CONTAINED:
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.HEALED)  # judged while it was being weighed
         else:
-            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.weigh_again_s)
+            self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.replan_s)
 
     def _leave(self, tracked: TrackedIncident, why: str) -> None:
         """Doing nothing is cheapest at present; weighed again as long as the fault lasts."""
         log.info("incident %s: doing nothing is cheapest: %s", tracked.incident.id, why)
-        self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.weigh_again_s)
+        self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + self.settings.replan_s)
 
     # --- whether -------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class TrackedIncident:
     """Number of notifications about it."""
     due: float = 0.0
     """Phases that wait for a time: when to go on."""
-    alone: bool = True
+    restart_permitted: bool = True
     """False: the job's own restart was refused, so that a repair is beyond its permission."""
     stale_layout: StaleLayout = field(default_factory=StaleLayout)
     forecast: dict[str, float] = field(default_factory=dict)

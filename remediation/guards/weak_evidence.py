@@ -16,7 +16,7 @@ class WeakEvidence:
 
     confidence: float = 0.5
     """Each node that is isolated needs a culprit of at least this confidence on it."""
-    alone: float = 0.7
+    single_detector_confidence: float = 0.7
     """The same, where a single detector speaks."""
     weak: tuple[str, ...] = ("isolation_forest", "site_alerts")
     """Detectors on whose findings alone no node is evicted."""
@@ -42,7 +42,7 @@ class WeakEvidence:
         speaking = _detectors(incident)
         if speaking and speaking <= set(self.weak):
             return f"only {', '.join(sorted(speaking))} reports it, on whose findings alone no node is evicted"
-        needed = self.alone if len(speaking) == 1 else self.confidence
+        needed = self.single_detector_confidence if len(speaking) == 1 else self.confidence
         for node in nodes:
             sure = _confidence(node, situation)
             if sure < needed:

@@ -205,7 +205,7 @@ class LivePlanner:
             self._restoring = ""
             if report.ending == "done":
                 self._repaired.clear()
-            self._not_before = now + self.settings.weigh_again_s
+            self._not_before = now + self.settings.replan_s
         if report.ending != "done":
             return
         if plan.action == "rebalance" and plan.targets[0].speeds:

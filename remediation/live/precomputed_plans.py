@@ -118,7 +118,7 @@ class PrecomputedPlans:
             id=f"imagined {response.event} {response.of} {response.node}", revision=1, job=job, cause=CAUSES[response.event], culprits=(culprit,),
             severity=Severity.SEV1, findings=(), evidence=(), since=now, time=now,
         )  # fmt: skip
-        settled = Debounce.of(incident, now - self.settings.settle_max_s)
+        settled = Debounce.of(incident, now - self.settings.debounce_max_s)
         return TrackedIncident(incident=incident, state=IncidentState.OPEN, phase=IncidentPhase.SETTLING, opened=now, settling=settled, epoch=self.state.job(job).epoch)
 
     def _plan(self, case: TrackedIncident, response: EventResponse) -> Plan:

@@ -11,13 +11,13 @@ class EngineSettings:
 
     mode: Mode = Mode.OBSERVE
     """observe: record what should be done; recommend: ask an operator for approval; auto: do it where the guards allow it."""
-    settle_s: float = 1.0
+    debounce_s: float = 1.0
     """After the last new cause an incident counts as settled ..."""
-    settle_slow_s: float = 2.5
+    debounce_slow_s: float = 2.5
     """The same for a slow-down, whose workers are named one after the other, tick by tick; the job runs meanwhile ..."""
-    settle_max_s: float = 5.0
+    debounce_max_s: float = 5.0
     """... and after so long whatever comes."""
-    contain_s: float = 10.0
+    self_healing_s: float = 10.0
     """How long a job's coordinator is given to heal what it heals by itself."""
     verify_s: float = 30.0
     """An action that has not brought back steps and throughput by then has failed; a job whose steps are long is given as
@@ -47,7 +47,7 @@ class EngineSettings:
     """A culprit of less is not isolated."""
     horizon_s: float = 3600.0
     """Running time that a slow-down is weighed against."""
-    restart_hope: float = 0.5
+    restart_success_share: float = 0.5
     """Share of slow-downs that a restart is expected to end."""
     downtime_s: float = 5.0
     """What a restart takes, until the job has shown its own."""
@@ -59,7 +59,7 @@ class EngineSettings:
     """What a change of an elastic job's workers costs it, until it has shown its own ..."""
     start_s: float = 5.0
     """... and how long a worker more takes to join; the others train on meanwhile."""
-    weigh_again_s: float = 5.0
+    replan_s: float = 5.0
     """A slow-down that was found to be cheapest left alone is weighed again after so long."""
     expires_s: float = 600.0
     """How long a plan is valid."""

@@ -26,7 +26,7 @@ class Slowdown:
     eviction_s: float
     """... and when the culprit's node is evicted."""
     horizon_s: float
-    restart_hope: float
+    restart_success_share: float
     """Share of slow-downs that a restart ends."""
     gpu_seconds_starting: float = 0.0
     """GPU-seconds in which the places of restarted workers are empty while the others work."""
@@ -57,8 +57,8 @@ def weigh(slow: Slowdown, tried: frozenset[str]) -> list[SlowdownOption]:
         choices.append(SlowdownOption(action="evict_node", cost=leave, why=why))
     if "restart_worker" not in tried:
         otherwise = min(choice.cost for choice in choices)
-        restart = slow.workers * slow.downtime_s + slow.gpu_seconds_starting + (1 - slow.restart_hope) * otherwise
-        why = f"{slow.downtime_s:.1f} s of downtime; {slow.restart_hope:.0%} of slow-downs end with it"
+        restart = slow.workers * slow.downtime_s + slow.gpu_seconds_starting + (1 - slow.restart_success_share) * otherwise
+        why = f"{slow.downtime_s:.1f} s of downtime; {slow.restart_success_share:.0%} of slow-downs end with it"
         choices.append(SlowdownOption(action="restart_worker", cost=restart, why=why))
     return sorted(choices, key=lambda choice: choice.cost)
 

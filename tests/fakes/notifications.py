@@ -31,7 +31,7 @@ class Newsroom:
 
     def new_lifecycle(self) -> AlertLifecycle:
         """As a new leader makes it."""
-        options = {"storms": AlertStorms(alone=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
+        options = {"storms": AlertStorms(separate=5, within_s=60.0), "link": "https://eye.example/incidents/{incident}", **self.options}
         return AlertLifecycle(ledger=self.ledger, receivers=self.receivers, clock=self.clock, **options)
 
     def open(self, name: str = "i1", *, cause: str = "slow node", node: str = "node-b", job: str = JOB, severity: Severity = Severity.SEV1) -> TrackedIncident:

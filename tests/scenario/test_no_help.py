@@ -32,7 +32,7 @@ mode = "auto"
 relapse_s = {RELAPSE_S}
 verify_s = 5.0
 downtime_s = 2.0
-restart_hope = 0.0
+restart_success_share = 0.0
 
 [guards.blast_radius]
 nodes = 10

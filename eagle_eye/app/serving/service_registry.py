@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .alert_wiring import alerts_of
-from .event_table_service import event_table_service
-from .ledger_services import retention_service, throughput_service
+from .leader_services import event_table_service, retention_service, throughput_service
 from .process_context import LeaderContext, ProcessContext
 
 log = logging.getLogger(__name__)

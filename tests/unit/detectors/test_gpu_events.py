@@ -42,7 +42,7 @@ def test_what_a_restart_cures_is_over_with_the_epoch_and_broken_hardware_is_not(
 
 def test_hardware_is_forgotten_after_a_quiet_while_and_a_lost_gpu_is_back_when_it_is_read() -> None:
     ticks = list(job_frames(1, 2, 5, np.random.default_rng(0), gpus=True))
-    detector = GpuEvents(forget_s=3.0)
+    detector = GpuEvents(withdraw_after_s=3.0)
     lost = event("gpu.lost", GPU, BEGAN, reason="fell off the bus")
     claims = claims_of(detector, [cut_frame(BEGAN, xid(79), lost), *ticks])
     over = [(claim.kind, claim.evidence[-1].text) for claim in claims if not claim.active]

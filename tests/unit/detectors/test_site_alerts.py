@@ -40,7 +40,7 @@ def test_several_alerts_about_one_node_are_one_claim_that_ends_with_the_last() -
 
 
 def test_an_alert_that_nobody_resolves_is_forgotten() -> None:
-    detector = SiteAlerts(forget_s=100.0)
+    detector = SiteAlerts(withdraw_after_s=100.0)
     claims = claims_of(detector, [cut_frame(BEGAN, firing()), tick(BEGAN + 99), tick(BEGAN + 101)])
     assert [claim.active for claim in claims] == [True, False]
 

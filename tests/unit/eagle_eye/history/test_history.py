@@ -427,7 +427,7 @@ def test_an_object_store_does_as_well(request) -> None:
 
 
 def test_a_place_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"history\.place 'nosuch://x'"):
+    with pytest.raises(ConfigError, match=r"history\.location 'nosuch://x'"):
         ObjectStore.of("nosuch://x")
 
 

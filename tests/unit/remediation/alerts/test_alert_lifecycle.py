@@ -280,7 +280,7 @@ def test_a_storm_survives_its_leader(room):
 
 
 def test_storms_may_be_switched_off(ledger, clock):
-    room = Newsroom(ledger, clock, storms=AlertStorms(alone=0, within_s=60.0))
+    room = Newsroom(ledger, clock, storms=AlertStorms(separate=0, within_s=60.0))
     storm(room, 30)
     assert len(room.said()) == 30
 

@@ -319,7 +319,7 @@ def test_a_slow_node_that_comes_back_as_a_new_incident_is_left_at_once(make):
 
 
 def test_a_slightly_slow_node_is_cheapest_left_alone(make):
-    world = make(restart_hope=0.0)
+    world = make(restart_success_share=0.0)
     world.job.slow = lambda nodes: 1.3 if "node-b" in nodes else 1.0
     world.run(8)
     world.find("slow node", NODE, since=world.clock.now() - 6)
@@ -420,7 +420,7 @@ def test_nothing_is_judged_while_a_node_of_the_job_sends_no_telemetry(make):
 
 
 def test_another_fault_of_the_job_is_not_held_against_the_last_repair(make):
-    world = make(contain_s=60.0)
+    world = make(self_healing_s=60.0)
     world.job.stalled = True
     world.find("python hang", WORKER)
     world.run(1)

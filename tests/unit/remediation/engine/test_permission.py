@@ -54,7 +54,7 @@ def test_nobody_is_isolated_before_the_incident_has_settled(make_world):
 
 
 def test_new_causes_put_the_settling_off_but_not_for_ever(make_world):
-    world = make_world(settle_s=1.0, settle_max_s=3.0)
+    world = make_world(debounce_s=1.0, debounce_max_s=3.0)
     world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
     world.run(8)
     since = world.clock.now() - 6

@@ -76,7 +76,7 @@ def test_it_is_judged_sooner_as_nothing_is_done_again() -> None:
 
 def test_a_slow_job_leaves_a_node_out_where_the_standstill_of_a_restart_would_be_dearer() -> None:
     blamed = an_incident(since=90.0, culprits=(Culprit(entity=Entity(kind=Kind.NODE, name="node-b"), confidence=0.9),))
-    policy = EngineSettings(downtime_s=40.0, regroup_s=0.5, horizon_s=100.0, restart_hope=0.0)
+    policy = EngineSettings(downtime_s=40.0, regroup_s=0.5, horizon_s=100.0, restart_success_share=0.0)
     found = {}
     for heal in ("in-place", "restart:3"):
         job = a_job(heal)

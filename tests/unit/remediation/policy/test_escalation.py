@@ -90,7 +90,7 @@ def test_a_slow_node_that_was_first_seen_as_its_slow_worker_is_the_same_fault():
 
 
 def slow(now=0.3, without=0.5, hope=0.5) -> Slowdown:
-    return Slowdown(workers=4, now=now, healthy=1.0, without=without, downtime_s=5.0, eviction_s=5.0, horizon_s=3600.0, restart_hope=hope)
+    return Slowdown(workers=4, now=now, healthy=1.0, without=without, downtime_s=5.0, eviction_s=5.0, horizon_s=3600.0, restart_success_share=hope)
 
 
 def test_costs_are_gpu_seconds_of_work_not_done():
