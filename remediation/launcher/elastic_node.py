@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -84,7 +84,11 @@ class ElasticNode:
 
     @property
     def living(self) -> tuple[Worker, ...]:
-        """Elastic workers that have entered and have not ended."""
+        """Elastic workers that have entered and have not ended; not those whose end is ordered: nobody may count on them."""
+        return tuple(worker for worker in self._entered_workers if not worker.ordered)
+
+    @property
+    def _entered_workers(self) -> tuple[Worker, ...]:
         return tuple(
             worker for worker in self._workers.all
             if worker.running and self._join_requests.get(worker.name, {}).get("pid") == worker.pid
@@ -106,8 +110,16 @@ class ElasticNode:
         asked = wanted & set(self.sessions.present)
         soft = asked & set(arguments.get("soft", ()))
         self._go(self._collected(epoch, self.sessions.fence(epoch, asked - soft, soft), wanted - asked))
+        self._disown(epoch, arguments["workers"])
         vote = await asyncio.to_thread(self._votes.promise, epoch)
         return {"vote": vote, "promised": promised}
+
+    def _disown(self, epoch: int, names: Iterable[str]) -> None:
+        """The coordinator counts on workers whose end we have ordered, which no event tells: it would wait for them for ever."""
+        for name in names:
+            worker = self._workers.find(name)
+            if worker is not None and worker.ordered:
+                self._report("abandoned", {"epoch": epoch, "worker": name, "pid": worker.pid, "lasting": True})
 
     async def _collected(self, epoch: int, fence: "asyncio.Task[FenceResult | None]", mute: set[str]) -> None:
         """`mute`: they live but have no session."""
@@ -200,7 +212,7 @@ class ElasticNode:
 
     def ended(self, reason: str) -> None:
         """The job is over: workers that wait to join it are notified. The others know, or are to end as they are."""
-        for worker in self.living:
+        for worker in self._entered_workers:
             if not worker.member:
                 self.sessions.tell(worker.name, "ended", reason=reason)
 

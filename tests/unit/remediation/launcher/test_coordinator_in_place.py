@@ -21,6 +21,7 @@ from remediation.launcher.coordinator_effects import (
     RegroupWorkers,
     Start,
 )
+from remediation.launcher.coordinator_facts import WorkerDied
 from remediation.launcher.worker_registry import ATTEMPTS
 
 
@@ -287,6 +288,24 @@ def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has()
     assert job.join("n2", last=before, elastic=(job.join_request("r/n2/0"),)) == []
     told = job.agree(job.pass_time(0.21))
     assert only(told, RegroupWorkers)[0].transition.moves, "it is behind, and takes the state of the others"
+
+
+def test_workers_that_a_returning_launcher_names_and_then_disowns_are_started_anew() -> None:
+    job = Job(nodes=3, slots=1).running()
+    before = job.layout
+    job.coordinator.left("n2")
+    job.coordinator.no_progress()
+    job.votes("n0", "n1")
+    job.holdings()
+    job.pass_time(0.006)
+    job.join("n2", last=before, elastic=(job.join_request("r/n2/0"),))
+    job.pass_time(0.21)
+    assert "r/n2/0" in job.forming.workers
+    told = job.coordinator.learn(WorkerDied(epoch=job.epoch, worker="r/n2/0", pid=job.pids["r/n2/0"]))
+    told += job.votes("n0", "n1", "n2") + job.holdings() + job.pass_time(0.006)
+    assert job.layout.workers == ("r/n0/0", "r/n1/0")
+    told += job.coordinator.started(job.epoch)
+    assert [(each.node, each.slots) for each in only(told, ForkWorkers)] == [("n2", (0,))]
 
 
 def test_rebalance_moves_micro_batches_at_a_boundary() -> None:

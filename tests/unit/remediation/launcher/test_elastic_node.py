@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from eagle_eye.clock import SystemClock
@@ -20,39 +22,68 @@ from remediation.launcher.workers import Worker, Workers
 NAME = "r/n0/0"
 
 
-def test_workers_that_were_held_for_too_long_are_no_longer_counted_on(tmp_path: Path) -> None:
-    told: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
-    ended: list[str] = []
+class Node:
+    """One node with one elastic worker, played by this process, and what it reports to the coordinator."""
 
-    async def never(_question: Body) -> Body:
+    def __init__(self, folder: Path) -> None:
+        self.told: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
+        self.settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=folder, run_dir=folder, lease_s=0.02)
+        workers = Workers(self.settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, lambda *_: None)
+        self.worker = workers._by_pid[os.getpid()] = Worker(
+            place=RankPlacement(worker=NAME, node="n0", rank=0, local_rank=0), epoch=3, pid=os.getpid(), start_time=1, secret="",
+            log=folder, log_from=0, ring=folder, socket=folder, began=0.0,
+        )  # fmt: skip
+        clock = SystemClock()
+        self.node = ElasticNode(
+            self.settings, workers, VoteLog(folder, "r", "n0"), JobFile(folder, "t/j/r", "n0", os.getpid()),
+            EventLog("t/j/r", "n0", "b", clock, lambda *_: None), clock, report=lambda *said: self.told.put_nowait(said), ask_store=self._never,
+        )  # fmt: skip
+
+    async def _never(self, _question: Body) -> Body:
         raise AssertionError("nobody asks the store")
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[ElasticNode]:
+        """Once the worker has entered."""
+        await self.node.sessions.start()
+        session = await asyncio.to_thread(LauncherSession.connect, str(self.settings.elastic_socket), NAME, os.getpid())
+        session.join(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
+        async with asyncio.timeout(5):
+            assert (await self.told.get())[0] == "entered"
+            yield self.node
+        session.close()
+        await self.node.close()
+
+
+def test_workers_that_were_held_for_too_long_are_no_longer_counted_on(tmp_path: Path) -> None:
+    ended: list[str] = []
 
     async def give_up() -> None:
         ended.append(NAME)
 
     async def play() -> None:
-        settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=tmp_path, run_dir=tmp_path, lease_s=0.02)
-        workers = Workers(settings, parse_training_command((sys.executable, "-m", "x"), tmp_path), {}, lambda *_: None)
-        workers._by_pid[os.getpid()] = Worker(
-            place=RankPlacement(worker=NAME, node="n0", rank=0, local_rank=0), epoch=3, pid=os.getpid(), start_time=1, secret="",
-            log=tmp_path, log_from=0, ring=tmp_path, socket=tmp_path, began=0.0,
-        )  # fmt: skip
-        clock = SystemClock()
-        node = ElasticNode(
-            settings, workers, VoteLog(tmp_path, "r", "n0"), JobFile(tmp_path, "t/j/r", "n0", os.getpid()),
-            EventLog("t/j/r", "n0", "b", clock, lambda *_: None), clock, report=lambda *said: told.put_nowait(said), ask_store=never,
-        )  # fmt: skip
-        await node.sessions.start()
-        session = await asyncio.to_thread(LauncherSession.connect, str(settings.elastic_socket), NAME, os.getpid())
-        session.join(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
-        async with asyncio.timeout(5):
-            assert (await told.get())[0] == "entered"
+        made = Node(tmp_path)
+        async with made.entered() as node:
             node.hold(give_up)
-            kind, words = await told.get()
-        assert (kind, words["worker"], words["pid"]) == ("abandoned", NAME, os.getpid())
-        assert ended == [NAME], "they have ended before anybody is told"
-        assert node.registry == [], "and whoever coordinates next does not hear of them"
-        session.close()
-        await node.close()
+            kind, words = await made.told.get()
+            assert (kind, words["worker"], words["pid"]) == ("abandoned", NAME, os.getpid())
+            assert ended == [NAME], "they have ended before anybody is told"
+            assert node.registry == [], "and whoever coordinates next does not hear of them"
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_is_being_ended_is_not_counted_on_by_the_next_coordinator(tmp_path: Path) -> None:
+    async def play() -> None:
+        made = Node(tmp_path)
+        async with made.entered() as node:
+            assert len(node.registry) == 1
+            made.worker.ordered = True
+            assert node.registry == []
+            answer = await node.actions["fence"]({"epoch": 4, "workers": [NAME, "r/n1/0"]})
+            assert answer["vote"]
+            told = dict([await made.told.get(), await made.told.get()])
+            assert (told["abandoned"]["worker"], told["abandoned"]["pid"]) == (NAME, os.getpid())
+            assert (told["held"]["holdings"], told["held"]["silent"]) == ([], [])
 
     asyncio.run(play())
