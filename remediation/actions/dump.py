@@ -17,8 +17,8 @@ class Dump:
 
     commander: Commander
     clock: Clock
-    timeout_s: float = 2.0
-    """Seconds to wait for the coordinator\'s answer."""
+    timeout_s: float = 6.0
+    """Seconds to wait for the coordinator\'s answer, which waits up to 4 s for the stacks of each worker."""
     longest: int = 64 * 1024
     """Characters kept of all stacks together, and of all flight recorders."""
     flight_recorder: bool = True

@@ -11,7 +11,8 @@ from eagle_eye.training import flight_recorder
 from .redaction import redact
 from .workers import Worker
 
-PY_SPY_S = 2.0
+PY_SPY_S = 4.0
+"""The stacks of a job whose machine is busy are worth the wait: a restart destroys them."""
 
 
 async def dump_workers(workers: list[Worker]) -> Body:

@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import sys
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -111,9 +113,13 @@ def test_commands_of_the_leader_exclude_release_and_are_refused_when_stale(clust
     assert leader.command("restart", {"exclude": ["n0"], "own": False}, epoch=1, step="a") == answer, "done once"
     with pytest.raises(Stale, match=r"epoch 1 .* is over"):
         leader.command("restart", {}, epoch=1, step="b")
-    dump = leader.command("dump", {"workers": []}, epoch=2, step="c")
-    assert set(dump) == {f"{cluster.run}/n1/0", f"{cluster.run}/n1/1"}
-    assert "train.py" in dump[f"{cluster.run}/n1/0"]["stack"]
+    tries = count()
+
+    def dump() -> dict[str, Any]:
+        return leader.command("dump", {"workers": []}, epoch=2, step=f"c{next(tries)}")
+
+    assert set(dump()) == {f"{cluster.run}/n1/0", f"{cluster.run}/n1/1"}
+    wait_until("the worker to be in its script", lambda: "train.py" in dump()[f"{cluster.run}/n1/0"]["stack"])
     stopped = psutil.Process(cluster.pids(1)[0])
     stopped.suspend()
     wait_until("it to stop", lambda: stopped.status() == psutil.STATUS_STOPPED)
