@@ -206,7 +206,7 @@ def test_a_hang_is_restarted_at_once_in_every_mode_after_its_stacks_were_kept(ma
     world.find("python hang", WORKER)
     world.run(0.2)
     assert world.sent == ["dump", "restart"]
-    assert world.commander.sent[0].timeout <= 2.0
+    assert world.commander.sent[0].timeout <= 6.0
     dump = next(plan for plan in world.ledger.plans(incident="i1") if plan.action == "dump")
     assert "in all_reduce" in world.ledger.progress(dump.id)[-1].detail
     world.run(10)
