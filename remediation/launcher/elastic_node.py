@@ -243,7 +243,8 @@ class ElasticNode:
 
     # --- what the workers report --------------------------------------------------------------------------------------
 
-    def _is_ours(self, name: str, pid: int) -> bool:
+    async def _is_ours(self, name: str, pid: int) -> bool:
+        await self._workers.until_forked(name)
         worker = self._workers.find(name)
         return worker is not None and worker.pid == pid and not worker.ordered
 

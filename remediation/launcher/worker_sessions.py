@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 ANSWER_S = 1.0
 """A worker that does not answer a hard fence within this time is silent: its process stands still."""
 
-Admit = Callable[[str, int], bool]
-"""Whether the process of that pid is the worker of that name."""
+Admit = Callable[[str, int], Awaitable[bool]]
+"""Whether the process of that pid is the worker of that name. Waits while that is not known: a worker may speak before its zygote has reported its pid."""
 Hear = Callable[[str, messages.Message], None]
 """Takes what a worker has said, but for its holdings."""
 
@@ -134,7 +134,7 @@ class WorkerSessions:
                 return
             while line := await reader.readline():
                 message = messages.decode(line)
-                worker = worker or self._introduced(message, writer)
+                worker = worker or await self._introduced(message, writer)
                 self._take(worker, message)
         except ConnectionError as error:  # its process was killed
             log.debug("the session of %s on %s is over: %s", worker or "a stranger", self._path, error)
@@ -148,10 +148,10 @@ class WorkerSessions:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 writer.close()
 
-    def _introduced(self, message: messages.Message, writer: asyncio.StreamWriter) -> str:
+    async def _introduced(self, message: messages.Message, writer: asyncio.StreamWriter) -> str:
         """Raises ValueError for a stranger."""
         worker = str(message.get("worker", ""))
-        if message["kind"] != "join" or not self._admit(worker, int(message.get("pid", 0))):
+        if message["kind"] != "join" or not await self._admit(worker, int(message.get("pid", 0))):
             raise ValueError(f"{message['kind']!r} came first, or {worker!r} is no worker of this node")
         self._writers[worker] = writer
         return worker

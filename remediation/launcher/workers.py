@@ -98,6 +98,9 @@ class Workers:
         self._early: dict[int, int] = {}
         """Ends that were heard of together with the birth: pid → status."""
         self._ended = asyncio.Event()
+        self._forking: set[str] = set()
+        """Workers whose pid the zygote has not reported yet."""
+        self._forked = asyncio.Event()
         self._readers: dict[int, RingReader] = {}
         self._ring_dir = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else settings.run_dir  # noqa: S108 - shared memory, names are ours
         home = digest_of(str(settings.run_dir.absolute()))[:8]  # shared memory is the machine's: two nodes on it may have the same name
@@ -193,19 +196,35 @@ class Workers:
         length = log_file.stat().st_size if log_file.exists() else 0
         cwd = str(settings.working_dir or Path.cwd())
         self._early.clear()
-        pid = await self.zygote.fork(
-            str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
-        )
+        self._forking.add(place.worker)
+        try:
+            pid = await self.zygote.fork(
+                str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
+            )
+        except BaseException:
+            self._end_fork(place.worker)
+            raise
         seen = process_stat(pid)
         worker = self._by_pid[pid] = Worker(
             place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
             log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
         )  # fmt: skip
+        self._end_fork(place.worker)
         if pid in self._early:
             asyncio.get_running_loop().call_soon(self.exited, pid, self._early.pop(pid))
         else:
             self._watch.watch(pid)
         return worker
+
+    def _end_fork(self, name: str) -> None:
+        self._forking.discard(name)
+        self._forked.set()
+
+    async def until_forked(self, name: str) -> None:
+        """Wait while a worker of that name is being forked: it may speak before its pid is known here."""
+        while name in self._forking:
+            self._forked.clear()
+            await self._forked.wait()
 
     # --- stop --------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ CONFIG = """\
 [server]
 listen = "127.0.0.1:{port}"
 http = ""
-lease_s = 1.5
+lease_s = 3.0
 
 [engine]
 mode = "recommend"

@@ -284,7 +284,7 @@ def test_a_node_whose_workers_do_not_answer_is_left_out_at_once(cluster: Elastic
     assert cluster.layouts()[-1].nodes == ("n0",)
     cluster.trains(2, first)
     wait_until("their end", lambda: not any(running(pid) for pid in going))
-    assert {event.entity.name for event in cluster.events("worker.excluded")} == {cluster.worker(1, 0), cluster.worker(1, 1)}
+    assert {event.entity.name for event in cluster.events("worker.excluded")} >= {cluster.worker(1, 0), cluster.worker(1, 1)}
     assert [cluster.pid(0, 0), cluster.pid(0, 1)] == stay
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
     assert steps == list(range(len(steps)))

@@ -77,7 +77,7 @@ def test_on_a_telephone_the_incident_is_read_and_decided_on(opened: Open, ledger
     button.click()
     page.get_by_label("Your name").fill("ada")
     page.get_by_role("button", name="Approve now").click()
-    expect(page.locator(".ee-banner", has_text="This is a recorded run")).to_be_visible()
+    expect(page.locator(".ee-banner", has_text="it accepts no commands")).to_be_visible()
     text = told(page)
     [note] = ledger.notes(WAITING)
     [plan] = ledger.plans(incident=WAITING)

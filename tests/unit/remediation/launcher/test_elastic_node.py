@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from eagle_eye.clock import SystemClock
+from eagle_eye.errors import LauncherLost
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training.elastic.launcher_session import LauncherSession
-from eagle_eye.types import RankPlacement
+from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
 from remediation.launcher.job_file import JobFile
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
 from remediation.launcher.vote_log import VoteLog
+from remediation.launcher.worker_environment import StoreAddress
 from remediation.launcher.workers import Worker, Workers
 
 NAME = "r/n0/0"
@@ -25,14 +29,16 @@ NAME = "r/n0/0"
 class Node:
     """One node with one elastic worker, played by this process, and what it reports to the coordinator."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, forked: bool = True) -> None:
         self.told: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
         self.settings = LauncherSettings(job="t/j/r", node="n0", command=("x",), state_dir=folder, run_dir=folder, lease_s=0.02)
-        workers = Workers(self.settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, lambda *_: None)
-        self.worker = workers._by_pid[os.getpid()] = Worker(
+        workers = self.workers = Workers(self.settings, parse_training_command((sys.executable, "-m", "x"), folder), {}, lambda *_: None)
+        self.worker = Worker(
             place=RankPlacement(worker=NAME, node="n0", rank=0, local_rank=0), epoch=3, pid=os.getpid(), start_time=1, secret="",
             log=folder, log_from=0, ring=folder, socket=folder, began=0.0,
         )  # fmt: skip
+        if forked:
+            workers._by_pid[os.getpid()] = self.worker
         clock = SystemClock()
         self.node = ElasticNode(
             self.settings, workers, VoteLog(folder, "r", "n0"), JobFile(folder, "t/j/r", "n0", os.getpid()),
@@ -85,5 +91,44 @@ def test_a_worker_that_is_being_ended_is_not_counted_on_by_the_next_coordinator(
             told = dict([await made.told.get(), await made.told.get()])
             assert (told["abandoned"]["worker"], told["abandoned"]["pid"]) == (NAME, os.getpid())
             assert (told["held"]["holdings"], told["held"]["silent"]) == ([], [])
+
+    asyncio.run(play())
+
+
+class LateZygote:
+    """Reports a pid when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.reports = asyncio.Event(), asyncio.Event()
+
+    async def fork(self, *_: object) -> int:
+        self.asked.set()
+        await self.reports.wait()
+        return os.getpid()
+
+
+def test_a_worker_that_speaks_before_its_pid_is_known_is_waited_for(tmp_path: Path) -> None:
+    async def play() -> None:
+        made, zygote = Node(tmp_path, forked=False), LateZygote()
+        made.workers.zygote = zygote  # type: ignore[assignment] - the process at the other end of a socket
+        layout = Layout(job="t/j/r", epoch=3, time=0.0, coordinator="n0", launchers={"n0": "n0:1"}, placements=())
+        forking = asyncio.create_task(made.workers.fork_joining(layout, 0, StoreAddress(host="n0", port=1, served=False), 0))
+        async with asyncio.timeout(5):
+            await zygote.asked.wait()
+        await made.node.sessions.start()
+        session = await asyncio.to_thread(LauncherSession.connect, str(made.settings.elastic_socket), NAME, os.getpid())
+        session.join(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
+        stranger = await asyncio.to_thread(LauncherSession.connect, str(made.settings.elastic_socket), "r/n0/9", os.getpid())
+        stranger.join(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
+        with pytest.raises(LauncherLost):  # by now the first one's word has been read, too
+            await asyncio.to_thread(stranger.next_assignment, 3)
+        assert made.told.empty()
+        zygote.reports.set()
+        async with asyncio.timeout(5):
+            assert (await made.told.get())[0] == "entered"
+        await forking
+        stranger.close()
+        session.close()
+        await made.node.close()
 
     asyncio.run(play())

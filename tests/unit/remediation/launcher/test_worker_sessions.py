@@ -51,8 +51,14 @@ class Stage:
         self.path = folder / "r-elastic.sock"
         self.heard: asyncio.Queue[tuple[str, messages.Message]] = asyncio.Queue()
         self.workers: list[Worker] = []
-        pids = {"a": 1, "b": 2, "c": 3}
-        self.sessions = WorkerSessions(self.path, lambda name, pid: pids.get(name) == pid, lambda *said: self.heard.put_nowait(said))
+        self.pids = {"a": 1, "b": 2, "c": 3}
+        self.forked = asyncio.Event()
+        self.forked.set()
+        self.sessions = WorkerSessions(self.path, self.admit, lambda *said: self.heard.put_nowait(said))
+
+    async def admit(self, name: str, pid: int) -> bool:
+        await self.forked.wait()
+        return self.pids.get(name) == pid
 
     async def __aenter__(self) -> "Stage":
         await self.sessions.start()
