@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,13 @@ import msgspec
 from collectors.agent.job_directory import JobDirectory
 from collectors.worker.procfs import alive
 from eagle_eye.clock import Clock
-from eagle_eye.errors import LaunchError
+from eagle_eye.errors import EagleEyeError, LaunchError
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.training import messages
+from eagle_eye.training.fault_drills import PAUSE_S, RUN_S, SLOW_S
+
+ASK_S = 0.2
+"""Between two looks for workers that are to be slowed down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +132,15 @@ def _signal(kind: str, worker: DrillTarget, number: signal.Signals, clock: Clock
 
 def in_trainer(kind: str, worker: DrillTarget, clock: Clock) -> ActiveDrill:
     """A drill that runs in the trainer itself: hang, hang-gil, exception, nan. Gets a one-time token from the launcher."""
-    granted = messages.answer_of(messages.ask(worker.launcher_socket, messages.encode("token", worker=worker.name)))
     truth = _on(kind, worker, clock)
+    _in_trainer(kind, worker)
+    return ActiveDrill(truth)
+
+
+def _in_trainer(kind: str, worker: DrillTarget) -> None:
+    granted = messages.answer_of(messages.ask(worker.launcher_socket, messages.encode("token", worker=worker.name)))
     order = messages.encode("drill", token=granted["token"], drill=kind, arguments={})
     messages.answer_of(messages.ask(granted["socket"], order))
-    return ActiveDrill(truth)
 
 
 def _on(kind: str, worker: DrillTarget, clock: Clock, detail: str = "") -> GroundTruth:
@@ -150,11 +159,14 @@ def kill_node(name: str, pids: Sequence[int], clock: Clock, detail: str = "") ->
     return ActiveDrill(truth)
 
 
-def slow_node(name: str, run_dir: Path, clock: Clock, *, running: float = 0.12, period: float = 0.1, job: str = "") -> ActiveDrill:
-    """Let the workers of a node run for the share `running` of each `period` (seconds) only, until `end`. New processes are slowed down too."""
+def slow_node(name: str, run_dir: Path, clock: Clock, *, job: str = "") -> ActiveDrill:
+    """Let the main threads of a node's workers sleep most of the time, until `end`. New processes are slowed down too.
+
+    The workers end it themselves when they have not been asked for it for a while, so that it does not outlive its caller.
+    """
     over = threading.Event()
-    truth = GroundTruth(kind="slow-node", time=clock.now(), node=name, detail=f"runs {running:.0%} of the time")
-    thread = threading.Thread(target=_brake, args=(run_dir, job, running, period, over), name=f"slow {name}", daemon=True)
+    truth = GroundTruth(kind="slow-node", time=clock.now(), node=name, detail=f"runs {RUN_S / (RUN_S + PAUSE_S):.0%} of the time")
+    thread = threading.Thread(target=_slow_down, args=(run_dir, job, over), name=f"slow {name}", daemon=True)
     thread.start()
 
     def end() -> None:
@@ -164,19 +176,16 @@ def slow_node(name: str, run_dir: Path, clock: Clock, *, running: float = 0.12, 
     return ActiveDrill(truth, end)
 
 
-def _brake(run_dir: Path, job: str, running: float, period: float, over: threading.Event) -> None:
+def _slow_down(run_dir: Path, job: str, over: threading.Event) -> None:
+    asked: dict[int, float] = {}
     while not over.is_set():
-        pids = [worker.pid for worker in _listed(run_dir, job)]
-        _each(pids, signal.SIGSTOP)
-        over.wait(period * (1 - running))
-        _each(pids, signal.SIGCONT)
-        over.wait(period * running)
-
-
-def _each(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+        now = time.monotonic()
+        for worker in _listed(run_dir, job):
+            if now - asked.get(worker.pid, -SLOW_S) >= SLOW_S / 2:
+                with contextlib.suppress(EagleEyeError, OSError):  # it starts, or ends: asked again in a moment
+                    _in_trainer("slow", worker)
+                    asked[worker.pid] = now
+        over.wait(ASK_S)
 
 
 # --- on the stream -------------------------------------------------------------------------------------------------
@@ -211,7 +220,7 @@ DESCRIPTIONS = {
     "hang-gil": "let one worker hang in a C call that holds the GIL",
     "exception": "raise a CUDA-like error in one worker",
     "nan": "write a NaN into a live parameter of one worker",
-    "slow-node": "stop and continue all workers of one node 10 times a second, so that it runs an eighth of the time",
+    "slow-node": "let the main threads of all workers of one node sleep seven eighths of the time",
     "node": "kill -9 agent, launcher and workers of one node",
     "stream": "hold the stream's write locks so that nobody can append",
 }

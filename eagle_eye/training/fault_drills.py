@@ -8,6 +8,7 @@ import ctypes
 import gc
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,9 @@ ILLEGAL_ACCESS = (
 )
 _PENDING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _LONG_S = 1 << 30
+SLOW_S = 2.0
+"""A slow-down that nobody has asked for anew for so long is over: whoever began it may be dead."""
+RUN_S, PAUSE_S = 0.01, 0.07
 _alive: list[object] = []
 """Callbacks that the interpreter holds as bare addresses: they must outlive their call."""
 
@@ -44,6 +48,8 @@ def prepare(name: str) -> Callable[[], None]:
         return lambda: _in_main_thread(_sleep_with_gil)
     if name == "exception":
         return _raise_in_main_thread
+    if name == "slow":
+        return slow_down
     if name == "nan":
         parameter = _biggest_parameter()
         return lambda: _write_nan(parameter)
@@ -73,6 +79,43 @@ def _sleep_with_gil() -> None:
     sleep = ctypes.PyDLL(None).sleep
     while True:
         sleep(_LONG_S)  # a signal cuts it short
+
+
+class _SlowDown:
+    """Lets the main thread run for `RUN_S` at a time and sleep for `PAUSE_S`, until nobody has asked for it for `SLOW_S`.
+
+    So it computes several times as long as its peers and never stands still; no process is stopped, and none competes for the processor.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._thread: threading.Thread | None = None
+        self._paused = threading.Event()
+        self._callback: Any = None
+        """One for all pauses: it may not be freed while the interpreter is still returning from it."""
+
+    def __call__(self) -> None:
+        """Begin, or go on for another SLOW_S."""
+        self._until = time.monotonic() + SLOW_S
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="eagle-eye-slow", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        self._callback = self._callback or _PENDING(self._pause)
+        while time.monotonic() < self._until:
+            self._paused.clear()
+            ctypes.pythonapi.Py_AddPendingCall(self._callback, None)
+            self._paused.wait()
+            threading.Event().wait(RUN_S)
+
+    def _pause(self, _: int) -> int:
+        threading.Event().wait(PAUSE_S)
+        self._paused.set()
+        return 0
+
+
+slow_down = _SlowDown()
 
 
 def _raise_in_main_thread() -> None:

@@ -70,7 +70,7 @@ VERSION = 1
 PHASES = ("other", "data", "forward", "backward", "communication", "optimizer", "evaluation", "checkpoint")
 """What a training loop does at a moment; the ring and the metric `phase` hold the index."""
 
-DRILLS = ("hang", "hang-gil", "exception", "nan")
+DRILLS = ("hang", "hang-gil", "exception", "nan", "slow")
 LONGEST = 1 << 20
 """Bytes of the longest line that is read: a longer one is not of this protocol."""
 TOKEN_WINDOW = 64

@@ -420,6 +420,24 @@ def test_the_exception_drill_raises_in_the_main_thread(socket_path: str) -> None
     assert type(raised.value).__name__ == "AcceleratorError"
 
 
+def test_the_slow_drill_pauses_the_main_thread_and_ends_when_nobody_asks_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"SLOW_S": 0.2, "PAUSE_S": 0.001, "RUN_S": 0.001}.items():
+        monkeypatch.setattr(fault_drills, name, seconds)
+    slow_down, paused = type(fault_drills.slow_down)(), list[threading.Thread]()
+
+    class Paused(threading.Event):
+        def set(self) -> None:
+            paused.append(threading.current_thread())
+            super().set()
+
+    slow_down._paused = Paused()
+    slow_down()
+    while slow_down._thread.is_alive():
+        threading.Event().wait(0.001)
+    assert len(paused) > 3
+    assert set(paused) == {threading.main_thread()}
+
+
 class StruckClock(Clock):
     """The drill's exception arrives while the loop is inside the probe."""
 
