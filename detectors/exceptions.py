@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
 from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
-from .features.error_statuses import classify
 
 
 @dataclass

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
 from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
-from .features.error_statuses import BY_NAME, ErrorStatus, classify
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""

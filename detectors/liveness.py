@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Event, Evidence, Kind
 
 from .features.active_claims import ActiveClaims
-from .features.error_statuses import classify
 
 ROLES = ("agent", "launcher")
 

@@ -45,7 +45,7 @@ class Cause:
     """Kind of the finding that shows it."""
     severity: Severity
     statuses: tuple[str, ...] = ()
-    """Only with one of these statuses (detectors/features/error_statuses.py); () = with any."""
+    """Only with one of these statuses (eagle_eye/error_statuses.py); () = with any."""
     follows: tuple[Consequence, ...] = ()
     accuses: bool = True
     """False: the worker or node that reports it is no culprit."""
@@ -86,6 +86,7 @@ LONG_LIVED_S = 10.0
 """A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
 
 _HARDWARE = (("a fault of the program", "the same worker fails again on another GPU"),)
+_STORAGE = (("a full quota of one user or folder", "free bytes and quota of the path in the message, on that node"),)
 _PROGRAM = (("a broken GPU", "it comes back on this worker alone; Xid and ECC counters of its GPU"),)
 
 CAUSES = (
@@ -143,6 +144,10 @@ CAUSES = (
         early_s=5.0,
         late_s=LONG_LIVED_S,
         rivals=_PROGRAM,
+    ),
+    *(
+        Cause("storage error", kind, Severity.SEV2, ("storage error",), (*SAME_WORKER, *VICTIMS), accuses=False, rivals=_STORAGE, together_s=10.0)
+        for kind in ("worker.exception", "worker.exited")
     ),
     Cause(
         "exception", "worker.exception", Severity.SEV2, ("other software error",), (*SAME_WORKER, *VICTIMS)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from detectors.features.error_statuses import BY_NAME, xid
+from eagle_eye.error_statuses import BY_NAME, xid
 from eagle_eye.topology import node_of
 from eagle_eye.types import Finding, Severity, Topology
 

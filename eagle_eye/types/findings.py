@@ -15,7 +15,7 @@ class Evidence(Noun, frozen=True, kw_only=True):
     value: float | None = None
     threshold: float | None = None
     status: str = ""
-    """Name of the error status (detectors/features/error_statuses.py); '' if it has none."""
+    """Name of the error status (eagle_eye/error_statuses.py); '' if it has none."""
 
 
 class Claim(Noun, frozen=True, kw_only=True):

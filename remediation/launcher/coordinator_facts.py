@@ -7,6 +7,7 @@ import msgspec
 
 from eagle_eye.types import Layout, WorkerStateReport
 
+from .failure_signature import FailureSignature
 from .membership import Member
 from .worker_registry import JoinRequest
 
@@ -91,6 +92,8 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
     """That it was at; -1 if unknown."""
     noticed_s: float = 0.0
     """At most so many seconds before the report it died."""
+    failure: FailureSignature | None = None
+    """The exception that ended it, if it is one of the program's own."""
 
 
 class NodeFinished(Fact, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from eagle_eye.types import Layout
 from .coordinator_effects import CommandResult, Effect, EmitEvent, End
 from .coordinator_facts import PhaseTimeout, Timeout
 from .elastic_policy import ElasticPolicy
+from .failure_signature import FailureLog
 from .heal_budget import HealBudget
 from .job_declaration import EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership
@@ -94,6 +95,8 @@ class CoordinatorState:
         """The last epoch that every node has started."""
         self.finished: set[str] = set()
         """Nodes of which all workers ended with code 0."""
+        self.failures = FailureLog()
+        """Exceptions that ended workers: what comes again is no fault of a node."""
         self.unanswered: list[str] = []
         """Keys of the commands that the epoch which is being formed will answer."""
         self.give_up_at = 0.0

@@ -17,6 +17,7 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
+from .failure_signature import signature_of
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .redaction import last_lines, redact
@@ -190,7 +191,8 @@ class JobMember:
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), lived)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
-        self._report("death", known | {"cause": event.id, "at_start": at_start, "step": int(attributes["step"] or -1)})
+        words = {"cause": event.id, "at_start": at_start, "step": int(attributes["step"] or -1), "failure": msgspec.to_builtins(worker.failure)}
+        self._report("death", known | words)
         log.warning("%s", event.message)
 
     def _is_broken(self) -> None:
@@ -228,8 +230,14 @@ class JobMember:
             "step": str(message.get("step", "")),
             "pid": str(worker.pid),
         }
+        worker.failure = signature_of(worker.exception, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
         text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
         self._event_log.of_worker("exception", worker.name, text, attributes)
+
+
+def step_of(text: str) -> int:
+    """-1 where there is none."""
+    return int(text) if text.isdecimal() else -1
 
 
 # --- how a process ended ---------------------------------------------------------------------------------------------

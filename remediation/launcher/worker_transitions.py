@@ -160,6 +160,8 @@ def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return []
     if fact.at_start and state.last.reason == "start" and not state.suspects:
         return _fail_at_start(state, fact)
+    if repeated := _repeated(state, fact):
+        return state.fail(repeated)
     return heal(state, EpochRequest(reason="node lost" if state.suspects else "death", cause=fact.cause))
 
 
@@ -167,8 +169,20 @@ def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
     if fact.at_start and not state.elastic.stepped:
         return _fail_at_start(state, fact)
     state.elastic.noticed_s = max(state.elastic.noticed_s, fact.noticed_s)
+    if repeated := _repeated(state, fact):
+        return _stop_program(state, fact, repeated)
     reason = "node lost" if state.suspects else "death"
     return heal(state, EpochRequest(reason=reason, cause=fact.cause, plan=state.elastic.plan_for_loss(fact.worker, state.epoch)))
+
+
+def _repeated(state: CoordinatorState, fact: WorkerDied) -> str:
+    """Why the program or its data is to blame; '' if nothing shows it."""
+    return state.failures.repeated(fact.failure, fact.worker, fact.epoch)
+
+
+def _stop_program(state: CoordinatorState, fact: WorkerDied, why: str) -> Effects:
+    """The others would die of it, one after the other: they save a checkpoint and end."""
+    return begin(state, EpochRequest(reason="death", cause=fact.cause, in_place=True, halt=why)) if state.lives_on else state.fail(why)
 
 
 def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
@@ -191,12 +205,15 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """FORMING: the epoch goes on without it, or begins anew."""
     served, leaving = fact.worker in state.elastic.serving, fact.worker in state.elastic.registry.leaving
     if not forget_dead(state, fact):
-        return []
+        repeated = _repeated(state, fact)
+        return state.fail(repeated) if repeated else []
     layout, request = state.forming, state.request
     if layout is None or not layout.in_place:
         return []
     if fact.worker in state.elastic.registry.done:
         return _ended(state, fact)
+    if served and (repeated := _repeated(state, fact)):
+        return _stop_program(state, fact, repeated)
     if request.soft:
         if served and leaving:  # it was to go: only its part of the step is lost
             return begin(state, replace(request, soft=False))

@@ -18,6 +18,7 @@ from eagle_eye.training.ring_buffer import Now, RingReader
 from eagle_eye.types import Layout, RankPlacement, digest_of
 
 from .death_watch import DeathWatch, process_stat
+from .failure_signature import FailureSignature
 from .launcher_settings import LauncherSettings
 from .training_command import TrainingCommand
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
@@ -61,6 +62,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """Status with which its end was reported; the kernel may still be at its teardown."""
     exception: str = ""
     """Type of the exception that it announced."""
+    failure: FailureSignature | None = None
+    """That exception, if it is one of the program's own."""
     elastic: bool = False
     """It lives through epochs, or was forked to join one."""
     fenced: bool = False

@@ -18,7 +18,7 @@ from remediation.engine.plan_builder import PlanRequest, workers_of
 from remediation.engine.tracked_incident import TrackedIncident
 from remediation.policy.downtime_model import restart_downtime
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import DEATH, LOST, Attempt
+from remediation.policy.escalation import DEATH, LOST, PROGRAM, Attempt
 
 from .event_responses import best_worker_counts
 from .live_cluster import LiveCluster, LiveJob, waf_before, waf_left, waf_since
@@ -85,7 +85,7 @@ class LivePlanner:
 
     def applies_to(self, case: TrackedIncident, attempts: Sequence[Attempt]) -> bool:
         """Whether the case is a loss or a straggler of an elastic job, and no attempt has failed yet."""
-        known = case.escalation in (DEATH, LOST) or case.escalation.cost_weighed
+        known = case.escalation in (DEATH, PROGRAM, LOST) or case.escalation.cost_weighed
         return known and self.state.job(case.job).demand is not None and not any(attempt.failed for attempt in attempts)
 
     def decide(self, case: TrackedIncident) -> LiveDecision | None:

@@ -51,6 +51,10 @@ class Escalation:
 
 
 DEATH = Escalation(levels=("restart_worker", "evict_node"), self_healed=True, stops_job=True, lasting=True)
+PROGRAM = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
+"""The program's or its data's fault until something else is shown: a restart may help, another node does not."""
+STORAGE = Escalation(self_healed=True, stops_job=True)
+"""Full, read-only or gone: the operator has to make room, and no node is to blame."""
 LOST = Escalation(self_healed=True, stops_job=True, lasting=True)
 BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, lasting=True)
 NETWORK = Escalation(
@@ -65,11 +69,12 @@ INFORM = Escalation()
 
 ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": DEATH,
-    "worker exited": DEATH,
-    "exception": DEATH,
+    "worker exited": PROGRAM,
+    "exception": PROGRAM,
+    "storage error": STORAGE,
     "cuda error": DEATH,
     "illegal memory access": DEATH,
-    "out of memory": DEATH,
+    "out of memory": PROGRAM,
     "launcher lost": LOST,
     "node lost": LOST,
     "gpu fault": BROKEN,

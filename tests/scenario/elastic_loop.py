@@ -3,7 +3,7 @@
     python elastic_loop.py UNTIL FOLDER
 
 What it commits it appends to FOLDER/<worker>.jsonl. A file FOLDER/hang-<worker> makes its main thread stand still in a
-micro-batch, FOLDER/wedge-<worker> within a collective.
+micro-batch, FOLDER/wedge-<worker> within a collective. Whoever computes micro-batch 0 of the step in FOLDER/poison raises.
 """
 
 import json
@@ -163,10 +163,16 @@ class Worker:
         for number in [number for number in mine if number not in self.done]:
             self.monitor.mark("forward")
             self.stand_still("hang")
+            self.taste(number)
             threading.Event().wait(COMPUTE_S)
             self.session.check(self.epoch)
             with self.session.lock:
                 self.done.add(number)
+
+    def taste(self, number: int) -> None:
+        poison = self.folder / "poison"
+        if number == 0 and poison.exists() and int(poison.read_text()) == self.step:
+            raise ValueError("negative length")
 
     def stand_still(self, what: str) -> None:
         while (self.folder / f"{what}-{self.name.replace('/', '_')}").exists():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from eagle_eye.errors import TemporaryError
 from eagle_eye.types import Event
-from fakes.launchers import FakeLeader, LauncherCluster, wait_until
+from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, wait_until
 from remediation.launcher.launcher_settings import LauncherSettings
 
 LOOP = Path(__file__).parent / "elastic_loop.py"
@@ -92,6 +93,18 @@ def test_a_killed_worker_is_left_out_at_once_and_replaced(cluster: ElasticCluste
     launcher.send_signal(signal.SIGTERM)
     assert launcher.wait(20) == 130
     assert len(cluster.events("exit")) == 1
+
+
+def test_a_micro_batch_that_kills_whoever_computes_it_ends_the_job_after_two_with_its_exception(cluster: ElasticCluster) -> None:
+    launcher = cluster.launch(0, nnodes=(1, 1))
+    cluster.trains(3, cluster.worker(0, 0))
+    step = cluster.newest(cluster.worker(0, 0))["step"] + 20
+    (cluster.commits / "poison").write_text(str(step))
+    assert launcher.wait(DEADLINE_S) == 1
+    (failed,) = cluster.events("job.failed")
+    assert re.search(rf"ValueError: negative length, at elastic_loop.py:\d+ in taste, step {step}: the same as of worker", failed.message)
+    assert len(cluster.events("exit")) == 2
+    assert cluster.events("exception")[0].attributes["traceback"].count("elastic_loop.py") > 1
 
 
 def test_two_at_once_are_one_event(cluster: ElasticCluster) -> None:

@@ -244,3 +244,14 @@ def test_a_missing_script_is_refused_before_anything_starts(cluster: LauncherClu
     said = (cluster.directory / "launcher0.log").read_text()
     assert "'missing.py' does not exist" in said
     assert not cluster.records()
+
+
+def test_an_exception_that_comes_back_after_a_restart_ends_the_job_with_its_place(cluster: LauncherCluster) -> None:
+    (cluster.directory / "poison-40").touch()
+    cluster.both()
+    wait_until("the job's end", lambda: cluster.events("job.failed"))
+    reason = cluster.events("job.failed")[0].message
+    assert "ValueError: negative length, at train.py:" in reason
+    assert "the program or its data fails" in reason
+    assert [each.wait(DEADLINE_S) for each in cluster.launchers.values()] == [1, 1]
+    assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"

@@ -2,6 +2,8 @@
 
 
 
+from msgspec.structs import replace
+
 from eagle_eye.types import WorkerStateReport
 from fakes.elastic_coordinator import Job, only
 from remediation.launcher.coordinator import JobPhase
@@ -20,6 +22,7 @@ from remediation.launcher.coordinator_effects import (
     Start,
 )
 from remediation.launcher.coordinator_facts import WorkerDied
+from remediation.launcher.failure_signature import FailureSignature
 from remediation.launcher.worker_registry import ATTEMPTS
 
 
@@ -69,6 +72,21 @@ def test_deaths_within_a_moment_are_one_event() -> None:
     assert regroup.layout.epoch == prepare.layout.epoch
     assert regroup.layout.workers == ("r/n0/0", "r/n0/2")
     assert job.coordinator.budget.spent == 1
+
+
+def test_the_same_exception_on_another_worker_saves_a_checkpoint_and_ends_the_job() -> None:
+    job = Job(slots=3).running()
+    failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
+    job.agree(job.die("r/n0/1", failure=failure))
+    told = job.agree(job.die("r/n0/0", failure=failure))
+    assert "ValueError: x, at train.py:3 in load, step 9" in only(told, HaltWorkers)[0].reason
+
+
+def test_another_exception_on_another_worker_is_healed() -> None:
+    job = Job(slots=3).running()
+    failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
+    job.agree(job.die("r/n0/1", failure=failure))
+    assert only(job.agree(job.die("r/n0/0", failure=replace(failure, step=10))), RegroupWorkers)
 
 
 def test_a_later_death_supersedes_with_a_higher_epoch() -> None:

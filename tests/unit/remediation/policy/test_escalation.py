@@ -57,6 +57,11 @@ def test_nothing_that_isolates_is_a_jobs_own():
     assert "roll_back" not in REVERSIBLE
 
 
+@pytest.mark.parametrize("cause", ["exception", "worker exited", "out of memory", "storage error"])
+def test_no_node_is_evicted_for_what_the_program_or_the_storage_may_have_done(cause):
+    assert "evict_node" not in escalation_of(cause, Severity.SEV2).levels
+
+
 def test_unknown_and_informing_causes_have_no_repair():
     assert escalation_of("unknown", Severity.SEV1) is INFORM
     assert escalation_of("host contended", Severity.INFO) is INFORM

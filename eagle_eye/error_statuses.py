@@ -71,6 +71,13 @@ STATUSES = (
         r"|no cuda-capable device|gpu is lost|fallen off the bus|system not yet initialized|device handle for"
         r"|driver not loaded|driver error: (?!out of memory|an illegal|invalid)",
     ),
+    # ours: Unicron's "other software errors", kept apart because neither a restart nor another node makes room
+    ErrorStatus(
+        "storage error",
+        DetectionMethod.EXCEPTION,
+        Severity.SEV2,
+        r"no space left on device|disk quota exceeded|read-only file system|stale (nfs )?file handle|input/output error|\[errno (28|122|30|116|5)\]",
+    ),
     ErrorStatus("illegal memory access", DetectionMethod.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
     # ours: Unicron's "other software errors", kept apart because a restart alone repeats it
     ErrorStatus("out of memory", DetectionMethod.EXCEPTION, Severity.SEV2, r"out ?of ?memory|memoryerror|cannot allocate memory"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from detectors.features.error_statuses import STATUSES, XIDS, DetectionMethod, classify, xid
+from eagle_eye.error_statuses import STATUSES, XIDS, DetectionMethod, classify, xid
 from eagle_eye.types import Severity
 
 # Unicron, table 1
@@ -46,6 +46,13 @@ def test_every_row_of_unicrons_table_is_there() -> None:
         ("NVMLError: Driver/library version mismatch", "gpu driver error"),
         ("RuntimeError: invalid DMA mapping", "invalid dma mapping"),
         ("OSError: [Errno 113] No route to host", "other network error"),
+        ("OSError: [Errno 28] No space left on device: '/ckpt/step-3.pt'", "storage error"),
+        ("OSError: [Errno 30] Read-only file system: '/ckpt'", "storage error"),
+        ("OSError: [Errno 122] Disk quota exceeded", "storage error"),
+        ("OSError: [Errno 116] Stale file handle", "storage error"),
+        ("OSError: [Errno 5] Input/output error", "storage error"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'", "other software error"),
+        ("PermissionError: [Errno 13] Permission denied: '/ckpt'", "other software error"),
         ("ValueError: too many values to unpack", "other software error"),
     ],
 )

@@ -1,0 +1,77 @@
+"""Tells failures of the program or its data from failures of the machine: the former come back as the same exception, whoever runs the step."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from eagle_eye.error_statuses import classify
+
+_PROGRAMS_OWN = "other software error"
+"""What no row of the table knows as an error of hardware, network or memory."""
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "/eagle_eye/", "<frozen ")
+
+
+class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
+    """An exception of a worker, without what differs from process to process."""
+
+    type: str
+    message: str
+    frame: str
+    """The innermost frame of the user's own code, such as `train.py:212 in validate`; '' if the traceback has none."""
+    step: int
+    """-1 if it is not known."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Equal for two failures that are the same; where no step is known the message has to be the same."""
+        return self.type, self.frame, str(self.step) if self.step >= 0 else self.message
+
+    def __str__(self) -> str:
+        """On one line, such as `ValueError: negative length, at train.py:212 in validate, step 40`."""
+        where = [f"at {self.frame}"] if self.frame else []
+        when = [f"step {self.step}"] if self.step >= 0 else []
+        return ", ".join([f"{self.type}: {self.message}".removesuffix(": "), *where, *when])
+
+
+def signature_of(type_name: str, message: str, traceback: str, step: int) -> FailureSignature | None:
+    """None for an exception that tells of hardware, network or memory: another node, or another try, may help against it.
+
+    >>> str(signature_of("ValueError", "negative length", '  File "/home/a/train.py", line 3, in load\\n    check(x)\\n', 40))
+    'ValueError: negative length, at train.py:3 in load, step 40'
+    >>> signature_of("RuntimeError", "Connection closed by peer", "", 40) is None
+    True
+    """
+    if not type_name or classify(f"{type_name}: {message}").name != _PROGRAMS_OWN:
+        return None
+    first_line = message.strip().partition("\n")[0]
+    return FailureSignature(type=type_name, message=first_line[:200], frame=next(_user_frames(traceback), ""), step=step)
+
+
+def _user_frames(traceback: str) -> Iterator[str]:
+    """Innermost first."""
+    for found in reversed(list(_FRAME.finditer(traceback))):
+        if not any(part in found["file"] for part in _LIBRARY):
+            yield f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['function']}"
+
+
+class FailureLog:
+    """The failures that a coordinator has seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
+        """Key → worker and epoch of the last time."""
+
+    def repeated(self, failure: FailureSignature | None, worker: str, epoch: int) -> str:
+        """Why the failure is the program's or the data's: it was there before, on another worker or in an earlier epoch. '' if it was not."""
+        if failure is None:
+            return ""
+        before = self._seen.get(failure.key)
+        self._seen[failure.key] = worker, epoch
+        if before is None or before == (worker, epoch):
+            return ""
+        return (
+            f"{failure}: the same as of worker {before[0]} in epoch {before[1]}, now of worker {worker}; the program or its data fails, and neither "
+            "a restart nor another node helps: mend it, or have the job skip that data, and start the job again"
+        )

@@ -1,0 +1,67 @@
+"""Which failures are the program's own, and when they are the same."""
+
+import pytest
+
+from remediation.launcher.failure_signature import FailureLog, FailureSignature, signature_of
+
+TRACEBACK = '''\
+  File "/home/ada/train.py", line 40, in <module>
+    main()
+  File "/home/ada/data.py", line 12, in collate
+    batch = stack(rows)
+  File "/venv/lib/python3.11/site-packages/torch/functional.py", line 9, in stack
+    raise ValueError
+'''
+
+
+def failure(step: int = 40, message: str = "negative length", line: int = 12) -> FailureSignature:
+    found = signature_of("ValueError", message, TRACEBACK.replace("line 12", f"line {line}"), step)
+    assert found is not None
+    return found
+
+
+def test_a_failure_is_told_by_the_users_own_frame() -> None:
+    assert str(failure()) == "ValueError: negative length, at data.py:12 in collate, step 40"
+    assert str(signature_of("KeyError", "", "", -1)) == "KeyError"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RuntimeError", "Connection closed by peer"),
+        ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
+        ("OutOfMemoryError", "CUDA out of memory"),
+        ("OSError", "[Errno 28] No space left on device"),
+        ("DistBackendError", "NCCL operation timed out"),
+        ("", ""),
+    ],
+)
+def test_what_hardware_network_memory_or_storage_do_is_not_the_programs(kind: str, message: str) -> None:
+    assert signature_of(kind, message, TRACEBACK, 40) is None
+
+
+@pytest.mark.parametrize(
+    ("again", "worker", "epoch"),
+    [(failure(), "w1", 2), (failure(), "w2", 1), (failure(message="another length"), "w1", 2)],
+    ids=["after a restart", "on another worker", "with other words"],
+)
+def test_the_same_failure_again_is_the_programs(again: FailureSignature, worker: str, epoch: int) -> None:
+    log = FailureLog()
+    assert log.repeated(failure(), "w1", 1) == ""
+    assert "the same as of worker w1 in epoch 1" in log.repeated(again, worker, epoch)
+
+
+@pytest.mark.parametrize(
+    "other", [failure(step=41), failure(line=13), None], ids=["another step", "another place", "not the program's"]
+)
+def test_another_failure_is_not_the_same(other: FailureSignature | None) -> None:
+    log = FailureLog()
+    log.repeated(failure(), "w1", 1)
+    assert log.repeated(other, "w1", 2) == ""
+
+
+def test_without_a_step_the_words_have_to_be_the_same() -> None:
+    log = FailureLog()
+    log.repeated(failure(step=-1), "w1", 1)
+    assert log.repeated(failure(step=-1, message="another"), "w1", 2) == ""
+    assert log.repeated(failure(step=-1), "w1", 3) != ""
