@@ -10,7 +10,7 @@ from eagle_eye.clock import SystemClock
 from eagle_eye.types import Layout, WorkerStateReport
 from fakes.elastic_processes import TORCH
 from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the cluster writes SCRIPT
-from fakes.launchers import FakeLeader, LauncherCluster, wait_until
+from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, wait_until
 from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import ElasticWorkers
 from remediation.transition import plan_transition
@@ -38,7 +38,7 @@ def test_a_killed_and_resized_job_ends_with_the_bits_of_an_undisturbed_one(clust
     assert (outcome.state, outcome.plan) == ("done", "smaller"), outcome.detail
     wait_until("two workers", lambda: steps_of(tmp_path)[-1]["workers"] == 2)
     (tmp_path / "slow").unlink()
-    assert cluster.launchers[0].wait(90) == 0
+    assert cluster.launchers[0].wait(DEADLINE_S) == 0
 
     losses, digest = undisturbed(tmp_path / "alone", STEPS)
     assert [each["step"] for each in steps_of(tmp_path)] == list(range(STEPS)), "no step is lost or done twice"

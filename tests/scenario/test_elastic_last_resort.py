@@ -11,7 +11,7 @@ import pytest
 from eagle_eye.training import checkpoint
 from fakes.elastic_processes import TORCH
 from fakes.elastic_script import SCRIPT, command, steps_of, undisturbed  # noqa: F401 - the cluster writes SCRIPT
-from fakes.launchers import FakeLeader, LauncherCluster, living, wait_until
+from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, living, wait_until
 
 STEPS = 60
 SAVE_EVERY = 5
@@ -35,7 +35,7 @@ def go_on(cluster: LauncherCluster, step: int, **given: object) -> None:
     """The job is started again, and begins with `step`."""
     committed = len(steps_of(cluster.directory))
     cluster.run = f"r{os.getpid()}"  # another one: a run is unique, and the path of a socket is short
-    assert cluster.launch(0, nproc=2, **given).wait(60) == 0
+    assert cluster.launch(0, nproc=2, **given).wait(DEADLINE_S) == 0
     assert steps_of(cluster.directory)[committed]["step"] == step, "nothing that was done is done again"
 
 
@@ -72,7 +72,7 @@ def test_too_few_workers_and_a_full_disk_cost_nothing_but_the_wait_for_room(
     for slot in (0, 2):
         if pids[slot] in living(cluster.run):
             fill(pids[slot], resource.RLIM_INFINITY)
-    assert launcher.wait(30) == 1
+    assert launcher.wait(DEADLINE_S) == 1
     failed = cluster.events("job.failed")[0].message
     assert "2 worker(s) are left, the job needs 3 (--min-workers)" in failed
     assert f"its state was saved to {kept}" in failed
@@ -91,7 +91,7 @@ def test_a_newer_epoch_during_the_recovery_that_leaves_too_few_is_a_stop_that_lo
     faults = [{"worker": 1, "step": struck, "phase": "computing", "act": "kill"}, {"worker": 2, "step": struck, "phase": "regrouping", "act": "kill"}]
     given = {"nnodes": (1, 1), "command": command(STEPS), "preload": TORCH, "checkpoint_dir": kept}
     launcher = cluster.launch(0, nproc=3, min_workers=2, respawns=0, environment={**os.environ, "EAGLE_EYE_FAULTS": json.dumps(faults)}, **given)
-    assert launcher.wait(60) == 1
+    assert launcher.wait(DEADLINE_S) == 1
     failed = cluster.events("job.failed")[0].message
     assert "1 worker(s) are left, the job needs 2 (--min-workers)" in failed
     assert f"its state was saved to {kept}" in failed
@@ -124,7 +124,7 @@ def test_a_state_that_nobody_holds_any_more_is_the_newest_checkpoints_and_it_is_
     assert f"no living worker holds the state of layers 0 to 2 any more: {cluster.run}/n0/0 held it last, of step {lost.attributes['step']}" in lost.message
     assert f"the newest checkpoint, of step {loaded}, is used: {int(lost.attributes['step']) - loaded} step(s) are lost" in lost.message
     slow.unlink()
-    assert launcher.wait(60) == 0
+    assert launcher.wait(DEADLINE_S) == 0
 
     told = steps_of(tmp_path)
     again = next(place for place in range(1, len(told)) if told[place]["step"] <= told[place - 1]["step"])

@@ -91,7 +91,7 @@ def test_a_killed_worker_is_left_out_at_once_and_replaced(cluster: ElasticCluste
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
     assert steps == list(range(len(steps))), "no step is lost or done twice"
     launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(20) == 130
+    assert launcher.wait(DEADLINE_S) == 130
     assert len(cluster.events("exit")) == 1
 
 
@@ -168,7 +168,7 @@ def test_one_that_hangs_where_all_others_wait_is_found_by_meeting_again(cluster:
 
 def test_a_job_ends_with_its_workers(cluster: ElasticCluster) -> None:
     launcher = cluster.launch(0, nnodes=(1, 1), until=30)
-    assert launcher.wait(30) == 0
+    assert launcher.wait(DEADLINE_S) == 0
     assert cluster.newest(cluster.worker(0, 0))["step"] == 29
     assert cluster.events("job.finished")
     assert not cluster.events("exit")
@@ -178,7 +178,7 @@ def test_too_few_workers_are_a_stop_that_says_what_the_job_needs(cluster: Elasti
     launcher = cluster.launch(0, nnodes=(1, 1), min_workers=3)
     cluster.trains(3, cluster.worker(0, 0))
     os.kill(cluster.pid(0, 1), signal.SIGKILL)
-    assert launcher.wait(30) == 1
+    assert launcher.wait(DEADLINE_S) == 1
     assert "2 worker(s) are left, the job needs 3 (--min-workers)" in cluster.events("job.failed")[0].message
     assert "the job needs 3" in cluster.said(cluster.worker(0, 0))[-1]["halted"]
 
@@ -223,7 +223,7 @@ def test_two_launchers_that_lose_one_without_a_server_stop_and_say_why(cluster: 
     cluster.both(nproc=2)
     cluster.trains(4, cluster.worker(0, 0))
     cluster.launchers[1].kill()
-    assert cluster.launchers[0].wait(30) == 1
+    assert cluster.launchers[0].wait(DEADLINE_S) == 1
     assert "no server was there to say which half goes on" in cluster.events("job.failed")[0].message
 
 

@@ -65,7 +65,7 @@ class Deployment:
     def stop(self) -> None:
         self.cluster.stop()
         self.agent.terminate()
-        self.agent.wait(10)
+        self.agent.wait(DEADLINE_S)
 
     def pids(self, job: str) -> list[int]:
         file = self.cluster.run_dir(NODE) / "jobs" / f"{job.rsplit('/', 1)[-1]}.json"

@@ -12,7 +12,7 @@ import pytest
 
 from eagle_eye.clock import SystemClock
 from eagle_eye.types import Layout, WorkerStateReport
-from fakes.launchers import FakeLeader, LauncherCluster, wait_until
+from fakes.launchers import DEADLINE_S, FakeLeader, LauncherCluster, wait_until
 from fakes.single_job_commander import LeaderCommands
 from remediation.frameworks import Torchrun
 from remediation.transition import plan_transition
@@ -101,7 +101,7 @@ def test_a_killed_script_and_one_with_fewer_nodes_learn_what_an_undisturbed_one_
     assert (outcome.state, outcome.plan) == ("done", "without n1"), outcome.detail
     assert cluster.layouts()[-1].nodes == ("n0",)
     (tmp_path / "gate").touch()
-    assert cluster.launchers[0].wait(60) == 0
+    assert cluster.launchers[0].wait(DEADLINE_S) == 0
 
     seen = losses(tmp_path)
     assert {world for _, world, _ in seen} == {1, 2}, "it ran on two nodes, then on one"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.elastic_processes import FORKS, TORCH, Job, Worker, said_in
-from fakes.launchers import LauncherCluster, wait_until
+from fakes.launchers import DEADLINE_S, LauncherCluster, wait_until
 
 STEPS = 16
 SCRIPT = """
@@ -109,7 +109,7 @@ def test_a_trainer_under_the_launcher_that_loses_a_peer_in_mid_step_learns_the_s
     now = by_slot(cluster)
     assert [now[slot] == pids[slot] for slot in range(3)] == [True, False, True], "the others have lived on"
     slow.unlink()
-    assert launcher.wait(60) == 0
+    assert launcher.wait(DEADLINE_S) == 0
 
     for survivor in (0, 2):
         assert said_in(logs[survivor]) == undisturbed

@@ -143,7 +143,7 @@ class PartitionedCluster(LauncherCluster):
     def ends(self, *nodes: int) -> None:
         """Let the training come to its end, and wait for it."""
         (self.directory / "hurry").touch()
-        assert [self.launchers[node].wait(60) for node in nodes] == [0] * len(nodes)
+        assert [self.launchers[node].wait(DEADLINE_S) for node in nodes] == [0] * len(nodes)
         assert len(self.events("job.finished")) == 1
         assert not self.events("job.failed"), "whoever was cut off does not speak for the job"
 
@@ -201,7 +201,7 @@ def server(cluster: PartitionedCluster) -> Iterator[str]:
     assert process.poll() is None, log.read_text()
     yield address
     process.terminate()
-    process.wait(30)
+    process.wait(DEADLINE_S)
 
 
 def test_who_is_cut_off_ends_its_workers_and_comes_back_with_the_link(cluster: PartitionedCluster, server: str, undisturbed: Undisturbed) -> None:
@@ -228,7 +228,7 @@ def test_without_a_server_the_majority_goes_on_and_the_one_alone_stops_and_says_
     cluster.cut_off(0)
     last = steps(cluster.directory, "n0")[-1]["step"]
     assert "n1, n2 cannot be reached: another part of the job may go on" in cluster.said(0)
-    assert cluster.launchers[0].wait(30) == 1
+    assert cluster.launchers[0].wait(DEADLINE_S) == 1
     assert "n1, n2 could not be reached for 1 s" in cluster.said(0)
     cluster.ends(1, 2)
     one_history(cluster, undisturbed)
@@ -249,7 +249,7 @@ def test_a_job_of_restarts_goes_on_without_its_coordinator_and_takes_it_back(clu
     workers = cluster.pids(0)
     cluster.network.cut(0)
     cluster.runs_on("n1", "n2")
-    assert cluster.launchers[0].wait(30) == 1
+    assert cluster.launchers[0].wait(DEADLINE_S) == 1
     assert "n1, n2 could not be reached for 1 s" in cluster.said(0)
     assert not set(workers) & set(living(cluster.run))
     cluster.network.mend(0)
