@@ -1,6 +1,7 @@
 """Unexpected end of a worker process: a signal or an exit code other than 0."""
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,12 +22,15 @@ FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 class Exits:
     """Claims worker.exited, one for each `exit` event of a launcher or agent; exit code 0 is a normal end.
 
-    Withdrawn when a new epoch starts: then the worker runs again or is no longer part of the job.
+    Withdrawn when a new epoch starts: then the worker runs again or is no longer part of the job. An exit that arrives after that is
+    claimed and withdrawn at once if it is the first of its epoch; further ones are what the first led to, and of no use any more.
     """
 
     lines: int = 5
     """So many last lines of the worker's output are kept as evidence."""
     _epoch: int = field(default=-1, init=False, repr=False)
+    _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """Epochs of which an exit was claimed."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -40,8 +44,9 @@ class Exits:
     def _exited(self, event: Event) -> Iterator[Claim]:
         code = integer_attribute(event, "code")
         signal = event.attributes.get("signal", "")
-        stale = 0 <= integer_attribute(event, "epoch") < self._epoch
-        if stale or (code == 0 and not signal) or event.attributes.get("expected") == "1":
+        epoch = integer_attribute(event, "epoch")
+        late = 0 <= epoch < self._epoch
+        if (late and epoch in self._claimed) or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
         status = _status(event, signal)
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
@@ -57,7 +62,10 @@ class Exits:
         claim = Claim(
             entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof, *words)
         )
+        self._claimed.append(epoch)
         yield from self._claims.report(claim, revise=False)
+        if late:
+            yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
 
 
 def _status(event: Event, signal: str) -> ErrorStatus:

@@ -160,6 +160,11 @@ def test_a_death_and_its_cure_in_one_frame_leave_a_closed_incident_that_names_it
     assert verdicts(chain.reported) == [("worker killed", [B.name], Severity.SEV2, False)]
 
 
+def test_a_death_that_is_reported_after_its_cure_leaves_a_closed_incident_that_names_it() -> None:
+    chain = Chain().feed(*healthy(), cut(NOW + 1, begun(NOW + 1)), cut(NOW + 2, killed(B, NOW)), cut(NOW + 2.1, raised(A, NOW + 0.1)))
+    assert verdicts(chain.reported) == [("worker killed", [B.name], Severity.SEV2, False)]
+
+
 def test_the_first_to_crash_is_named_those_that_end_after_it_are_not() -> None:
     chain = Chain().feed(*healthy(), cut(NOW + 1, left(D, NOW, exception=""), left(A, NOW + 0.6, code=2, exception="")))
     assert verdicts(chain.latest) == [("worker exited", [D.name], Severity.SEV2, True)]

@@ -49,7 +49,7 @@ def test_the_last_words_tell_victims_but_chatter_tells_nothing(attributes: dict[
     assert claim.evidence[0].status == status
 
 
-def test_it_is_over_with_the_next_epoch_and_stale_exits_are_not_told() -> None:
+def test_it_is_over_with_the_next_epoch_and_what_it_led_to_is_not_told() -> None:
     exits = Exits()
     killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
     begun = event("epoch.started", job(), 11.0, epoch=2)
@@ -57,6 +57,16 @@ def test_it_is_over_with_the_next_epoch_and_stale_exits_are_not_told() -> None:
     claims = claims_of(exits, [cut_frame(10.0, killed), cut_frame(11.0, begun), cut_frame(11.2, late)])
     assert [(claim.entity, claim.active) for claim in claims] == [(VICTIM, True), (VICTIM, False)]
     assert "epoch 2 has begun" in claims[1].evidence[-1].text
+
+
+def test_an_exit_that_is_overtaken_by_the_next_epoch_is_told_once() -> None:
+    """The nodes' reports arrive in any order."""
+    begun = event("epoch.started", job(), 11.0, epoch=2)
+    killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    follower = event("exit", worker("node-1", 0), 10.2, code=1, epoch=1)
+    claims = claims_of(Exits(), [cut_frame(11.0, begun), cut_frame(11.2, killed), cut_frame(11.4, follower)])
+    assert [(claim.entity, claim.active, claim.since) for claim in claims] == [(VICTIM, True, 9.99), (VICTIM, False, 9.99)]
+    assert "had begun when it was reported" in claims[1].evidence[-1].text
 
 
 def test_death_and_new_epoch_in_one_frame_are_both_told() -> None:
