@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.report import Row, report
 from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.app.demo.scenario import script
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
+from eagle_eye.ports import free_port
 
 STEPS = 160
 RANKS = 2

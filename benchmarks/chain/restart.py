@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.report import Row, report
-from eagle_eye.app.ports import free_port
+from eagle_eye.ports import free_port
 from remediation.launcher.__main__ import settings_json
 from remediation.launcher.launcher_settings import LauncherSettings
 

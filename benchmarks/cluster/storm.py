@@ -26,11 +26,11 @@ from rich.progress import Progress
 from benchmarks.report import Row, report
 from eagle_eye import wire
 from eagle_eye.app.local_cluster import LocalCluster
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
 from eagle_eye.errors import EagleEyeError
 from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ports import free_port
 from eagle_eye.stream import OBSERVATIONS, Stream
 from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Entity, Event, IncidentState, Kind, Layout, RankPlacement, Severity

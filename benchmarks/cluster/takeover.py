@@ -23,11 +23,11 @@ import msgspec
 from benchmarks.cluster.paper_nodes import PaperJob, PaperNodes
 from benchmarks.report import Row, report
 from eagle_eye.app.local_cluster import LocalCluster
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
 from eagle_eye.errors import EagleEyeError, LedgerError
 from eagle_eye.ledger import Ledger
+from eagle_eye.ports import free_port
 from eagle_eye.rpc.control_client import call
 from eagle_eye.stream import INCIDENTS, JOB_SNAPSHOTS, OBSERVATIONS, Stream
 from eagle_eye.stream.factory import open_stream

@@ -23,9 +23,9 @@ from benchmarks.cluster.brokers import Tansu
 from benchmarks.report import Row, report
 from eagle_eye import wire
 from eagle_eye.app.local_cluster import LocalCluster
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import load
+from eagle_eye.ports import free_port
 from eagle_eye.stream import OBSERVATIONS, RUNNER_GROUP, Stream
 from eagle_eye.stream.factory import open_stream
 from eagle_eye.types import Batch, Block, Floats, Kind, Layout, RankPlacement, Reading, SchemaRecord

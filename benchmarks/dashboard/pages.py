@@ -24,9 +24,9 @@ from benchmarks.machine import neighbours
 from benchmarks.report import Row, report
 from eagle_eye.app.dashboard_process import Dashboard
 from eagle_eye.app.demo import run_archive
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config, ServerConfig
+from eagle_eye.ports import free_port
 
 from .large_cluster import LargeCluster
 from .queries import prepare

@@ -23,8 +23,8 @@ from benchmarks.elastic.peers.__main__ import peers_of
 from benchmarks.elastic.trials import Trial, series, summarize
 from benchmarks.report import Row, report
 from eagle_eye.app.local_cluster import LocalCluster
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
+from eagle_eye.ports import free_port
 from eagle_eye.types import Event
 
 GOALS_S = {4: 0.150, 8: 0.250}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.elastic.commits import FOLDER, Commits
 from eagle_eye import wire
-from eagle_eye.app.ports import free_port
+from eagle_eye.ports import free_port
 from eagle_eye.stream import OBSERVATIONS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import Event

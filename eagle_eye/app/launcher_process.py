@@ -12,10 +12,10 @@ import msgspec
 
 from eagle_eye.app.launcher_registry import registered, remove_leftovers
 from eagle_eye.app.plugin_wiring import log_to_stderr, make_directories
-from eagle_eye.app.ports import own_listen
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
+from eagle_eye.ports import own_listen
 from remediation.launcher.launcher import run_launcher
 from remediation.launcher.launcher_settings import LauncherSettings
 

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
 from eagle_eye.errors import ControlError, EagleEyeError, LaunchError, PermanentError, TemporaryError
+from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Body, Command, ConnectionState, Peer
@@ -389,9 +389,7 @@ class Launcher:
         if old:
             self._zygote.kill(old, 9)
         if "torch" not in self._zygote.modules:
-            with socket.socket() as probe:
-                probe.bind((host, 0))
-                return StoreAddress(host=host, port=probe.getsockname()[1], served=False)
+            return StoreAddress(host=host, port=free_port(host), served=False)
         store, self._store_pid = await self._zygote.store(host)
         return store
 

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_eye import wire
+from eagle_eye.ports import free_port
 from eagle_eye.rpc.control_messages import Body, Command, Peer
 from eagle_eye.rpc.control_server import ControlServer
 from eagle_eye.stream import OBSERVATIONS
@@ -84,11 +84,10 @@ def living(run: str) -> list[int]:
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 class LauncherCluster:

@@ -17,8 +17,8 @@ from eagle_eye.access.tokens import VARIABLE, add_person
 from eagle_eye.app import drills
 from eagle_eye.app.cli import main
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
+from eagle_eye.ports import free_port
 from fakes.tls_credentials import credential_issuer
 from servers.pager import SECRET, Pager
 

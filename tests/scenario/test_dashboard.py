@@ -11,9 +11,9 @@ import psutil
 from rich.console import Console
 
 from eagle_eye.app.demo.demo_dashboard import DemoDashboard
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
+from eagle_eye.ports import free_port
 
 PATIENCE_S = 150.0
 

@@ -21,10 +21,10 @@ from click.testing import CliRunner
 
 from eagle_eye.app.cli import main
 from eagle_eye.app.local_cluster import LocalCluster
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.errors import LedgerError
 from eagle_eye.ledger import Ledger
+from eagle_eye.ports import free_port
 from eagle_eye.stream import JOB_SNAPSHOTS
 from eagle_eye.stream.embedded import EmbeddedStream
 from eagle_eye.types import JobSnapshot, Outcome, Plan

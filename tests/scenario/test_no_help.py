@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from eagle_eye.app.cli import main
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
+from eagle_eye.ports import free_port
 from eagle_eye.rpc.control_client import call
 from eagle_eye.types import Breaker, Outcome, Refuse
 from servers.pager import SECRET, Pager

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
+from eagle_eye.ports import free_port
 
 BINARY = "prometheus-alertmanager"
 CONFIG = """

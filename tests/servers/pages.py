@@ -13,10 +13,10 @@ from playwright.sync_api import TimeoutError as Late
 
 from dashboard import formatting
 from eagle_eye.app.dashboard_process import Dashboard
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ports import free_port
 
 CHROMIUM = "/usr/bin/chromium"
 DESKTOP, PHONE = (1280, 800), (390, 844)

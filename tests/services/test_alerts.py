@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eagle_eye.app.cli import main
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import Ledger
+from eagle_eye.ports import free_port
 from eagle_eye.types import IncidentState, Severity
 from fakes.notifications import Newsroom
 from remediation.actions.notify import Notify

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError, TemporaryError
+from eagle_eye.ports import free_port
 from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.rpc.control_client import ControlClient, call
 from eagle_eye.rpc.control_messages import Peer

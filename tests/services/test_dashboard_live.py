@@ -13,10 +13,10 @@ from dashboard import formatting
 from dashboard.sources import Sources
 from eagle_eye.app import drills
 from eagle_eye.app.demo.demo_job import DemoJob
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config, HistoryConfig, ServerConfig
 from eagle_eye.ledger import IncidentRecord, Ledger
+from eagle_eye.ports import free_port
 from eagle_eye.types import IncidentState, Plan
 from eagle_eye.types.remediation import Refuse
 from servers.pages import AXIS, DRAWN, ENLARGED, QUIET, WHOLE, choose, enlarge, plain, served, show_all, tile, tile_of

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from eagle_eye.app.local_cluster import LocalCluster, end
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import FakeClock, SystemClock
 from eagle_eye.history.history_metrics import HistoryMetrics, PartitionHistoryMetrics
 from eagle_eye.ledger import Ledger
 from eagle_eye.metrics import Metrics, PartitionMetrics, ProcessMetrics
+from eagle_eye.ports import free_port
 from eagle_eye.types import Breaker, Entity, Event, IncidentState, Kind, Outcome, Refuse
 from eagle_eye.types.job_snapshot import JobSnapshot, SnapshotStep
 from fakes.sample_values import JOB, a_layout, a_plan, an_incident

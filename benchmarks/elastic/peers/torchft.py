@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.elastic.commits import FOLDER, Commits
 from benchmarks.elastic.peers.environment import TORCHFT, environment
 from benchmarks.elastic.peers.torchrun import ROOT
-from eagle_eye.app.ports import free_port
+from eagle_eye.ports import free_port
 
 TUNED = ("--heartbeat_timeout_ms", "1000", "--join_timeout_ms", "1000")
 TUNED_TIMEOUT_S = 5

@@ -10,9 +10,9 @@ import msgspec
 from eagle_eye.app import options
 from eagle_eye.app.launcher_process import launch, launcher_settings, new_run_id
 from eagle_eye.app.local_cluster import LocalCluster, end
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
+from eagle_eye.ports import free_port
 
 
 @click.command(short_help="run one command on this machine, watched and healed", context_settings={"ignore_unknown_options": True})

@@ -13,9 +13,9 @@ from rich.live import Live
 
 from eagle_eye.app import drills
 from eagle_eye.app.drills import ActiveDrill, GroundTruth
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
+from eagle_eye.ports import free_port
 from eagle_eye.stream.embedded import EmbeddedStream
 
 from . import live_view, scenario

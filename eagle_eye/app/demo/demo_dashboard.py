@@ -9,9 +9,9 @@ from rich.console import Console
 
 from eagle_eye import config as configuration
 from eagle_eye.app.dashboard_process import LISTEN, Dashboard, installed
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError
+from eagle_eye.ports import free_port
 
 NICE = 15
 """The job's throughput is being judged."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from eagle_eye.app import drills
 from eagle_eye.app.local_cluster import LocalCluster
-from eagle_eye.app.ports import free_port
 from eagle_eye.clock import Clock
+from eagle_eye.ports import free_port
 from eagle_eye.rpc.control_client import call
 from eagle_eye.rpc.control_messages import ReleaseNodeCommand
 

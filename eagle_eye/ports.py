@@ -1,0 +1,66 @@
+"""Ports and addresses of this machine."""
+
+import secrets
+import socket
+from pathlib import Path
+
+from eagle_eye.errors import ConfigError
+
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST = 10_000
+"""Below are ports that services are registered for."""
+_TRIES = 100
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now.
+
+    It is outside the range from which the kernel takes ports for connections and for `:0`: from there it would be given to
+    another process in the time until ours listens on it (ip_local_port_range, ip(7)). Raises OSError for a host that is not ours.
+    """
+    count = _first_ephemeral() - _FIRST
+    for _ in range(_TRIES if count > 0 else 0):
+        port = _FIRST + secrets.randbelow(count)
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    with socket.socket() as probe:  # a machine whose whole range is the kernel's
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(_EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768  # Linux' default
+
+
+def own_listen(rendezvous: str) -> str:
+    """host:port for a launcher without --listen: the address of the rendezvous if it is on this machine and free, else any port.
+
+    Raises ConfigError when the address of the rendezvous cannot be reached from here.
+    """
+    host, _, port = rendezvous.rpartition(":")
+    if not host:
+        return "127.0.0.1:0"
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, int(port)))
+        except (OSError, ValueError):
+            return f"{_own_address(host)}:0"
+    return rendezvous
+
+
+def _own_address(toward: str) -> str:
+    """The address of this machine that faces a host; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((toward, 9))
+            address: str = probe.getsockname()[0]
+        except OSError as error:
+            raise ConfigError(f"--rdzv {toward}: {error}. Name a host that this machine can reach, or this one's address with --listen.") from error
+    return address
