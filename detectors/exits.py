@@ -62,7 +62,8 @@ class Exits:
         claim = Claim(
             entity=event.entity, kind="worker.exited", score=1.0, since=event.time, evidence=(proof, *words)
         )
-        self._claimed.append(epoch)
+        if epoch not in self._claimed:
+            self._claimed.append(epoch)
         yield from self._claims.report(claim, revise=False)
         if late:
             yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")

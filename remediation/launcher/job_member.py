@@ -191,7 +191,7 @@ class JobMember:
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), lived)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
-        words = {"cause": event.id, "at_start": at_start, "step": int(attributes["step"] or -1), "failure": msgspec.to_builtins(worker.failure)}
+        words = {"cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure)}
         self._report("death", known | words)
         log.warning("%s", event.message)
 

@@ -204,24 +204,19 @@ class Workers:
             pid = await self.zygote.fork(
                 str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
             )
-        except BaseException:
-            self._end_fork(place.worker)
-            raise
-        seen = process_stat(pid)
-        worker = self._by_pid[pid] = Worker(
-            place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
-            log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
-        )  # fmt: skip
-        self._end_fork(place.worker)
+            seen = process_stat(pid)
+            worker = self._by_pid[pid] = Worker(
+                place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,
+                log=log_file, log_from=length, ring=ring, socket=probe, began=asyncio.get_running_loop().time(),
+            )  # fmt: skip
+        finally:
+            self._forking.discard(place.worker)
+            self._forked.set()
         if pid in self._early:
             asyncio.get_running_loop().call_soon(self.exited, pid, self._early.pop(pid))
         else:
             self._watch.watch(pid)
         return worker
-
-    def _end_fork(self, name: str) -> None:
-        self._forking.discard(name)
-        self._forked.set()
 
     async def until_forked(self, name: str) -> None:
         """Wait while a worker of that name is being forked: it may speak before its pid is known here."""

@@ -21,7 +21,9 @@ def test_a_free_port_is_none_that_the_kernel_gives_to_connections() -> None:
 def test_where_the_whole_range_is_the_kernels_one_of_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "range").write_text(text)
     monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
-    with socket.create_server(("127.0.0.1", ports.free_port())):
+    port = ports.free_port()
+    assert port >= int(text.split(maxsplit=1)[0]), "of the kernel's range"
+    with socket.create_server(("127.0.0.1", port)):
         pass
 
 

@@ -4,7 +4,7 @@
 
 from msgspec.structs import replace
 
-from eagle_eye.types import WorkerStateReport
+from eagle_eye.types import Layout, WorkerStateReport
 from fakes.elastic_coordinator import Job, only
 from remediation.launcher.coordinator import JobPhase
 from remediation.launcher.coordinator_effects import (
@@ -292,7 +292,8 @@ def test_a_minority_gives_its_workers_up_and_looks_for_the_others() -> None:
     assert job.coordinator.candidate
 
 
-def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has() -> None:
+def parted() -> tuple[Job, Layout]:
+    """Three nodes of which n2 was parted from the others, which have gone on without it; and the layout before that."""
     job = Job(nodes=3, slots=1).running()
     before = job.layout
     job.coordinator.left("n2")
@@ -300,6 +301,11 @@ def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has()
     job.votes("n0", "n1")
     job.holdings()
     job.pass_time(0.006)
+    return job, before
+
+
+def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has() -> None:
+    job, before = parted()
     job.steps |= {"r/n0/0": 9, "r/n1/0": 9}
     assert job.join("n2", last=before, elastic=(job.join_request("r/n2/0"),)) == []
     told = job.agree(job.pass_time(0.21))
@@ -307,13 +313,7 @@ def test_a_node_that_was_parted_is_taken_in_with_the_workers_that_it_still_has()
 
 
 def test_workers_that_a_returning_launcher_names_and_then_disowns_are_started_anew() -> None:
-    job = Job(nodes=3, slots=1).running()
-    before = job.layout
-    job.coordinator.left("n2")
-    job.coordinator.no_progress()
-    job.votes("n0", "n1")
-    job.holdings()
-    job.pass_time(0.006)
+    job, before = parted()
     job.join("n2", last=before, elastic=(job.join_request("r/n2/0"),))
     job.pass_time(0.21)
     assert "r/n2/0" in job.forming.workers
