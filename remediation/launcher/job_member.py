@@ -34,8 +34,6 @@ IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 """One after another: an epoch that is being started is ended only when all its workers are there."""
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that come from outside the script."""
-YOUNG_S = 5.0
-"""A worker without a ring that ended by itself within this time counts as one that never began."""
 
 Report = Callable[[str, Body], None]
 """Brings a report (death, finished, ...) to the present coordinator."""
@@ -189,7 +187,7 @@ class JobMember:
         attributes = exit_attributes(worker, code, self._workers.step(worker))
         event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code), attributes)
         lived = asyncio.get_running_loop().time() - worker.began
-        early = died_at_start(code, self._workers.completed(), lived)
+        early = died_at_start(code, self._workers.completed(), young=lived < self._settings.start_s)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
         words = {"cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure)}
         self._report("death", known | words)
@@ -280,11 +278,11 @@ def exit_message(worker: Worker, code: int | None) -> str:
     return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}"
 
 
-def died_at_start(code: int | None, completed: int | None, lived_s: float) -> bool:
+def died_at_start(code: int | None, completed: int | None, *, young: bool) -> bool:
     """Whether it ended by its own doing before any step: restarting such a script helps nobody.
 
-    `completed`: steps of this epoch on this node, None if the script has begun none (or knows nothing of steps).
+    `completed`: steps of this epoch on this node, None if the script has begun none (or knows nothing of steps); then `young` decides.
     """
     if code is None or (code < 0 and -code in FROM_OUTSIDE):
         return False
-    return completed == 0 if completed is not None else lived_s < YOUNG_S
+    return completed == 0 if completed is not None else young

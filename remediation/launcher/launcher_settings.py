@@ -66,6 +66,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Silence after which a session counts as lost."""
     join_timeout_s: float = 10.0
     """At the start: how long more nodes than the fewest are waited for."""
+    start_s: float = 5.0
+    """A worker that marks no steps and ends by its own doing within this time counts as one that never began."""
     stop_grace_s: float = 10.0
     """Between SIGTERM and SIGKILL when the user stops the job."""
     patience_s: float = 10.0

@@ -200,12 +200,12 @@ def test_exits_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "completed", "lived", "early"),
-    [(1, 0, 60.0, True), (1, 3, 1.0, False), (-9, 0, 1.0, False), (-15, None, 1.0, False), (-11, 0, 1.0, True),
-     (1, None, 1.0, True), (1, None, 60.0, False), (None, 0, 1.0, False)],
+    ("code", "completed", "young", "early"),
+    [(1, 0, False, True), (1, 3, True, False), (-9, 0, True, False), (-15, None, True, False), (-11, 0, True, True),
+     (1, None, True, True), (1, None, False, False), (None, 0, True, False)],
 )  # fmt: skip
-def test_who_never_began(code: int | None, completed: int | None, lived: float, early: bool) -> None:
-    assert died_at_start(code, completed, lived) is early
+def test_who_never_began(code: int | None, completed: int | None, young: bool, early: bool) -> None:
+    assert died_at_start(code, completed, young=young) is early
 
 
 def test_the_flag_of_a_dying_process_is_read() -> None:
