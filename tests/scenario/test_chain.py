@@ -259,7 +259,7 @@ def test_a_second_server_names_the_holder_and_takes_over(demo_job: DemoJob, tmp_
         wait(demo_job, "the standby's word", lambda: "standing by" in second.tail("server"))
         assert f"process {leader.pid} on" in second.tail("server")
         go_on(demo_job, 40)
-        assert not notices(demo_job, since), "the leader was not disturbed"
+        assert not notices(demo_job, since), f"the leader was disturbed\n{told(demo_job)}\n{second.tail('server')}"
         kill_server(demo_job)
         wait(demo_job, "the standby to lead", lambda: "leading in term" in second.tail("server"))
         demo_job.cluster.server = second.server
