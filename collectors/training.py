@@ -13,7 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.config import StallConfig
 from eagle_eye.errors import RingError
 from eagle_eye.step_assembly import LOGGED_NAN
 from eagle_eye.training.ring_buffer import StepRecord
@@ -42,23 +44,13 @@ class TrainingCollector:
     node: str = ""
     reading_s: float = 1.0
     """Seconds between two readings; runs in between return events only."""
-    stall_s: float = StallLimits.stall_s
-    """A worker is stalled when it has set no mark for so many seconds ..."""
-    iterations: float = StallLimits.iterations
-    """... or for so many of its mean iteration times, whichever is more."""
-    data_s: float = StallLimits.data_s
-    """Limit in seconds while it waits for data."""
-    evaluation_s: float = StallLimits.evaluation_s
-    """Limit in seconds while it evaluates."""
-    checkpoint_s: float = StallLimits.checkpoint_s
-    """Limit in seconds while it saves a checkpoint."""
-    first_step_s: float = StallLimits.first_step_s
-    """Limit in seconds before the first step of its epoch is completed."""
-    stopped_s: float = StallLimits.stopped_s
-    """A process in state T (stopped) is reported after so many seconds, in every phase."""
+    stall: StallConfig = field(default_factory=StallConfig)
+    """Section [stall]; set by the agent."""
     gap_s: float = StallLimits.gap_s
     """The time between two runs counts for at most so many seconds: time that the agent did not observe is no stall."""
     clock: Clock = field(default_factory=SystemClock)
+    inspector: ActivityInspector | None = None
+    """Looks into workers that are suspected; its own if none is handed in."""
 
     interval_s: ClassVar[float] = 0.2
     timeout_s: ClassVar[float] = 5.0
@@ -71,16 +63,8 @@ class TrainingCollector:
         self._unreadable = False
         self._last_second = -1
         self._collected = -math.inf
-        self._limits = StallLimits(
-            stall_s=self.stall_s,
-            iterations=self.iterations,
-            data_s=self.data_s,
-            evaluation_s=self.evaluation_s,
-            checkpoint_s=self.checkpoint_s,
-            first_step_s=self.first_step_s,
-            stopped_s=self.stopped_s,
-            gap_s=self.gap_s,
-        )
+        self._limits = StallLimits(stall=self.stall, gap_s=self.gap_s)
+        self._inspector = self.inspector or ActivityInspector(self.stall.patience_s, self.clock)
 
     def collect(self) -> list[Found]:
         wall, monotonic = self.clock.now(), self.clock.monotonic()
@@ -93,7 +77,7 @@ class TrainingCollector:
                 self._workers[life].worker = worker  # an elastic worker continues in another epoch
         second = math.floor((wall + LEAD_S) / self.reading_s)
         due, self._last_second = second != self._last_second, second
-        found: list[Found] = list(self._sample(wall, monotonic, rings=due))
+        found: list[Found] = [*self._sample(wall, monotonic, rings=due), *self._look_closer(wall, monotonic)]
         # a finished worker keeps its row while its launcher lists it: a stall of its peers is not its fault
         stay = {life for life, watched in self._workers.items() if life in listed and (watched.alive or watched.finished)}
         gone = [watched for life, watched in self._workers.items() if life not in stay]
@@ -136,21 +120,51 @@ class TrainingCollector:
                 each.progress.stalled = True
                 yield self._stall(each, wall)
 
+    def _look_closer(self, wall: float, monotonic: float) -> Iterator[Event]:
+        """Whoever is suspected is looked into; each new verdict is a `stall` event of its own.
+
+        A worker without a ring shows nothing of its steps: it is looked into all the time, seldom while it works.
+        """
+        watched = {each.worker.life: each for each in self._workers.values() if each.alive and (each.progress.stalled or each.unmarked)}
+        self._inspector.watch((life, each.process.pid) for life, each in watched.items() if each.process is not None)
+        for life, each in watched.items():
+            if each.fell_silent:
+                self._inspector.hurry(life)
+            fresh = each.take(self._inspector.activity(life), monotonic)
+            if each.progress.stalled and fresh and not (each.unmarked and each.works):
+                yield self._stall(each, wall)
+        for workers in self._by_job():
+            yield from self._unmarked([each for each in workers if each.alive and each.unmarked], wall)
+
+    def _unmarked(self, workers: list[WatchedWorker], wall: float) -> Iterator[Event]:
+        """Workers without a ring are stalled once none of them here works; they are over it once one does."""
+        standing = bool(workers) and all(each.stands for each in workers)
+        for each in workers:
+            if standing and not each.progress.stalled:
+                each.progress.stalled = True
+                yield self._stall(each, wall)
+            elif each.progress.stalled and not standing and each.works:
+                each.progress.stalled = False
+                yield self._event("resumed", each, wall, "moves again")
+
     def _stall(self, watched: WatchedWorker, wall: float) -> Event:
-        now, stat, progress = watched.now, watched.stat, watched.progress
+        now, stat, activity = watched.now, watched.stat, watched.activity
         state = stat.state if stat else ""
         phase = now.phase if now else ""
         where = f"in {phase} of step {now.step}" if now else "at an unknown position (it has no ring)"
-        age_s = progress.age_s if now else progress.stopped_s
         return self._event(
             "stall",
             watched,
             wall,
-            f"made no progress {where} for {age_s:.1f} s, process state {state}",
+            f"made no progress {where} for {watched.age_s:.1f} s, process state {state}" + (f": it {activity.doing}" if activity else ""),
             marks=now.marks if now else "",
+            step_marks=now.step_marks if now else "",
             phase=phase,
-            age_s=f"{age_s:.3f}",
+            age_s=f"{watched.age_s:.3f}",
             state=state,
+            activity=activity.kind.value if activity else "",
+            doing=activity.doing if activity else "",
+            place=activity.place if activity else "",
         )
 
     def _event(self, name: str, watched: WatchedWorker, wall: float, message: str, **attributes: object) -> Event:

@@ -1,8 +1,9 @@
-"""Stalls: a job that makes no progress, and the worker that the others wait for, if their positions show it.
+"""Stalls: a job that makes no progress, and the worker that the others wait for, if it is proved to hang.
 
-A worker's position is its step and the number of marks it set since its start. In a stall, workers that wait in
-communication are victims; the culprit is the worker furthest behind that waits for nobody. A process that was stopped
-by a signal is a culprit in every phase. When all workers wait at the same position, none is accused.
+A worker's position is its step and the number of marks it has set in it. Workers that wait in communication are victims;
+suspected is the worker furthest behind that waits for nobody. What its agent sees of its process decides: who was stopped
+by a signal or hangs for sure is a culprit at once, who stands without a proof after `stall.standing_s`, who works after
+`stall.patience_s`. Until then the job pauses, and nobody is accused. When all workers wait at the same position, none is.
 """
 
 from collections import deque
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.config import StallConfig
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
@@ -31,6 +34,8 @@ from .features.worker_positions import (
     STOPPED,
     Truths,
     WorkerPositions,
+    elsewhere,
+    fewest,
     finished_rows,
     furthest_behind,
     missed_by_most,
@@ -42,24 +47,20 @@ from .features.worker_positions import (
 
 @dataclass
 class Stall:
-    """Claims worker.stopped, job.stalled, worker.stalled and input.stalled; all are withdrawn when the job moves again.
+    """Claims job.paused, worker.stopped, job.stalled, worker.stalled and input.stalled; all are withdrawn when the job moves again.
 
     `stall` events of the agents are evaluated once every worker of the layout is covered, at the latest at the next
     tick.
     """
 
-    stall_s: float = 2.0
-    """At a tick, without an event: a worker without a new mark for so many seconds is stalled ..."""
-    iterations: float = 3.0
-    """... or for so many times the median iteration, whichever is more (Unicron: 3)."""
+    stall: StallConfig = field(default_factory=StallConfig)
+    """Section [stall]; set by the server."""
     data_patience_s: float = 10.0
     """A wait for input accuses no worker for at least so many seconds ..."""
     pause_patience_s: float = 5.0
     """... nor does an evaluation or a checkpoint for at least so many seconds ..."""
     times_longest: float = 10.0
     """... or for so many times the longest one that the job has shown, whichever is more."""
-    unseen_patience_s: float = 600.0
-    """The first evaluation and the first checkpoint of a job may take so many seconds."""
     late_ticks: int = 3
     """When a batch is late, a worker's last reading stays valid for so many ticks; then its position is unknown."""
     _epoch: int = field(default=-1, init=False, repr=False)
@@ -76,6 +77,8 @@ class Stall:
     _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
     _finished: dict[str, Doubles] = field(default_factory=dict, init=False, repr=False)
     """Worker that has finished → its last row."""
+    _told: tuple[str, ...] = field(default=(), init=False, repr=False)
+    """What the job.paused that is open says of those that are waited for."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -191,7 +194,9 @@ class Stall:
         finished = np.array([name in self._finished for name in workers], dtype=bool)
         for index in np.flatnonzero(finished).tolist():
             table[index] = self._finished[workers[index]]
-        return WorkerPositions(workers, table, reported, late & ~finished, finished)
+        doing = {name: event.attributes.get("doing", "") for name, event in self._reports.items()}
+        places = {name: place for name, event in self._reports.items() if (place := event.attributes.get("place", ""))}
+        return WorkerPositions(workers, table, reported, late & ~finished, finished, doing, places)
 
     # --- judging
 
@@ -211,16 +216,19 @@ class Stall:
             if not self._reports and not stopped.any():
                 yield from self._claims.withdraw_all(frame.time, "the job moves again")
         elif stopped.any():
-            yield from self._job(frame, "job.stalled", at, np.flatnonzero(stopped), 1.0)
-        elif known.all():
-            if not at.late.any():  # positions of different moments cannot be compared
-                yield from self._blame(at, frame)
-        else:
-            yield from self._job(frame, "job.stalled", at, np.flatnonzero(~known), 0.5)
+            yield from self._standing(frame, at, stopped, 1.0)
+        elif not known.all():
+            yield from self._pause(frame, at, ~known, 0.5)  # nobody has told where they are: no proof of anything
+        elif not at.late.any():  # positions of different moments cannot be compared
+            yield from self._blame(at, frame)
 
     def _limit(self) -> float:
+        """Seconds without a mark after which a worker is suspected, without an event of its agent."""
+        return max(2 * self.stall.suspect_s, self._several_iterations())
+
+    def _several_iterations(self) -> float:
         times = [time for time in self._iterations if np.isfinite(time)]
-        return max(self.stall_s, self.iterations * float(np.median(times)) if times else 0.0)
+        return self.stall.suspect_iterations * float(np.median(times)) if times else 0.0
 
     def _may_stall(self) -> bool:
         """Without any event: a worker has set no mark for longer than the limit. Never before the first step."""
@@ -234,21 +242,53 @@ class Stall:
         return stalled
 
     def _blame(self, at: WorkerPositions, frame: Frame) -> Iterator[Claim]:
-        """All workers are stalled: find the one that the others wait for."""
-        table = at.table
-        left = ~at.finished
-        behind = left & (table[:, STEP] == np.min(table[:, STEP], where=left & np.isfinite(table[:, STEP]), initial=np.inf))
-        pausing = behind & np.isin(table[:, PHASE], PAUSES)
-        culprits = missed_by_most(table, behind, pausing)
-        if not culprits.any() and pausing.any() and self._patient(table[pausing]):
+        """All workers are suspected: find the one that the others wait for, and whether it is proved to hang."""
+        table, left = at.table, ~at.finished
+        hung = left & at.shows(ActivityKind.HUNG)
+        if hung.any():
+            yield from self._accuse(at, frame, np.zeros_like(hung) if (hung | at.finished).all() and hung.sum() > 1 else hung, 0.95)
+            return
+        suspects, accused = self._suspects(at)
+        pausing = suspects & np.isin(table[:, PHASE], PAUSES)
+        if pausing.any() and not accused.any() and self._patient(table[pausing]):
             if (table[pausing, PHASE] == DATA).any():
                 yield from self._job(frame, "input.stalled", at, np.flatnonzero(pausing), 0.6)
             return
-        if not culprits.any():
-            culprits = self._overdue(table, pausing) if pausing.any() else furthest_behind(table, behind)
-        culprits = not_awaiting_the_finished(at, culprits)
-        yield from self._job(frame, "job.stalled", at, np.flatnonzero(culprits), 0.9)
-        score = 0.95 if (table[culprits, PHASE] != COMMUNICATION).all() else 0.8
+        if self._proved(at, accused):
+            yield from self._accuse(at, frame, accused, 0.95 if (table[accused, PHASE] != COMMUNICATION).all() else 0.8)
+        else:
+            yield from self._pause(frame, at, accused if accused.any() else suspects & ~at.waiting, 0.9)
+
+    def _suspects(self, at: WorkerPositions) -> tuple[Truths, Truths]:
+        """Who is furthest behind, and those of them that the others wait for: none when all are alike."""
+        table, left = at.table, ~at.finished
+        if not np.isfinite(table[left, STEP]).any():
+            return left, elsewhere(at)
+        behind = left & (table[:, STEP] == fewest(table, left, STEP))
+        pausing = behind & np.isin(table[:, PHASE], PAUSES)
+        accused = missed_by_most(table, behind, pausing)
+        if not accused.any():
+            accused = self._overdue(table, pausing) if pausing.any() else furthest_behind(at, behind)
+        if not accused.any() and not pausing.any():
+            accused = elsewhere(at)
+        return behind, not_awaiting_the_finished(at, accused)
+
+    def _proved(self, at: WorkerPositions, accused: Truths) -> bool:
+        """Whether the accused, or all where none is, have stood for as long as what they do asks for."""
+        shown = accused if accused.any() else ~at.finished
+        return all(self._over(at, index, alone=bool(accused.any())) for index in np.flatnonzero(shown).tolist())
+
+    def _over(self, at: WorkerPositions, index: int, *, alone: bool) -> bool:
+        """`alone`: the others wait elsewhere. Then a worker that waits for them in another place will do so for ever."""
+        age = float(np.nan_to_num(at.table[index, AGE]))
+        if at.waiting[index]:
+            return alone or age >= max(self.stall.standing_s, self._several_iterations())
+        if at.shows(ActivityKind.STANDING)[index]:
+            return age >= max(self.stall.standing_s, self._several_iterations())
+        return age >= self.stall.patience_s
+
+    def _accuse(self, at: WorkerPositions, frame: Frame, culprits: Truths, score: float) -> Iterator[Claim]:
+        yield from self._standing(frame, at, culprits, 0.9)
         blamed = {at.workers[index] for index in np.flatnonzero(culprits).tolist()}
         for entity, kind in list(self._claims.open):
             if kind == "worker.stalled" and entity.name not in blamed:
@@ -256,12 +296,22 @@ class Stall:
         for index in np.flatnonzero(culprits).tolist():
             yield from self._worker("worker.stalled", at, index, frame, score)
 
+    def _standing(self, frame: Frame, at: WorkerPositions, shown: Truths, score: float) -> Iterator[Claim]:
+        """The job is proved to stand: it does not pause any more."""
+        yield from self._job(frame, "job.stalled", at, np.flatnonzero(shown), score)
+        yield from self._claims.withdraw(Entity(kind=Kind.JOB, name=frame.job), "job.paused", frame.time, "it is no pause")
+
+    def _pause(self, frame: Frame, at: WorkerPositions, shown: Truths, score: float) -> Iterator[Claim]:
+        """Nothing is proved: it is shown what those do that the others wait for, and nobody is accused."""
+        if (Entity(kind=Kind.JOB, name=frame.job), "job.stalled") not in self._claims:
+            yield from self._job(frame, "job.paused", at, np.flatnonzero(shown), score, revise=True)
+
     def _patience(self, phase: float) -> float:
         """Seconds for which a pause accuses no worker."""
         name = PHASES[int(phase)]
         longest = self._longest.get(name)
         if longest is None and phase != DATA:
-            return self.unseen_patience_s
+            return self.stall.patience_s
         return max(self.data_patience_s if phase == DATA else self.pause_patience_s, self.times_longest * (longest or 0.0))
 
     def _patient(self, rows: Doubles) -> bool:
@@ -299,19 +349,20 @@ class Stall:
         yield from self._claims.report(claim, revise=False)
 
     def _job(
-        self, frame: Frame, kind: str, at: WorkerPositions, shown: Iterable[int], score: float
+        self, frame: Frame, kind: str, at: WorkerPositions, shown: Iterable[int], score: float, *, revise: bool = False
     ) -> Iterator[Claim]:
+        """`revise`: tell it again once what the shown workers do has changed."""
+        entity = Entity(kind=Kind.JOB, name=frame.job)
+        shown = list(shown)[:4]
+        doing = tuple(at.doing.get(at.workers[index], "") for index in shown)
+        if revise and self._told == doing and (entity, kind) in self._claims:
+            return
+        self._told = doing
         ages = at.table[:, AGE]
         age = float(np.nanmin(ages)) if np.isfinite(ages).any() else 0.0
-        lines = [Evidence(text=at.line(index)) for index in list(shown)[:4]]
+        lines = [Evidence(text=at.line(index)) for index in shown]
         if not lines:
             left = np.flatnonzero(~at.finished)
             lines = [Evidence(text=f"all {len(left)} workers wait at the same place; {at.line(int(left[0]))}")]
-        claim = Claim(
-            entity=Entity(kind=Kind.JOB, name=frame.job),
-            kind=kind,
-            score=score,
-            since=frame.time - age,
-            evidence=tuple(lines),
-        )
-        yield from self._claims.report(claim, revise=False)
+        claim = Claim(entity=entity, kind=kind, score=score, since=frame.time - age, evidence=tuple(lines))
+        yield from self._claims.report(claim, revise=revise)

@@ -159,6 +159,29 @@ class AgentConfig(Section, frozen=True, kw_only=True):
     """True: write batches also while the node has no job, so that an idle node is watched."""
 
 
+class StallConfig(Section, frozen=True, kw_only=True):
+    """When a worker that makes no progress is suspected, and how long it is waited for: agents, detectors and launchers use the same."""
+
+    suspect_s: float = 1.0
+    """A worker that has set no mark for so many seconds is suspected: it is looked into and shown; nothing is done to it for that."""
+    suspect_iterations: float = 3.0
+    """Or for so many of its mean iteration times, if that is more."""
+    suspect_pause_s: float = 10.0
+    """Seconds before a worker is suspected that waits for data, evaluates, saves a checkpoint or has not completed its first step."""
+    stopped_s: float = 0.5
+    """A process that a signal has stopped (state T) is a proof after so many seconds."""
+    standing_s: float = 30.0
+    """How long a worker is waited for that stands without a proof: no processor time, no files, no memory, the same stack each time."""
+    patience_s: float = 600.0
+    """How long a worker is waited for that works: it computes, reads, writes, compiles, evaluates."""
+    regroup_s: float = 5.0
+    """Workers of an elastic job that all wait for one another meet again under a new epoch after so many seconds ..."""
+    regroup_iterations: float = 10.0
+    """... and this many iterations. It costs them the step at most."""
+    answer_s: float = 1.0
+    """How long an elastic worker may take to answer a fence before the others go on without waiting for it; longer while it works."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """A deployment."""
 
@@ -173,6 +196,7 @@ class Config(Section, frozen=True, kw_only=True):
     history: HistoryConfig = HistoryConfig()
     access: AccessConfig = AccessConfig()
     hooks: HooksConfig = HooksConfig()
+    stall: StallConfig = StallConfig()
     engine: Options = {}
     """Settings of the engine: remediation/policy/engine_settings.py."""
     collectors: dict[str, Options] = {}
@@ -245,6 +269,7 @@ def check(config: Config, name: str) -> None:
         "history.file_s": config.history.file_s,
         "history.retention_s": config.history.retention_s,
         "ledger.retention_s": config.ledger.retention_s,
+        **{f"stall.{name}": value for name, value in msgspec.structs.asdict(config.stall).items()},
     }
     for key, value in positive.items():
         if value <= 0:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from . import __version__
+from .config import Section
 from .errors import PluginError
 
 VERBS = {
@@ -203,7 +204,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _is_plain(hint: Any) -> bool:
-    """True for what a configuration file can hold."""
+    """True for what a plugin's own table can hold; a section of the deployment's file comes from whoever builds it."""
+    if inspect.isclass(hint) and issubclass(hint, Section):
+        return False
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return True

@@ -1,8 +1,10 @@
-"""Stall limits: when a worker counts as stalled. Which worker caused a stall is decided by detectors/stall.py."""
+"""Stall limits: when a worker is suspected to stall. Whether it does, and which worker caused it, is decided by detectors/stall.py."""
 
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from eagle_eye.config import StallConfig
 
 STOPPED = "T"
 """State of a process that got SIGSTOP; one that a debugger or py-spy holds for a moment is `t`."""
@@ -10,36 +12,33 @@ REMEMBERED = 16
 """Steps over which the mean iteration time is taken."""
 
 
+PAUSES = frozenset({"data", "evaluation", "checkpoint"})
+"""Phases that take as long as they take."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StallLimits:
-    """How long a worker may set no mark before it counts as stalled, in seconds."""
+    """How long a worker may set no mark before it is suspected, in seconds."""
 
-    stall_s: float = 1.0
-    iterations: float = 3.0
-    """Or this many of its mean iteration times, if that is more."""
-    data_s: float = 10.0
-    evaluation_s: float = 300.0
-    checkpoint_s: float = 300.0
-    first_step_s: float = 300.0
-    """Before the first step of an epoch is completed: imports, compilation, caches."""
-    stopped_s: float = 0.5
-    """In the state T, whatever the phase."""
+    stall: StallConfig = field(default_factory=StallConfig)
     gap_s: float = 0.5
     """The time between two samples counts for at most so long: unobserved time is no stall."""
 
     def beside_a_stall(self, iteration_s: float | None) -> float:
-        """The limit once another worker of the job is stalled: half the ordinary one, in every phase.
+        """The limit once another worker of the job is suspected: half the ordinary one, in every phase.
 
         Workers that wait for a stalled one have hardly shorter ages; and a worker that pauses for data or a checkpoint
         while the others wait for it must be reported with them, or another worker would be accused.
         """
-        return max(self.stall_s, self.iterations * (iteration_s or 0.0)) / 2
+        return self._ordinary(iteration_s) / 2
 
     def of(self, phase: str, iteration_s: float | None) -> float:
         """The limit in a phase, for a worker with this mean iteration time; None: it has not completed a step."""
-        slow = {"data": self.data_s, "evaluation": self.evaluation_s, "checkpoint": self.checkpoint_s}
-        limit = slow.get(phase, self.stall_s)
-        return max(limit, self.first_step_s if iteration_s is None else self.iterations * iteration_s)
+        limit = self._ordinary(iteration_s)
+        return max(limit, self.stall.suspect_pause_s) if phase in PAUSES or iteration_s is None else limit
+
+    def _ordinary(self, iteration_s: float | None) -> float:
+        return max(self.stall.suspect_s, self.stall.suspect_iterations * (iteration_s or 0.0))
 
 
 class ProgressSample(NamedTuple):
@@ -100,7 +99,7 @@ class WorkerProgress:
         # a worker that is stopped and continued many times a second is slow, not stopped: it moves in between
         still_stopped = sample.state == before.state == STOPPED and not moved
         self.stopped_s = self.stopped_s + watched if still_stopped else 0.0
-        freed = sample.marks is None and sample.state != STOPPED
+        freed = sample.marks is None and before.state == STOPPED != sample.state
         resumed = self.stalled and (moved or freed)
         if resumed:
             self.stalled = False
@@ -111,7 +110,7 @@ class WorkerProgress:
         sample = self._before
         if sample is None:
             return False
-        if self.stopped_s > self.limits.stopped_s:
+        if self.stopped_s > self.limits.stall.stopped_s:
             return True
         if sample.marks is None or (sample.completed and not sample.running):
             return False

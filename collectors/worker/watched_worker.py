@@ -4,12 +4,13 @@ import math
 import os
 
 from collectors.agent.job_directory import LocalWorker
+from eagle_eye.activity.activity import Activity, ActivityKind
 from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
 
 from .procfs import DEAD, ProcessHandle, ProcStat
-from .stall_limits import ProgressSample, StallLimits, WorkerProgress
+from .stall_limits import STOPPED, ProgressSample, StallLimits, WorkerProgress
 
 NAMES = (
     "step",
@@ -22,7 +23,13 @@ NAMES = (
     "cpu_percent",
     "runqueue_percent",
     "rss_bytes",
+    "step_marks",
+    "activity",
 )
+ACTIVITIES = tuple(ActivityKind)
+"""The metric `activity` is an index into these."""
+SILENT_S = 1.0
+"""A worker without a ring that has used no processor for as long is looked into at once."""
 NOTHING = math.nan
 PAUSES = ("evaluation_s", "checkpoint_s")
 """Not part of a step's iteration time."""
@@ -42,6 +49,15 @@ class WatchedWorker:
         self._ring: RingReader | None = None
         self._ring_error = ""
         self._used = (NOTHING, NOTHING, NOTHING)
+        self.activity: Activity | None = None
+        """What it does, while it is suspected; None if nobody has looked yet."""
+        self.fell_silent = False
+        """It has just stopped to use the processor."""
+        self._stands_since = NOTHING
+        self._observed = NOTHING
+        self._silent = False
+        self._busy = (0.0, NOTHING)
+        """Processor time when it last rose, and when that was."""
 
     # --- the ring
 
@@ -90,7 +106,55 @@ class WatchedWorker:
         self.now = self._ring.now() if self._ring else None
         if self.stat is None:
             return False
-        return self.progress.observe(monotonic, self._sample(wall, self.stat.state))
+        self._observed = monotonic
+        self._observe_silence(self.stat.cpu_s, monotonic)
+        resumed = self.progress.observe(monotonic, self._sample(wall, self.stat.state))
+        if not (self.progress.stalled or self.unmarked):
+            self.activity, self._stands_since = None, NOTHING
+        return resumed
+
+    def _observe_silence(self, cpu_s: float, monotonic: float) -> None:
+        if cpu_s > self._busy[0]:
+            self._busy = (cpu_s, monotonic)
+        silent = monotonic - self._busy[1] >= SILENT_S
+        self.fell_silent, self._silent = silent and not self._silent, silent
+
+    # --- what it does
+
+    @property
+    def unmarked(self) -> bool:
+        """It has no ring: only its process tells what it does."""
+        return self.now is None and not self.unreadable
+
+    @property
+    def works(self) -> bool:
+        return self.activity is not None and self.activity.kind is ActivityKind.WORKING
+
+    @property
+    def stands(self) -> bool:
+        """Somebody has looked, and it does not work."""
+        return self.activity is not None and self.activity.kind not in (ActivityKind.WORKING, ActivityKind.UNKNOWN)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds without progress: since its newest mark, else since it stands; 0 for one without a ring that works."""
+        if not self.unmarked:
+            return self.progress.age_s
+        return self.progress.stopped_s if math.isnan(self._stands_since) else self._observed - self._stands_since
+
+    def take(self, activity: Activity | None, monotonic: float) -> bool:
+        """A verdict; True if it differs from the one before in more than its figures."""
+        if activity is not None and activity.kind is ActivityKind.STOPPED and (self.stat is None or self.stat.state != STOPPED):
+            activity = None  # it was continued since
+        before, self.activity = self.activity, activity
+        if activity is None:
+            return False
+        fresh = before is None or (before.kind, before.place) != (activity.kind, activity.place)
+        if not self.stands:
+            self._stands_since = NOTHING
+        elif fresh or math.isnan(self._stands_since):
+            self._stands_since = monotonic
+        return fresh
 
     def _sample(self, wall: float, state: str) -> ProgressSample:
         now = self.now
@@ -134,7 +198,7 @@ class WatchedWorker:
         return [
             now.step if now else NOTHING,
             wall - now.step_began if now else NOTHING,
-            self.progress.age_s if now else NOTHING,
+            self.progress.age_s if now else self.age_s if self.activity else NOTHING,
             now.marks if now else NOTHING,
             PHASES.index(now.phase) if now else NOTHING,
             now.running if now else NOTHING,
@@ -142,6 +206,8 @@ class WatchedWorker:
             (cpu_s - cpu_before) * scale,
             (waited_s - waited_before) * scale,
             stat.rss_bytes if stat else NOTHING,
+            now.step_marks if now else NOTHING,
+            ACTIVITIES.index(self.activity.kind) if self.activity else NOTHING,
         ]
 
     def give_up_ring(self, error: RingError) -> str:

@@ -62,6 +62,7 @@ class Cause:
 
 
 STALLS = (
+    Consequence("job.paused"),
     Consequence("job.stalled"),
     Consequence("worker.stalled"),
     Consequence("input.stalled"),
@@ -248,6 +249,14 @@ CAUSES = (
     ),
     Cause("loss spike", "loss.spike", Severity.INFO),
     Cause("gpu notice", "gpu.xid", Severity.INFO),
+    Cause(
+        "pause",
+        "job.paused",
+        Severity.INFO,
+        follows=(Consequence("job.slow"), Consequence("job.very_slow")),
+        accuses=False,
+        rivals=(("a hang", "what the worker does that the others wait for: the evidence says what was seen of its process"),),
+    ),
     Cause("input stalled", "input.stalled", Severity.INFO, follows=(Consequence("job.slow"), Consequence("job.very_slow"))),
     Cause(
         "host contended",

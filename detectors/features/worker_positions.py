@@ -1,18 +1,23 @@
 """Positions of a job's workers (step, marks, phase), and which of them the others wait for."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eagle_eye.activity.activity import ActivityKind
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Doubles, Event, Evidence
 
 from .active_claims import float_attribute, integer_attribute
 
-COLUMNS = ("step", "marks", "phase", "state", "running", "progress_age_s")
-STEP, MARKS, PHASE, STATE, RUNNING, AGE = range(len(COLUMNS))
+COLUMNS = ("step", "step_marks", "phase", "state", "running", "progress_age_s", "activity", "marks")
+STEP, STEP_MARKS, PHASE, STATE, RUNNING, AGE, ACTIVITY, MARKS = range(len(COLUMNS))
+ACTIVITIES = tuple(ActivityKind)
+"""What the metric `activity` is an index into."""
 COMMUNICATION, DATA, OTHER = (float(PHASES.index(name)) for name in ("communication", "data", "other"))
 PAUSES = tuple(float(PHASES.index(name)) for name in ("data", "evaluation", "checkpoint"))
 STOPPED = float(ord("T"))
@@ -32,22 +37,44 @@ class WorkerPositions(NamedTuple):
     """Their row is some ticks old: the newest batch is late."""
     finished: Truths
     """Their training loop is over and their process is gone: no worker waits for them."""
+    doing: Mapping[str, str] = MappingProxyType({})
+    """Worker → what it does, of those that were looked into."""
+    places: Mapping[str, str] = MappingProxyType({})
+    """Worker → the line of the user's code in which it is, of those that were looked into."""
 
     def line(self, index: int) -> str:
         """One worker's position as text for a line of evidence."""
         row = self.table[index]
         phase = PHASES[int(row[PHASE])] if np.isfinite(row[PHASE]) else "an unknown phase"
         state = chr(int(row[STATE])) if np.isfinite(row[STATE]) else "?"
-        step = f"step {row[STEP]:.0f}, mark {row[MARKS]:.0f}" if np.isfinite(row[STEP]) else "an unknown step"
+        step = f"step {row[STEP]:.0f}, mark {row[STEP_MARKS]:.0f} of it" if np.isfinite(row[STEP]) else "an unknown step"
         age = f" for {row[AGE]:.1f} s" if np.isfinite(row[AGE]) else ""
-        return f"worker {self.workers[index]} stands in {phase} of {step}{age}, process state {state}"
+        doing = self.doing.get(self.workers[index], "")
+        return f"worker {self.workers[index]} stands in {phase} of {step}{age}, process state {state}" + (f": it {doing}" if doing else "")
+
+    def shows(self, *kinds: ActivityKind) -> Truths:
+        """Of whom the last look said one of these."""
+        found: Truths = np.isin(self.table[:, ACTIVITY], [float(ACTIVITIES.index(kind)) for kind in kinds])
+        return found
+
+    @property
+    def waiting(self) -> Truths:
+        """Who waits for the other workers, by its last mark or by its stack; not one that was seen to hang there."""
+        marked = (self.table[:, PHASE] == COMMUNICATION) & ~self.shows(ActivityKind.HUNG)
+        found: Truths = (marked | self.shows(ActivityKind.AWAITS_PEERS)) & ~self.finished
+        return found
+
+
+def fewest(table: Doubles, rows: Truths, column: int) -> float:
+    """The least of a column in these rows; infinite where none of them is known."""
+    return float(np.min(table[:, column], where=rows & np.isfinite(table[:, column]), initial=np.inf))
 
 
 def missed_by_most(table: Doubles, behind: Truths, pausing: Truths) -> Truths:
     """The few workers of the same step that have not reached the pause in which most of the workers are."""
     if pausing.sum() * 2 <= len(table):
         return np.zeros_like(pausing)
-    few: Truths = behind & ~pausing & (table[:, MARKS] < np.nanmin(table[pausing, MARKS]))
+    few: Truths = behind & ~pausing & (table[:, STEP_MARKS] < fewest(table, pausing, STEP_MARKS))
     return few
 
 
@@ -66,19 +93,35 @@ def not_awaiting_the_finished(at: WorkerPositions, culprits: Truths) -> Truths:
     if not at.finished.any() or not culprits.any():
         return culprits
     table = at.table
-    step, marks = np.nanmin(table[culprits, STEP]), np.nanmin(table[culprits, MARKS])
-    early = at.finished & ((table[:, STEP] < step) | ((table[:, STEP] == step) & (table[:, MARKS] <= marks)))
+    step, marks = fewest(table, culprits, STEP), fewest(table, culprits, STEP_MARKS)
+    early = at.finished & ((table[:, STEP] < step) | ((table[:, STEP] == step) & (table[:, STEP_MARKS] <= marks)))
     named = culprits & ~np.isin(table[:, PHASE], (COMMUNICATION, OTHER)) if early.any() else culprits
     alone: Truths = np.zeros_like(named) if named.sum() > 1 and (named | at.finished).all() else named
     return alone
 
 
-def furthest_behind(table: Doubles, behind: Truths) -> Truths:
+def furthest_behind(at: WorkerPositions, behind: Truths) -> Truths:
     """Workers in the lowest step with the fewest marks that do not wait; none if that would be all of them."""
-    busy = behind & (table[:, PHASE] != COMMUNICATION) & (table[:, RUNNING] != 0.0)
+    table = at.table
+    busy = behind & ~at.waiting & (table[:, RUNNING] != 0.0)
     # if all of them wait: the other workers have already left the communication in which these are
-    found: Truths = busy & (table[:, MARKS] == np.nanmin(table[busy, MARKS])) if busy.any() else behind
+    found: Truths = busy & (table[:, STEP_MARKS] == fewest(table, busy, STEP_MARKS)) if busy.any() else behind
     return np.zeros_like(found) if found.all() else found
+
+
+def elsewhere(at: WorkerPositions) -> Truths:
+    """Who is not where most are: the others wait, and this one does something else or waits in another line of the script."""
+    left = ~at.finished
+    nobody: Truths = np.zeros_like(left)
+    busy: Truths = left & ~at.waiting
+    if busy.any():
+        return nobody if busy[left].all() else busy
+    places = [at.places.get(name, "") if there else "" for name, there in zip(at.workers, left, strict=True)]
+    known = Counter(place for place in places if place)
+    if len(known) != 2 or "" in {place for place, there in zip(places, left, strict=True) if there}:
+        return nobody
+    (_, most), (rare, few) = known.most_common()
+    return np.array([place == rare for place in places], dtype=bool) if few * 2 < most else nobody
 
 
 def row_of(event: Event, now: float) -> list[float]:
@@ -88,8 +131,9 @@ def row_of(event: Event, now: float) -> list[float]:
     known = event.attributes.get("marks", "") != ""
     state = event.attributes.get("state", "") or "?"
     age = float_attribute(event, "age_s") + max(0.0, now - event.time)
-    step, marks = (integer_attribute(event, "step"), integer_attribute(event, "marks")) if known else (np.nan, np.nan)
-    return [step, marks, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age]
+    step, of_step, marks = (float(integer_attribute(event, name)) if known else np.nan for name in ("step", "step_marks", "marks"))
+    activity = next((float(at) for at, kind in enumerate(ACTIVITIES) if kind.value == event.attributes.get("activity")), np.nan)
+    return [step, of_step, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age, activity, marks]
 
 
 def waiting_for(at: WorkerPositions, index: int) -> Iterator[Evidence]:

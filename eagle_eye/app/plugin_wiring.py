@@ -39,7 +39,7 @@ def chosen(config: Config, table: str) -> Iterator[tuple[str, type, Options]]:
 
 def detectors(config: Config) -> list[tuple[str, Detector]]:
     """Every detector. Raises PluginError."""
-    return [(name, plugins.build(cls, options, {})) for name, cls, options in chosen(config, "detectors")]
+    return [(name, plugins.build(cls, options, {"stall": config.stall})) for name, cls, options in chosen(config, "detectors")]
 
 
 def guards(config: Config) -> list[Guard]:

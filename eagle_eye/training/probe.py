@@ -112,7 +112,7 @@ class Monitor:
             words[MARKED] = now
             words[PHASE] = _DATA
             words[STEP] = number
-            words[RUNNING] = 1
+            words[RUNNING] = self._marks
             words[MARKS] = self._marks
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)
@@ -149,7 +149,7 @@ class Monitor:
     def stop(self) -> None:
         """The loop is over: no progress is no stall from here on."""
         try:
-            self._words[RUNNING] = 0
+            self._words[RUNNING] = -abs(self._words[RUNNING])
             self._store_held()
         except Exception as error:  # noqa: BLE001 - the probe never raises into the loop
             self._fault(error)

@@ -60,6 +60,7 @@ _NOW = struct.Struct("<8q")
 
 # positions of the words in the part `now`
 MARKS, STEP, BEGAN, MARKED, PHASE, RUNNING, DONE, FAULTS = range(8)
+"""RUNNING holds the count of marks with which the step began; once the loop is over, its negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,9 @@ class Now:
     last_mark: float
     phase: str
     marks: int
-    """Count of marks since the start: the order of progress."""
+    """Count of marks since the start: any change is progress."""
+    step_marks: int
+    """Count of marks since the step began: how far it has come in its step."""
     running: bool
     """A loop over `monitor.steps` is running."""
     completed: int
@@ -274,7 +277,8 @@ class RingReader:
             last_mark=self._wall(marked),
             phase=PHASES[phase] if 0 <= phase < len(PHASES) else PHASES[0],
             marks=marks,
-            running=bool(running),
+            step_marks=max(0, marks - abs(running)),
+            running=running > 0,
             completed=done,
             faults=faults,
         )

@@ -34,7 +34,7 @@ class Trainer:
         self.ring.now[MARKS] += 1
 
     def begin(self, step: int) -> None:
-        self.ring.now[RUNNING] = 1
+        self.ring.now[RUNNING] = self.ring.now[MARKS] + 1
         self.ring.now[STEP] = step
         self.ring.now[BEGAN] = self.nanoseconds
         self.mark("data")

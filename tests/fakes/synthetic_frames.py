@@ -23,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from detectors.features.worker_positions import ACTIVITIES
 from detectors.runtime.hot_window import HotWindow
+from eagle_eye.activity.activity import ActivityKind
 from eagle_eye.frames import Frame
 from eagle_eye.types import Entity, Event, Floats, Integers, Kind, Layout, RankPlacement, Step, Topology
 
@@ -140,6 +142,8 @@ class FrozenWorker:
     begin: int
     state: str = "S"
     """Letter of its process: T = stopped by a signal, R = running, S = asleep."""
+    activity: ActivityKind = ActivityKind.HUNG
+    """What its agent sees of its process; the others await it."""
     _marks: Floats | None = field(default=None, repr=False)
 
     def __call__(self, draft: Draft) -> None:
@@ -152,7 +156,9 @@ class FrozenWorker:
             self._marks[np.arange(len(self._marks)) != self.worker] += 1
         draft.steps.clear()
         age = np.float32(draft.tick - self.begin + 1)
-        metrics["marks"][:] = self._marks
+        metrics["marks"][:] = metrics["step_marks"][:] = self._marks
+        metrics["activity"][:] = ACTIVITIES.index(ActivityKind.AWAITS_PEERS)
+        metrics["activity"][self.worker] = ACTIVITIES.index(self.activity)
         for name in ("step_age_s", "progress_age_s"):
             metrics[name][:] = age
         metrics["phase"][:] = 4  # communication: where the others wait
@@ -305,6 +311,8 @@ def _workers(tick: int, count: int, step_s: float, rng: np.random.Generator) -> 
         "cpu_percent": about(95.0, 1.0),
         "runqueue_percent": about(1.0, 0.2),
         "rss_bytes": about(2e9, 1e6),
+        "step_marks": same(10 * steps),
+        "activity": same(np.nan),
     }
 
 

@@ -14,6 +14,7 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.plugins import available, build, load
 from eagle_eye.types import Entity, Incident, IncidentState, Mode, Outcome
 from fakes.fake_commander import FakeCommander
+from fakes.process_looks import FakeProcesses
 from fakes.synthetic_job import SyntheticJob, incident
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
@@ -92,8 +93,13 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def collector(tmp_path: Path, clock: FakeClock) -> TrainingCollector:
-    return TrainingCollector(run_dir=tmp_path, node="n1", clock=clock)
+def processes() -> FakeProcesses:
+    return FakeProcesses()
+
+
+@pytest.fixture
+def collector(tmp_path: Path, clock: FakeClock, processes: FakeProcesses) -> TrainingCollector:
+    return TrainingCollector(run_dir=tmp_path, node="n1", clock=clock, inspector=processes.inspector(clock))
 
 
 @pytest.fixture

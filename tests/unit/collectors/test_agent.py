@@ -462,8 +462,8 @@ def test_collectors_are_built_from_the_configuration(tmp_path: Path) -> None:
     run_dir = "{tmp_path}"
     [agent]
     stall_poll_s = 0.1
-    [collectors.training]
-    stall_s = 2.5
+    [stall]
+    standing_s = 2.5
     [collectors.gpu]
     enabled = false
     [collectors.host]
@@ -472,7 +472,7 @@ def test_collectors_are_built_from_the_configuration(tmp_path: Path) -> None:
     built = {each.name: each for each in build_collectors(parse(text), "n1", FakeClock())}
     assert set(built) == {"host", "process", "training"}
     training: Any = built["training"].collector
-    assert (training.stall_s, training.run_dir, training.node) == (2.5, tmp_path, "n1")
+    assert (training.stall.standing_s, training.run_dir, training.node) == (2.5, tmp_path, "n1")
     assert built["training"].schedule.interval_s == 0.1
     assert built["host"].schedule.interval_s == 5.0
 

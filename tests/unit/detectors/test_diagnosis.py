@@ -103,8 +103,9 @@ def begun(time: float, epoch: int = 2) -> Event:
     return event("epoch.started", job(), time, epoch=epoch, reason="death")
 
 
-def stall(who: Entity, time: float, phase: str, marks: int, state: str = "S") -> Event:
-    return event("stall", who, time, step=12, marks=marks, phase=phase, age_s=1.2, state=state, epoch=1)
+def stall(who: Entity, time: float, phase: str, marks: int, state: str = "S", age_s: float = 1.2) -> Event:
+    activity = "awaits peers" if phase == "communication" else "hung"
+    return event("stall", who, time, step=12, marks=marks, step_marks=marks, phase=phase, age_s=age_s, state=state, epoch=1, activity=activity)
 
 
 # --- a worker dies -----------------------------------------------------------------------------------------------
@@ -262,9 +263,19 @@ def test_timeouts_of_those_who_waited_belong_to_the_hang() -> None:
 
 
 def test_a_stall_that_nobody_can_explain_accuses_nobody() -> None:
-    chain = Chain().feed(*healthy(), cut(NOW, *(stall(who, NOW, "communication", 121) for who in (A, B, C, D))))
+    chain = Chain().feed(*healthy(), cut(NOW, *(stall(who, NOW, "communication", 121, age_s=31.0) for who in (A, B, C, D))))
     assert verdicts(chain.latest) == [("job stalled", [], Severity.SEV2, True)]
     assert len(chain.latest[0].rivals) == 2
+
+
+def test_a_pause_informs_accuses_nobody_and_is_part_of_the_hang_that_it_turns_out_to_be() -> None:
+    works = [msgspec.structs.replace(each, attributes={**each.attributes, "activity": "working"}) for each in (stall(B, NOW, "forward", 120),)]
+    rest = [stall(who, NOW, "communication", 121) for who in (A, C, D)]
+    chain = Chain().feed(*healthy(), cut(NOW, *works, *rest))
+    assert verdicts(chain.latest) == [("pause", [], Severity.INFO, True)]
+    chain.feed(cut(NOW + 3, stall(B, NOW + 3, "forward", 120)))
+    assert verdicts(chain.latest) == [("python hang", [B.name], Severity.SEV2, True)]
+    assert len({each.id for each in chain.reported}) == 1
 
 
 # --- a node ------------------------------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from detectors.features.worker_positions import ACTIVITIES
 from detectors.stall import Stall
+from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.config import StallConfig
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Event, Kind
@@ -21,7 +25,7 @@ def healthy(count: int = 6) -> list[Frame]:
     return list(job_frames(2, 2, count, np.random.default_rng(0)))
 
 
-def stalls(phases: str, *, step: int = 12, marks: int = 120, behind: int = 0, state: str = "S", **more: object) -> list[Event]:
+def stalls(phases: str, *, step: int = 12, marks: int = 120, behind: int = 0, state: str = "S", activity: str = "hung", **more: object) -> list[Event]:
     """One stall event per worker, e.g. phases "f ccc": the first is in forward, the others in communication."""
     short = {"c": "communication", "f": "forward", "d": "data", "e": "evaluation", "o": "other"}
     found = []
@@ -29,7 +33,8 @@ def stalls(phases: str, *, step: int = 12, marks: int = 120, behind: int = 0, st
         slow = phases[index] != "c" or (index == 0 and behind > 0)
         entity = worker(place.node, place.local_rank)
         told = {"step": step - (behind if slow else 0), "marks": marks - (1 if slow else 0), "phase": short[phases[index]]}
-        found.append(event("stall", entity, NOW, age_s=2.0, state=state if slow else "S", **{"epoch": 1, **told, **more}))
+        told |= {"step_marks": told["marks"], "activity": "awaits peers" if phases[index] == "c" else activity, "doing": f"is in train.py:{index}"}
+        found.append(event("stall", entity, NOW, **{"age_s": 2.0, "state": state if slow else "S", "epoch": 1, **told, **more}))
     return found
 
 
@@ -58,12 +63,70 @@ def test_fault_a_stopped_process_is_the_culprit_at_once_and_in_any_phase() -> No
     assert kinds(claims) == [("worker.stopped", "run/node-0/0", True)]
 
 
-def test_twin_all_wait_at_the_same_place_nobody_is_accused() -> None:
-    assert kinds(run(cut_frame(NOW, *stalls("cccc"), layout=LAYOUT))) == [("job.stalled", job().name, True)]
+@pytest.mark.parametrize(("age_s", "kind"), [(2.0, "job.paused"), (31.0, "job.stalled")])
+def test_twin_all_wait_at_the_same_place_nobody_is_accused(age_s: float, kind: str) -> None:
+    assert kinds(run(cut_frame(NOW, *stalls("cccc", age_s=age_s), layout=LAYOUT))) == [(kind, job().name, True)]
 
 
-def test_twin_all_stand_in_the_same_unmarked_place_nobody_is_accused() -> None:
-    assert kinds(run(cut_frame(NOW, *stalls("oooo"), layout=LAYOUT))) == [("job.stalled", job().name, True)]
+@pytest.mark.parametrize(("activity", "kind"), [("hung", "job.stalled"), ("working", "job.paused"), ("spinning", "job.paused"), ("", "job.paused")])
+def test_twin_all_are_in_the_same_unmarked_place_nobody_is_accused(activity: str, kind: str) -> None:
+    assert kinds(run(cut_frame(NOW, *stalls("oooo", activity=activity), layout=LAYOUT))) == [(kind, job().name, True)]
+
+
+@pytest.mark.parametrize(("activity", "age_s", "named"), [
+    ("working", 590.0, False), ("working", 601.0, True), ("spinning", 590.0, False), ("spinning", 601.0, True),
+    ("standing", 29.0, False), ("standing", 31.0, True), ("hung", 1.1, True), ("", 590.0, False), ("unknown", 590.0, False), ("unknown", 601.0, True),
+])  # fmt: skip
+def test_who_is_waited_for_is_accused_as_soon_as_what_it_does_proves_it(activity: str, age_s: float, named: bool) -> None:
+    claims = run(cut_frame(NOW, *stalls("cfcc", activity=activity, age_s=age_s), layout=LAYOUT))
+    accused = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert kinds(claims) == (accused if named else [("job.paused", job().name, True)])
+
+
+def test_twin_a_pause_tells_what_the_worker_does_and_again_when_it_does_something_else() -> None:
+    first, second = stalls("cfcc", activity="working"), stalls("cfcc", activity="working", doing="reads in data.py:7")
+    claims = run(cut_frame(NOW, *first, layout=LAYOUT), cut_frame(NOW + 1, *first, layout=LAYOUT), cut_frame(NOW + 2, *second, layout=LAYOUT))
+    assert [claim.kind for claim in claims] == ["job.paused", "job.paused"]
+    assert HANGS in claims[0].evidence[0].text
+    assert "it is in train.py:1" in claims[0].evidence[0].text
+    assert "it reads in data.py:7" in claims[1].evidence[0].text
+
+
+def test_a_pause_that_turns_out_to_be_a_hang_is_no_pause_any_more() -> None:
+    claims = run(cut_frame(NOW, *stalls("cfcc", activity="working"), layout=LAYOUT), cut_frame(NOW + 5, *stalls("cfcc"), layout=LAYOUT))
+    assert kinds(claims) == [
+        ("job.paused", job().name, True), ("job.stalled", job().name, True), ("job.paused", job().name, False), ("worker.stalled", HANGS, True),
+    ]  # fmt: skip
+
+
+def unmarked(*places: str, activity: str = "awaits peers", age_s: float = 2.0) -> list[Event]:
+    """Stall events of workers without a ring: only what was seen of their processes is known; '' = a place that waits for nobody."""
+    return [
+        event("stall", worker(place.node, place.local_rank), NOW, epoch=1, state="S", age_s=age_s, step="", marks="", phase="",
+              activity="awaits peers" if at else activity, place=at or "train.py:99 stuck", doing="stands")
+        for place, at in zip(LAYOUT.placements, places, strict=True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("places", "activity", "named"), [
+    (("a.py:1", "", "a.py:1", "a.py:1"), "hung", True),
+    (("a.py:1", "", "a.py:1", "a.py:1"), "working", False),
+    (("a.py:1", "", "a.py:1", "a.py:1"), "standing", False),
+    (("a.py:1", "b.py:2", "a.py:1", "a.py:1"), "", True),
+    (("a.py:1", "a.py:1", "a.py:1", "a.py:1"), "", False),
+    (("a.py:1", "b.py:2", "a.py:1", "b.py:2"), "", False),
+])  # fmt: skip
+def test_a_hang_of_a_script_that_marks_nothing_is_found_from_its_processes(places: tuple[str, ...], activity: str, named: bool) -> None:
+    claims = claims_of(Stall(), [cut_frame(NOW, *unmarked(*places, activity=activity), layout=LAYOUT)])
+    accused = [("job.stalled", job().name, True), ("worker.stalled", HANGS, True)]
+    assert kinds(claims) == (accused if named else [("job.paused", job().name, True)])
+
+
+def test_who_saved_checkpoints_alone_is_not_ahead_of_the_others() -> None:
+    """Marks are compared within a step: those of its life would make all others stand behind it."""
+    events = stalls("cfcc", activity="working", age_s=700.0)
+    ahead = [msgspec.structs.replace(each, attributes={**each.attributes, "marks": "300"}) if each.entity.name != HANGS else each for each in events]
+    assert kinds(run(cut_frame(NOW, *ahead, layout=LAYOUT)))[1] == ("worker.stalled", HANGS, True)
 
 
 def test_one_that_never_came_out_of_a_collective_that_the_others_left_is_the_culprit() -> None:
@@ -81,7 +144,7 @@ class Pausing:
     begin: int = 4
 
     def __call__(self, draft: Draft) -> None:
-        FrozenWorker(worker=1, begin=self.begin)(draft)
+        FrozenWorker(worker=1, begin=self.begin, activity=ActivityKind.WORKING)(draft)
         if draft.tick >= self.begin:
             draft.metrics[Kind.WORKER]["phase"][1] = PHASES.index(self.phase)
 
@@ -108,12 +171,13 @@ def test_twin_all_stand_in_their_evaluation_nobody_is_accused_because_it_began_a
     def evaluating(draft: Draft) -> None:
         if draft.tick >= 4:
             metrics = draft.metrics[Kind.WORKER]
-            metrics["phase"][:], metrics["marks"][:] = PHASES.index("evaluation"), metrics["marks"].max()
+            metrics["phase"][:], metrics["step_marks"][:] = PHASES.index("evaluation"), metrics["step_marks"].max()
+            metrics["activity"][:] = ACTIVITIES.index(ActivityKind.STANDING)
             metrics["progress_age_s"][1] += 0.4
 
     frames = job_frames(2, 2, 14, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4), evaluating])
-    found = claims_of(Stall(unseen_patience_s=5.2), frames)
-    assert kinds(found) == [("job.stalled", job().name, True)]
+    found = claims_of(Stall(stall=StallConfig(patience_s=5.2, standing_s=5.2)), frames)
+    assert {(kind, name) for kind, name, _ in kinds(found)} == {("job.paused", job().name), ("job.stalled", job().name)}
 
 
 def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
@@ -124,8 +188,8 @@ def test_twin_a_long_wait_for_input_informs_and_names_no_culprit() -> None:
 
 def test_a_wait_for_input_without_end_is_a_stall_of_the_worker_that_never_got_it() -> None:
     frames = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[Pausing("data")]))
-    claims = claims_of(Stall(data_patience_s=8.0), frames)
-    assert [claim.kind for claim in claims] == ["input.stalled", "job.stalled", "worker.stalled"]
+    claims = claims_of(Stall(data_patience_s=8.0, stall=StallConfig(patience_s=9.0)), frames)
+    assert [claim.kind for claim in claims] == ["input.stalled", "job.paused", "job.stalled", "job.paused", "worker.stalled"]
 
 
 @pytest.mark.parametrize("begin", [4, 7])
@@ -208,7 +272,7 @@ def test_positions_that_stay_unknown_accuse_nobody() -> None:
     faults = [half, FrozenWorker(worker=1, begin=4), half]
     frames = list(job_frames(2, 2, 14, np.random.default_rng(0), faults=faults))
     kinds_ = [claim.kind for claim in claims_of(Stall(late_ticks=0), frames)]
-    assert kinds_ == ["job.stalled"]
+    assert kinds_ == ["job.paused"]
 
 
 @dataclass
@@ -224,7 +288,8 @@ class Finished:
             metrics = draft.metrics[Kind.WORKER]
             metrics["running"][self.worker] = 0
             metrics["state"][self.worker] = np.nan
-            metrics["marks"][self.worker] += 5
+            for name in ("marks", "step_marks"):
+                metrics[name][self.worker] += 5
             metrics["step"][self.worker] -= self.steps_short
 
 
@@ -241,9 +306,9 @@ def test_twin_those_that_wait_for_a_peer_that_has_left_early_are_not_named_nor_i
         if draft.tick >= 4:
             draft.metrics[Kind.WORKER]["phase"][1] = PHASES.index(phase)
 
-    faults = [FrozenWorker(worker=1, begin=4), waiting, Finished(0, steps_short=3)]
-    found = claims_of(Stall(), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults))
-    assert kinds(found) == [("job.stalled", job().name, True)]
+    faults = [FrozenWorker(worker=1, begin=4, activity=ActivityKind.AWAITS_PEERS), waiting, Finished(0, steps_short=3)]
+    found = claims_of(Stall(stall=StallConfig(standing_s=4.0)), job_frames(1, 2, 12, np.random.default_rng(0), faults=faults))
+    assert [kind for kind, _, active in kinds(found) if active] == ["job.paused", "job.stalled"]
     assert not any("worker run/node-0/0" in line.text for claim in found for line in claim.evidence)
 
 

@@ -1,0 +1,148 @@
+"""Looks into processes that are suspected to hang, in threads of its own: whoever asks never waits."""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle_eye.clock import Clock
+
+from .activity import Activity, ActivityKind, ProcessLook, judge
+from .process_counters import read_counters
+from .stacks import stacks_of
+from .thread_wait import wait_of
+
+log = logging.getLogger(__name__)
+
+LOOKS = 4
+LOOK_S = 0.4
+"""Between two looks: a verdict takes 1.2 s."""
+AGAIN_S, AGAIN_LONGEST_S = 1.0, 10.0
+"""Pause before the next verdict on a process that works; doubled each time up to the longest."""
+THREADS = 8
+
+Look = Callable[[int, Clock], ProcessLook | None]
+"""Process → what is to be seen of it now, None if it is gone."""
+
+
+def look_at(pid: int, clock: Clock) -> ProcessLook | None:
+    """One look at a process: its state, counters, stacks and what its threads wait for."""
+    counters = read_counters(pid)
+    if counters is None:
+        return None
+    stacks = stacks_of(pid)
+    state = _state(pid)
+    waits = tuple(wait_of(pid, stack.thread) for stack in stacks)
+    return ProcessLook(clock.monotonic(), state, counters, stacks, waits, _uses_gpu(pid)) if state else None
+
+
+def inspect(pid: int, patience_s: float, clock: Clock, look: Look = look_at) -> Activity | None:
+    """Several looks and the verdict; takes `LOOKS` - 1 times `LOOK_S`. None if the process is gone."""
+    looks: list[ProcessLook] = []
+    for index in range(LOOKS):
+        if index:
+            clock.sleep(LOOK_S)
+        seen = look(pid, clock)
+        if seen is None:
+            return None
+        looks.append(seen)
+        if seen.state == "T":
+            break
+    return judge(looks, patience_s)
+
+
+@dataclass(slots=True)
+class _Case:
+    pid: int
+    activity: Activity | None = None
+    due: float = 0.0
+    pause_s: float = AGAIN_S
+    busy: bool = False
+
+
+class ActivityInspector:
+    """Verdicts on the processes that are watched, renewed for as long as they are. Thread-safe."""
+
+    def __init__(
+        self, patience_s: float, clock: Clock, look: Look = look_at, threads: Executor | None = None, look_clock: Clock | None = None
+    ) -> None:
+        """`threads`: where the looks are taken, by default in threads of its own; `look_clock`: by which they wait between two."""
+        self._look_clock = look_clock or clock
+        self._patience_s = patience_s
+        self._clock = clock
+        self._look = look
+        self._lock = threading.Lock()
+        self._cases: dict[Hashable, _Case] = {}
+        self._threads = threads
+        self._closed = False
+
+    def watch(self, wanted: Iterable[tuple[Hashable, int]]) -> None:
+        """(key, pid) of all processes that are suspected now; what is known of others is forgotten. Call it often."""
+        pids = dict(wanted)
+        now = self._clock.monotonic()
+        with self._lock:
+            self._cases = {key: case for key, case in self._cases.items() if pids.get(key) == case.pid}
+            for key, pid in pids.items():
+                self._cases.setdefault(key, _Case(pid))
+            due = [] if self._closed else [case for case in self._cases.values() if not case.busy and now >= case.due]
+        for case in due:
+            self._begin(case)
+
+    def hurry(self, key: Hashable) -> None:
+        """Look at this one now, however often it was seen at work."""
+        with self._lock:
+            if key in self._cases:
+                self._cases[key].due = 0.0
+
+    def activity(self, key: Hashable) -> Activity | None:
+        """The newest verdict; None while there is none yet, or for one that is not watched."""
+        with self._lock:
+            case = self._cases.get(key)
+            return case.activity if case is not None else None
+
+    def close(self) -> None:
+        """Forget everything; looks that are under way end by themselves."""
+        with self._lock:
+            self._closed = True
+            self._cases.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, case: _Case) -> None:
+        case.busy = True
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="eagle-eye-inspector")
+        self._threads.submit(self._inspect, case)
+
+    def _inspect(self, case: _Case) -> None:
+        try:
+            found = inspect(case.pid, self._patience_s, self._look_clock, self._look)
+        except Exception as error:  # noqa: BLE001 - a process may vanish at any moment; nobody waits for this thread
+            log.warning("process %d could not be looked into: %s", case.pid, error)
+            found = None
+        with self._lock:
+            case.busy, case.activity = False, found or case.activity
+            case.due = self._clock.monotonic() + case.pause_s
+            if found is not None and found.kind is ActivityKind.WORKING:
+                case.pause_s = min(AGAIN_LONGEST_S, case.pause_s * 2)
+
+
+def _state(pid: int) -> str:
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return line.rpartition(")")[2].split()[0]
+
+
+def _uses_gpu(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith("/dev/nvidia"):  # noqa: PTH115 - one entry of many
+                    return True
+    return False

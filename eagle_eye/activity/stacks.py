@@ -1,0 +1,118 @@
+"""Python stacks of another process, by py-spy and without locals."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+PY_SPY_S = 4.0
+"""The stacks of a process whose machine is busy are worth the wait."""
+TRIES = 2
+"""The process is not held meanwhile: a stack may change while it is read."""
+LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "/eagle_eye/")
+"""Parts of a path that show that a frame is not the user's."""
+PEERS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py", "torch/distributed/rendezvous.py")
+"""Files whose functions wait for the other ranks."""
+BACKWARD = "_engine_run_backward"
+"""Where torch's backward pass waits for the gradients of the other ranks (DistributedDataParallel reduces them in it)."""
+LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/", "/concurrent/futures/", "/asyncio/")
+"""Files whose functions wait for another thread of the same program."""
+
+
+class Frame(NamedTuple):
+    """One Python frame."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line} {self.function}"
+
+
+class ThreadStack(NamedTuple):
+    """One thread that runs Python."""
+
+    thread: int
+    """As the kernel numbers it; 0 if not known."""
+    name: str
+    holds_interpreter: bool
+    """It has the interpreter's lock (GIL)."""
+    frames: tuple[Frame, ...]
+    """The innermost first."""
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost frame of the user's code, else the innermost of all."""
+        own = (frame for frame in self.frames if not is_library(frame.file))
+        return next(own, self.frames[0] if self.frames else None)
+
+    @property
+    def awaits_peers(self) -> bool:
+        """It is in a function that ends when the other ranks have come."""
+        return any(frame.file.endswith(PEERS) for frame in self.frames) or (bool(self.frames) and self.frames[0].function == BACKWARD)
+
+
+def is_library(file: str) -> bool:
+    """Whether a source file is not the user's own."""
+    return file.startswith("<") or any(part in file for part in LIBRARIES)
+
+
+def stacks_of(pid: int) -> tuple[ThreadStack, ...]:
+    """All threads that run Python, the main thread first; () where py-spy is missing, may not look or does not answer."""
+    program = py_spy()
+    if program is None:
+        return ()
+    for _ in range(TRIES):
+        try:
+            done = subprocess.run([program, "dump", "--nonblocking", "--json", "--pid", str(pid)], capture_output=True, timeout=PY_SPY_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return ()
+        found = parse(done.stdout, pid) if done.returncode == 0 else ()
+        if found:
+            return found
+    return ()
+
+
+def py_spy() -> str | None:
+    """Path of the program, None if it is not installed."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int = 0
+
+
+class _Thread(msgspec.Struct):
+    frames: list[_Frame]
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    owns_gil: bool = False
+
+
+def parse(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
+    """What `py-spy dump --json` printed; () if it is not that."""
+    try:
+        threads = msgspec.json.decode(text, type=list[_Thread])
+    except msgspec.MsgspecError:
+        return ()
+    found = [
+        ThreadStack(
+            thread=thread.os_thread_id or 0, name=thread.thread_name or "", holds_interpreter=thread.owns_gil,
+            frames=tuple(Frame(frame.filename, frame.line, frame.name) for frame in thread.frames),
+        )
+        for thread in threads
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda each: each.thread != pid))
+
+
+def in_lock(frames: Iterable[Frame]) -> bool:
+    """Whether the innermost frame is one of Python's own that waits for another thread."""
+    first = next(iter(frames), None)
+    return first is not None and any(part in first.file for part in LOCKS)

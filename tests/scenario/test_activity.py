@@ -1,0 +1,100 @@
+"""Real processes that hang and their innocent twins, looked into as an agent does."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.inspector import inspect
+from eagle_eye.clock import SystemClock
+
+PATIENCE_S = 600.0
+SCRIPTS = {
+    "deadlock": "lock.acquire(); lock.acquire()",
+    "event": "threading.Event().wait()",
+    "queue": "queue.Queue().get()",
+    "joins_a_deadlock": "t = threading.Thread(target=lambda: (lock.acquire(), lock.acquire())); t.start(); t.join()",
+    "holds_the_interpreter": "ctypes.PyDLL(None).pause()",
+    "sleeps_for_ever": "time.sleep(1 << 30)",
+    "loop": "while True: pass",
+    "sleeps_a_while": "time.sleep(100)",
+    "polls": "while True: time.sleep(0.05)",
+    "waits_a_while_for_a_lock": "lock.acquire(); lock.acquire(timeout=100)",
+    "socket": "a, b = socket.socketpair(); a.recv(1)",
+    "child": "subprocess.run(['sleep', '100'])",
+    "working_child": "subprocess.run([sys.executable, '-c', 'while True: bytearray(1 << 22)'])",
+    "joins_a_reader": "a, b = socket.socketpair(); t = threading.Thread(target=a.recv, args=(1,), daemon=True); t.start(); t.join()",
+    "writes": "f = open(sys.argv[1] + '/data', 'wb')\nwhile True: f.write(bytes(1 << 16)); f.seek(0)",
+    "computes": "def fold(n): return n if n < 2 else fold(n - 1) + fold(n - 2)\nwhile True: fold(12)",
+}
+
+
+class Processes:
+    """Scripts that run, each until the test ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[subprocess.Popen[str]] = []
+
+    def start(self, name: str) -> int:
+        head = "import ctypes, queue, socket, subprocess, sys, threading, time\nlock = threading.Lock()\nprint(flush=True)\n"
+        script = self._folder / f"{name}_script.py"
+        script.write_text(head + SCRIPTS[name] + "\n")
+        process = subprocess.Popen([sys.executable, script, str(self._folder)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self._running.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process.pid
+
+    def end(self) -> None:
+        for process in self._running:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], int]]:
+    processes = Processes(tmp_path)
+    yield processes.start
+    processes.end()
+
+
+def settled(pid: int) -> Activity:
+    """The verdict once the script has come to its place: two in succession are the same."""
+    before: ActivityKind | None = None
+    while True:
+        found = inspect(pid, PATIENCE_S, SystemClock())
+        assert found is not None
+        if found.kind is before:
+            return found
+        before = found.kind
+
+
+@pytest.mark.parametrize("name", ["deadlock", "event", "queue", "joins_a_deadlock", "holds_the_interpreter", "sleeps_for_ever"])
+def test_fault_a_hang_is_proved(start: Callable[[str], int], name: str) -> None:
+    found = settled(start(name))
+    assert found.kind is ActivityKind.HUNG, found
+    assert f"{name}_script.py" in found.place
+
+
+@pytest.mark.parametrize("name", ["sleeps_a_while", "polls", "waits_a_while_for_a_lock", "working_child", "writes", "computes"])
+def test_twin_who_works_or_will_wake_is_at_work(start: Callable[[str], int], name: str) -> None:
+    found = settled(start(name))
+    assert found.kind is ActivityKind.WORKING, found
+
+
+@pytest.mark.parametrize("name", ["socket", "child", "joins_a_reader"])
+def test_twin_whom_somebody_outside_may_wake_only_stands(start: Callable[[str], int], name: str) -> None:
+    found = settled(start(name))
+    assert found.kind is ActivityKind.STANDING, found
+
+
+def test_an_endless_loop_is_told_and_proves_nothing(start: Callable[[str], int]) -> None:
+    found = settled(start("loop"))
+    assert found.kind is ActivityKind.SPINNING, found
+    assert "loop_script.py" in found.doing

@@ -1,0 +1,102 @@
+"""Works or hangs: what several looks at a process prove."""
+
+import pytest
+
+from eagle_eye.activity.activity import ActivityKind, ProcessLook, judge
+from eagle_eye.activity.stacks import BACKWARD, Frame
+from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
+from fakes.process_looks import ALL_REDUCE, LOCK, SOCKET, TRAIN, VALIDATE, look, sleep, thread
+
+THREADING = Frame("/usr/lib/python3.11/threading.py", 320, "wait")
+NATIVE = Frame("/usr/lib/python3/site-packages/torch/cuda/streams.py", 90, "synchronize")
+STORAGE = ThreadWait(WaitKind.STORAGE)
+
+
+def verdict(*looks: ProcessLook, patience_s: float = 600.0) -> ActivityKind:
+    return judge(looks, patience_s).kind
+
+
+def test_fault_a_lock_that_no_thread_will_release_is_a_proof() -> None:
+    still = look(TRAIN)
+    activity = judge([still, still, still], 600.0)
+    assert activity.kind is ActivityKind.HUNG
+    assert activity.place == "train.py:33 step"
+    assert "lock that nobody will release" in activity.doing
+
+
+@pytest.mark.parametrize("other", [SOCKET, sleep(5.0), STORAGE, RUNS, UNKNOWN])
+def test_twin_a_lock_that_another_thread_may_release_is_none(other: ThreadWait) -> None:
+    still = look(TRAIN, others=((thread(VALIDATE, name="loader"), other),))
+    assert verdict(still, still, still) is ActivityKind.STANDING
+
+
+def test_threads_of_ours_and_idle_ones_release_nothing() -> None:
+    idle = ((thread(THREADING, name="pool-1"), LOCK), (thread(THREADING, name="eagle-eye-probe"), SOCKET))
+    assert verdict(look(TRAIN, others=idle), look(TRAIN, others=idle)) is ActivityKind.HUNG
+
+
+def test_fault_the_interpreters_lock_held_in_a_wait_without_end_is_a_proof_whatever_the_others_do() -> None:
+    still = look(TRAIN, holds_interpreter=True, others=((thread(VALIDATE, name="loader"), SOCKET),))
+    assert verdict(still, still) is ActivityKind.HUNG
+
+
+@pytest.mark.parametrize(("wait", "kind"), [
+    (sleep(14.0), ActivityKind.WORKING), (sleep(599.0), ActivityKind.WORKING), (sleep(3600.0), ActivityKind.HUNG),
+    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
+])  # fmt: skip
+def test_what_will_wake_a_worker_decides(wait: ThreadWait, kind: ActivityKind) -> None:
+    assert verdict(look(VALIDATE, wait=wait), look(VALIDATE, wait=wait)) is kind
+
+
+@pytest.mark.parametrize("moved", [
+    look(TRAIN, time=1.2), look(VALIDATE, time=1.2, io_bytes=1 << 20), look(VALIDATE, time=1.2, faults=500),
+])  # fmt: skip
+def test_twin_who_moves_works(moved: ProcessLook) -> None:
+    activity = judge([look(VALIDATE), look(VALIDATE, time=0.4), moved], 600.0)
+    assert activity.kind is ActivityKind.WORKING
+    assert activity.doing.startswith("works in train.py:")
+
+
+def test_a_long_computation_and_an_endless_loop_look_alike() -> None:
+    activity = judge([look(TRAIN, wait=RUNS, state="R"), look(TRAIN, wait=RUNS, state="R", time=1.2, cpu_s=1.1)], 600.0)
+    assert activity.kind is ActivityKind.SPINNING
+    assert "computes in train.py:33 step" in activity.doing
+
+
+@pytest.mark.parametrize("waits", [look(ALL_REDUCE, TRAIN), look(Frame("/usr/lib/python3/site-packages/torch/autograd/graph.py", 1, BACKWARD), TRAIN), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=1.0)])
+def test_who_is_in_a_collective_waits_for_its_peers_whether_it_sleeps_or_polls(waits: ProcessLook) -> None:
+    activity = judge([look(*waits.stacks[0].frames), waits], 600.0)
+    assert activity.kind is ActivityKind.AWAITS_PEERS
+    assert activity.place == "train.py:33 step"
+
+
+def test_twin_who_waits_for_its_own_processes_while_they_compute_works() -> None:
+    assert verdict(look(TRAIN, wait=SOCKET), look(TRAIN, wait=SOCKET, time=1.2, cpu_s=1.1)) is ActivityKind.WORKING
+
+
+def test_a_look_that_met_a_stack_on_the_move_does_not_count() -> None:
+    assert verdict(look(TRAIN), look(), look(TRAIN)) is ActivityKind.HUNG
+
+
+def test_who_goes_in_and_out_of_collectives_works() -> None:
+    assert verdict(look(ALL_REDUCE, TRAIN), look(TRAIN), look(ALL_REDUCE, TRAIN)) is ActivityKind.WORKING
+
+
+def test_a_process_stopped_by_a_signal_needs_no_stack() -> None:
+    assert verdict(look(state="T")) is ActivityKind.STOPPED
+
+
+def test_without_stacks_nothing_is_proved() -> None:
+    activity = judge([look(), look()], 600.0)
+    assert activity.kind is ActivityKind.UNKNOWN
+    assert "eagle-eye doctor" in activity.doing
+
+
+def test_twin_a_library_that_waits_may_wait_for_its_gpu() -> None:
+    assert verdict(look(NATIVE, TRAIN, uses_gpu=True), look(NATIVE, TRAIN, uses_gpu=True)) is ActivityKind.STANDING
+    assert verdict(look(THREADING, TRAIN, uses_gpu=True), look(THREADING, TRAIN, uses_gpu=True)) is ActivityKind.HUNG
+
+
+@pytest.mark.parametrize(("wait", "kind"), [(SOCKET, ActivityKind.HUNG), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING)])
+def test_a_call_in_the_kernel_that_does_not_return_is_a_proof_unless_it_is_storage(wait: ThreadWait, kind: ActivityKind) -> None:
+    assert verdict(look(TRAIN, state="D", wait=wait), look(TRAIN, state="D", wait=wait)) is kind

@@ -1,0 +1,51 @@
+"""Verdicts on suspected processes, renewed while they are suspected."""
+
+from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.clock import FakeClock
+from fakes.process_looks import TRAIN, VALIDATE, FakeProcesses, look
+
+
+def test_a_suspect_is_judged_and_what_is_known_of_it_is_forgotten_with_the_suspicion(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = lambda _: look(TRAIN)
+    inspector = processes.inspector(clock)
+    assert inspector.activity("a") is None
+    inspector.watch([("a", 7)])
+    found = inspector.activity("a")
+    assert found is not None
+    assert found.kind is ActivityKind.HUNG
+    inspector.watch([])
+    assert inspector.activity("a") is None
+
+
+def test_who_works_is_looked_at_less_and_less_often_unless_somebody_is_in_a_hurry(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = lambda number: look(TRAIN if number % 2 else VALIDATE)
+    inspector = processes.inspector(clock)
+    for _ in range(600):
+        inspector.watch([("a", 7)])
+        clock.advance(0.1)
+    seldom = processes.looks
+    assert 4 * 6 <= seldom <= 4 * 12, "four looks after 1, 2, 4, 8, 10, 10 ... seconds"
+    inspector.hurry("a")
+    inspector.watch([("a", 7)])
+    assert processes.looks == seldom + 4
+
+
+def test_a_process_that_is_gone_has_no_verdict(processes: FakeProcesses, clock: FakeClock) -> None:
+    inspector = processes.inspector(clock)
+    inspector.watch([("a", 7)])
+    assert inspector.activity("a") is None
+
+
+def test_another_process_under_the_same_name_is_judged_anew(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = lambda _: look(TRAIN)
+    inspector = processes.inspector(clock)
+    inspector.watch([("a", 7)])
+    inspector.watch([("a", 8)])
+    assert inspector.activity("a") is None
+
+
+def test_nothing_is_looked_at_after_the_end(processes: FakeProcesses, clock: FakeClock) -> None:
+    inspector = processes.inspector(clock)
+    inspector.close()
+    inspector.watch([("a", 7)])
+    assert processes.looks == 0
