@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from .process_counters import ProcessCounters
-from .stacks import Frame, ThreadStack, in_lock
+from .stacks import Frame, ThreadStack, in_lock, in_ours
 from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
@@ -116,11 +116,11 @@ def _still(look: ProcessLook, patience_s: float, where: str, at: str) -> Activit
     main, wait = look.stacks[0], look.waits[0]
     if wait.kind is WaitKind.STORAGE:
         return Activity(ActivityKind.WORKING, f"waits for its storage {where}", at)
-    if wait.kind in (WaitKind.TIME, WaitKind.LOCK, WaitKind.INPUT) and not wait.endless:
-        if wait.kind is WaitKind.TIME and wait.remaining_s > patience_s:
-            return Activity(ActivityKind.HUNG, f"sleeps {where} for another {wait.remaining_s:.0f} s", at)
+    if wait.ends_within(patience_s):
         return Activity(ActivityKind.WORKING, f"waits {where} for another {max(0.0, wait.remaining_s):.0f} s at most", at)
-    if wait.kind is WaitKind.LOCK and (main.holds_interpreter or _nobody_wakes(look)) and _is_no_device(look, main.frames):
+    if wait.kind is WaitKind.TIME:
+        return Activity(ActivityKind.HUNG, f"sleeps {where} for another {wait.remaining_s:.0f} s", at)
+    if wait.kind is WaitKind.LOCK and (main.holds_interpreter or _nobody_wakes(look, patience_s)) and _is_no_device(look, main.frames):
         held = ", holding the interpreter's lock" if main.holds_interpreter else ""
         return Activity(ActivityKind.HUNG, f"waits {where} for a lock that nobody will release{held}", at)
     if look.state == "D" and wait.kind is not WaitKind.UNKNOWN:
@@ -128,10 +128,11 @@ def _still(look: ProcessLook, patience_s: float, where: str, at: str) -> Activit
     return Activity(ActivityKind.STANDING, f"stands {where}: no processor time, no files, no memory, the same stack each time", at)
 
 
-def _nobody_wakes(look: ProcessLook) -> bool:
-    """Whether every other thread that runs Python waits for a lock without end, too, or is one of ours."""
+def _nobody_wakes(look: ProcessLook, patience_s: float) -> bool:
+    """Whether every other thread that runs Python waits for a lock without end, too, or is one of ours that the main thread does not wait for."""
+    ours = in_ours(look.stacks[0].frames)
     rest = zip(look.stacks[1:], look.waits[1:], strict=True)
-    return all(stack.name.startswith("eagle-eye") or (wait.kind is WaitKind.LOCK and wait.endless) for stack, wait in rest)
+    return all((stack.name.startswith("eagle-eye") and not ours) or (wait.kind is WaitKind.LOCK and not wait.ends_within(patience_s)) for stack, wait in rest)
 
 
 def _is_no_device(look: ProcessLook, frames: Sequence[Frame]) -> bool:

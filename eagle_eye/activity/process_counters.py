@@ -32,6 +32,18 @@ def read_counters(pid: int) -> ProcessCounters | None:
     )
 
 
+def runs(pid: int) -> bool:
+    """Whether one of its threads computes, or waits for a processor."""
+    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            line = file.read_text()
+        except OSError:  # the thread has ended
+            continue
+        if line.rpartition(")")[2].split()[0] == "R":
+            return True
+    return False
+
+
 def _of_one(pid: int) -> ProcessCounters | None:
     try:
         line = Path(f"/proc/{pid}/stat").read_text()

@@ -19,6 +19,8 @@ PEERS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional
 """Files whose functions wait for the other ranks."""
 BACKWARD = "_engine_run_backward"
 """Where torch's backward pass waits for the gradients of the other ranks (DistributedDataParallel reduces them in it)."""
+OURS, DRILLS = "/eagle_eye/", "/fault_drills.py"
+"""Our own code in the process; a drill plays the user's."""
 LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/", "/concurrent/futures/", "/asyncio/")
 """Files whose functions wait for another thread of the same program."""
 
@@ -116,3 +118,9 @@ def in_lock(frames: Iterable[Frame]) -> bool:
     """Whether the innermost frame is one of Python's own that waits for another thread."""
     first = next(iter(frames), None)
     return first is not None and any(part in first.file for part in LOCKS)
+
+
+def in_ours(frames: Iterable[Frame]) -> bool:
+    """Whether it is our own code that waits for another thread."""
+    first = next((frame for frame in frames if not in_lock((frame,))), None)
+    return first is not None and OURS in first.file and not first.file.endswith(DRILLS)

@@ -34,10 +34,9 @@ class ThreadWait(NamedTuple):
     remaining_s: float = NEVER
     """At most so long, if nothing else ends it before."""
 
-    @property
-    def endless(self) -> bool:
-        """No timer ends it."""
-        return self.remaining_s == NEVER
+    def ends_within(self, seconds: float) -> bool:
+        """A timer ends it by then, if nothing else does."""
+        return self.kind in (WaitKind.TIME, WaitKind.LOCK, WaitKind.INPUT) and self.remaining_s <= seconds
 
 
 RUNS = ThreadWait(WaitKind.NONE, 0.0)

@@ -60,6 +60,7 @@ def launcher_settings(
         respawns=respawns,
         checkpoint_dir=Path(checkpoint_dir).absolute() if checkpoint_dir else None,
         stream=config.stream,
+        stall=config.stall,
         access=config.access,
         insecure=config.server.insecure,
         lease_s=config.server.lease_s,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from eagle_eye.clock import Clock
+from eagle_eye.config import StallConfig
 from eagle_eye.errors import ControlError, EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.rpc.control_client import ControlClient
 from eagle_eye.rpc.control_messages import Body, Command, Peer
@@ -39,7 +40,7 @@ class EffectExecutor:
 
     def __init__(
         self, coordinator: Coordinator, server: ControlServer, own: Obey, event_log: EventLog, *,
-        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, clock: Clock,
+        leader: ControlClient | None, make_store: MakeStore, roll_back: RollBack, clock: Clock, stall: StallConfig,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._server = server
@@ -55,7 +56,7 @@ class EffectExecutor:
         self._commands = 0
         self._closed = False
         self._said_alone = False
-        self._in_place = ElasticEffectExecutor(self, event_log, clock, self._report_layout)
+        self._in_place = ElasticEffectExecutor(self, event_log, clock, stall, self._report_layout)
 
     async def yield_to(self, address: str) -> None:
         """Another coordinator lives: send those that joined us there, and give the work up."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from eagle_eye.clock import Clock
+from eagle_eye.config import StallConfig
 from eagle_eye.errors import EagleEyeError, PermanentError, TemporaryError
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.types import Layout, PrecomputedPlan, Transition, WorkerStateReport
@@ -45,14 +46,14 @@ class ElasticEffectExecutor:
     """One launcher's time as coordinator of elastic workers."""
 
     def __init__(
-        self, driver: Executor, event_log: EventLog, clock: Clock, told_leader: Callable[[Layout, int], Awaitable[None]]
+        self, driver: Executor, event_log: EventLog, clock: Clock, stall: StallConfig, told_leader: Callable[[Layout, int], Awaitable[None]]
     ) -> None:
         """`told_leader`: reports a layout to the server."""
         self._driver = driver
         self._event_log = event_log
         self.store = RendezvousStore(clock)
         self._told_leader = told_leader
-        self._stall_detector = StallDetector(clock)
+        self._stall_detector = StallDetector(clock, stall)
         self._regrouped = asyncio.Event()
         self._regrouped.set()
         self.torch_store = NO_STORE
@@ -86,7 +87,7 @@ class ElasticEffectExecutor:
         if kind == "abandoned":
             return self.death(body)
         view = msgspec.convert(body["view"], NodeReport)
-        culprits = self._stall_detector.culprits(str(body["node"]), view, state.serving, state.recovery_stats is not None)
+        culprits = self._stall_detector.culprits(str(body["node"]), view, state.serving)
         if culprits:
             return state.stalled(epoch, culprits)
         return state.stuck(epoch) if self._stall_detector.stuck(state.serving, state.stuck_count) else []

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from eagle_eye.activity.inspector import ActivityInspector
+from eagle_eye.activity.process_counters import runs
 from eagle_eye.clock import Clock
 from eagle_eye.errors import EagleEyeError, Stale
 from eagle_eye.rpc.control_messages import Body
@@ -56,14 +58,15 @@ class ElasticNode:
         self._clock = clock
         self._report = report
         self._ask_store = ask_store
-        self.sessions = WorkerSessions(settings.elastic_socket, self._is_ours, self._heard)
+        self.sessions = WorkerSessions(settings.elastic_socket, self._is_ours, self._heard, self._runs, settings.stall.answer_s)
         self.broken: Callable[[], None] = lambda: None
         """Called when a worker's connections broke."""
         self._join_requests: dict[str, Body] = {}
         self._expiring: dict[str, asyncio.Task[None]] = {}
         self._holding: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._quiet = InactivityTimer(clock, LOOK_S)
+        self._quiet = InactivityTimer(clock, LOOK_S, settings.stall)
+        self._inspector = ActivityInspector(settings.stall.patience_s, clock)
         self._told: dict[str, int | None] = {}
         """Worker → its marks when it was last given an epoch's orders."""
 
@@ -72,6 +75,7 @@ class ElasticNode:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._inspector.close()
         await self.sessions.stop()
 
     @property
@@ -297,6 +301,7 @@ class ElasticNode:
             await asyncio.sleep(LOOK_S)
             living = [worker for worker in self.living if not worker.fenced]
             view = self._quiet.look(sight for worker in living if (sight := self._sight(worker)) is not None)
+            self._inspector.watch((worker.name, worker.pid) for worker in living if worker.name in (*view.suspected, *view.still))
             if living and not view.moving and self._holding is None:
                 epoch = max(worker.epoch for worker in living)
                 self._report("no_progress", {"epoch": epoch, "node": self._settings.node, "view": msgspec.to_builtins(view)})
@@ -312,7 +317,12 @@ class ElasticNode:
         return WorkerSample(
             worker=worker.name, marks=now.marks, phase=now.phase, stopped=stopped,
             deaf=self._told.get(worker.name) == now.marks, step_s=self._workers.step_s(worker),
+            activity=self._inspector.activity(worker.name),
         )  # fmt: skip
+
+    def _runs(self, name: str) -> bool:
+        worker = self._workers.find(name)
+        return worker is not None and runs(worker.pid)
 
     def _marks(self, name: str) -> int | None:
         worker = self._workers.find(name)

@@ -240,7 +240,7 @@ class Launcher:
         self._executor = EffectExecutor(
             coordinator, self._server, self._member.obey, self._event_log,
             leader=self._leader, make_store=self._make_store, roll_back=self._roll_back,
-            clock=self._clock,
+            clock=self._clock, stall=settings.stall,
         )  # fmt: skip
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from eagle_eye.config import AccessConfig, StreamConfig
+from eagle_eye.config import AccessConfig, StallConfig, StreamConfig
 from eagle_eye.errors import ConfigError
 
 NAME = re.compile(r"\w[\w.-]*")
@@ -56,6 +56,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     every optimizer of torch imports at its first use (a second of work). Without torch nobody serves the ranks' store."""
     console: bool = True
     """Print the log of rank 0, each line with its worker's name in front."""
+    stall: StallConfig = StallConfig()
+    """When a worker that makes no progress is suspected, and how long it is waited for: the deployment's."""
     stream: StreamConfig = StreamConfig()
     """Where its events go: the deployment's."""
     access: AccessConfig = AccessConfig()

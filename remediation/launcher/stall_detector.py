@@ -1,11 +1,11 @@
-"""Stall detection: which elastic worker makes no progress while all others wait for it. A pause that nobody waits for is no stall.
+"""Stall detection: which elastic worker hangs while all others wait for it. A pause that nobody waits for is no stall.
 
-A worker stands still when its marks have not moved for longer than its patience; it waits when its last mark says that it
-is in a collective. Only where every worker of the epoch does one or the other, and somebody waits, the still ones are to
-blame.
+A worker is suspected when its marks have not moved for longer than usual (section [stall]); it waits when its last mark says
+that it is in a collective. Only where every worker of the epoch does one or the other, and somebody waits, the suspected ones
+may be to blame: those whose process proves that they hang at once, those that stand or work once the patience for it is over.
 
 Where all wait, for far longer than a step takes, one of them hangs within a collective and nothing tells which. Then they
-are to meet again under a new epoch: a worker that does not take its new assignment stalls, whatever its last mark says.
+are to meet again under a new epoch: a worker that does not take its new assignment is suspected, whatever its last mark says.
 """
 
 import statistics
@@ -13,24 +13,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from eagle_eye.activity.activity import Activity, ActivityKind
 from eagle_eye.clock import Clock
+from eagle_eye.config import StallConfig
 
-LEAST_S = 0.5
-STEPS = 3.0
-"""Of median length: how long a worker may be without a mark."""
-STOPPED_STEPS = 2.0
-"""The same for a process that a signal has stopped: it does not compute in silence."""
-FIRST_STEPS_S = 30.0
-"""While nobody knows how long a step takes."""
-PAUSE_S = 120.0
-"""In a phase that takes as long as it takes."""
-PAUSES = frozenset({"checkpoint", "evaluation"})
-OPENING_S = 5.0
-"""While an epoch's first step is not committed: state may be on its way."""
+PAUSES = frozenset({"data", "checkpoint", "evaluation"})
 WAITING_S = 0.1
 """Somebody who waits has been quiet for as long."""
-STUCK_S, STUCK_STEPS = 5.0, 10.0
-"""All wait, for so long at least and for as long as so many steps take, and twice as long each time it did not help."""
 FRESH_S = 0.5
 """What another launcher has said holds for as long."""
 
@@ -47,6 +36,8 @@ class WorkerSample(msgspec.Struct, frozen=True, kw_only=True):
     """It was given an epoch's orders and has not moved since."""
     step_s: float | None = None
     """Median of its last steps, None if it has not completed some."""
+    activity: Activity | None = None
+    """What its process does, None if nobody has looked."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +45,11 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     waiting: tuple[str, ...] = ()
     still: dict[str, float] = {}
-    """Worker → seconds without a mark, of those whose patience is over."""
+    """Worker → seconds without a mark, of those that are proved to hang, or whose patience is over."""
+    suspected: tuple[str, ...] = ()
+    """Who is looked into: it has set no mark for longer than usual."""
+    doing: dict[str, str] = {}
+    """What those do that are suspected or still, as far as it is known."""
     moving: int = 0
     """How many others there are."""
     waited_s: float = 0.0
@@ -66,9 +61,10 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 class InactivityTimer:
     """For how long each worker of a node has not moved."""
 
-    def __init__(self, clock: Clock, look_s: float) -> None:
+    def __init__(self, clock: Clock, look_s: float, stall: StallConfig) -> None:
         """`look_s`: how often `look` is called; after a much longer time it was we who stood still."""
         self._clock = clock
+        self._stall = stall
         self._look_s = look_s
         self._looked = clock.monotonic()
         self._last: dict[str, tuple[int, float]] = {}
@@ -90,13 +86,13 @@ class InactivityTimer:
         usual = [sight.step_s for sight in seen.values() if sight.step_s is not None]
         fallback = statistics.median(usual) if usual else None
         waiting = tuple(name for name, sight in seen.items() if self._waits(sight))
-        still = {
-            name: self.seconds(name) for name, sight in seen.items()
-            if name not in waiting and self.seconds(name) > patience(sight, fallback)
-        }  # fmt: skip
+        quiet = {name: self.seconds(name) for name in seen if name not in waiting}
+        suspected = [name for name, seconds in quiet.items() if seconds > suspicion(seen[name], self._stall, fallback)]
+        still = {name: quiet[name] for name in suspected if quiet[name] > patience(seen[name], self._stall, fallback)}
         return NodeReport(
-            waiting=waiting, still=still, moving=len(seen) - len(waiting) - len(still),
-            waited_s=min(map(self.seconds, waiting), default=0.0), step_s=fallback,
+            waiting=waiting, still=still, suspected=tuple(name for name in suspected if name not in still),
+            doing={name: activity.doing for name in suspected if (activity := seen[name].activity) is not None},
+            moving=len(seen) - len(waiting) - len(suspected), waited_s=min(map(self.seconds, waiting), default=0.0), step_s=fallback,
         )  # fmt: skip
 
     def _waits(self, sight: WorkerSample) -> bool:
@@ -104,25 +100,37 @@ class InactivityTimer:
         return held_up and self.seconds(sight.worker) >= WAITING_S
 
 
-def patience(sight: WorkerSample, fallback: float | None = None) -> float:
-    """Seconds that a worker may be without a mark; `fallback`: a step's usual length where its own is not known."""
+def suspicion(sight: WorkerSample, stall: StallConfig, fallback: float | None = None) -> float:
+    """Seconds that a worker may be without a mark before it is looked into; `fallback`: a step's usual length where its own is not known."""
     step_s = sight.step_s if sight.step_s is not None else fallback
     if sight.stopped:
-        return max(LEAST_S, STOPPED_STEPS * (step_s or 0.0))
-    if sight.phase in PAUSES:
-        return PAUSE_S
-    return FIRST_STEPS_S if step_s is None else max(LEAST_S, STEPS * step_s)
+        return max(stall.stopped_s, (step_s or 0.0) * stall.suspect_iterations)
+    usual = max(stall.suspect_s, (step_s or 0.0) * stall.suspect_iterations)
+    return max(usual, stall.suspect_pause_s) if sight.phase in PAUSES or step_s is None else usual
+
+
+def patience(sight: WorkerSample, stall: StallConfig, fallback: float | None = None) -> float:
+    """Seconds without a mark after which a suspected worker is accused: 0 where its process proves that it hangs."""
+    if sight.stopped:
+        return 0.0
+    kind = sight.activity.kind if sight.activity is not None else ActivityKind.UNKNOWN
+    if kind is ActivityKind.HUNG or (sight.deaf and kind in (ActivityKind.STANDING, ActivityKind.AWAITS_PEERS)):
+        return 0.0
+    if kind is ActivityKind.STANDING:
+        return max(stall.standing_s, suspicion(sight, stall, fallback))
+    return stall.patience_s
 
 
 class StallDetector:
     """All nodes' views together, with the coordinator."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, stall: StallConfig) -> None:
         self._clock = clock
+        self._stall = stall
         self._views: dict[str, tuple[float, NodeReport]] = {}
 
-    def culprits(self, node: str, view: NodeReport, serving: Iterable[str], opening: bool) -> dict[str, float]:
-        """Who stands still, and for how long, while all others wait, now that `node` has said how it looks there. `opening`: before the first step."""
+    def culprits(self, node: str, view: NodeReport, serving: Iterable[str]) -> dict[str, float]:
+        """Who hangs, and for how long, while all others wait, now that `node` has said how it looks there."""
         self._views[node] = (self._clock.monotonic(), view)
         fresh = self._fresh()
         waiting = {worker for view in fresh for worker in view.waiting}
@@ -130,8 +138,7 @@ class StallDetector:
         everybody = set(serving)
         if not waiting & everybody or not everybody <= waiting | still.keys():
             return {}
-        least = OPENING_S if opening else 0.0
-        return {worker: age for worker, age in still.items() if worker in everybody and age > least}
+        return {worker: age for worker, age in still.items() if worker in everybody}
 
     def stuck(self, serving: Iterable[str], times: int) -> bool:
         """Whether all wait for each other and nobody will end it. `times`: how often they have met again without a step since."""
@@ -140,7 +147,7 @@ class StallDetector:
             return False
         step_s = max((view.step_s for view in fresh if view.step_s is not None), default=0.0)
         waited_s = min((view.waited_s for view in fresh if view.waiting), default=0.0)
-        return waited_s > max(STUCK_S, STUCK_STEPS * step_s) * 2.0**times
+        return waited_s > max(self._stall.regroup_s, self._stall.regroup_iterations * step_s) * 2.0**times
 
     def _fresh(self) -> list[NodeReport]:
         now = self._clock.monotonic()

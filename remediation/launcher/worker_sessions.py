@@ -15,11 +15,14 @@ from .inbox import same_user
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 1.0
-"""A worker that does not answer a hard fence within this time is silent: its process stands still."""
+LONGEST_ANSWERS = 10
+"""A process that runs has this many times the usual time to answer: its machine is busy, or it computes in one long call."""
+LOOK_S = 0.05
 
 Admit = Callable[[str, int], Awaitable[bool]]
 """Whether the process of that pid is the worker of that name. Waits while that is not known: a worker may speak before its zygote has reported its pid."""
+Runs = Callable[[str], bool]
+"""Whether the worker of that name has a thread that computes or waits for a processor."""
 Hear = Callable[[str, messages.Message], None]
 """Takes what a worker has said, but for its holdings."""
 
@@ -60,8 +63,11 @@ class _FenceRound:
 class WorkerSessions:
     """Who speaks is asked for its pid once, and then believed: the socket is the user's own."""
 
-    def __init__(self, path: Path, admit: Admit, hear: Hear) -> None:
+    def __init__(self, path: Path, admit: Admit, hear: Hear, runs: Runs, answer_s: float) -> None:
+        """`answer_s`: one that does not answer a hard fence within it, and does not run, is silent."""
         self._path = path
+        self._runs = runs
+        self._answer_s = answer_s
         self._admit = admit
         self._hear = hear
         self._server: asyncio.Server | None = None
@@ -114,11 +120,21 @@ class WorkerSessions:
 
     async def _collect(self, fence: _FenceRound) -> FenceResult | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 await fence.until(lambda: fence is not self._round or not fence.missing & fence.hard)
-        silent = tuple(sorted(fence.missing & fence.hard))
+        silent = await self._silent(fence)
         await fence.until(lambda: fence is not self._round or not fence.missing - fence.hard)
         return FenceResult(holdings=fence.holdings, silent=silent) if fence is self._round else None
+
+    async def _silent(self, fence: _FenceRound) -> tuple[str, ...]:
+        """Who has not answered in time although it stands still; who runs is waited for, several times as long."""
+        ran = set(fence.missing & fence.hard)
+        for _ in range(round((LONGEST_ANSWERS - 1) * self._answer_s / LOOK_S)):
+            ran = {worker for worker in ran & fence.missing & fence.hard if self._runs(worker)}
+            if not ran or fence is not self._round:
+                break
+            await asyncio.sleep(LOOK_S)
+        return tuple(sorted(fence.missing & fence.hard))
 
     def lost(self, worker: str) -> None:
         """Its process has ended: nobody waits for its answer."""

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,37 +35,31 @@ SCRIPTS = {
 }
 
 
-class Processes:
-    """Scripts that run, each until the test ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: list[subprocess.Popen[str]] = []
-
-    def start(self, name: str) -> int:
-        head = "import ctypes, queue, socket, subprocess, sys, threading, time\nlock = threading.Lock()\nprint(flush=True)\n"
-        script = self._folder / f"{name}_script.py"
-        script.write_text(head + SCRIPTS[name] + "\n")
-        process = subprocess.Popen([sys.executable, script, str(self._folder)], stdout=subprocess.PIPE, text=True, start_new_session=True)
-        self._running.append(process)
-        assert process.stdout is not None
-        process.stdout.readline()
-        return process.pid
-
-    def end(self) -> None:
-        for process in self._running:
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Activity]]:
+    """Of all scripts, which run side by side."""
+    folder = tmp_path_factory.mktemp("scripts")
+    running = {name: _start(folder, name) for name in SCRIPTS}
+    try:
+        with ThreadPoolExecutor(len(SCRIPTS)) as threads:
+            yield dict(zip(running, threads.map(lambda process: _settled(process.pid), running.values()), strict=True))
+    finally:
+        for process in running.values():
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], int]]:
-    processes = Processes(tmp_path)
-    yield processes.start
-    processes.end()
+def _start(folder: Path, name: str) -> "subprocess.Popen[str]":
+    head = "import ctypes, queue, socket, subprocess, sys, threading, time\nlock = threading.Lock()\nprint(flush=True)\n"
+    script = folder / f"{name}_script.py"
+    script.write_text(head + SCRIPTS[name] + "\n")
+    process = subprocess.Popen([sys.executable, script, str(folder)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
 
-def settled(pid: int) -> Activity:
+def _settled(pid: int) -> Activity:
     """The verdict once the script has come to its place: two in succession are the same."""
     before: ActivityKind | None = None
     while True:
@@ -76,25 +71,25 @@ def settled(pid: int) -> Activity:
 
 
 @pytest.mark.parametrize("name", ["deadlock", "event", "queue", "joins_a_deadlock", "holds_the_interpreter", "sleeps_for_ever"])
-def test_fault_a_hang_is_proved(start: Callable[[str], int], name: str) -> None:
-    found = settled(start(name))
+def test_fault_a_hang_is_proved(verdicts: Mapping[str, Activity], name: str) -> None:
+    found = verdicts[name]
     assert found.kind is ActivityKind.HUNG, found
     assert f"{name}_script.py" in found.place
 
 
 @pytest.mark.parametrize("name", ["sleeps_a_while", "polls", "waits_a_while_for_a_lock", "working_child", "writes", "computes"])
-def test_twin_who_works_or_will_wake_is_at_work(start: Callable[[str], int], name: str) -> None:
-    found = settled(start(name))
+def test_twin_who_works_or_will_wake_is_at_work(verdicts: Mapping[str, Activity], name: str) -> None:
+    found = verdicts[name]
     assert found.kind is ActivityKind.WORKING, found
 
 
 @pytest.mark.parametrize("name", ["socket", "child", "joins_a_reader"])
-def test_twin_whom_somebody_outside_may_wake_only_stands(start: Callable[[str], int], name: str) -> None:
-    found = settled(start(name))
+def test_twin_whom_somebody_outside_may_wake_only_stands(verdicts: Mapping[str, Activity], name: str) -> None:
+    found = verdicts[name]
     assert found.kind is ActivityKind.STANDING, found
 
 
-def test_an_endless_loop_is_told_and_proves_nothing(start: Callable[[str], int]) -> None:
-    found = settled(start("loop"))
+def test_an_endless_loop_is_told_and_proves_nothing(verdicts: Mapping[str, Activity]) -> None:
+    found = verdicts["loop"]
     assert found.kind is ActivityKind.SPINNING, found
     assert "loop_script.py" in found.doing

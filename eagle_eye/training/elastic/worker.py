@@ -101,6 +101,7 @@ class ElasticWorker:
                 yield step
                 step.run()
                 self._monitor.end()
+                self._monitor.mark("checkpoint")
                 if self.step < until:
                     self._checkpointing.after_step(self.train_state, self.rank)
             self._checkpointing.save_last(self.train_state, self.rank, self._report_saving)
@@ -400,6 +401,7 @@ class ElasticWorker:
     def _halt(self, halt: Halted) -> NoReturn:
         _print(f"the job stops: {halt}")
         if halt.saves and not self._fresh and self.train_state.is_complete:
+            self._monitor.mark("checkpoint")
             saved = self._checkpointing.save_now(self.train_state, self._report_saving)
             _print(f"the state before step {self.step} was saved to {saved}")
         self._session.send("leave", epoch=self._epoch, step=self.step, reason=str(halt))

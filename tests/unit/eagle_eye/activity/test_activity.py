@@ -42,7 +42,7 @@ def test_fault_the_interpreters_lock_held_in_a_wait_without_end_is_a_proof_whate
 
 @pytest.mark.parametrize(("wait", "kind"), [
     (sleep(14.0), ActivityKind.WORKING), (sleep(599.0), ActivityKind.WORKING), (sleep(3600.0), ActivityKind.HUNG),
-    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
+    (ThreadWait(WaitKind.LOCK, 20.0), ActivityKind.WORKING), (ThreadWait(WaitKind.LOCK, 1e6), ActivityKind.HUNG), (ThreadWait(WaitKind.INPUT, 1e6), ActivityKind.STANDING), (SOCKET, ActivityKind.STANDING), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING),
 ])  # fmt: skip
 def test_what_will_wake_a_worker_decides(wait: ThreadWait, kind: ActivityKind) -> None:
     assert verdict(look(VALIDATE, wait=wait), look(VALIDATE, wait=wait)) is kind

@@ -46,7 +46,8 @@ def test_what_a_thread_waits_for_and_until_when(line: str, machine: str, wait: T
     assert found.remaining_s == pytest.approx(wait.remaining_s)
 
 
-def test_a_wait_without_a_timer_is_endless() -> None:
-    assert ThreadWait(WaitKind.LOCK).endless
-    assert ThreadWait(WaitKind.LOCK).remaining_s == NEVER
-    assert not ThreadWait(WaitKind.LOCK, 5.0).endless
+def test_a_timer_ends_a_wait_and_storage_has_none() -> None:
+    assert ThreadWait(WaitKind.LOCK, 5.0).ends_within(5.0)
+    assert not ThreadWait(WaitKind.LOCK, 5.1).ends_within(5.0)
+    assert not ThreadWait(WaitKind.LOCK, NEVER).ends_within(1e9)
+    assert not RUNS.ends_within(5.0)

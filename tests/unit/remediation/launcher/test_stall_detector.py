@@ -2,17 +2,23 @@
 
 import pytest
 
+from eagle_eye.activity.activity import Activity, ActivityKind
 from eagle_eye.clock import FakeClock
+from eagle_eye.config import StallConfig
 from remediation.launcher.stall_detector import (
-    PAUSE_S,
     InactivityTimer,
     NodeReport,
     StallDetector,
     WorkerSample,
     patience,
+    suspicion,
 )
 
 LOOK_S = 0.05
+STALL = StallConfig(suspect_s=0.5)
+HUNG = Activity(ActivityKind.HUNG, "waits in train.py:33 step for a lock that nobody will release")
+WORKING = Activity(ActivityKind.WORKING, "works in train.py:212 validate: 3 of 4 stacks differ")
+STANDING = Activity(ActivityKind.STANDING, "stands in train.py:33 step")
 NAMES = ("a", "b", "c")
 
 
@@ -21,27 +27,29 @@ class Node:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.quiet = InactivityTimer(self.clock, LOOK_S)
-        self.verdicts = StallDetector(self.clock)
+        self.quiet = InactivityTimer(self.clock, LOOK_S, STALL)
+        self.verdicts = StallDetector(self.clock, STALL)
         self.marks = dict.fromkeys(NAMES, 0)
         self.phases = dict.fromkeys(NAMES, "communication")
         self.stopped: set[str] = set()
         self.steps: dict[str, float | None] = dict.fromkeys(NAMES, 0.1)
         self.deaf: set[str] = set()
+        self.activity: Activity | None = HUNG
+        """What a look into any of them shows."""
 
     def look(self) -> NodeReport:
         self.clock.advance(LOOK_S)
         return self.quiet.look(
-            WorkerSample(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name])
+            WorkerSample(worker=name, marks=self.marks[name], phase=self.phases[name], stopped=name in self.stopped, deaf=name in self.deaf, step_s=self.steps[name], activity=self.activity)
             for name in NAMES
         )
 
-    def until_found(self, seconds: float, opening: bool = False) -> tuple[dict[str, float], float]:
+    def until_found(self, seconds: float) -> tuple[dict[str, float], float]:
         """Looks until somebody is found, or the time is over: who, and after how long."""
         began = self.clock.monotonic()
         found: dict[str, float] = {}
         while not found and self.clock.monotonic() - began < seconds:
-            found = self.verdicts.culprits("n0", self.look(), NAMES, opening)
+            found = self.verdicts.culprits("n0", self.look(), NAMES)
         return found, self.clock.monotonic() - began
 
 
@@ -58,8 +66,8 @@ def test_its_patience_follows_the_length_of_its_steps() -> None:
     node.phases["b"] = "forward"
     node.steps = dict.fromkeys(NAMES, 1.0)
     assert 3.0 < node.until_found(5.0)[1] < 3.2
-    node.stopped, node.phases["b"] = {"b"}, "communication"
-    assert patience(WorkerSample(worker="b", marks=0, phase="communication", stopped=True, step_s=1.0)) == 2.0
+    stopped = WorkerSample(worker="b", marks=0, phase="communication", stopped=True, step_s=1.0)
+    assert (suspicion(stopped, STALL), patience(stopped, STALL)) == (3.0, 0.0)
 
 
 def test_a_pause_that_holds_nobody_up_is_no_stall() -> None:
@@ -67,17 +75,38 @@ def test_a_pause_that_holds_nobody_up_is_no_stall() -> None:
     node.phases |= {"b": "forward", "c": "forward"}
     for _ in range(60):
         node.marks["c"] += 1
-        assert not node.verdicts.culprits("n0", node.look(), NAMES, False), "c still computes: nobody has to wait for b yet"
+        assert not node.verdicts.culprits("n0", node.look(), NAMES), "c still computes: nobody has to wait for b yet"
 
 
-def test_a_checkpoint_an_evaluation_and_the_first_steps_take_as_long_as_they_take() -> None:
-    for phase in ("checkpoint", "evaluation"):
-        node = Node()
-        node.phases["b"] = phase
-        assert not node.until_found(PAUSE_S / 2)[0]
+@pytest.mark.parametrize(("activity", "after_s"), [(HUNG, 0.5), (STANDING, 30.0), (WORKING, 600.0), (None, 600.0)])
+def test_who_is_suspected_is_accused_as_soon_as_what_it_does_proves_it(activity: Activity | None, after_s: float) -> None:
+    node = Node()
+    node.phases["b"], node.activity = "forward", activity
+    found, after = node.until_found(700.0)
+    assert set(found) == {"b"}
+    assert after_s < after < after_s + 0.2
+
+
+def test_twin_who_is_suspected_is_looked_into_and_shown_and_nothing_more() -> None:
+    node = Node()
+    node.phases["b"], node.activity = "forward", WORKING
+    assert not node.until_found(20.0)[0]
+    view = node.look()
+    assert (view.suspected, view.still, view.moving) == (("b",), {}, 0)
+    assert view.doing == {"b": WORKING.doing}
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "evaluation", "data"])
+def test_a_pause_is_suspected_later(phase: str) -> None:
+    node = Node()
+    node.phases["b"] = phase
+    assert 10.0 < node.until_found(20.0)[1] < 10.2
+
+
+def test_the_first_steps_take_as_long_as_they_take() -> None:
     node = Node()
     node.phases["b"], node.steps = "forward", dict.fromkeys(NAMES)
-    assert not node.until_found(20.0)[0]
+    assert 10.0 < node.until_found(20.0)[1] < 10.2
 
 
 def test_a_stopped_process_is_found_also_where_it_seems_to_wait() -> None:
@@ -96,7 +125,7 @@ def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float, times:
     node.steps = dict.fromkeys(NAMES, step_s)
     began = node.clock.monotonic()
     while not node.verdicts.stuck(NAMES, times):
-        assert not node.verdicts.culprits("n0", node.look(), NAMES, False)
+        assert not node.verdicts.culprits("n0", node.look(), NAMES)
     assert after_s < node.clock.monotonic() - began < after_s + 0.2
     assert not node.verdicts.stuck((*NAMES, "d"), times), "nothing is known of d"
 
@@ -104,21 +133,16 @@ def test_when_all_wait_for_too_long_they_are_to_meet_again(step_s: float, times:
 def test_nobody_meets_again_while_one_computes() -> None:
     node = Node()
     node.phases["b"] = "forward"
-    node.verdicts.culprits("n0", node.look(), NAMES, False)
+    node.verdicts.culprits("n0", node.look(), NAMES)
     node.clock.advance(100.0)
     assert not node.verdicts.stuck(NAMES, 0)
 
 
-def test_whoever_does_not_take_up_an_epochs_orders_stands_still_whatever_its_last_mark_says() -> None:
+@pytest.mark.parametrize(("activity", "found"), [(STANDING, {"b"}), (WORKING, set())])
+def test_whoever_does_not_take_up_an_epochs_orders_and_does_not_work_is_to_blame_whatever_its_last_mark_says(activity: Activity, found: set[str]) -> None:
     node = Node()
-    node.deaf = {"b"}
-    assert set(node.until_found(10.0, opening=True)[0]) == {"b"}
-
-
-def test_before_the_first_step_of_an_epoch_state_may_be_on_its_way() -> None:
-    node = Node()
-    node.phases["b"] = "other"
-    assert node.until_found(10.0, opening=True)[1] > 5.0
+    node.deaf, node.activity = {"b"}, activity
+    assert set(node.until_found(10.0)[0]) == found
 
 
 def test_time_in_which_we_stood_still_ourselves_does_not_count() -> None:
@@ -126,13 +150,13 @@ def test_time_in_which_we_stood_still_ourselves_does_not_count() -> None:
     node.phases["b"] = "forward"
     node.look()
     node.clock.advance(30.0)
-    assert not node.verdicts.culprits("n0", node.look(), NAMES, False)
+    assert not node.verdicts.culprits("n0", node.look(), NAMES)
 
 
 @pytest.mark.parametrize(("late_s", "found"), [(0.1, True), (0.8, False)])
 def test_other_nodes_views_count_while_they_are_fresh(late_s: float, found: bool) -> None:
     clock = FakeClock()
-    verdicts = StallDetector(clock)
-    assert not verdicts.culprits("n0", NodeReport(waiting=("a",)), ("a", "b"), False), "nothing is known of b"
+    verdicts = StallDetector(clock, STALL)
+    assert not verdicts.culprits("n0", NodeReport(waiting=("a",)), ("a", "b")), "nothing is known of b"
     clock.advance(late_s)
-    assert bool(verdicts.culprits("n1", NodeReport(still={"b": 0.7}), ("a", "b"), False)) is found
+    assert bool(verdicts.culprits("n1", NodeReport(still={"b": 0.7}), ("a", "b"))) is found

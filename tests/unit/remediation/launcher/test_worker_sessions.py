@@ -47,14 +47,21 @@ class Worker:
 class Stage:
     """Sessions of workers a, b and c, whose pids are 1, 2 and 3."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, answer_s: float = 1.0) -> None:
         self.path = folder / "r-elastic.sock"
         self.heard: asyncio.Queue[tuple[str, messages.Message]] = asyncio.Queue()
         self.workers: list[Worker] = []
         self.pids = {"a": 1, "b": 2, "c": 3}
+        self.running: set[str] = set()
+        """Whose processes compute."""
+        self.asked_whether_it_runs = asyncio.Event()
         self.forked = asyncio.Event()
         self.forked.set()
-        self.sessions = WorkerSessions(self.path, self.admit, lambda *said: self.heard.put_nowait(said))
+        self.sessions = WorkerSessions(self.path, self.admit, lambda *said: self.heard.put_nowait(said), self.runs, answer_s)
+
+    def runs(self, name: str) -> bool:
+        self.asked_whether_it_runs.set()
+        return name in self.running
 
     async def admit(self, name: str, pid: int) -> bool:
         await self.forked.wait()
@@ -128,15 +135,30 @@ def test_a_newer_fence_takes_the_place_of_one_that_waits_and_the_dead_are_not_wa
     asyncio.run(play())
 
 
-def test_who_does_not_answer_a_hard_fence_is_silent(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("remediation.launcher.worker_sessions.ANSWER_S", 0.01)
-
+def test_who_does_not_answer_a_hard_fence_is_silent(tmp_path: Path) -> None:
     async def play() -> None:
-        async with Stage(tmp_path) as stage:
+        async with Stage(tmp_path, answer_s=0.01) as stage:
             await stage.enter("c", 3)
             fenced = await stage.sessions.fence(7, ["c"])
             assert fenced is not None
             assert fenced.silent == ("c",)
+
+    asyncio.run(play())
+
+
+def test_twin_who_computes_when_it_is_fenced_is_waited_for(tmp_path: Path) -> None:
+    """Its machine is busy, or it is in one long call that lets no other thread run."""
+
+    async def play() -> None:
+        async with Stage(tmp_path, answer_s=0.2) as stage:
+            worker = await stage.enter("c", 3)
+            stage.running.add("c")
+            fence = stage.sessions.fence(7, ["c"])
+            await asyncio.wait_for(stage.asked_whether_it_runs.wait(), 30)
+            worker.say("held_state", epoch=7, step=4)
+            fenced = await fence
+            assert fenced is not None
+            assert (set(fenced.holdings), fenced.silent) == ({"c"}, ())
 
     asyncio.run(play())
 
