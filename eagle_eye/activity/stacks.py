@@ -19,7 +19,7 @@ PEERS = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional
 """Files whose functions wait for the other ranks."""
 BACKWARD = "_engine_run_backward"
 """Where torch's backward pass waits for the gradients of the other ranks (DistributedDataParallel reduces them in it)."""
-OURS, DRILLS = "/eagle_eye/", "/fault_drills.py"
+OURS, DRILLS = "/eagle_eye/", ("/fault_drills.py", "/fault_injection.py")
 """Our own code in the process; a drill plays the user's."""
 LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/", "/concurrent/futures/", "/asyncio/")
 """Files whose functions wait for another thread of the same program."""

@@ -175,8 +175,10 @@ class Worker:
             raise ValueError("negative length")
 
     def stand_still(self, what: str) -> None:
-        while (self.folder / f"{what}-{self.name.replace('/', '_')}").exists():
-            threading.Event().wait(0.05)
+        order = self.folder / f"{what}-{self.name.replace('/', '_')}"
+        if order.exists():
+            order.unlink()  # for this process alone, not for the one that takes its place
+            threading.Event().wait()
 
     def commit(self, group: Group) -> int:
         self.monitor.mark("communication")

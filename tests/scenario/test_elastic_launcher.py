@@ -145,7 +145,6 @@ def test_a_worker_that_hangs_for_good_is_replaced_by_a_new_one(cluster: ElasticC
     cluster.trains(2, first)
     assert cluster.events("worker.excluded")[0].entity.name == name
     wait_until("another process", lambda: cluster.pid(0, 1) != hanging)
-    hang.unlink()
     cluster.trains(3, first)
     stacks = list((cluster.directory / "state" / "logs" / cluster.run / "n0").glob("1-excluded-*.json"))
     assert "elastic_loop.py" in stacks[0].read_text(), "what it did is kept"
@@ -160,7 +159,6 @@ def test_one_that_hangs_where_all_others_wait_is_found_by_meeting_again(cluster:
     wedge.touch()
     cluster.trains(2, first)
     assert cluster.events("worker.excluded")[0].entity.name == name
-    wedge.unlink()
     cluster.trains(3, first)
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
     assert steps == list(range(len(steps)))
@@ -297,7 +295,7 @@ def test_a_node_whose_workers_do_not_answer_is_left_out_at_once(cluster: Elastic
     assert cluster.layouts()[-1].nodes == ("n0",)
     cluster.trains(2, first)
     wait_until("their end", lambda: not any(running(pid) for pid in going))
-    assert {event.entity.name for event in cluster.events("worker.excluded")} >= {cluster.worker(1, 0), cluster.worker(1, 1)}
+    assert {event.entity.name for event in cluster.events("worker.excluded")} == {cluster.worker(1, 0), cluster.worker(1, 1)}
     assert [cluster.pid(0, 0), cluster.pid(0, 1)] == stay
     steps = [words["step"] for words in cluster.said(first) if "step" in words]
     assert steps == list(range(len(steps)))
