@@ -52,7 +52,8 @@ def training(function: Function) -> Function:
         click.option(
             "--heal", default="", show_default="restart:3; in-place for a script that calls eagle_eye.elastic",
             help="Self-healing without a server's command: none, restart:N (all workers, from the newest checkpoint), or in-place[:N] "
-            "(elastic workers go on without those that are lost); N is the heal budget.",
+            "(elastic workers go on without those that are lost). N is the heal budget: so many times within an hour for failures of one kind, three times "
+            "as many for all kinds together; another window is written after a slash: restart:3/30m (units: s, m, h, d, w).",
         ),
         click.option("--min-workers", type=int, default=1, show_default=True, help="An elastic job with fewer workers saves a checkpoint and stops."),
         click.option("--weight", type=float, default=1.0, show_default=True, help="Priority of an elastic job against others when the planner assigns workers: the weight of its throughput."),

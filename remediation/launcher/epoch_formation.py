@@ -34,6 +34,7 @@ def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     refusal = state.budget.refusal(request.failure)
     state.exhausted = refusal and f"{request.failure}, and {refusal}"
     state.budget.take(request.failure)
+    request = replace(request, paid=True)
     if state.lives_on:
         return begin(state, replace(request, in_place=True, halt=state.exhausted))
     return _exhaust(state, request) if refusal else restart(state, request)

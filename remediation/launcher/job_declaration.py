@@ -76,6 +76,8 @@ class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the failure, as the heal budget counts it; '' where the reason says it all."""
     step: int = -1
     """That the workers were at when they failed; -1 if it is not known."""
+    paid: bool = False
+    """It was charged to the heal budget."""
     plan: str = ""
     resume_step: int = -1
     in_place: bool = False

@@ -116,6 +116,10 @@ class WorkerRegistry:
             self.sizes[member.node] = self.size(member) - 1
             self.broken.add(worker)
 
+    def is_replaced(self, worker: str) -> bool:
+        """Somebody takes its place when it dies."""
+        return worker not in self.leaving | self.done | self.broken and self._attempts.get(worker, 0) < ATTEMPTS
+
     def given_up(self, worker: str) -> bool:
         """It was started as often as may be, and never came."""
         here = (self.entered, self.suspended, self.awaited)

@@ -129,7 +129,7 @@ def forget_dead(state: CoordinatorState, fact: WorkerDied) -> bool:
         return False
     state.elastic.state_holders.lost(fact.worker, fact.step)
     state.elastic.count_respawn(fact.worker, state.membership.members)
-    if fact.worker not in state.elastic.registry.leaving | state.elastic.registry.done:
+    if state.elastic.registry.is_replaced(fact.worker):
         state.elastic.replacement_backoff.died(fact.worker, fact.kind)
     state.elastic.lose(fact.worker)
     return True
@@ -236,8 +236,8 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return begin(state, request) if fact.worker in layout.workers else []
     if fact.worker not in layout.workers:
         return []
-    if not state.lives_on:  # it was the last one
-        return restart(state, replace(request, step=max(request.step, fact.step)))
+    if not state.elastic.placements(state.eligible):  # it was the last one
+        return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
 
 

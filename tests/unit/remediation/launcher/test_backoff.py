@@ -201,3 +201,42 @@ def test_elastic_workers_of_which_none_survives_are_restarted_with_back_off() ->
         for worker in job.layout.workers:
             effects = job.enter(worker)
         assert only(job.agree(effects), RegroupWorkers)
+
+
+def test_new_workers_that_all_die_before_they_have_met_are_paid_for_and_do_not_restart_for_ever() -> None:
+    job = ElasticJob(slots=1, heal="in-place:2")
+    job.join("n0")
+    job.votes("n0")
+    job.coordinator.started(job.epoch)
+    told: Effects = []
+    for _ in range(4):
+        job.enter("r/n0/0")
+        told = job.die("r/n0/0", code=-9)
+        told += job.pass_time(60.0) if job.coordinator.phase in {JobPhase.BACKOFF, JobPhase.SPENT} else []
+        if only(told, End):
+            break
+        assert not only(told, Prepare)[-1].layout.in_place
+        job.votes("n0")
+        job.coordinator.started(job.epoch)
+    assert "it has done so 2 times within 1h" in only(told, End)[0].reason
+
+
+def test_one_of_several_new_workers_that_dies_before_they_have_met_does_not_restart_the_others() -> None:
+    job = ElasticJob(slots=2, heal="in-place:2")
+    job.join("n0")
+    job.votes("n0")
+    job.coordinator.started(job.epoch)
+    job.enter("r/n0/0")
+    job.enter("r/n0/1")
+    job.die("r/n0/1", code=-9)
+    job.votes("n0")
+    job.holdings()
+    regroup = only(job.pass_time(0.006), RegroupWorkers)[0]
+    assert regroup.layout.workers == ("r/n0/0",)
+
+
+def test_a_worker_that_is_not_replaced_any_more_is_not_said_to_be() -> None:
+    job = ElasticJob(respawns=1).running()
+    job.agree(job.die("r/n0/1"))
+    assert job.die("r/n0/1") == []
+    assert job.pass_time(60.0) == []

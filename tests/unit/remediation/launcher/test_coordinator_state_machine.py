@@ -19,7 +19,7 @@ from remediation.launcher.worker_registry import JoinRequest
 
 DRAWING = Path(__file__).parents[4] / "docs" / "architecture.md"
 NODES, SLOTS = ("n0", "n1", "n2"), 2
-SEEDS, FACTS = 200, 250
+SEEDS, FACTS = 300, 250
 
 
 class Walk:
