@@ -69,12 +69,11 @@ def _restart(state: CoordinatorState, fact: RestartCommand) -> Effects:
 
 def _overdrawn(state: CoordinatorState, fact: RestartCommand) -> str:
     """Charge the job's own budget if the command says so; the error if nothing is left of it. A restart that backs off is paid for."""
-    refusal = state.budget.refusal(fact.reason) if fact.own and state.phase is not JobPhase.BACKOFF else ""
-    if refusal:
-        return f"the job's own budget is exhausted: {refusal}"
-    if fact.own and state.phase is not JobPhase.BACKOFF:
-        state.budget.take(fact.reason)
-    return ""
+    if not fact.own or state.phase is JobPhase.BACKOFF:
+        return ""
+    refusal = state.budget.refusal(fact.reason)
+    state.budget.take(fact.reason)
+    return refusal and f"the job's own budget is exhausted: {refusal}"
 
 
 def _too_few_nodes_without(state: CoordinatorState, evicted: set[str]) -> str:

@@ -155,6 +155,19 @@ def test_a_job_that_backs_off_is_left_to_itself(make, cause):
     assert world.state() is IncidentState.HEALED
 
 
+def test_what_the_job_heals_after_a_back_off_is_written_down_though_nothing_is_found_any_more(make):
+    world = make()
+    died = world.job.die(WORKER.name, heals=False)
+    world.job.tell("restart.delayed", seconds="30", cause=died.id)
+    found = world.find("worker killed", WORKER, event=died)
+    world.find("worker killed", WORKER, event=died, revision=2, active=False, since=found.since)
+    world.run(29)
+    world.job._begin("death", cause=died.id)
+    world.run(12)
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED
+
+
 def test_a_coordinator_that_does_not_come_back_from_its_back_off_is_told_to_restart(make):
     world = make()
     died = world.job.die(WORKER.name, heals=False)
