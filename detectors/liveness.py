@@ -55,6 +55,8 @@ class Liveness:
     _progress: float = field(default=-1.0, init=False, repr=False)
     _moved: float = field(default=float("inf"), init=False, repr=False)
     _over: bool = field(default=False, init=False, repr=False)
+    _waits: bool = field(default=False, init=False, repr=False)
+    """The job backs off: that nothing moves is no sign against anybody."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -88,8 +90,12 @@ class Liveness:
             self._broken = event
         elif event.name in ("job.finished", "job.failed"):
             self._over = True
+        elif event.name == "restart.delayed":
+            self._waits = True
         elif event.name in ("job.started", "epoch.started"):
             self._over = False
+            if self._waits:
+                self._waits, self._moved = False, event.time
 
     def _opened(self, name: str, event: Event) -> Iterator[Claim]:
         role = event.attributes.get("role", "agent")
@@ -186,7 +192,7 @@ class Liveness:
         if broken is not None and node_of_worker(broken.entity.name) != name and self._together(node, broken):
             return Evidence(text=f"worker {broken.entity.name} saw a peer's connection break", event=broken.id)
         still = frame.time - self._moved
-        if still >= self.stall_s:
+        if still >= self.stall_s and not self._waits:
             text = f"the job stands still for {still:.1f} s"
             return Evidence(text=text, metric="still_s", value=still, threshold=self.stall_s)
         return None

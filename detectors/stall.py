@@ -105,6 +105,10 @@ class Stall:
             self._resumed[event.entity.name] = event.time
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
+        elif event.name == "restart.delayed":
+            self._dead = True  # the job backs off: its workers were ended, and come back with the next epoch
+            self._reports.clear()
+            yield from self._claims.withdraw_all(event.time, "the job backs off before it starts its workers again")
         elif event.name in ("exit", "exception"):
             self._dead = True  # the others stall because of it; the death itself is the finding of another detector
 

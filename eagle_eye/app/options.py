@@ -1,7 +1,6 @@
 """Options that several commands share."""
 
 import functools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from eagle_eye import config as configuration
+from eagle_eye.durations import seconds_of
 
 Function = Callable[..., Any]
 
@@ -52,7 +52,8 @@ def training(function: Function) -> Function:
         click.option(
             "--heal", default="", show_default="restart:3; in-place for a script that calls eagle_eye.elastic",
             help="Self-healing without a server's command: none, restart:N (all workers, from the newest checkpoint), or in-place[:N] "
-            "(elastic workers go on without those that are lost); N is the heal budget.",
+            "(elastic workers go on without those that are lost). N is the heal budget: so many times within an hour for failures of one kind, three times "
+            "as many for all kinds together; another window is written after a slash: restart:3/30m (units: s, m, h, d, w).",
         ),
         click.option("--min-workers", type=int, default=1, show_default=True, help="An elastic job with fewer workers saves a checkpoint and stops."),
         click.option("--weight", type=float, default=1.0, show_default=True, help="Priority of an elastic job against others when the planner assigns workers: the weight of its throughput."),
@@ -70,9 +71,6 @@ def training(function: Function) -> Function:
     return function
 
 
-UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-
-
 def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """Callback of an option: `30d`, `12h`, `90m`, `45s`, `2w` as seconds. Raises click.BadParameter.
 
@@ -81,7 +79,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
     """
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value.strip())
-    if found is None or float(found[1]) == 0:
+    seconds = seconds_of(value)
+    if seconds is None:
         raise click.BadParameter(f"{value!r} is not a duration: write for example 45s, 90m, 12h, 30d or 2w")
-    return float(found[1]) * UNIT_SECONDS[found[2]]
+    return seconds

@@ -54,5 +54,7 @@ class JobSnapshot(Noun, frozen=True, kw_only=True):
 LATE_S = 3.0
 """One batch interval, the latency of a batch, and one tick."""
 
-SNAPSHOT_EVENTS = frozenset({"epoch.started", "budget.exhausted", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done"})
+SNAPSHOT_EVENTS = frozenset({
+    "epoch.started", "restart.delayed", "budget.exhausted", "job.finished", "job.failed", "checkpoint.saved", "resumed", "transition.done",
+})  # fmt: skip
 """Names of the events that a snapshot carries; other events reach the leader as evidence of findings."""

@@ -40,7 +40,9 @@ class Layout(Noun, frozen=True, kw_only=True):
     skipped: tuple[int, ...] = ()
     """Steps whose batch is drawn and skipped."""
     restarts: int = 0
-    """Restarts of its heal budget that the job has used."""
+    """What the job has spent of its heal budget within the budget's window."""
+    restarts_by_kind: dict[str, int] = {}
+    """The same by kind of failure."""
     in_place: bool = False
     """Its elastic workers continue from the epoch before, without new processes."""
 

@@ -158,7 +158,8 @@ class IncidentLoop:
     # --- handlers: Due -----------------------------------------------------------------------------------------------
 
     def _self_healing_due(self, tracked: TrackedIncident, _fact: Due) -> None:
-        if self.state.job(tracked.job).stream_time > tracked.due:
+        job = self.state.job(tracked.job)
+        if job.stream_time > tracked.due and not self.self_healing.is_delayed(tracked, job):
             self.self_healing.overdue(tracked)
 
     def _plan_due(self, tracked: TrackedIncident, _fact: Due) -> None:

@@ -1,5 +1,6 @@
 """What the engine knows of a job: its layout, its steps, its throughput, its checkpoints and its own budget."""
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -106,6 +107,8 @@ class JobState:
     """Measured seconds from the notice of a change to the new group with its state."""
     join_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     """Measured seconds until workers more had joined."""
+    restart_due: float = 0.0
+    """Time of the stream until which the job backs off before it starts its workers again; 0: it does not."""
     over: bool = False
 
     def update(self, snapshot: JobSnapshot, *, calm: bool) -> list[Event]:
@@ -124,8 +127,10 @@ class JobState:
         attributes = event.attributes
         if event.name == "epoch.started":
             self._begin(event)
+        elif event.name == "restart.delayed":
+            self._back_off(attributes)
         elif event.name == "budget.exhausted":
-            self.budget_left = 0
+            self.budget_left, self.restart_due = 0, 0.0
         elif event.name == "checkpoint.saved":
             self.checkpoints[int(attributes["step"])] = attributes.get("finite", "1").lower() in ("1", "true")
         elif event.name == "transition.done":
@@ -150,9 +155,13 @@ class JobState:
         )
         self.started_epochs.append(begun)
         self.epoch = max(self.epoch, begun.epoch)
-        self.over = False
+        self.over, self.restart_due = False, 0.0
         if attributes.get("budget_left", "").isdecimal():
             self.budget_left = int(attributes["budget_left"])
+
+    def _back_off(self, attributes: Mapping[str, str]) -> None:
+        with contextlib.suppress(ValueError):  # of a newer version
+            self.restart_due = self.stream_time + float(attributes.get("seconds") or 0.0)
 
     def _regrouped(self, attributes: Mapping[str, str]) -> None:
         """Recomputation is no part of it: it is work, and its micro-batches count."""
@@ -267,6 +276,10 @@ class JobState:
     def current(self) -> Layout | None:
         """The layout, once it is that of the highest epoch that was reported."""
         return self.layout if self.layout is not None and self.layout.epoch == self.epoch else None
+
+    def backs_off(self, patience_s: float = 0.0) -> bool:
+        """It starts its workers again by itself after a while: until then, and for as long more as that may take, it is not stalled."""
+        return self.restart_due > 0.0 and self.stream_time <= self.restart_due + patience_s
 
     @property
     def basis(self) -> str:

@@ -48,7 +48,7 @@ class RepairPlanner:
         """The next step of an incident: gather evidence, plan, ask the guards, begin; or wait; or give up."""
         job, now = self.state.job(tracked.job), self.clock.now()
         behind = job.current is None or job.epoch < tracked.epoch or tracked.stale_layout.holds(job.basis, now)
-        if self.execution.busy(tracked.job) or behind:
+        if self.execution.busy(tracked.job) or behind or self._left_to_job(tracked):
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + SOON_S)
             return
         missing = [action for action in tracked.escalation.evidence if action not in tracked.evidence_kept]
@@ -64,6 +64,11 @@ class RepairPlanner:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
         else:
             self._ask(tracked, self._same(tracked, plan))
+
+    def _left_to_job(self, tracked: TrackedIncident) -> bool:
+        """The job backs off and restarts itself: only what an operator decides, or what that cannot help against, is done meanwhile."""
+        helps = tracked.escalation.ended_by_epoch and not tracked.escalation.isolates
+        return helps and tracked.phase is not IncidentPhase.HELD and self.state.job(tracked.job).backs_off(self.settings.self_healing_s)
 
     def attempts(self, tracked: TrackedIncident) -> list[Attempt]:
         """What was tried on this fault."""

@@ -115,12 +115,15 @@ class SelfHealing:
         if levels and outlasts and self.planner.level(tracked) is not None:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.review.settles_at(tracked))
 
+    def is_delayed(self, tracked: TrackedIncident, job: JobState) -> bool:
+        """The coordinator has said that it restarts the workers later: no reason to do it now. Broken hardware is evicted meanwhile."""
+        return not tracked.escalation.isolates and job.backs_off(self.settings.self_healing_s)
+
     def overdue(self, tracked: TrackedIncident) -> None:
         """The coordinator did not do what it does by itself: a repair is planned, unless the job runs on."""
-        isolates = tracked.escalation.levels[:1] == ("evict_node",)
         if not tracked.incident.active:
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
-        elif not isolates and self.state.job(tracked.job).moved_after(tracked.opened + MOVES_S):
+        elif not tracked.escalation.isolates and self.state.job(tracked.job).moved_after(tracked.opened + MOVES_S):
             self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
             self.notify(tracked, "the job runs on: no action is taken")
         else:

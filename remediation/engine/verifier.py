@@ -58,11 +58,12 @@ class Verifier:
         self.recorder.move(tracked, IncidentPhase.VERIFYING, state=IncidentState.CONTAINED)
 
     def judge(self) -> Iterator[tuple[TrackedIncident, Verified]]:
-        """Results that are known now. Another fault of the same job stops the clock: its downtime is not due to this action."""
+        """Results that are known now. Another fault of the same job stops the clock, and so does its back-off: that downtime is not due to
+        this action."""
         for verification in list(self.state.verifications.values()):
             tracked = self.state.incidents[verification.incident]
             job = self.state.job(tracked.job)
-            if self._disturbed(tracked):
+            if self._disturbed(tracked) or job.backs_off():
                 verification.patience = max(verification.patience, job.stream_time)
             result, why = verification.judge(job, self.settings)
             if result is not None:

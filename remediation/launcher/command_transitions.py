@@ -36,7 +36,7 @@ def restart_running(state: CoordinatorState, fact: RestartCommand) -> Effects:
 
 
 def restart_idle(state: CoordinatorState, fact: RestartCommand) -> Effects:
-    """WAITING, SPENT: all workers."""
+    """WAITING, BACKOFF, SPENT: all workers, at once."""
     return refuse(state, fact) if _names_workers_alone(state, fact) else _restart(state, fact)
 
 
@@ -61,15 +61,19 @@ def _restart(state: CoordinatorState, fact: RestartCommand) -> Effects:
         return _evict_in_place(state, fact.key, evicted, request)
     state.membership.evicted = evicted
     state.skipped |= set(fact.skip)
+    if not fact.own:
+        state.restarts.reset()
     state.unanswered.append(fact.key)
     return begin(state, request)
 
 
 def _overdrawn(state: CoordinatorState, fact: RestartCommand) -> str:
-    """Charge the job's own budget if the command says so; the error if nothing is left of it."""
-    if fact.own and not state.budget.take():
-        return f"the job's own budget ({state.budget.heal}) is exhausted"
-    return ""
+    """Charge the job's own budget if the command says so; the error if nothing is left of it. A restart that backs off is paid for."""
+    if not fact.own or state.phase is JobPhase.BACKOFF:
+        return ""
+    refusal = state.budget.refusal(fact.reason)
+    state.budget.take(fact.reason)
+    return refusal and f"the job's own budget is exhausted: {refusal}"
 
 
 def _too_few_nodes_without(state: CoordinatorState, evicted: set[str]) -> str:
@@ -109,8 +113,7 @@ def _evict_in_place(state: CoordinatorState, key: str, evicted: set[str], reques
 
     If they do not come to its end they are excluded, and the others do their part of the step.
     """
-    for node in state.membership.evicted - evicted:
-        state.elastic.registry.forgive(node)
+    state.elastic.forgive(state.membership.evicted - evicted)
     state.membership.evicted = evicted
     state.unanswered.append(key)
     leaving = state.elastic.evicted_workers(evicted)
@@ -143,7 +146,7 @@ def release_later(state: CoordinatorState, fact: LiftEviction) -> Effects:
 
 def _lift_eviction(state: CoordinatorState, node: str) -> None:
     state.membership.evicted.discard(node)
-    state.elastic.registry.forgive(node)
+    state.elastic.forgive([node])
 
 
 # --- stop -----------------------------------------------------------------------------------------------------------------
@@ -207,6 +210,7 @@ def resize(state: CoordinatorState, fact: ResizeCommand) -> Effects:
     registry = state.elastic.registry
     before = {member.node: registry.size(member) for member in state.eligible if member.node in fact.sizes}
     registry.sizes |= fact.sizes
+    state.elastic.forgive(fact.sizes)
     forked = replace_workers(state)
     grows = state.elastic.await_growth(fact.key, fact.sizes, before)
     surplus = state.elastic.surplus(fact.sizes, state.eligible)

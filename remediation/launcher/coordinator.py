@@ -31,6 +31,8 @@ class Coordinator:
         """`last`: the last valid layout, after a coordinator election or a restart; `lost`: nodes known to be gone."""
         self.declaration = declaration
         self.budget = budget
+        if last is not None:
+            budget.inherit(last.restarts, last.restarts_by_kind, clock.now() - last.time)
         self._state = CoordinatorState(declaration, budget, clock, last, lost)
         self._state.timers.arm(declaration.join_timeout_s if last is None else declaration.batch_s)
 
@@ -46,8 +48,9 @@ class Coordinator:
     def left(self, node: str) -> Effects:
         return self.learn(coordinator_facts.SessionBroke(node=node))
 
-    def no_progress(self) -> Effects:
-        return self.learn(coordinator_facts.NoProgress())
+    def no_progress(self, step: int = -1) -> Effects:
+        """`step`: that the workers are at; -1 if unknown."""
+        return self.learn(coordinator_facts.NoProgress(step=step))
 
     def acknowledged(self, node: str, epoch: int) -> Effects:
         return self.learn(coordinator_facts.VoteGiven(node=node, epoch=epoch))
@@ -153,6 +156,11 @@ class Coordinator:
     @property
     def phase(self) -> JobPhase:
         return self._state.phase
+
+    @property
+    def restart_in_s(self) -> float | None:
+        """Seconds until workers that keep dying are started again; None if they do not back off."""
+        return self._state.timers.wait_s if self.phase is JobPhase.BACKOFF else None
 
     @property
     def epoch(self) -> int:

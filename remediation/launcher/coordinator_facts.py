@@ -7,7 +7,7 @@ import msgspec
 
 from eagle_eye.types import Layout, WorkerStateReport
 
-from .failure_signature import FailureSignature
+from .failure_signature import FailureSignature, kind_of_death
 from .membership import Member
 from .worker_registry import JoinRequest
 
@@ -39,6 +39,9 @@ class SessionBroke(Fact, frozen=True, kw_only=True):
 
 class NoProgress(Fact, frozen=True, kw_only=True):
     """The second witness: no worker has completed anything since the session of a suspect broke."""
+
+    step: int = -1
+    """That the workers are at; -1 if unknown."""
 
 
 # --- votes ----------------------------------------------------------------------------------------------------------
@@ -94,6 +97,11 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
     """At most so many seconds before the report it died."""
     failure: FailureSignature | None = None
     """The exception that ended it, if it is one of the program's own."""
+
+    @property
+    def kind(self) -> str:
+        """What the heal budget counts as one cause."""
+        return kind_of_death(self.failure, self.code)
 
 
 class NodeFinished(Fact, frozen=True, kw_only=True):
@@ -258,6 +266,10 @@ class JoinersTimeout(Timeout, frozen=True, kw_only=True):
 
 class ReconnectTimeout(Timeout, frozen=True, kw_only=True):
     """Connections between workers broke, and nobody was found dead since."""
+
+
+class ReplacementTimeout(Timeout, frozen=True, kw_only=True):
+    """The back-off of a worker that is to be replaced is over."""
 
 
 class BoundaryTimeout(Timeout, frozen=True, kw_only=True):

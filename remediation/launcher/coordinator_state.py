@@ -3,6 +3,7 @@
 from eagle_eye.clock import Clock
 from eagle_eye.types import Layout
 
+from .backoff import Backoff
 from .coordinator_effects import CommandResult, Effect, EmitEvent, End
 from .coordinator_facts import PhaseTimeout, Timeout
 from .elastic_policy import ElasticPolicy
@@ -61,6 +62,9 @@ class Timers:
 class CoordinatorState:
     """Handed to every transition. The parts know nothing of one another."""
 
+    exhausted = ""
+    """Why the job may not heal itself any more."""
+
     def __init__(
         self, declaration: JobDeclaration, budget: HealBudget, clock: Clock, last: Layout | None, lost: tuple[str, ...]
     ) -> None:
@@ -81,6 +85,8 @@ class CoordinatorState:
         self.membership = Membership(declaration.node, declaration.max_nodes, last.excluded if last is not None else ())
         self.quorum = Quorum(self.epoch)
         self.elastic = ElasticPolicy(declaration, budget, clock)
+        self.restarts = Backoff(clock, declaration.backoff_s, declaration.backoff_max_s, declaration.healthy_s)
+        """Of the workers as a whole."""
         self.commanded = True
         """A server that could command a restart is connected: an exhausted budget is not the end at once."""
         self.led = False
@@ -107,7 +113,7 @@ class CoordinatorState:
     @property
     def in_place(self) -> bool:
         """The running epoch is one of elastic workers, and they may heal in place."""
-        return self.last is not None and self.last.in_place and self.budget.in_place
+        return self.last is not None and self.last.in_place and self.budget.rule.in_place
 
     @property
     def training(self) -> bool:

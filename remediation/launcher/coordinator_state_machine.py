@@ -22,7 +22,7 @@ from .coordinator_state import CoordinatorState, Effects
 from .job_declaration import JobPhase
 
 GATHERING, FORMING, RUNNING, WAITING = JobPhase.GATHERING, JobPhase.FORMING, JobPhase.RUNNING, JobPhase.WAITING
-SPENT, HALTING, ENDED = JobPhase.SPENT, JobPhase.HALTING, JobPhase.ENDED
+BACKOFF, SPENT, HALTING, ENDED = JobPhase.BACKOFF, JobPhase.SPENT, JobPhase.HALTING, JobPhase.ENDED
 
 Leads = frozenset[JobPhase]
 
@@ -46,8 +46,10 @@ Row = Mapping[JobPhase, TableEntry | Ignored]
 # Where the steps that transitions have in common may lead:
 BEGIN: Leads = frozenset({FORMING, WAITING})
 """An epoch begins, or there are too few nodes."""
-HEAL: Leads = BEGIN | {SPENT}
+FIRST_HEAL: Leads = BEGIN | {SPENT}
 """The same on the job's own budget."""
+HEAL: Leads = FIRST_HEAL | {BACKOFF}
+"""The same, and nothing may have come of the restart before."""
 VALID: Leads = frozenset({RUNNING, HALTING})
 """An epoch is valid, or its workers can only save their state."""
 END: Leads = frozenset({ENDED})
@@ -66,7 +68,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     # --- launchers ---
     coordinator_facts.LauncherJoined: _row(
         TableEntry(launcher.joined_only),
-        GATHERING=TableEntry(launcher.joined_while_gathering, HEAL), FORMING=TableEntry(launcher.joined_while_forming, BEGIN),
+        GATHERING=TableEntry(launcher.joined_while_gathering, FIRST_HEAL), FORMING=TableEntry(launcher.joined_while_forming, BEGIN),
         RUNNING=TableEntry(launcher.joined_while_running, HEAL), WAITING=TableEntry(launcher.joined_while_waiting),
     ),
     coordinator_facts.SessionBroke: _row(
@@ -87,7 +89,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     coordinator_facts.WorkerDied: _row(
         TableEntry(worker.died_meanwhile),
         FORMING=TableEntry(worker.died_while_forming, HEAL | VALID | END), RUNNING=TableEntry(worker.died_while_running, HEAL | END),
-        HALTING=TableEntry(worker.died_while_halting, END),
+        BACKOFF=TableEntry(worker.died_while_backing_off, END), HALTING=TableEntry(worker.died_while_halting, END),
     ),
     coordinator_facts.NodeFinished: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.node_finished, END)),
     coordinator_facts.WorkerEntered: _row(
@@ -120,7 +122,7 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     coordinator_facts.RestartCommand: _row(
         TableEntry(command.refuse),
         RUNNING=TableEntry(command.restart_running, BEGIN), WAITING=TableEntry(command.restart_idle, BEGIN),
-        SPENT=TableEntry(command.restart_idle, BEGIN),
+        BACKOFF=TableEntry(command.restart_idle, BEGIN), SPENT=TableEntry(command.restart_idle, BEGIN),
     ),
     coordinator_facts.LiftEviction: _row(
         TableEntry(command.release_later), RUNNING=TableEntry(command.release, BEGIN), WAITING=TableEntry(command.release, BEGIN)
@@ -131,15 +133,19 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
     # --- time ---
     coordinator_facts.PhaseTimeout: _row(
         Ignored("the job is over: its timers are disarmed"),
-        GATHERING=TableEntry(launcher.gathering_is_late, HEAL), FORMING=TableEntry(epoch.late_votes, BEGIN | VALID),
+        GATHERING=TableEntry(launcher.gathering_is_late, FIRST_HEAL), FORMING=TableEntry(epoch.late_votes, BEGIN | VALID),
         RUNNING=TableEntry(launcher.batch_is_complete, BEGIN), WAITING=TableEntry(epoch.waited_for_nodes, BEGIN | END),
-        SPENT=TableEntry(epoch.nobody_commanded, END), HALTING=TableEntry(epoch.halted_too_long, END),
+        BACKOFF=TableEntry(epoch.backoff_is_over, BEGIN), SPENT=TableEntry(epoch.nobody_commanded, END),
+        HALTING=TableEntry(epoch.halted_too_long, END),
     ),
     coordinator_facts.MajorityTimeout: _row(
         _OVERTAKEN, FORMING=TableEntry(epoch.no_majority_while_forming, BEGIN | END), WAITING=TableEntry(epoch.no_majority)
     ),
     coordinator_facts.MergeTimeout: _row(_OVERTAKEN, FORMING=TableEntry(epoch.merge_is_over, VALID)),
     coordinator_facts.JoinersTimeout: _row(_OVERTAKEN, RUNNING=TableEntry(worker.joiners_are_complete, BEGIN)),
+    coordinator_facts.ReplacementTimeout: _row(
+        Ignored("empty slots are filled once an epoch is valid"), RUNNING=TableEntry(worker.replacement_is_due)
+    ),
     coordinator_facts.ReconnectTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.reconnect, HEAL), RUNNING=TableEntry(worker.reconnect, HEAL)),
     coordinator_facts.BoundaryTimeout: _row(_OVERTAKEN, FORMING=TableEntry(worker.boundary_is_late, BEGIN)),
 })  # fmt: skip

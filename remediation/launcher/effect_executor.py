@@ -137,8 +137,8 @@ class EffectExecutor:
         """The state of the job."""
         state = self.coordinator
         return {
-            "phase": str(state.phase), "epoch": state.epoch, "layout": state.last, "heal": state.budget.heal,
-            "budget_left": state.budget.left, "excluded": sorted(state.evicted),
+            "phase": str(state.phase), "epoch": state.epoch, "layout": state.last, "heal": state.budget.rule.heal,
+            "restart_in_s": state.restart_in_s, "budget_left": state.budget.left, "excluded": sorted(state.evicted),
             "nodes": {node: member.connected for node, member in state.members.items()},
         } | self._in_place.status  # fmt: skip
 
@@ -237,7 +237,7 @@ class EffectExecutor:
             log.exception("epoch %d cannot be started", layout.epoch)
             self.do(self.coordinator.died(layout.epoch, at_start=str(error)))
             return
-        arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.limit}
+        arguments = {"layout": layout, "store": store, "max_restarts": self.coordinator.budget.rule.limit}
         started = await asyncio.gather(
             *(self.send(node, "start", arguments, layout.epoch) for node in effect.nodes), return_exceptions=True
         )
@@ -265,7 +265,7 @@ class EffectExecutor:
 
     def _words(self, layout: Layout, budget_left: int) -> Body:
         declaration, budget = self.coordinator.declaration, self.coordinator.budget
-        return {"layout": layout, "heal": budget.heal, "budget_left": budget_left, "nodes_min": declaration.min_nodes, **self.coordinator.demand}
+        return {"layout": layout, "heal": budget.rule.heal, "budget_left": budget_left, "nodes_min": declaration.min_nodes, **self.coordinator.demand}
 
     async def _ask(self, effect: AskGrant) -> None:
         granted, heard, reason = False, False, "no server is known: start the launchers with --server"

@@ -162,7 +162,7 @@ class ElasticEffectExecutor:
     async def _fork(self, effect: ForkWorkers) -> None:
         await self._regrouped.wait()
         state = self._driver.coordinator
-        limit = state.budget.limit
+        limit = state.budget.rule.limit
         arguments = {"layout": effect.layout, "slots": list(effect.slots), "store": self.torch_store, "max_restarts": limit}
         try:
             await self._driver.send(effect.node, "fork", arguments)

@@ -11,6 +11,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.types import Layout, PrecomputedPlan, RankPlacement, Transition, WorkerStateReport
 from remediation.transition import plan_transition
 
+from .backoff import ReplacementBackoff
 from .coordinator_effects import CommandResult, Effect, ExcludeWorker, ForkWorkers
 from .heal_budget import HealBudget
 from .job_declaration import EpochRequest, JobDeclaration
@@ -61,6 +62,7 @@ class ElasticPolicy:
         self.precomputed: tuple[PrecomputedPlan, ...] = ()
         """What the server does after this job's next loss: the coordinator reports which of them has come true."""
         self._respawned = 0
+        self.replacement_backoff = ReplacementBackoff(declaration, clock)
         self._growing: dict[str, tuple[frozenset[str], dict[str, int]]] = {}
         """Key of a command → (workers that it waits for, the sizes of before)."""
 
@@ -72,6 +74,7 @@ class ElasticPolicy:
         self.serving.clear()
         self.lost.clear()
         self.torn.clear()
+        self.replacement_backoff.clear()
         self.transition = self.recovery_stats = None
 
     # --- who takes part ---------------------------------------------------------------------------------------------
@@ -182,13 +185,19 @@ class ElasticPolicy:
     # --- replacements -------------------------------------------------------------------------------------------------
 
     def replacements(self, members: Iterable[Member], last: Layout) -> list[Effect]:
-        """A new worker for each empty slot."""
+        """A new worker for each empty slot, but for those that back off."""
         forks: list[Effect] = []
         for member in members:
-            slots = self.registry.to_fork(member)
+            slots = self.registry.to_fork(member, self.replacement_backoff.waiting)
             if slots:
                 forks.append(ForkWorkers(node=member.node, slots=slots, layout=last))
-        return forks
+        return [*self.replacement_backoff.news(), *forks]
+
+    def forgive(self, nodes: Iterable[str]) -> None:
+        """Somebody wants these nodes' workers: what went wrong there before is forgotten."""
+        for node in nodes:
+            self.registry.forgive(node)
+            self.replacement_backoff.forgive(self.registry.name(node, 0).removesuffix("0"))
 
     def count_respawn(self, worker: str, members: dict[str, Member]) -> None:
         """A worker died: its slot is filled again as long as the job's replacements last."""

@@ -19,6 +19,7 @@ from .coordinator_facts import (
     MergeTimeout,
     PhaseTimeout,
     ReconnectTimeout,
+    ReplacementTimeout,
 )
 from .coordinator_state import CoordinatorState, Effects
 from .job_declaration import EpochRequest, JobPhase
@@ -30,19 +31,44 @@ from .quorum import voters
 
 def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     """Begin an epoch on the job's own budget: in place if elastic workers live on, else with new processes if the budget allows."""
+    refusal = state.budget.refusal(request.failure)
+    state.exhausted = refusal and f"{request.failure}, and {refusal}"
+    state.budget.take(request.failure)
+    request = replace(request, paid=True)
     if state.lives_on:
-        halt = "" if state.budget.take() else f"{request.reason}, and the job may not heal itself again (--heal {state.budget.heal})"
-        return begin(state, replace(request, in_place=True, halt=halt))
-    if state.budget.take():
-        return begin(state, request)
+        return begin(state, replace(request, in_place=True, halt=state.exhausted))
+    return _exhaust(state, request) if refusal else restart(state, request)
+
+
+def _exhaust(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.phase = JobPhase.SPENT
     state.timers.arm(state.declaration.patience_s if state.commanded else 0.0)
-    attributes = {"heal": state.budget.heal, "restarts": str(state.budget.spent), "cause": request.cause}
-    message = f"{request.reason}: the job may not restart itself again ({state.budget.heal})"
+    attributes = {"heal": state.budget.rule.heal, "restarts": str(state.budget.spent), "cause": request.cause, "kind": request.failure}
     return [
-        EmitEvent(name="budget.exhausted", message=message, attributes=attributes),
+        EmitEvent(name="budget.exhausted", message=state.exhausted, attributes=attributes),
         EndWorkers(nodes=state.membership.connected, reason="heal budget exhausted"),
     ]
+
+
+def restart(state: CoordinatorState, request: EpochRequest) -> Effects:
+    """Start new processes after a failure that nobody has survived: at once, or after a while if they keep failing without progress."""
+    seconds = state.restarts.failed(request.step)
+    if seconds <= 0.0:
+        return begin(state, request)
+    state.phase = JobPhase.BACKOFF
+    state.elastic.clear()
+    state.timers.clear()
+    state.timers.arm(seconds)
+    state.request = replace(request, in_place=False, soft=False, halt="")
+    message = f"the workers are started again in {seconds:g} s: {request.failure}, without progress since the restart before"
+    attributes = {
+        "epoch": str(state.epoch), "seconds": f"{seconds:g}", "reason": request.reason, "kind": request.failure, "cause": request.cause,
+        "restarts": str(state.budget.spent),
+    }  # fmt: skip
+    return [
+        EmitEvent(name="restart.delayed", message=message, attributes=attributes),
+        EndWorkers(nodes=state.membership.connected, reason=message), *state.answer(error=message),
+    ]  # fmt: skip
 
 
 def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
@@ -98,7 +124,7 @@ def _layout(state: CoordinatorState, members: list[Member], placements: tuple[Ra
         job=state.declaration.job, epoch=state.epoch, time=state.clock.now(), coordinator=state.declaration.node,
         launchers={member.node: member.address for member in (*members, *idle)}, placements=placements,
         excluded=tuple(sorted(state.membership.evicted)), reason=request.reason, plan=request.plan, resume_step=request.resume_step,
-        skipped=tuple(sorted(state.skipped)), restarts=state.budget.spent, in_place=request.in_place,
+        skipped=tuple(sorted(state.skipped)), restarts=state.budget.spent, restarts_by_kind=state.budget.spent_by_kind, in_place=request.in_place,
     )  # fmt: skip
 
 
@@ -172,6 +198,7 @@ def _run(state: CoordinatorState, layout: Layout) -> None:
     state.led = True
     state.last = layout
     state.finished = set()
+    state.restarts.runs()
     state.timers.disarm(PhaseTimeout, MajorityTimeout)
     if any(_could_join(state, member, layout) for member in state.membership.members.values()):
         state.timers.arm_batch()
@@ -180,7 +207,7 @@ def _run(state: CoordinatorState, layout: Layout) -> None:
 def _could_join(state: CoordinatorState, member: Member, layout: Layout) -> bool:
     """A connected launcher that is not in the layout though there is room for it."""
     outside = member.connected and member.node not in layout.nodes and member.node not in state.membership.evicted
-    return outside and len(layout.nodes) < state.declaration.max_nodes and state.budget.limit > 0
+    return outside and len(layout.nodes) < state.declaration.max_nodes and state.budget.rule.limit > 0
 
 
 def _regroup(state: CoordinatorState, layout: Layout, transition: Transition) -> RegroupWorkers:
@@ -196,10 +223,14 @@ def _regroup(state: CoordinatorState, layout: Layout, transition: Transition) ->
 
 
 def replace_workers(state: CoordinatorState) -> Effects:
-    """Fork a worker for each empty slot, while the job runs and may heal in place."""
+    """Fork a worker for each empty slot, while the job runs and may heal in place; one that keeps dying only after its back-off."""
     if not state.in_place or state.last is None or state.phase is not JobPhase.RUNNING or state.elastic.registry.done:
         return []
-    return state.elastic.replacements(state.eligible, state.last)
+    effects = state.elastic.replacements(state.eligible, state.last)
+    wait_s = state.elastic.replacement_backoff.wait_s
+    if wait_s is not None:
+        state.timers.arm(wait_s, ReplacementTimeout)
+    return effects
 
 
 def _halt(state: CoordinatorState, layout: Layout, reason: str) -> Effects:
@@ -277,9 +308,14 @@ def waited_for_nodes(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     return []
 
 
+def backoff_is_over(state: CoordinatorState, _: PhaseTimeout) -> Effects:
+    """BACKOFF: the workers have waited long enough."""
+    return begin(state, state.request)
+
+
 def nobody_commanded(state: CoordinatorState, _: PhaseTimeout) -> Effects:
     """SPENT: no restart was commanded in time."""
-    return state.fail(f"its own budget ({state.budget.heal}) is exhausted and no restart was commanded in time")
+    return state.fail(f"{state.exhausted}; no restart was commanded in time")
 
 
 def halted_too_long(state: CoordinatorState, _: PhaseTimeout) -> Effects:

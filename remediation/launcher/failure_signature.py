@@ -1,6 +1,7 @@
 """Tells failures of the program or its data from failures of the machine: the former come back as the same exception, whoever runs the step."""
 
 import re
+import signal
 from collections.abc import Iterator
 
 import msgspec
@@ -28,6 +29,11 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
         """Equal for two failures that are the same; where no step is known the message has to be the same."""
         return self.type, self.frame, str(self.step) if self.step >= 0 else self.message
 
+    @property
+    def kind(self) -> str:
+        """The same at every step, such as `ValueError at train.py:212 in validate`."""
+        return f"{self.type} at {self.frame}" if self.frame else self.type
+
     def __str__(self) -> str:
         """On one line, such as `ValueError: negative length, at train.py:212 in validate, step 40`."""
         where = [f"at {self.frame}"] if self.frame else []
@@ -54,6 +60,29 @@ def _user_frames(traceback: str) -> Iterator[str]:
     for found in reversed(list(_FRAME.finditer(traceback))):
         if not any(part in found["file"] for part in _LIBRARY):
             yield f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['function']}"
+
+
+def kind_of_death(failure: FailureSignature | None, code: int | None) -> str:
+    """What a heal budget counts as one cause, whichever worker it was.
+
+    >>> kind_of_death(None, -9), kind_of_death(None, 1), kind_of_death(None, None)
+    ('worker ended by SIGKILL', 'worker ended with code 1', 'worker died')
+    """
+    if failure is not None:
+        return failure.kind
+    if code is None:
+        return "worker died"
+    return f"worker ended by {name}" if (name := signal_name(code)) else f"worker ended with code {code}"
+
+
+def signal_name(code: int | None) -> str:
+    """SIGKILL, ...; '' if it was no signal."""
+    if code is None or code >= 0:
+        return ""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 class FailureLog:

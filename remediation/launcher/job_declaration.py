@@ -13,6 +13,8 @@ class JobPhase(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     """Too few nodes; goes on as soon as there are enough."""
+    BACKOFF = "backing off"
+    """The workers keep dying without progress: they are started again after a while."""
     SPENT = "spent"
     """The job may not heal itself any more; somebody else may still command a restart."""
     HALTING = "halting"
@@ -54,6 +56,12 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """How long workers may take over their last checkpoint without a word that it is still being written."""
     patience_s: float = 0.0
     """After the budget is spent: how long a command is waited for."""
+    backoff_s: float = 1.0
+    """Before the second restart without progress since the first, which is immediate; twice as long before each further one."""
+    backoff_max_s: float = 60.0
+    """The longest of these delays."""
+    healthy_s: float = 600.0
+    """Workers that have run for so long have made progress, also where no step is known."""
     wait_nodes_s: float = 600.0
     """How long a job with too few nodes waits for more."""
 
@@ -63,6 +71,13 @@ class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     cause: str = ""
+    """Id of the event behind it."""
+    kind: str = ""
+    """Of the failure, as the heal budget counts it; '' where the reason says it all."""
+    step: int = -1
+    """That the workers were at when they failed; -1 if it is not known."""
+    paid: bool = False
+    """It was charged to the heal budget."""
     plan: str = ""
     resume_step: int = -1
     in_place: bool = False
@@ -71,3 +86,8 @@ class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """They finish the step that they are in."""
     halt: str = ""
     """Why the workers of this epoch are only to save a checkpoint and end."""
+
+    @property
+    def failure(self) -> str:
+        """What the heal budget counts it as."""
+        return self.kind or self.reason

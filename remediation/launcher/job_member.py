@@ -17,7 +17,7 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import signature_of
+from .failure_signature import signal_name, signature_of
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .redaction import last_lines, redact
@@ -244,16 +244,6 @@ def step_of(text: str) -> int:
 def code_of(status: int | None) -> int | None:
     """Exit code, negative for a signal, as subprocess has it; None if it is not known."""
     return None if status is None else os.waitstatus_to_exitcode(status)
-
-
-def signal_name(code: int | None) -> str:
-    """SIGKILL, ...; '' if it was no signal."""
-    if code is None or code >= 0:
-        return ""
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ from .elastic_effect_executor import ELASTIC_REPORTS
 from .elastic_node import ElasticNode
 from .event_log import EventLog, Write
 from .follower import ASK_LEADER_S, Follower
-from .heal_budget import parse_heal
+from .heal_budget import HealBudget, parse_heal
 from .inbox import Inbox
 from .job_file import JobFile
 from .job_member import JobMember
@@ -56,7 +56,7 @@ class Launcher:
         """Raises LaunchError, ConfigError before anything is started."""
         self._settings = settings
         self._clock = clock
-        self._budget = parse_heal(settings.heal)
+        self._budget = HealBudget(parse_heal(settings.heal), clock)
         environment = dict(os.environ if settings.environment is None else settings.environment)
         environment.pop(TOKEN_VARIABLE, None)  # a person's token is none of the training script's business
         self._cwd = settings.working_dir or Path.cwd()
@@ -228,8 +228,6 @@ class Launcher:
         settings = self._settings
         record = self._votes.record
         last = None if record.over else record.last
-        if last is not None:
-            self._budget.spent = max(self._budget.spent, last.restarts)
         declaration = JobDeclaration(
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
@@ -307,7 +305,7 @@ class Launcher:
             now = self._clock.monotonic()
             broke = now if broke is None else broke
             if self._witness.proves(now - broke, self._settings.lease_s):
-                leading.do(leading.coordinator.no_progress())
+                leading.do(leading.coordinator.no_progress(self._workers.highest_step))
 
     # --- handler of our control channel ---------------------------------------------------------------------------
 

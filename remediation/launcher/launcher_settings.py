@@ -37,7 +37,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     leader: str = ""
     """host:port of the server; empty: the job lives without one."""
     heal: str = ""
-    """What the job may do to itself: none, restart:N, in-place or in-place:N; empty: restart:3, and in-place where the
+    """What the job may do to itself: none, restart:N[/WINDOW] or in-place[:N[/WINDOW]]; empty: restart:3, and in-place where the
     script calls eagle_eye.elastic."""
     min_workers: int = 1
     """An elastic job with fewer saves a checkpoint and stops."""

@@ -51,7 +51,7 @@ def _can_use_workers(state: CoordinatorState, last: Layout | None) -> bool:
 
 
 def joined_only(state: CoordinatorState, fact: LauncherJoined) -> Effects:
-    """SPENT, HALTING, ENDED: it is a member, and no epoch begins because of it."""
+    """BACKOFF, SPENT, HALTING, ENDED: it is a member, and no epoch begins because of it."""
     return register(state, fact)[1]
 
 
@@ -97,7 +97,7 @@ def joined_while_running(state: CoordinatorState, fact: LauncherJoined) -> Effec
     unchanged = taken and same and fact.last is not None and fact.last.epoch == state.last.epoch
     if unchanged or (not taken and len(state.last.nodes) >= state.declaration.max_nodes):
         return effects + (first_epoch_in_place(state) if fact.elastic and not state.last.in_place else [])
-    if state.budget.limit == 0:
+    if state.budget.rule.limit == 0:
         return effects + (heal(state, EpochRequest(reason="node lost")) if taken else [])
     state.timers.arm_batch()
     return effects
@@ -172,7 +172,7 @@ def _adopt(state: CoordinatorState, last: Layout | None) -> None:
     state.last = last
     state.epoch = max(state.epoch, last.epoch)
     state.membership.evicted, state.skipped = set(last.excluded), set(last.skipped)
-    state.budget.spent = max(state.budget.spent, last.restarts)
+    state.budget.inherit(last.restarts, last.restarts_by_kind, state.clock.now() - last.time)
     state.awaited = set(voters(last))
     state.timers.arm_batch()
 
@@ -200,7 +200,7 @@ def lost_silently(state: CoordinatorState, fact: SessionBroke) -> Effects:
 
 
 def lost_only(state: CoordinatorState, fact: SessionBroke) -> Effects:
-    """WAITING, SPENT: its workers are ended already."""
+    """WAITING, BACKOFF, SPENT: its workers are ended already."""
     return _session_broke(state, fact.node)
 
 
@@ -235,9 +235,9 @@ def lost_while_halting(state: CoordinatorState, fact: SessionBroke) -> Effects:
     return effects + ([] if state.elastic.registry.entered else fail_halted(state))
 
 
-def suspects_are_lost(state: CoordinatorState, _: NoProgress) -> Effects:
+def suspects_are_lost(state: CoordinatorState, fact: NoProgress) -> Effects:
     """RUNNING: a launcher's session broke, and no worker has moved since."""
-    return heal(state, EpochRequest(reason="node lost")) if state.suspects else []
+    return heal(state, EpochRequest(reason="node lost", step=fact.step)) if state.suspects else []
 
 
 # --- votes --------------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def report_start(state: CoordinatorState, fact: WorkersStarted) -> Effects:
     if state.request.reason == "start":
         effects.append(state.job_event("job.started", "the workers were started"))
     attributes = {
-        "epoch": str(fact.epoch), "reason": state.request.reason, "cause": state.request.cause, "plan": state.request.plan,
+        "epoch": str(fact.epoch), "reason": state.request.reason, "cause": state.request.cause, "kind": state.request.kind, "plan": state.request.plan,
         "excluded": ",".join(sorted(state.membership.evicted)), "restarts": str(state.budget.spent),
         "budget_left": str(state.budget.left), "in_place": str(int(state.last.in_place)),
     }  # fmt: skip

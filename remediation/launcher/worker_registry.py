@@ -1,6 +1,6 @@
 """Which elastic workers there are, on which node, and which are on their way."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import count, islice
 
 import msgspec
@@ -116,14 +116,19 @@ class WorkerRegistry:
             self.sizes[member.node] = self.size(member) - 1
             self.broken.add(worker)
 
+    def is_replaced(self, worker: str) -> bool:
+        """Somebody takes its place when it dies."""
+        return worker not in self.leaving | self.done | self.broken and self._attempts.get(worker, 0) < ATTEMPTS
+
     def given_up(self, worker: str) -> bool:
         """It was started as often as may be, and never came."""
         here = (self.entered, self.suspended, self.awaited)
         return self._attempts.get(worker, 0) >= ATTEMPTS and not any(worker in each for each in here)
 
-    def to_fork(self, member: Member) -> tuple[int, ...]:
-        """Slots of a node that stand empty, each taken as being on its way from now on."""
-        slots = tuple(slot for slot in self.slots(member) if self._is_empty(self.name(member.node, slot)))
+    def to_fork(self, member: Member, later: Container[str] = ()) -> tuple[int, ...]:
+        """Slots of a node that stand empty, each taken as being on its way from now on. `later`: workers that are not started yet."""
+        names = ((slot, self.name(member.node, slot)) for slot in self.slots(member))
+        slots = tuple(slot for slot, name in names if name not in later and self._is_empty(name))
         for slot in slots:
             worker = self.name(member.node, slot)
             self.awaited[worker] = member.node

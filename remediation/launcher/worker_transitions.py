@@ -10,6 +10,7 @@ from .coordinator_facts import (
     LastCheckpointStatus,
     MergeTimeout,
     ReconnectTimeout,
+    ReplacementTimeout,
     StateHeld,
     TrainingFinished,
     WorkerDied,
@@ -21,7 +22,7 @@ from .coordinator_facts import (
     WorkersStuck,
 )
 from .coordinator_state import CoordinatorState, Effects
-from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, validate_if_agreed
+from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, restart, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place
 from .worker_registry import JoinRequest
@@ -62,6 +63,11 @@ def entered_while_running(state: CoordinatorState, fact: WorkerEntered) -> Effec
         state.timers.arm_batch(JoinersTimeout)
         return []
     return _take_in(state)
+
+
+def replacement_is_due(state: CoordinatorState, _: ReplacementTimeout) -> Effects:
+    """RUNNING: the back-off of a worker that kept dying is over."""
+    return replace_workers(state)
 
 
 def joiners_are_complete(state: CoordinatorState, _: JoinersTimeout) -> Effects:
@@ -123,6 +129,8 @@ def forget_dead(state: CoordinatorState, fact: WorkerDied) -> bool:
         return False
     state.elastic.state_holders.lost(fact.worker, fact.step)
     state.elastic.count_respawn(fact.worker, state.membership.members)
+    if state.elastic.registry.is_replaced(fact.worker):
+        state.elastic.replacement_backoff.died(fact.worker, fact.kind)
     state.elastic.lose(fact.worker)
     return True
 
@@ -162,7 +170,7 @@ def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return _fail_at_start(state, fact)
     if repeated := _repeated(state, fact):
         return state.fail(repeated)
-    return heal(state, EpochRequest(reason="node lost" if state.suspects else "death", cause=fact.cause))
+    return heal(state, _failure(state, fact))
 
 
 def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
@@ -171,8 +179,14 @@ def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
     state.elastic.noticed_s = max(state.elastic.noticed_s, fact.noticed_s)
     if repeated := _repeated(state, fact):
         return _stop_program(state, fact, repeated)
-    reason = "node lost" if state.suspects else "death"
-    return heal(state, EpochRequest(reason=reason, cause=fact.cause, plan=state.elastic.plan_for_loss(fact.worker, state.epoch)))
+    return heal(state, replace(_failure(state, fact), plan=state.elastic.plan_for_loss(fact.worker, state.epoch)))
+
+
+def _failure(state: CoordinatorState, fact: WorkerDied) -> EpochRequest:
+    """A death beside a lost session is the node's, and no matter how the worker ended."""
+    if state.suspects:
+        return EpochRequest(reason="node lost", cause=fact.cause, step=fact.step)
+    return EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, step=fact.step)
 
 
 def _repeated(state: CoordinatorState, fact: WorkerDied) -> str:
@@ -192,8 +206,8 @@ def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
     if fact.at_start and state.last.reason == "start":
         return _fail_at_start(state, fact)
     state.elastic.died_unmet.add(fact.worker)
-    if not state.budget.in_place or not state.elastic.registry.entered:
-        return heal(state, EpochRequest(reason="death", cause=fact.cause))
+    if not state.budget.rule.in_place or not state.elastic.registry.entered:
+        return heal(state, _failure(state, fact))
     return first_epoch_in_place(state)
 
 
@@ -218,11 +232,20 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
         if served and leaving:  # it was to go: only its part of the step is lost
             return begin(state, replace(request, soft=False))
         if served:
-            return heal(state, EpochRequest(reason="death", cause=fact.cause))
+            return heal(state, _failure(state, fact))
         return begin(state, request) if fact.worker in layout.workers else []
     if fact.worker not in layout.workers:
         return []
+    if not state.elastic.placements(state.eligible):  # it was the last one
+        return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
+
+
+def died_while_backing_off(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """BACKOFF: a death of the failure that the workers wait for, told late."""
+    repeated = _repeated(state, fact)
+    forget_dead(state, fact)
+    return state.fail(repeated) if repeated else []
 
 
 # --- broken, stalled, stuck -----------------------------------------------------------------------------------------------
@@ -362,6 +385,7 @@ def regrouped(state: CoordinatorState, fact: WorkerRegrouped) -> Effects:
 
 def resumed(state: CoordinatorState, fact: WorkerResumed) -> Effects:
     """The event `transition.done` once all have committed a step."""
+    state.elastic.replacement_backoff.worked(fact.worker)
     stats = state.elastic.recovery_stats
     if stats is None or stats.epoch != fact.epoch:
         return []

@@ -330,6 +330,11 @@ class Workers:
         """
         return max((now.completed for now in self._now() if now.step >= 0), default=None)
 
+    @property
+    def highest_step(self) -> int:
+        """That any worker of this node has begun; -1 if none is known."""
+        return max((now.step for now in self._now()), default=-1)
+
     def now(self, worker: Worker) -> Now | None:
         """What a worker does at this moment, None if it does not tell."""
         with contextlib.suppress(RingError):

@@ -50,9 +50,17 @@ class Escalation:
         return self.self_healed or self.stops_job
 
 
+    @property
+    def isolates(self) -> bool:
+        """The weakest repair that can help is an eviction."""
+        return self.levels[:1] == ("evict_node",)
+
+
 DEATH = Escalation(levels=("restart_worker", "evict_node"), self_healed=True, stops_job=True, lasting=True)
 PROGRAM = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
 """The program's or its data's fault until something else is shown: a restart may help, another node does not."""
+KILLED = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
+"""By a signal from outside: the kernel for want of memory, the scheduler, a person. However often that happens, it shows nothing against the node."""
 STORAGE = Escalation(self_healed=True, stops_job=True)
 """Full, read-only or gone: the operator has to make room, and no node is to blame."""
 LOST = Escalation(self_healed=True, stops_job=True, lasting=True)
@@ -68,7 +76,7 @@ LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 
 ESCALATIONS: Mapping[str, Escalation] = {
-    "worker killed": DEATH,
+    "worker killed": KILLED,
     "worker exited": PROGRAM,
     "exception": PROGRAM,
     "storage error": STORAGE,

@@ -5,7 +5,7 @@ from eagle_eye.types import Layout, WorkerStateReport
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration
 from remediation.launcher.coordinator_effects import Prepare, RegroupWorkers
 from remediation.launcher.coordinator_facts import WorkerDied
-from remediation.launcher.heal_budget import parse_heal
+from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member
 from remediation.launcher.worker_registry import JoinRequest
 
@@ -19,7 +19,7 @@ class Job:
         self.clock = FakeClock()
         self.slots = slots
         given = {"job": "t/n/r", "node": "n0", "min_nodes": 1, "max_nodes": nodes} | declaration
-        self.coordinator = Coordinator(JobDeclaration(**given), parse_heal(heal), self.clock)  # type: ignore[arg-type]
+        self.coordinator = Coordinator(JobDeclaration(**given), HealBudget(parse_heal(heal), self.clock), self.clock)  # type: ignore[arg-type]
         self.coordinator.commanded = False
         self.pids: dict[str, int] = {}
         self.steps: dict[str, int] = {}

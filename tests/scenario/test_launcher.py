@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -253,3 +254,54 @@ def test_an_exception_that_comes_back_after_a_restart_ends_the_job_with_its_plac
     assert "the program or its data fails" in reason
     assert [each.wait(DEADLINE_S) for each in cluster.launchers.values()] == [1, 1]
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"
+
+
+CRASHES = """
+import os, signal, time
+import eagle_eye
+
+for step in eagle_eye.monitor().steps(range(1000)):
+    time.sleep(0.01)
+    if step == 5 + int(os.path.exists("progress")) * int(os.environ["EAGLE_EYE_EPOCH"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def crash_loop(cluster: LauncherCluster, heal: str) -> subprocess.Popen[bytes]:
+    (cluster.directory / "crashes.py").write_text(CRASHES)
+    return cluster.launch(0, nproc=1, nnodes=(1, 1), heal=heal, command=(sys.executable, "crashes.py"))
+
+
+def delays(cluster: LauncherCluster) -> list[str]:
+    return [event.attributes["seconds"] for event in cluster.events("restart.delayed")]
+
+
+def test_a_crash_loop_backs_off_and_ends_with_the_job_failed_and_the_reason_told(cluster: LauncherCluster) -> None:
+    assert crash_loop(cluster, "restart:3").wait(DEADLINE_S) == 1
+    assert len(cluster.events("epoch.started")) == 4
+    assert delays(cluster) == ["1", "2"], "the first restart is immediate"
+    assert "worker ended by SIGKILL, and the job may not heal itself again (--heal restart:3)" in cluster.events("job.failed")[0].message
+
+
+def test_a_job_that_makes_progress_between_its_failures_is_never_delayed(cluster: LauncherCluster) -> None:
+    (cluster.directory / "progress").touch()
+    assert crash_loop(cluster, "restart:3").wait(DEADLINE_S) == 1
+    assert len(cluster.events("epoch.started")) == 4
+    assert delays(cluster) == []
+
+
+def test_a_job_that_is_stopped_while_it_backs_off_ends_at_once(cluster: LauncherCluster) -> None:
+    launcher = crash_loop(cluster, "restart:100")
+    wait_until("a delay of some seconds", lambda: "8" in delays(cluster))
+    assert cluster.job(0)["workers"] == []
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(DEADLINE_S) == 130
+    assert len(cluster.events("epoch.started")) == 5, "it did not start its workers again to end them"
+
+
+def test_a_command_of_the_leader_does_not_wait_for_a_back_off(cluster: LauncherCluster, leader: FakeLeader) -> None:
+    (cluster.directory / "crashes.py").write_text(CRASHES)
+    cluster.launch(0, nproc=1, nnodes=(1, 1), heal="restart:100", command=(sys.executable, "crashes.py"), leader=leader.address)
+    wait_until("a delay of some seconds", lambda: "8" in delays(cluster))
+    assert leader.command("restart", {"own": False}, epoch=5, step="a")["epoch"] == 6
+    assert cluster.layouts()[-1].reason == "command"

@@ -70,6 +70,16 @@ def test_the_job_standing_still_is_a_third_witness_too() -> None:
     assert "stands still" in claims[0].evidence[-1].text
 
 
+def test_twin_a_job_that_backs_off_bears_no_witness_by_standing_still() -> None:
+    frames = [frozen(frame) if frame.time > BEGAN + 5 else frame for frame in ticks(silent=(LOST,))]
+    waits = event("restart.delayed", job(), BEGAN + 5.05, seconds="60", epoch=1)
+    claims = claims_of(Liveness(), told(frames, BEGAN + 5.1, waits, *sessions(LOST, BEGAN + 5.1, "agent", "launcher")))
+    assert kinds(claims) == []
+    begun = event("epoch.started", job(), BEGAN + 5.08, epoch=2)
+    claims = claims_of(Liveness(), told(frames, BEGAN + 5.1, waits, begun, *sessions(LOST, BEGAN + 5.1, "agent", "launcher")))
+    assert kinds(claims) == [("node.lost", LOST, True)], "once it runs it does again"
+
+
 @pytest.mark.parametrize(
     ("name", "silent", "events"),
     [

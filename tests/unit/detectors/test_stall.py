@@ -243,6 +243,17 @@ def test_twin_survivors_of_a_death_stand_still_without_being_accused() -> None:
     assert kinds(claims_of(Stall(), frames)) == []
 
 
+def test_twin_workers_that_were_ended_until_a_back_off_is_over_do_not_stall() -> None:
+    frames = list(job_frames(2, 2, 12, np.random.default_rng(0), faults=[FrozenWorker(worker=1, begin=4)]))
+    detector = Stall()
+    assert [claim for frame in frames[:8] for claim in detector.update(frame)]
+    waits = event("restart.delayed", job(), frames[7].time + 0.1, seconds="60", epoch=1)
+    over = list(detector.update(cut_frame(waits.time, waits, layout=LAYOUT)))
+    assert over
+    assert not any(claim.active for claim in over)
+    assert [claim for frame in frames[8:] for claim in detector.update(frame)] == []
+
+
 def test_before_the_first_step_of_an_epoch_slow_workers_are_not_stalled() -> None:
     def loading(draft: Draft) -> None:
         draft.steps.clear()

@@ -137,7 +137,7 @@ def test_a_worker_that_could_not_be_started_is_tried_again_after_a_release() -> 
         for _ in range(ATTEMPTS):
             assert forks, "each time as often as at first"
             job.pids["r/n1/0"] = 0
-            forks = only(job.die("r/n1/0", at_start="CUDA error"), ForkWorkers)
+            forks = only(job.die("r/n1/0", at_start="CUDA error") + job.pass_time(60.0), ForkWorkers)
         assert not forks
 
 

@@ -35,7 +35,7 @@ def test_the_workers_of_a_new_job_meet_once_all_are_here() -> None:
     told = job.agree(job.enter("r/n0/1"))
     regroup = only(told, RegroupWorkers)[0]
     assert (regroup.layout.epoch, regroup.layout.workers, regroup.transition.source) == (2, ("r/n0/0", "r/n0/1"), "checkpoint")
-    assert job.coordinator.budget.heal == "in-place", "they can, and nobody chose otherwise"
+    assert job.coordinator.budget.rule.heal == "in-place", "they can, and nobody chose otherwise"
     assert [event.attributes["reason"] for event in only(told, EmitEvent)] == ["join"]
 
 
@@ -229,7 +229,7 @@ def test_a_worker_that_never_enters_is_tried_a_few_times() -> None:
     forks = only(job.agree(job.die("r/n0/1")), ForkWorkers)
     job.pids["r/n0/1"] = 0
     while forks and len(forks) < 10:
-        more = only(job.die("r/n0/1", at_start="ImportError"), ForkWorkers)
+        more = only(job.die("r/n0/1", at_start="ImportError") + job.pass_time(60.0), ForkWorkers)
         if not more:
             break
         forks += more

@@ -47,7 +47,7 @@ def test_a_worker_that_cannot_be_started_leaves_the_job_as_it_was() -> None:
     answers: list[CommandResult] = []
     for _ in range(ATTEMPTS + 1):
         job.pids["r/n0/3"] = 0
-        answers += only(job.die("r/n0/3"), CommandResult)
+        answers += only(job.die("r/n0/3") + job.pass_time(60.0), CommandResult)
     assert [(answer.command, "could not be started" in answer.error) for answer in answers] == [("c", True)]
     assert job.coordinator.demand["workers_per_node"] == {"n0": 3}
 

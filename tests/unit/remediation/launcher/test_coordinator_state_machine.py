@@ -13,13 +13,13 @@ from remediation.launcher import coordinator_facts
 from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
 from remediation.launcher.coordinator_effects import AskGrant, End, HaltWorkers, Prepare, RegroupWorkers, Start
 from remediation.launcher.coordinator_state_machine import TRANSITIONS, Ignored, TableEntry, edges
-from remediation.launcher.heal_budget import parse_heal
+from remediation.launcher.heal_budget import HealBudget, parse_heal
 from remediation.launcher.membership import Member
 from remediation.launcher.worker_registry import JoinRequest
 
 DRAWING = Path(__file__).parents[4] / "docs" / "architecture.md"
 NODES, SLOTS = ("n0", "n1", "n2"), 2
-SEEDS, FACTS = 200, 250
+SEEDS, FACTS = 300, 250
 
 
 class Walk:
@@ -34,7 +34,7 @@ class Walk:
             respawns=self.chance.choice([-1, -1, 0, 1]), patience_s=self.chance.choice([0.0, 5.0]), wait_nodes_s=60.0,
         )  # fmt: skip
         last = self._old_layout() if self.chance.random() < 0.3 else None
-        self.coordinator = Coordinator(declaration, parse_heal(heal), self.clock, last, ("n2",) if last and self.chance.random() < 0.5 else ())
+        self.coordinator = Coordinator(declaration, HealBudget(parse_heal(heal), self.clock), self.clock, last, ("n2",) if last and self.chance.random() < 0.5 else ())
         self.steps: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         self.elastic = self.chance.random() < 0.8
@@ -51,7 +51,7 @@ class Walk:
         return self.chance.choice(usual if rare < self.calm else [
             self.joins, self.leaves, self.refuses, self.grants, self.dies, self.nothing_moves, self.finishes, self.breaks, self.stalls,
             self.stuck, self.leaving, self.exits, self.saves, self.restarts, self.releases, self.rebalances, self.resizes, self.time,
-            *([self.stops] if rare > 0.998 else []),
+            *([self.stops] if rare > (0.9 if self.coordinator.phase is JobPhase.BACKOFF else 0.998) else []),
         ])()  # fmt: skip
 
     # --- whom and when ------------------------------------------------------------------------------------------------

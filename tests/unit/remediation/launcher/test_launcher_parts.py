@@ -16,8 +16,9 @@ from eagle_eye.rpc.command_fence import CommandFence
 from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.__main__ import read_settings, settings_json
 from remediation.launcher.death_watch import DeathWatch, parse_stat, process_stat
+from remediation.launcher.failure_signature import signal_name
 from remediation.launcher.inbox import Inbox
-from remediation.launcher.job_member import code_of, died_at_start, signal_name
+from remediation.launcher.job_member import code_of, died_at_start
 from remediation.launcher.launcher import remove_leftovers
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command

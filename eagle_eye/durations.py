@@ -1,0 +1,26 @@
+"""Lengths of time as people write them: 45s, 90m, 12h, 30d, 2w."""
+
+import re
+
+UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+def seconds_of(text: str) -> float | None:
+    """Seconds, above zero; None if it is no duration.
+
+    >>> seconds_of("90m"), seconds_of("0s"), seconds_of("an hour")
+    (5400.0, None, None)
+    """
+    found = _DURATION.fullmatch(text.strip())
+    return (float(found[1]) * UNIT_SECONDS[found[2]] or None) if found else None
+
+
+def duration_text(seconds: float) -> str:
+    """The same the other way round, in the largest unit of which it is a whole number.
+
+    >>> duration_text(3600.0), duration_text(5400.0), duration_text(0.5)
+    ('1h', '90m', '0.5s')
+    """
+    unit = next((unit for unit, length in reversed(UNIT_SECONDS.items()) if seconds >= length and seconds % length == 0), "s")
+    return f"{seconds / UNIT_SECONDS[unit]:g}{unit}"
