@@ -58,6 +58,8 @@ class SaveRetry(Generic[Checkpoint]):
         """Path and errno of the failure that was told last, and when."""
         self._thread: threading.Thread | None = None
         self._ending = False
+        self._at_once = False
+        """The next attempt is not to wait."""
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -99,7 +101,7 @@ class SaveRetry(Generic[Checkpoint]):
         if self._pending is None or not self._turn.acquire(timeout=self._end_s):
             return
         try:
-            self._ending = True
+            self._ending = self._at_once = True
             self._turn.notify_all()
             self._turn.wait_for(lambda: self._pending is None, self._end_s)
             if self._pending is not None:
@@ -116,8 +118,8 @@ class SaveRetry(Generic[Checkpoint]):
     def _work(self) -> None:
         with self._turn:
             while (checkpoint := self._pending) is not None:
-                ending = self._ending
-                self._turn.wait_for(lambda: self._pending is not checkpoint or self._ending is not ending, self.delay_s)  # noqa: B023 - called within this round
+                self._turn.wait_for(lambda: self._pending is not checkpoint or self._at_once, self.delay_s)  # noqa: B023 - called within this round
+                self._at_once = False
                 if self._pending is not checkpoint:
                     continue
                 try:
