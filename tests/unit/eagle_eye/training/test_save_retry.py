@@ -74,6 +74,7 @@ def test_the_attempts_become_rarer_and_a_success_ends_that() -> None:
         delays.append(retry.delay_s)
     assert delays == [60.0, 60.0, 60.0], "never above the longest"
     assert save(retry, 40) == HOME / "40"
+    retry.finish()
     assert disk.tried == [10, 20, 30, 40], "a newer one takes the place of one that waits"
     slow = retry_on(Disk(refusals=3), first_s=1.0, end_s=0.0)
     seen = []
