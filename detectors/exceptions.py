@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from eagle_eye.error_statuses import classify
 from eagle_eye.frames import Frame
+from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
 from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
@@ -50,6 +51,15 @@ class Exceptions:
             kind="worker.exception",
             score=self.symptom_score if status.symptom else 1.0,
             since=event.time,
-            evidence=(proof, *lines),
+            evidence=(proof, *_storage(event), *lines),
         )
         yield from self._claims.report(claim, revise=False)
+
+
+def _storage(event: Event) -> Iterator[Evidence]:
+    """Where storage refused a file, with which error, and how much room is left there."""
+    if "errno" in event.attributes:
+        path, free = event.attributes.get("path", ""), integer_attribute(event, "free_bytes")
+        room = f"{size_text(free)} are free there" if free >= 0 else "the free space is unknown"
+        text = f"{event.attributes['errno'] or 'refused'} at {path or 'a path that is not known'}: {room}"
+        yield Evidence(text=text, event=event.id, metric="free_bytes", value=float(free) if free >= 0 else None)

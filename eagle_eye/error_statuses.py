@@ -76,7 +76,8 @@ STATUSES = (
         "storage error",
         DetectionMethod.EXCEPTION,
         Severity.SEV2,
-        r"no space left on device|disk quota exceeded|read-only file system|stale (nfs )?file handle|input/output error|\[errno (28|122|30|116|5)\]",
+        r"no space left on device|disk quota exceeded|read-only file system|stale (nfs )?file handle|input/output error|file too large"
+        r"|\[errno (28|122|30|116|5|27)\]|pytorchstreamwriter failed writing|inline_container\.cc.{1,20}unexpected pos",  # torch.save without room
     ),
     ErrorStatus("illegal memory access", DetectionMethod.EXCEPTION, Severity.SEV2, r"illegal memory access|misaligned address"),
     # ours: Unicron's "other software errors", kept apart because a restart alone repeats it

@@ -150,6 +150,7 @@ CAUSES = (
         Cause("storage error", kind, Severity.SEV2, ("storage error",), (*SAME_WORKER, *VICTIMS), accuses=False, rivals=_STORAGE, together_s=10.0)
         for kind in ("worker.exception", "worker.exited")
     ),
+    Cause("storage error", "checkpoint.failed", Severity.SEV3, accuses=False, rivals=_STORAGE),
     Cause(
         "exception", "worker.exception", Severity.SEV2, ("other software error",), (*SAME_WORKER, *VICTIMS)
     ),

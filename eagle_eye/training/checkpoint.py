@@ -11,6 +11,9 @@ The number of a checkpoint is that of the first step still to do. A directory ho
 it there is no checkpoint. It holds size and CRC-32 of the tensors, what is no tensor as JSON, and whether all
 floating tensors were finite.
 
+Training does not stop because storage refuses a checkpoint (full, read-only, a quota, a server that is gone): `save` then
+returns None, keeps the bytes and tries again. What is wrong with the state itself raises.
+
 Only `save` and `load` need torch and safetensors; `entries` and `discard_after` are for the launcher.
 """
 
@@ -26,11 +29,16 @@ from pathlib import Path
 from typing import Any
 
 from . import atomic_file, messages, state_tree
+from .save_retry import SaveRetry
+from .storage_failure import StorageFailure
 
 VERSION = 1
 KEPT = 2
 """Newest checkpoints that are kept, besides the newest finite one."""
+LEFT_S = 3600.0
+"""Data that no manifest names for so long are nobody's: a save of another process takes less time between its two files."""
 _DISCARDED = ".discarded"
+_DATA = ".safetensors"
 _log = logging.getLogger("eagle_eye.checkpoint")
 
 
@@ -48,50 +56,92 @@ class SavedCheckpoint:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedCheckpoint:
+    """A checkpoint as bytes, independent of the state that trains on."""
+
+    home: Path
+    step: int
+    epoch: int
+    finite: bool
+    data: bytes
+    manifest: dict[str, Any]
+    """Without the name of the data's file, which every attempt has anew."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Of its tensors; the manifest is small."""
+        return len(self.data)
+
+
 def directory_of(directory: str | os.PathLike[str] | None = None) -> Path:
     """The directory itself, else EAGLE_EYE_CHECKPOINT_DIR, else ./checkpoints."""
     return Path(directory or os.environ.get("EAGLE_EYE_CHECKPOINT_DIR") or "checkpoints")
 
 
-def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path:
+def save(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path | None:
     """Write `state` (tensors, numbers, texts, None, in dicts, lists and tuples) as the checkpoint of `step`.
 
-    One rank calls this. Returns the manifest's path. Raises TypeError for what cannot be stored without pickle,
-    OSError when there is no room; older checkpoints are untouched then.
+    One rank calls this. Returns the manifest's path; or None if storage refused it, whatever its error: older checkpoints are
+    untouched then, the launcher is told (event `checkpoint.failed`), and the same bytes are tried again in the background, after
+    1, 2, 4, … 60 s, until they are written or the next `save` begins. A process that ends waits ten seconds more for them.
+    Raises TypeError for what cannot be stored without pickle, and whatever else is wrong with the state.
     """
+    with _retry.turn():
+        return _retry.save(_prepared(state, step, directory))
+
+
+def save_or_raise(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None = None) -> Path:
+    """As `save`, but the launcher is told and OSError is raised; trying again is the caller's."""
+    with _retry.turn():
+        return _retry.attempt(_prepared(state, step, directory))
+
+
+def _prepared(state: dict[str, Any], step: int, directory: str | os.PathLike[str] | None) -> PreparedCheckpoint:
     import safetensors.torch
     import torch
 
-    home = directory_of(directory)
-    home.mkdir(parents=True, exist_ok=True)
     tensors, rest = state_tree.flatten(state, lambda value: isinstance(value, torch.Tensor))
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     finite = all(bool(torch.isfinite(copy).all()) for copy in copies.values() if copy.is_floating_point())
     data = safetensors.torch.save(copies)
     epoch = int(os.environ.get("EAGLE_EYE_EPOCH") or 0)
+    manifest = {"version": VERSION, "step": step, "epoch": epoch, "bytes": len(data), "crc32": zlib.crc32(data), "finite": finite, "rest": rest}
+    json.dumps(manifest)  # what JSON cannot hold is the state's fault, and raises here
+    return PreparedCheckpoint(directory_of(directory), step, epoch, finite, data, manifest)
+
+
+def _write(prepared: PreparedCheckpoint) -> Path:
+    """Raises OSError, and then leaves nothing behind."""
+    home = prepared.home
+    home.mkdir(parents=True, exist_ok=True)
     # a name of its own for each attempt: a worker of an older epoch that wakes up late cannot tear a newer one's
-    name = f"{_stem(step)}-{epoch}-{os.getpid()}-{time.monotonic_ns()}.safetensors"
-    atomic_file.replace(home / name, data)
-    manifest = {
-        "version": VERSION,
-        "step": step,
-        "epoch": epoch,
-        "data": name,
-        "bytes": len(data),
-        "crc32": zlib.crc32(data),
-        "finite": finite,
-        "saved": time.time(),
-        "rest": rest,
-    }
-    path = home / f"{_stem(step)}.json"
+    name = f"{_stem(prepared.step)}-{prepared.epoch}-{os.getpid()}-{time.monotonic_ns()}{_DATA}"
+    atomic_file.replace(home / name, prepared.data)
+    path = home / f"{_stem(prepared.step)}.json"
     try:
-        atomic_file.replace(path, json.dumps(manifest).encode())
+        atomic_file.replace(path, json.dumps({**prepared.manifest, "data": name, "saved": time.time()}).encode())
     except OSError:
-        (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
+        with contextlib.suppress(OSError):
+            (home / name).unlink(missing_ok=True)  # no manifest would ever name it, and there is no room
         raise
-    _prune(home)
-    _tell_launcher(step, path, finite, epoch)
+    try:
+        _prune(home)
+    except OSError as error:
+        _log.warning("older checkpoints in %s could not be deleted: %s", home, error)
+    _tell_launcher("checkpoint", step=prepared.step, path=str(path), finite=prepared.finite, epoch=prepared.epoch)
     return path
+
+
+def _report_failure(prepared: PreparedCheckpoint, failure: StorageFailure, attempt: int, retry_s: float) -> None:
+    _tell_launcher(
+        "checkpoint_failed", step=prepared.step, path=failure.path, errno=failure.errno, reason=failure.reason, free_bytes=failure.free_bytes,
+        needed_bytes=prepared.needed_bytes, attempt=attempt, retry_s=retry_s, epoch=prepared.epoch,
+    )  # fmt: skip
+
+
+_retry = SaveRetry(_write, _report_failure)
+"""Of this process."""
 
 
 def load(directory: str | os.PathLike[str] | None = None, at_most: int | None = None) -> tuple[dict[str, Any], int] | None:
@@ -166,6 +216,7 @@ def _whole(entry: SavedCheckpoint) -> bytes:
 
 def _prune(home: Path) -> None:
     """Delete what is neither among the newest nor the newest finite one, then what no manifest names."""
+    named_before = set(_data_names(_manifests(home)))
     found = entries(home)
     kept = {entry.path for entry in found[-KEPT:]} | {entry.path for entry in [e for e in found if e.finite][-1:]}
     for entry in found:
@@ -173,13 +224,25 @@ def _prune(home: Path) -> None:
             entry.path.unlink(missing_ok=True)
     for path in sorted(home.glob(f"step-*.json{_DISCARDED}"))[:-KEPT]:
         path.unlink(missing_ok=True)
-    named = set(_data_names([*home.glob("step-*.json"), *home.glob(f"step-*.json{_DISCARDED}")]))
-    for path in home.glob("step-*.safetensors"):
-        if path.name not in named:
+    named = set(_data_names(_manifests(home)))
+    for path in home.glob(f"step-*{_DATA}"):
+        if path.name not in named and (path.name in named_before or _is_left_over(path)):
             path.unlink(missing_ok=True)
     for path in home.glob(f".step-*{atomic_file.UNFINISHED}"):
         if atomic_file.is_abandoned(path):
             path.unlink(missing_ok=True)
+
+
+def _manifests(home: Path) -> list[Path]:
+    return [*home.glob("step-*.json"), *home.glob(f"step-*.json{_DISCARDED}")]
+
+
+def _is_left_over(data: Path) -> bool:
+    """Whether no manifest will come: ours would be there by now, another process may be about to write its own."""
+    try:
+        return data.name.removesuffix(_DATA).split("-")[-2] == str(os.getpid()) or time.time() - data.stat().st_mtime > LEFT_S
+    except FileNotFoundError:
+        return False
 
 
 def _data_names(manifests: Iterable[Path]) -> Iterable[str]:
@@ -188,12 +251,9 @@ def _data_names(manifests: Iterable[Path]) -> Iterable[str]:
             yield str(json.loads(path.read_text())["data"])
 
 
-def _tell_launcher(step: int, path: Path, finite: bool, epoch: int) -> None:
+def _tell_launcher(kind: str, **fields: Any) -> None:
     launcher = os.environ.get("EAGLE_EYE_SOCKET")
     if launcher:
         worker = os.environ.get("EAGLE_EYE_WORKER", "")
-        with contextlib.suppress(OSError):  # the checkpoint is valid whether or not the launcher knows of it
-            messages.send(
-                launcher,
-                messages.encode("checkpoint", worker=worker, epoch=epoch, step=step, path=str(path), finite=finite),
-            )
+        with contextlib.suppress(OSError):  # the checkpoint is valid, or missing, whether or not the launcher knows of it
+            messages.send(launcher, messages.encode(kind, worker=worker, **fields))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from . import messages
+from .storage_failure import failure_raised
 
 _FRAMES = 12
 """Of a traceback, from its end."""
@@ -41,7 +42,9 @@ class Reporter:
     ) -> None:
         """Send it, then store it. Never raises: the process has trouble enough."""
         error = {**describe(kind, value, trace), "step": self.monitor.step, "thread": thread, "fatal": not thread}
-        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **error)
+        refused = failure_raised(value, trace)
+        storage = {"path": refused.path, "errno": refused.errno, "free_bytes": refused.free_bytes} if refused is not None else {}
+        message = messages.encode("exception", worker=self.worker, pid=os.getpid(), epoch=self.epoch, **error, **storage)
         if self.launcher:
             with contextlib.suppress(OSError):  # the launcher is gone; the ring holds it for the agent
                 messages.send(self.launcher, message)

@@ -6,8 +6,12 @@ worker → launcher, unix socket EAGLE_EYE_SOCKET (one message a connection or s
     hello(worker, pid, epoch)                       the probe runs and serves its own socket
     exception(worker, pid, epoch, type, message, traceback, step, thread, fatal)
                                                     raised and not caught; sent before the process dies. Not fatal
-                                                    in a thread beside the main one, whose name is given
+                                                    in a thread beside the main one, whose name is given. With path, errno
+                                                    and free_bytes if storage refused a file
     checkpoint(worker, epoch, step, path, finite)   a checkpoint became visible
+    checkpoint_failed(worker, epoch, step, path, errno, reason, free_bytes, needed_bytes, attempt, retry_s)
+                                                    storage refused a checkpoint; training goes on, and it is tried again after
+                                                    retry_s. path: of the folder; free_bytes: -1 if unknown; attempt: in a row
 
 any process of the same uid → launcher
     token(worker) → {"ok": true, "token": ..., "socket": path of the worker's probe}

@@ -8,6 +8,7 @@ import msgspec
 from eagle_eye.types import Incident, IncidentState, Plan, Severity
 from remediation.engine.incident_phase import IncidentPhase
 from remediation.engine.tracked_incident import TrackedIncident
+from remediation.policy.escalation import escalation_of
 
 from .alert import Alert, AlertCulprit, PendingPlan
 from .receiver import BY_SEVERITY
@@ -16,6 +17,8 @@ RESOLVED = (IncidentState.HEALED, IncidentState.CLOSED)
 NAMES = 3
 """Culprits that a summary names."""
 KEPT_CULPRITS = 50
+LONGEST_LINE = 500
+"""Characters of a line of evidence in a summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ def alert_about(subject: AlertSubject, *, news: str, link: str, approval_link: s
         cause=incident.cause,
         severity=incident.severity,
         state=subject.state.value,
-        summary=f"{incident.cause}: {_named(blamed)} ({incident.job})",
+        summary=f"{incident.cause}: {_named(blamed) or _seen(incident) or 'unknown'} ({incident.job})",
         culprits=blamed,
         news=news,
         pending_plan=_waiting(pending_plan) if pending_plan is not None else None,
@@ -129,7 +132,14 @@ def _frozen(counts: Mapping[str, int]) -> frozenset[tuple[str, int]]:
 
 def _named(culprits: Sequence[AlertCulprit]) -> str:
     names = [culprit.name for culprit in culprits[:NAMES]]
-    return ", ".join(names) + (f" and {len(culprits) - NAMES} more" if len(culprits) > NAMES else "") if names else "unknown"
+    return ", ".join(names) + (f" and {len(culprits) - NAMES} more" if len(culprits) > NAMES else "")
+
+
+def _seen(incident: Incident) -> str:
+    """What was seen, where the operator has to do something about it; else the incident's page shows it."""
+    if not escalation_of(incident.cause, incident.severity).remedy:
+        return ""
+    return next((line.text[:LONGEST_LINE] for part in incident.parts for line in part.evidence if line.status), "")
 
 
 def _waiting(plan: Plan) -> PendingPlan:

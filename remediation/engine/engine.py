@@ -18,7 +18,6 @@ from remediation.live.precomputed_plans import PrecomputedPlans
 from remediation.operators.approvals import Approvals
 from remediation.operators.operator_commands import OperatorCommands, Releases
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import INFORM
 
 from .action_results import ActionResults
 from .action_undo import ActionUndo
@@ -141,7 +140,7 @@ class Engine:
     def replay_snapshot(self, snapshot: JobSnapshot) -> None:
         """A snapshot from before this leader was elected: the job's state is updated, nothing is acted on."""
         with self._lock:
-            has_open_fault = any(tracked.escalation is not INFORM and tracked.opened <= snapshot.time for tracked in self._state.incidents_of(snapshot.job))
+            has_open_fault = any(not tracked.escalation.only_informs and tracked.opened <= snapshot.time for tracked in self._state.incidents_of(snapshot.job))
             self._state.job(snapshot.job).update(snapshot, calm=not has_open_fault)
 
     def tick(self) -> None:

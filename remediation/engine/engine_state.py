@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from remediation.policy.attempt_history import AttemptHistory
-from remediation.policy.escalation import INFORM
 
 from .cluster_view import ClusterView
 from .incident_phase import IncidentPhase
@@ -42,7 +41,7 @@ class EngineState:
 
     def has_open_fault(self, job: str) -> bool:
         """Whether a fault of the job is open, or lasts though Eagle Eye has given it up: the job's steps are not healthy ones."""
-        mine = (tracked for tracked in self.incidents.values() if tracked.job == job and tracked.escalation is not INFORM)
+        mine = (tracked for tracked in self.incidents.values() if tracked.job == job and not tracked.escalation.only_informs)
         return any(tracked.open or (tracked.phase is IncidentPhase.NEEDS_OPERATOR and tracked.incident.active) for tracked in mine)
 
     def track(self, tracked: TrackedIncident) -> None:

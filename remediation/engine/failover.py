@@ -6,7 +6,6 @@ from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
 from eagle_eye.types import Plan
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import INFORM
 
 from .background_actions import ACTIONS, BackgroundActions
 from .debounce import Debounce
@@ -73,7 +72,7 @@ class Failover:
 
     def _go_on(self, tracked: TrackedIncident, plan: Plan | None, now: float) -> None:
         """With the plan that was under way, else with planning."""
-        if tracked.escalation is INFORM:
+        if tracked.escalation.only_informs:
             return
         if plan is None:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + self.settings.debounce_s)

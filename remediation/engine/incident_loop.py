@@ -14,7 +14,6 @@ from eagle_eye.types import Event, Incident, IncidentState, Plan
 from remediation.live.live_planner import LivePlanner
 from remediation.policy.affected_nodes import isolated
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import INFORM
 
 from .action_results import ActionResults
 from .debounce import Debounce
@@ -131,10 +130,10 @@ class IncidentLoop:
     def _begin(self, tracked: TrackedIncident) -> None:
         """The first response to an incident: what may follow its first finding is done at once."""
         job, escalation = self.state.job(tracked.job), tracked.escalation
-        if escalation is not INFORM:
+        if not escalation.only_informs:
             job.discard_since(tracked.incident.since)
         answer = answer_to(tracked, job)
-        if escalation is INFORM:
+        if escalation.only_informs:
             self._inform(tracked)
         elif answer is not None:
             self.self_healing.contained(tracked, answer)
@@ -148,7 +147,7 @@ class IncidentLoop:
     def _inform(self, tracked: TrackedIncident) -> None:
         """An unknown cause, or one that no repair helps against: the operator is notified, nothing is acted on."""
         self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
-        plan = self.notify(tracked, "no action is taken: no repair is known for this cause")
+        plan = self.notify(tracked, f"no action is taken: {tracked.escalation.remedy or 'no repair is known for this cause'}")
         self.recorder.save_plan(plan)
         self.recorder.record_plan(plan, "done", "no action is taken")
 

@@ -35,12 +35,16 @@ IN_TURN = frozenset({"prepare", "start", "halt", "fork"})
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that come from outside the script."""
 
+SAVED = ("step", "path", "finite")
+UNSAVED = ("step", "path", "errno", "reason", "free_bytes", "needed_bytes", "attempt", "retry_s")
+"""Fields of a worker's message that become attributes of checkpoint.saved and checkpoint.failed."""
+
 Report = Callable[[str, Body], None]
 """Brings a report (death, finished, ...) to the present coordinator."""
 
 
 class JobMember:
-    """The commands prepare, start, halt, end, reattempt and dump; the events exit, exception and checkpoint.saved."""
+    """The commands prepare, start, halt, end, reattempt and dump; the events exit, exception, checkpoint.saved and checkpoint.failed."""
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
@@ -213,9 +217,16 @@ class JobMember:
         if kind == "exception" and not worker.ordered:  # else it is our own doing: its peers were ended before it
             self._exception(worker, message)
         elif kind == "checkpoint":
-            attributes = {name: str(message.get(name, "")) for name in ("step", "path", "finite")}
+            attributes = {name: str(message.get(name, "")) for name in SAVED} | {"worker": worker.name}
             self._event_log.of_job("checkpoint.saved", f"checkpoint of step {attributes['step']}", attributes)
+        elif kind == "checkpoint_failed":
+            self._checkpoint_failed(worker, message)
         return None
+
+    def _checkpoint_failed(self, worker: Worker, message: messages.Message) -> None:
+        attributes = {name: str(message.get(name, "")) for name in UNSAVED} | {"worker": worker.name}
+        text = f"worker {worker.name} could not save the checkpoint of step {attributes['step']} to {attributes['path']}: {attributes['reason']}"
+        self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
         worker.exception = str(message.get("type", ""))
@@ -228,6 +239,7 @@ class JobMember:
             "step": str(message.get("step", "")),
             "pid": str(worker.pid),
         }
+        attributes |= {name: str(message[name]) for name in ("path", "errno", "free_bytes") if name in message}
         worker.failure = signature_of(worker.exception, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
         text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
         self._event_log.of_worker("exception", worker.name, text, attributes)

@@ -43,6 +43,13 @@ class Escalation:
     """The job runs on: doing nothing is a candidate, and the cheapest wins."""
     lasting: bool = False
     """The fault outlives its incident (a broken part): the repair is not called off when all is quiet."""
+    remedy: str = ""
+    """What the operator can do; the alert then says what was seen, too."""
+
+    @property
+    def only_informs(self) -> bool:
+        """Nothing is done about it, by the job or by us."""
+        return not (self.levels or self.evidence or self.self_healed)
 
     @property
     def ended_by_epoch(self) -> bool:
@@ -61,8 +68,10 @@ PROGRAM = Escalation(levels=("restart_worker",), self_healed=True, stops_job=Tru
 """The program's or its data's fault until something else is shown: a restart may help, another node does not."""
 KILLED = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
 """By a signal from outside: the kernel for want of memory, the scheduler, a person. However often that happens, it shows nothing against the node."""
-STORAGE = Escalation(self_healed=True, stops_job=True)
+STORAGE = Escalation(self_healed=True, stops_job=True, remedy="make room there, or mend the path")
 """Full, read-only or gone: the operator has to make room, and no node is to blame."""
+UNSAVED = Escalation(remedy="make room there, or mend the path; the job trains on, and its worker tries the save again by itself")
+"""The same, where only a save of ours failed: training is not touched."""
 LOST = Escalation(self_healed=True, stops_job=True, lasting=True)
 BROKEN = Escalation(levels=("evict_node",), self_healed=True, stops_job=True, lasting=True)
 NETWORK = Escalation(
@@ -104,6 +113,9 @@ ESCALATIONS: Mapping[str, Escalation] = {
 }
 """Cause (as diagnosis names it) → escalation."""
 
+BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {("storage error", Severity.SEV3): UNSAVED}
+"""Causes whose milder form asks for something else."""
+
 LEVEL_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
 """An elastic job that goes on without a worker and takes a new one in has restarted that worker."""
 
@@ -123,7 +135,7 @@ def escalation_of(cause: str, severity: Severity) -> Escalation:
     """What can help; an unknown cause, or one that asks for nothing, is only notified."""
     if cause == "unknown" or severity == Severity.INFO:
         return INFORM
-    return ESCALATIONS.get(cause, BY_SEVERITY[severity])
+    return BY_CAUSE_AND_SEVERITY.get((cause, severity)) or ESCALATIONS.get(cause, BY_SEVERITY[severity])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

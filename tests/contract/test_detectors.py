@@ -112,6 +112,9 @@ def deaths(draft: Draft) -> None:
         draft.tell("gpu.lost", gpu, reason="fell off the bus")
         draft.tell("collector.failing", node, collector="gpu", reason="timed out")
         draft.tell("alert.firing", node, alert="GpuHot", id="a1", severity="critical", summary="GPU 3 at 95")
+    if draft.tick == 48:
+        told = {"worker": workers[0].name, "errno": "ENOSPC", "reason": "No space left on device", "free_bytes": "0", "needed_bytes": "9"}
+        draft.tell("checkpoint.failed", job, path="/ckpt", attempt="1", retry_s="1.0", **told, **common)
     if draft.tick == 72:
         draft.tell("session.lost", node, role="agent", incarnation="x", job=draft.layout.job)
         draft.tell("session.lost", node, role="launcher", incarnation="x", job=draft.layout.job)

@@ -4,13 +4,13 @@ All workers hold the same state, so rank 0 saves for all; it copies before it wr
 copy only. A checkpoint's number is that of a committed step: its content is the same from every worker, so one that was
 fenced out and writes late does no harm.
 
-The last checkpoint of a job is all that is left of it. While it cannot be written its worker lives on with the state,
-and tries again until there is room.
+A checkpoint that storage refuses costs no training: `eagle_eye.training.checkpoint` tells the launcher and tries again. The last
+checkpoint of a job is all that is left of it: while it cannot be written its worker lives on with the state, and tries again
+until there is room.
 """
 
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,8 @@ from typing import Any
 import torch
 
 from eagle_eye.training import checkpoint
+from eagle_eye.training.save_retry import room_text
+from eagle_eye.training.storage_failure import size_text, storage_failure
 
 from .train_state.train_state import TrainState
 from .transfer.state_transfer import TransferResult
@@ -52,7 +54,7 @@ class Checkpointing:
         if rank == 0 and self._every and train_state.step % self._every == 0:
             self._join_writer()
             copied, step = _copied(train_state.state()), train_state.step
-            self._writing = threading.Thread(target=self._write, args=(copied, step), name="eagle-eye-checkpoint")
+            self._writing = threading.Thread(target=checkpoint.save, args=(copied, step, self._directory), name="eagle-eye-checkpoint")
             self._writing.start()
 
     def save_last(self, train_state: TrainState, rank: int, report: Report) -> None:
@@ -68,7 +70,7 @@ class Checkpointing:
         with _every(RETRY_S, lambda: report(why, "")):
             while True:
                 try:
-                    path = checkpoint.save(train_state.state(), train_state.step, self._directory)
+                    path = checkpoint.save_or_raise(train_state.state(), train_state.step, self._directory)
                 except OSError as error:
                     why = self._why_not(train_state, error)
                     report(why, "")
@@ -78,20 +80,14 @@ class Checkpointing:
         report("", str(path))
         return path
 
-    def _write(self, state: Any, step: int) -> None:
-        try:
-            checkpoint.save(state, step, self._directory)
-        except OSError as error:
-            where = checkpoint.directory_of(self._directory)
-            _log.error("no checkpoint of step %d in %s: %s; the older ones are untouched", step, where, error)
-
     def _why_not(self, train_state: TrainState, error: OSError) -> str:
         home = checkpoint.directory_of(self._directory).absolute()
         older = [entry.step for entry in checkpoint.entries(home) if entry.finite]
         newest = f"the newest checkpoint is that of step {older[-1]}" if older else "there is no older checkpoint"
+        failure = storage_failure(error, home)
         return (
-            f"the state of step {train_state.step} cannot be saved to {home}: {error.strerror or error}; it needs "
-            f"{_size(sum(train_state.bytes_per_layer))}, {_free(home)}. Process {os.getpid()} keeps it and tries again every second: make room "
+            f"the state of step {train_state.step} cannot be saved to {home}: {failure.reason}; it needs "
+            f"{size_text(sum(train_state.bytes_per_layer))}, {room_text(failure)}. Process {os.getpid()} keeps it and tries again every second: make room "
             f"there. If the job is ended before, the state is lost: {newest}"
         )
 
@@ -148,25 +144,6 @@ def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _size(count: int) -> str:
-    """In bytes, kB, MB or GB."""
-    size = float(count)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
-
-
-def _free(folder: Path) -> str:
-    """The free space of a folder, or of the one in which it would be made."""
-    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
-    try:
-        return f"{_size(shutil.disk_usage(there).free)} are free"
-    except OSError as error:
-        return f"the free space is unknown ({error.strerror})"
 
 
 def resume_step() -> int:

@@ -48,3 +48,16 @@ def test_the_first_exception_of_a_worker_counts_and_ends_with_the_epoch() -> Non
 def test_no_traceback_is_kept_if_none_is_wanted() -> None:
     (claim,) = claims_of(Exceptions(traceback_lines=0), [cut_frame(5.01, raised("ValueError", "no"))])
     assert len(claim.evidence) == 1
+
+
+def test_a_refused_file_is_told_with_path_and_room() -> None:
+    told = raised("OSError", "[Errno 28] No space left on device: '/ckpt/x.pt'")
+    stored = event("exception", WORKER, 5.0, **{**told.attributes, "path": "/ckpt/x.pt", "errno": "ENOSPC", "free_bytes": "12000"})
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, stored)])
+    assert claim.evidence[0].status == "storage error"
+    assert (claim.evidence[1].text, claim.evidence[1].value) == ("ENOSPC at /ckpt/x.pt: 12 kB are free there", 12_000)
+
+
+def test_twin_an_exception_that_has_nothing_to_do_with_storage_has_no_such_line() -> None:
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, raised("ValueError", "negative length"))])
+    assert not any("free" in line.text for line in claim.evidence)

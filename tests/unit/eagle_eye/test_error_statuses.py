@@ -51,6 +51,8 @@ def test_every_row_of_unicrons_table_is_there() -> None:
         ("OSError: [Errno 122] Disk quota exceeded", "storage error"),
         ("OSError: [Errno 116] Stale file handle", "storage error"),
         ("OSError: [Errno 5] Input/output error", "storage error"),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534", "storage error"),  # torch.save on a full disk
+        ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory", "other software error"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'", "other software error"),
         ("PermissionError: [Errno 13] Permission denied: '/ckpt'", "other software error"),
         ("ValueError: too many values to unpack", "other software error"),

@@ -1,13 +1,16 @@
+import errno
 import json
 import logging
 import math
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from eagle_eye.training import checkpoint
+from eagle_eye.training import checkpoint, messages
 
 
 def state(value: float = 1.0) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def test_a_manifest_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str
 
 
 def test_a_manifest_names_no_file_outside(tmp_path: Path) -> None:
-    path = checkpoint.save(state(), 10, tmp_path)
+    path = checkpoint.save_or_raise(state(), 10, tmp_path)
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "data": "../../etc/passwd"}))
     assert checkpoint.entries(tmp_path)[0].data == tmp_path / "passwd"
@@ -139,7 +142,7 @@ def test_a_manifest_names_no_file_outside(tmp_path: Path) -> None:
 
 def test_without_its_manifest_there_is_no_checkpoint(tmp_path: Path) -> None:
     """A kill between the two renames leaves the tensors alone; the next save sweeps them away."""
-    path = checkpoint.save(state(), 10, tmp_path)
+    path = checkpoint.save_or_raise(state(), 10, tmp_path)
     path.unlink()
     assert checkpoint.load(tmp_path) is None
     checkpoint.save(state(), 20, tmp_path)
@@ -169,14 +172,75 @@ def test_a_roll_back_puts_newer_ones_aside_for_good(tmp_path: Path) -> None:
     assert steps(tmp_path) == [10, 18]
 
 
-def test_no_room_leaves_the_older_ones_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint.save(state(), 10, tmp_path)
+# --- storage that refuses ---------------------------------------------------------------------------------------------
 
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> list[messages.Message]:
+    """What a launcher is told."""
+    told: list[messages.Message] = []
+    monkeypatch.setenv("EAGLE_EYE_SOCKET", "launcher.sock")
+    monkeypatch.setenv("EAGLE_EYE_WORKER", "r/n0/0")
+    monkeypatch.setattr(messages, "send", lambda _path, line: told.append(messages.decode(line)))
+    return told
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC) -> None:
     def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(state(), 20, tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.EIO, errno.EACCES])
+def test_a_refused_save_is_told_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.Message], code: int) -> None:
+    checkpoint.save(state(), 10, tmp_path)
+    with monkeypatch.context() as away:
+        refuse(away, code)
+        assert checkpoint.save(state(), 20, tmp_path) is None
     assert steps(tmp_path) == [10]
     assert not list(tmp_path.glob(".step*"))
+    assert [message["kind"] for message in launcher] == ["checkpoint", "checkpoint_failed"]
+    failed = launcher[-1]
+    assert (failed["worker"], failed["step"], failed["path"], failed["errno"]) == ("r/n0/0", 20, str(tmp_path), errno.errorcode[code])
+    assert failed["free_bytes"] > 0
+    assert failed["needed_bytes"] > 0
+    checkpoint.save(state(), 30, tmp_path)
+    assert (launcher[-1]["kind"], launcher[-1]["step"]) == ("checkpoint", 30)
+
+
+def test_twin_what_is_wrong_with_the_state_raises_and_is_no_failed_save(tmp_path: Path, launcher: list[messages.Message]) -> None:
+    with pytest.raises(TypeError, match="a checkpoint cannot hold object"):
+        checkpoint.save({"x": object()}, 1, tmp_path)
+    assert launcher == []
+
+
+def test_twin_older_ones_that_cannot_be_deleted_are_no_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.Message]) -> None:
+    for step in (10, 20):
+        checkpoint.save(state(), step, tmp_path)
+
+    def stuck(_: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", stuck)
+    assert checkpoint.save(state(), 30, tmp_path) is not None
+    assert {message["kind"] for message in launcher} == {"checkpoint"}
+    assert steps(tmp_path) == [10, 20, 30]
+
+
+def test_a_caller_that_waits_for_room_itself_is_told_by_an_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[messages.Message]) -> None:
+    refuse(monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save_or_raise(state(), 20, tmp_path)
+    assert [message["kind"] for message in launcher] == ["checkpoint_failed"]
+
+
+def test_data_that_another_process_is_about_to_name_are_not_swept_away(tmp_path: Path) -> None:
+    other = tmp_path / f"step-000000000030-1-{os.getpid() + 1}-5.safetensors"
+    other.write_bytes(b"half of a save")
+    checkpoint.save(state(), 20, tmp_path)
+    assert other.exists()
+    long_ago = time.time() - 2 * checkpoint.LEFT_S
+    os.utime(other, (long_ago, long_ago))
+    checkpoint.save(state(), 30, tmp_path)
+    assert not other.exists()

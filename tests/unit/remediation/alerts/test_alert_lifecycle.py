@@ -2,8 +2,9 @@
 
 import pytest
 
-from eagle_eye.types import Culprit, Entity, IncidentState, Kind, Mode, Severity
+from eagle_eye.types import Culprit, Entity, Evidence, IncidentState, Kind, Mode, Severity
 from fakes.notifications import Newsroom
+from fakes.sample_values import a_finding
 from remediation.alerts.alert_lifecycle import FORGET_S
 from remediation.alerts.alert_storm import AlertStorms
 from remediation.alerts.receiver import Receiver
@@ -31,6 +32,24 @@ def test_an_incident_is_opened_once_and_resolved_once(room):
     assert [alert.state for alert in room.notifications()] == ["open", "contained", "healed"]
     assert len({alert.notification for alert in room.notifications()}) == 3
     assert opened.opened == updated.opened == resolved.opened
+
+
+def test_a_storage_error_says_what_was_seen_where_nobody_is_accused(room):
+    text = "worker run1/node-b/0 could not save the checkpoint of step 40 to /ckpt: ENOSPC: No space left on device; 12 kB are free there"
+    case = room.open(cause="storage error", severity=Severity.SEV3)
+    part = a_finding(kind="checkpoint.failed", evidence=(Evidence(text=text, status="storage error"),))
+    room.revise(case, culprits=(), parts=(part,))
+    room.look(1)
+    [opened] = room.notifications()
+    assert opened.summary == f"storage error: {text} ({case.incident.job})"
+    assert opened.culprits == ()
+
+
+def test_twin_what_an_unknown_fault_looks_like_is_left_to_its_page(room):
+    case = room.open(cause="job stalled", severity=Severity.SEV2)
+    room.revise(case, culprits=(), parts=(a_finding(evidence=(Evidence(text="a line", status="killed"),)),))
+    room.look(1)
+    assert room.notifications()[0].summary.startswith("job stalled: unknown (")
 
 
 def test_revisions_without_news_are_not_told(room):

@@ -119,3 +119,12 @@ def test_a_node_that_cannot_be_left_out_is_no_alternative():
 
 def test_without_a_measured_throughput_nothing_is_weighed():
     assert weigh(slow(now=math.nan), frozenset()) == []
+
+
+def test_a_storage_error_that_only_kept_a_checkpoint_from_being_saved_asks_for_nothing_but_room():
+    unsaved = escalation_of("storage error", Severity.SEV3)
+    assert unsaved.only_informs
+    assert "make room" in unsaved.remedy
+    assert not escalation_of("storage error", Severity.SEV2).only_informs, "a worker that died of it is started again"
+    assert INFORM.only_informs
+    assert not any(escalation.only_informs for escalation in (BROKEN, DEATH, NETWORK))
