@@ -272,6 +272,10 @@ class JobState:
     def basis(self) -> str:
         return digest_of(self.layout) if self.layout is not None else ""
 
+    def began_by(self, plan: str) -> bool:
+        """The coordinator has begun an epoch because of this plan."""
+        return any(begun.plan == plan for begun in self.started_epochs)
+
     @property
     def may_restart(self) -> bool:
         """The job's own budget allows a restart, as far as the engine knows: the coordinator decides."""

@@ -117,10 +117,9 @@ class SelfHealing:
 
     def overdue(self, tracked: TrackedIncident) -> None:
         """The coordinator did not do what it does by itself: a repair is planned, unless the job runs on."""
-        isolates = tracked.escalation.levels[:1] == ("evict_node",)
         if not tracked.incident.active:
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
-        elif not isolates and self.state.job(tracked.job).moved_after(tracked.opened + MOVES_S):
+        elif not tracked.escalation.isolates and self.state.job(tracked.job).moved_after(tracked.opened + MOVES_S):
             self.recorder.move(tracked, IncidentPhase.NEEDS_OPERATOR)
             self.notify(tracked, "the job runs on: no action is taken")
         else:

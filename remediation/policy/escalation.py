@@ -45,6 +45,11 @@ class Escalation:
     """The fault outlives its incident (a broken part): the repair is not called off when all is quiet."""
 
     @property
+    def isolates(self) -> bool:
+        """Only going on without the part helps: it was seen to be broken, whatever the job does meanwhile."""
+        return self.levels[:1] == ("evict_node",)
+
+    @property
     def ended_by_epoch(self) -> bool:
         """A new epoch for whatever reason ends the fault, or shows that it comes back."""
         return self.self_healed or self.stops_job
