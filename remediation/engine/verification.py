@@ -34,6 +34,9 @@ class Verification:
     """When the incident was opened."""
     patience: float
     """Time from which the job's silence counts against the action; another fault of the job moves it on."""
+    cause: str = ""
+    culprits: frozenset[str] = frozenset()
+    """Of the incident when the action began."""
     cost_weighed: bool = False
     """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
     fault a missing throughput is another matter, for which no node is evicted."""
@@ -78,6 +81,8 @@ class Verification:
         limit = self.predicted.get("verify_s", policy.verify_s)
         if enough and healthy:
             return self._out_of_time(job, limit, astray, "failed" if self.bad_step >= 0 else "unknown")
+        if healthy:
+            why = f"{len(self.new(job))} of {policy.verify_steps} new steps within {limit:g} s"
         if self._moves(job, counted):
             slow_alone = enough and not self.cost_weighed
             return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
@@ -103,10 +108,12 @@ class Verification:
         if math.isnan(throughput):
             return False, "too few steps to measure the throughput"
         share = throughput / expected
-        why = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
+        helped = share >= policy.throughput_share
+        percent = round(100 * share) if helped else math.floor(100 * share)  # what is too little is never rounded up to enough
+        why = f"{percent}% of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
         if abs(expected - forecast) > DRIFT * forecast:  # what the job does in health has changed since the action was planned
             why += f", {throughput / forecast:.0%} of what was predicted"
-        return share >= policy.throughput_share, why
+        return helped, why if helped else f"{why}: {policy.throughput_share:.0%} is needed"
 
     def _astray(self, job: JobState, policy: EngineSettings) -> str:
         """Why the loss is not back in the band that it had before; '' if it is, or is not reported."""
