@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from eagle_eye.types import Outcome, Plan, Progress, SnapshotStep
-from remediation.policy.downtime_model import regroups
+from remediation.policy.downtime_model import RESTARTS, regroups
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.prediction import PATIENCE
 
@@ -146,6 +146,7 @@ class Verification:
         bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
         actual = {
             "downtime_s": self._stood(job, transition),
+            "redone_s": self._redone(job),
             "throughput_per_s": throughput,
             "verify_s": max(0.0, job.stream_time - self.began),
             "loss": self._loss(job, KEPT),
@@ -167,10 +168,20 @@ class Verification:
         )
 
     def _stood(self, job: JobState, transition: float | None) -> float | None:
-        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended."""
+        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended; what
+        others do again after a restart is work, and told apart."""
         counted = self.counted(job)
-        earlier = [step.end for step in job.steps if counted and step.end < counted[0].end]
-        if not earlier or not regroups(self.plan.action, self.plan.target_of(job.name).workers, job):
+        if not counted or self.in_place:
+            return transition
+        earlier = [step.end for step in job.steps if step.end < counted[0].end]
+        regrouped = earlier and regroups(self.plan.action, self.plan.target_of(job.name).workers, job)
+        if not regrouped and self.plan.action not in RESTARTS:
             return transition
         step_s = job.step_seconds(counted[0].workers)
-        return max(0.0, counted[0].end - max(earlier) - (step_s if math.isfinite(step_s) else 0.0))
+        stopped = max(earlier) if regrouped else self.opened
+        return max(0.0, counted[0].end - stopped - (step_s if math.isfinite(step_s) else 0.0))
+
+    def _redone(self, job: JobState) -> float | None:
+        """Seconds from the first step after a restart to the first that had never been done."""
+        counted, new = self.counted(job), self.new(job)
+        return new[0].end - counted[0].end if new and counted and self.plan.action in RESTARTS else None

@@ -131,8 +131,8 @@ class Verifier:
         if not healed:
             job.discard_epoch(job.epoch, verification.began)
         restarted = verification.plan.action in RESTARTS and not regroups(verification.plan.action, verification.plan.target_of(job.name).workers, job)
-        if healed and restarted and outcome.transition_s is not None:
-            job.downtimes.append(outcome.transition_s)
+        if healed and restarted and "downtime_s" in outcome.actual:
+            job.downtimes.append(outcome.actual["downtime_s"])
         if healed and not job.at_full_size:
             self._short[job.name] = (outcome, verification.opened)
         if breaker is not None:
