@@ -18,6 +18,7 @@
     │   ├── AccessDenied       the caller's role does not allow this
     │   │   └── NotAuthenticated   the request has no valid token: none, a wrong or an expired one
     │   └── Stale              an older term, epoch or plan than the one already seen
+    │       └── CalledOff      a plan whose reason is gone: nothing more of it is carried out
     ├── LaunchError            a training command cannot be started
     ├── ElasticError           an elastic worker cannot go on as it is
     │   ├── Fenced             a newer epoch is being formed: stop what belongs to the older one
@@ -106,6 +107,10 @@ class NotAuthenticated(AccessDenied):
 
 class Stale(ControlError):
     """A command of an older leader term, job epoch or plan than the highest one seen."""
+
+
+class CalledOff(Stale):
+    """The reason for a plan is gone (its incident has ended, its culprits are others, it has expired): nothing more of it is sent."""
 
 
 class LaunchError(EagleEyeError):

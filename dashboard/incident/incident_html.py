@@ -27,6 +27,7 @@ SIGNS = {"reached": "●", "now": "◐", "failed": "▲", "ahead": "○"}
 VALUE_NAMES: Mapping[str, tuple[str, str]] = {
     "throughput_per_s": ("Throughput", "tokens/s"),
     "downtime_s": ("Downtime", "duration"),
+    "redone_s": ("Work done again", "duration"),
     "verify_s": ("Verified after", "duration"),
     "loss": ("Loss", ""),
     "bad_step": ("First bad step", "step"),

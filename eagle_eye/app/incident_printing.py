@@ -32,6 +32,7 @@ STEP_FIELDS = ("workers", "exclude", "release", "resume_step", "skip", "epoch", 
 METRICS: Mapping[str, tuple[str, str]] = {
     "throughput_per_s": ("throughput", "{:,.6g} {rate}"),
     "downtime_s": ("downtime", "{:,.2f} s"),
+    "redone_s": ("work done again", "{:,.2f} s"),
     "verify_s": ("verified after", "{:,.2f} s"),
     "loss": ("loss", "{:.4g}"),
     "loss_high": ("loss, upper bound", "{:.4g}"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
-from eagle_eye.types import IncidentState, Plan
+from eagle_eye.types import IncidentState, Plan, Progress
 
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
@@ -11,7 +11,7 @@ from .execution import ActionReport, Execution
 from .incident_phase import IncidentPhase
 from .repair_planner import SOON_S, RepairPlanner
 from .self_healing import SelfHealing, answer_to
-from .tracked_incident import TrackedIncident
+from .tracked_incident import CallOff, TrackedIncident
 from .verifier import Verifier
 
 
@@ -28,24 +28,57 @@ class ActionResults:
     self_healing: SelfHealing
 
     def reported(self, tracked: TrackedIncident, report: ActionReport) -> None:
-        plan = report.plan
-        if plan.action in tracked.escalation.evidence:
+        """An action of the incident has ended, well or not."""
+        plan, evidence = report.plan, report.plan.action in tracked.escalation.evidence
+        if report.ending == "stopped":  # this leader lost its lease on the way, and has it again
+            self.recorder.move(tracked, IncidentPhase.RETRYING, due=self.clock.now())
+        elif report.ending == "done" and not evidence:
+            self._verify(tracked, plan, report.progress, self.clock.now())
+        elif tracked.call_off is not None:
+            self._ended_meanwhile(tracked, report, tracked.call_off)
+        elif report.ending == "called off":
+            self._called_off(tracked, report)
+        elif evidence:
             self._evidence(tracked, report)
-        elif report.ending == "done":
-            tracked.plan = None
-            self.verifier.begin(tracked, plan, report.progress, began=self.clock.now())
         elif report.ending == "stale":
             self._stale(tracked, plan, report.detail)
         elif report.ending == "retry" and self.clock.now() + report.delay < plan.expires:
             self.recorder.move(tracked, IncidentPhase.RETRYING, due=self.clock.now() + report.delay)
-        elif report.ending != "stopped":
+        else:
             self.recorder.record_plan(plan, "failed", report.detail, report.progress)
             self._failed(tracked, plan)
 
+    def too_late(self, report: ActionReport) -> None:
+        """The job ended while the action was under way."""
+        self.recorder.record_plan(report.plan, "done" if report.ending == "done" else "stale", report.detail or "the job ended", report.progress)
+
+    def _verify(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], began: float) -> None:
+        tracked.plan, tracked.call_off = None, None
+        self.verifier.begin(tracked, plan, progress, began=began)
+
+    def _ended_meanwhile(self, tracked: TrackedIncident, report: ActionReport, call_off: CallOff) -> None:
+        """The incident ended while its action was under way. A command that was carried out before that is verified."""
+        plan, job = report.plan, self.state.job(tracked.job)
+        if job.layout is not None and job.layout.plan == plan.id:
+            self._verify(tracked, plan, report.progress, job.layout.time)
+            return
+        ended = report.ending == "done"
+        self.recorder.record_plan(plan, "done" if ended else "stale", "" if ended else f"called off: {call_off.why}", report.progress)
+        tracked.plan, tracked.call_off = None, None
+        self.recorder.move(tracked, IncidentPhase.ENDED, state=call_off.state)
+
+    def _called_off(self, tracked: TrackedIncident, report: ActionReport) -> None:
+        """What the plan rested on is no longer so, but the incident is still open: it is planned anew."""
+        job, why = self.state.job(tracked.job), f"called off: {report.detail}"
+        if job.epoch > report.plan.target_of(tracked.job).epoch:
+            self._stale(tracked, report.plan, why)
+            return
+        self.recorder.record_plan(report.plan, "stale", why, report.progress)
+        tracked.plan = None
+        self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + SOON_S)
+
     def _evidence(self, tracked: TrackedIncident, report: ActionReport) -> None:
         """Evidence is worth little: whether it could be had or not, the repair goes on."""
-        if report.ending == "stopped":
-            return
         done = report.ending == "done"
         plan = report.plan
         self.recorder.record_plan(plan, "done" if done else "failed", report.detail, report.progress)
@@ -62,8 +95,7 @@ class ActionResults:
         """The epoch that the plan was made for is over: it is never carried out, but planned anew."""
         job = self.state.job(tracked.job)
         if job.layout is not None and job.layout.plan == plan.id:
-            tracked.plan = None
-            self.verifier.begin(tracked, plan, (), began=job.layout.time)
+            self._verify(tracked, plan, (), job.layout.time)
             return
         self.recorder.record_plan(plan, "stale", why)
         tracked.plan = None
@@ -99,7 +131,7 @@ class ActionResults:
             self._failed(tracked, plan)
         elif job.current is None or any(self.execution.busy(target.job) for target in plan.targets):
             self.recorder.move(tracked, IncidentPhase.RETRYING, due=now + SOON_S)
-        elif job.epoch > plan.target_of(tracked.job).epoch:
+        elif job.epoch > plan.target_of(tracked.job).epoch and not job.began_by(plan.id):
             self._stale(tracked, plan, f"the job is at epoch {job.epoch} already")
         else:
             self.recorder.move(tracked, IncidentPhase.EXECUTING)

@@ -30,6 +30,7 @@ from .failover import Failover
 from .guard_review import GuardReview
 from .incident_loop import IncidentLoop
 from .incident_phase import ActionEnded, IncidentPhase
+from .preconditions import Preconditions
 from .repair_planner import RepairPlanner
 from .self_healing import SelfHealing
 from .tracked_incident import TrackedIncident
@@ -56,13 +57,14 @@ class Engine:
         self._show: Callable[[Mapping[str, TrackedIncident]], None] = lambda _cases: None
         self._lock = threading.RLock()
         self._ledger, self._clock, self._settings = ledger, clock, settings or EngineSettings()
-        self._execution = Execution(actions=actions, log=ledger, clock=clock, leads=leads, start=start)
+        self._execution = Execution(actions=actions, log=ledger, clock=clock, leads=leads, start=start, refusal=self._refusal)
         self._state = state = EngineState(cluster_view=ClusterView(self._settings.switches))
         self._recorder = recorder = DecisionRecorder(state=state, ledger=ledger, clock=clock, publish=publish)
         self._review = review = GuardReview(
             state=state, ledger=ledger, clock=clock, settings=self._settings, guards=guards, execution=self._execution
         )
         self._background = BackgroundActions(recorder=recorder, execution=self._execution, clock=clock)
+        self._preconditions = Preconditions(state=state, background=self._background, clock=clock, lock=self._lock)
         self._live = LivePlanner(
             state=state, recorder=recorder, execution=self._execution, clock=clock, settings=self._settings, background=self._background
         )
@@ -213,6 +215,9 @@ class Engine:
             }
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _refusal(self, plan: Plan) -> str:
+        return self._preconditions.refusal(plan)
 
     def _take_reports(self) -> None:
         for report in self._execution.reports():

@@ -1,20 +1,25 @@
-"""Carries plans out: one thread per job at a time; every step is recorded in the ledger before and after it is done."""
+"""Carries plans out: one thread per job at a time; every step is recorded in the ledger before and after it is done.
+
+Right before each command to a job it is asked whether the plan is still wanted (preconditions.py). If it is not, the action
+is told where it stands by a CalledOff, as by any other error, so that it can give back what it has taken.
+"""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Literal, Protocol
 
 from eagle_eye.clock import Clock
-from eagle_eye.errors import EagleEyeError, PermanentError, Stale
+from eagle_eye.errors import CalledOff, EagleEyeError, PermanentError, Stale
 from eagle_eye.protocols import Action
 from eagle_eye.types import Plan, Progress
 
 log = logging.getLogger(__name__)
 
-Ending = Literal["done", "retry", "refused", "stale", "stopped"]
+Ending = Literal["done", "retry", "refused", "stale", "called off", "stopped"]
+"""`stopped`: this leader had no lease on the way; whoever leads next goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,9 @@ class ProgressLog(Protocol):
     def record_intent(self, plan: Plan, step: Progress) -> None: ...
     def record_result(self, plan: Plan, step: Progress) -> None: ...
 
+
+Refusal = Callable[[Plan], str]
+"""Why a plan is not carried out any further; '' if it is. Asked from the action's thread."""
 
 Start = Callable[[str, Callable[[], None]], None]
 """(name, work): have the work done, without waiting for it."""
@@ -61,7 +69,9 @@ class Execution:
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
         start: Start = in_thread,
+        refusal: Refusal = lambda _plan: "",
     ) -> None:
+        self._refusal = refusal
         self._actions = actions
         self._progress_log = log
         self._clock = clock
@@ -106,6 +116,8 @@ class Execution:
         try:
             ended = self._steps(plan, progress)
             return ActionReport(plan=plan, ending="done" if ended else "stopped", progress=tuple(progress))
+        except CalledOff as error:
+            return self._failed(plan, progress, "called off", error)
         except Stale as error:
             return self._failed(plan, progress, "stale", error)
         except PermanentError as error:
@@ -123,11 +135,18 @@ class Execution:
             raise PermanentError(f"there is no action {plan.action!r}: add remediation/actions/{plan.action}.py")
         if not self._leads():
             return False
-        for step in action.run(plan):
+        steps, refusal = action.run(plan), ""
+        step = next(steps, None)
+        while step is not None:
             progress.append(step)
             self._write(plan, step)
             if not self._leads():
                 return False
+            asked = not refusal and _commands_next(plan, progress)
+            refusal = self._refusal(plan) if asked else refusal
+            step = _call_off(steps, CalledOff(refusal)) if asked and refusal else next(steps, None)
+        if refusal:
+            raise CalledOff(refusal)
         return True
 
     def _write(self, plan: Plan, step: Progress) -> None:
@@ -151,3 +170,21 @@ class Execution:
             log.exception("the failure of plan %s could not be written down", plan.id)
         delay = float(getattr(error, "delay", 1.0))
         return ActionReport(plan=plan, ending=ending, progress=(*progress, failed), detail=detail, delay=delay)
+
+
+def _commands_next(plan: Plan, progress: list[Progress]) -> bool:
+    """Whether the step that is intended is a command to one of the plan's jobs. An action commands each of them once, first;
+    what follows (the cordon of a node that is out by then) completes what was done, and is not called off."""
+    done = sum(step.state == "done" for step in progress)
+    return progress[-1].state == "intended" and done < len(plan.targets)
+
+
+def _call_off(steps: Iterator[Progress], error: CalledOff) -> Progress | None:
+    """The next step, by which the action gives back what it has taken. Raises the error where there is nothing to give back."""
+    throw: Callable[[CalledOff], Progress] | None = getattr(steps, "throw", None)
+    if throw is None:  # no generator: it holds nothing that would have to be given back
+        raise error
+    try:
+        return throw(error)
+    except StopIteration:
+        return None

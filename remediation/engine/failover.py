@@ -77,6 +77,7 @@ class Failover:
         if plan is None:
             self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + self.settings.debounce_s)
             return
+        tracked.planned_for = tracked.incident.cause, tracked.culprits
         tracked.plan, tracked.epoch = plan, plan.target_of(tracked.job).epoch
         tracked.evidence_kept.update(action for action in tracked.escalation.evidence if action != plan.action)
         self.recorder.move(tracked, IncidentPhase.RETRYING, due=now)

@@ -13,6 +13,7 @@ from eagle_eye.ledger import Ledger
 from eagle_eye.types import Event, Incident, IncidentState, Plan
 from remediation.live.live_planner import LivePlanner
 from remediation.policy.affected_nodes import isolated
+from remediation.policy.downtime_model import RESTARTS
 from remediation.policy.engine_settings import EngineSettings
 
 from .action_results import ActionResults
@@ -35,7 +36,7 @@ from .incident_phase import (
 from .job_state import JobState
 from .repair_planner import RepairPlanner
 from .self_healing import SelfHealing, answer_to, fault_epoch
-from .tracked_incident import TrackedIncident
+from .tracked_incident import CallOff, TrackedIncident
 from .verifier import Verifier
 
 OVER = (IncidentState.HEALED, IncidentState.FAILED, IncidentState.CLOSED)
@@ -122,6 +123,7 @@ class IncidentLoop:
         tracked.incident = incident
         self.ledger.save_incident(incident, tracked.state)
         if incident.active:
+            tracked.call_off = None
             self.handle(tracked, Revised(changed, recurred))
         else:
             self.live.incident_closed(tracked)
@@ -189,9 +191,21 @@ class IncidentLoop:
             self._close(tracked)
 
     def _withdraw_plan(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
-        if (fact.absorbed or not tracked.escalation.lasting) and tracked.plan is not None:
-            self.recorder.record_plan(tracked.plan, "stale", "the incident was over before the plan was carried out")
+        if fact.absorbed or not tracked.escalation.lasting:
+            self._drop_plan(tracked, "the incident was over before the plan was carried out")
         self._withdraw(tracked, fact)
+
+    def _withdraw_running(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
+        """What was sent is sent; what was not is called off."""
+        if fact.absorbed or not tracked.escalation.lasting:
+            why = "another incident explains it" if fact.absorbed else "no finding of its incident is active any more"
+            tracked.call_off = CallOff(why, IncidentState.CLOSED)
+
+    def _drop_plan(self, tracked: TrackedIncident, why: str) -> None:
+        """The plan that is held, or that is to be tried again, is called off."""
+        if tracked.plan is not None:
+            self.recorder.record_plan(tracked.plan, "stale", f"called off: {why}")
+            tracked.plan = None
 
     def _withdraw_absorbed(self, tracked: TrackedIncident, fact: Withdrawn) -> None:
         """The job's coordinator is healing it: that is verified even when no finding is active any more."""
@@ -209,7 +223,9 @@ class IncidentLoop:
     def _own_epoch_started(self, tracked: TrackedIncident, _fact: JobEpochStarted) -> None:
         """The plan's own epoch, whose reply was lost, or one that made the plan needless."""
         job, plan = self.state.job(tracked.job), tracked.plan
-        if plan is not None and any(epoch.plan == plan.id for epoch in job.started_epochs):
+        if plan is not None and job.began_by(plan.id) and isolated(plan):
+            self.recorder.move(tracked, IncidentPhase.RETRYING, due=self.clock.now())  # its cordons are still to be written
+        elif plan is not None and job.began_by(plan.id):
             tracked.plan = None
             self.verifier.begin(tracked, plan, (), began=job.started_epochs[-1].time)
         else:
@@ -225,14 +241,35 @@ class IncidentLoop:
         if verification is not None:
             why = f"{fact.event.name} came before it could be verified"
             self.recorder.record_outcome(verification.outcome(self.state.job(tracked.job), "done" if finished else "failed", self.clock.now(), why))
-        elif tracked.phase is IncidentPhase.HELD and tracked.plan is not None:
-            self.recorder.record_plan(tracked.plan, "stale", "the job ended")
+        if tracked.phase in (IncidentPhase.HELD, IncidentPhase.RETRYING):
+            self._drop_plan(tracked, "the job ended")
         self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED if finished else IncidentState.FAILED)
 
     # --- handlers: what our action did -----------------------------------------------------------------------------------
 
     def _action_ended(self, tracked: TrackedIncident, fact: ActionEnded) -> None:
         self.results.reported(tracked, fact.report)
+
+    def _action_ended_too_late(self, _tracked: TrackedIncident, fact: ActionEnded) -> None:
+        self.results.too_late(fact.report)
+
+    def _healed_before_the_plan(self, tracked: TrackedIncident, fact: Verified) -> None:
+        """What was done before has helped, while something stronger is planned or about to run: that is called off."""
+        if fact.result != "healed" or self._needed_in_health(tracked):
+            return
+        why = f"its incident is healed by {fact.verification.plan.action}: {fact.why}"
+        if tracked.phase is IncidentPhase.EXECUTING:
+            tracked.call_off = CallOff(why, IncidentState.HEALED)
+            return
+        self._drop_plan(tracked, why)
+        self._verified(tracked, fact)
+
+    def _needed_in_health(self, tracked: TrackedIncident) -> bool:
+        """A broken part is evicted though the job runs again; an elastic job that lacks a worker may still be given one."""
+        if tracked.escalation.isolates:
+            return True
+        restarts = tracked.plan is not None and tracked.plan.action in RESTARTS
+        return not restarts and self.live.applies_to(tracked, self.planner.attempts(tracked))
 
     def _verified(self, tracked: TrackedIncident, fact: Verified) -> None:
         """Healed, or the next stronger repair, or the operator's turn."""
@@ -273,23 +310,28 @@ HANDLERS: Mapping[IncidentPhase, Mapping[type[Fact], Handler]] = {
     IncidentPhase.SETTLING: {
         Due: IncidentLoop._plan_due,
         Withdrawn: IncidentLoop._withdraw,
+        Verified: IncidentLoop._healed_before_the_plan,
         JobEpochStarted: IncidentLoop._epoch_started,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.HELD: {
         Due: IncidentLoop._plan_due,
         Withdrawn: IncidentLoop._withdraw_plan,
+        Verified: IncidentLoop._healed_before_the_plan,
         JobEpochStarted: IncidentLoop._epoch_started,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.RETRYING: {
         Due: IncidentLoop._retry_due,
-        Withdrawn: IncidentLoop._withdraw,
+        Withdrawn: IncidentLoop._withdraw_plan,
+        Verified: IncidentLoop._healed_before_the_plan,
         JobEpochStarted: IncidentLoop._own_epoch_started,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.EXECUTING: {
         ActionEnded: IncidentLoop._action_ended,
+        Withdrawn: IncidentLoop._withdraw_running,
+        Verified: IncidentLoop._healed_before_the_plan,
         JobEnded: IncidentLoop._job_ended,
     },
     IncidentPhase.VERIFYING: {
@@ -302,6 +344,7 @@ HANDLERS: Mapping[IncidentPhase, Mapping[type[Fact], Handler]] = {
     },
     IncidentPhase.ENDED: {
         Revised: IncidentLoop._reopen,
+        ActionEnded: IncidentLoop._action_ended_too_late,
     },
 }
 """The state machine: phase → fact → handler."""

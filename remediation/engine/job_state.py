@@ -252,6 +252,28 @@ class JobState:
             return math.nan
         return median(self._work(step) for step in self.steps) / expected
 
+    def steps_since_checkpoint(self, resume_step: int = -1) -> int:
+        """Steps that a restart of all workers does again: from the newest checkpoint, or from `resume_step`, to the last one done.
+
+        A checkpoint's number is the first step still to do. Where none is known the job began at the first step that was
+        seen since all its workers were started: that much is lost at least.
+        """
+        if not self.steps:
+            return 0
+        started = max((begun.epoch for begun in self.started_epochs if not begun.in_place), default=-1)
+        first = min((step.number for step in self.steps if step.epoch >= started), default=0)
+        kept = resume_step if resume_step >= 0 else max(self.checkpoints, default=first)
+        return max(0, self.steps[-1].number + 1 - kept)
+
+    def seconds_since_checkpoint(self, resume_step: int = -1) -> float:
+        """What these steps take healthy workers, or as they are done now where no healthy ones were measured."""
+        steps = self.steps_since_checkpoint(resume_step)
+        reported = [step.step_s for step in self.steps if step.step_s is not None]
+        if not steps or not reported:
+            return 0.0
+        healthy = self.step_seconds(self.steps[-1].workers)
+        return steps * (healthy if math.isfinite(healthy) else median(reported))
+
     def losses(self, *, until: float) -> list[float]:
         """Of the steps that ended by then, as far as they are reported and finite."""
         return [step.loss for step in self.steps if step.end <= until and step.finite and step.loss is not None]
@@ -284,6 +306,10 @@ class JobState:
     @property
     def basis(self) -> str:
         return digest_of(self.layout) if self.layout is not None else ""
+
+    def began_by(self, plan: str) -> bool:
+        """The coordinator has begun an epoch because of this plan."""
+        return any(begun.plan == plan for begun in self.started_epochs)
 
     @property
     def may_restart(self) -> bool:

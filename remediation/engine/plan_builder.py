@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_eye.types import Alternative, Culprit, Incident, Kind, Plan, Target, digest_of
-from remediation.policy.downtime_model import gpu_seconds_starting, gpu_seconds_unworked, repair_downtime
+from remediation.policy.downtime_model import gpu_seconds_starting, gpu_seconds_unworked, redone_seconds, repair_downtime
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, Attempt
 from remediation.policy.slowdown_cost import NOTHING, Slowdown, SlowdownOption, weigh
@@ -57,7 +57,7 @@ def make(wanted: PlanRequest, job: JobState, policy: EngineSettings) -> Plan | N
         severity=SEVERITIES.get(action, wanted.incident.severity),
         own=wanted.own,
         reason=wanted.reason or wanted.incident.cause,
-        cost=wanted.cost or gpu_seconds_unworked(action, target.workers, job, policy),
+        cost=wanted.cost or gpu_seconds_unworked(action, target.workers, job, policy, resume_step=target.resume_step),
         benefit=wanted.benefit,
         alternatives=wanted.alternatives,
     )
@@ -167,6 +167,8 @@ def alternatives(incident: Incident, job: JobState, policy: EngineSettings, trie
         without=math.nan if isinstance(nodes, NoPlan) else job.expected(left),
         downtime_s=repair_downtime("restart_worker", named, job, policy),
         eviction_s=repair_downtime("evict_node", (), job, policy),
+        redone_s=redone_seconds("restart_worker", named, job),
+        eviction_redone_s=redone_seconds("evict_node", (), job),
         gpu_seconds_starting=gpu_seconds_starting("restart_worker", named, job, policy),
         horizon_s=policy.horizon_s,
         restart_success_share=policy.restart_success_share,

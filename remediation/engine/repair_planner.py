@@ -89,7 +89,8 @@ class RepairPlanner:
 
     def begin(self, tracked: TrackedIncident, plan: Plan) -> None:
         """Written down before it runs."""
-        tracked.plan = plan
+        tracked.plan, tracked.call_off = plan, None
+        tracked.planned_for = tracked.incident.cause, tracked.culprits
         self.recorder.save_plan(plan)
         self.recorder.record_plan(plan, "intended", predicted=self._predicted(tracked, plan))
         self.recorder.move(tracked, IncidentPhase.EXECUTING, state=IncidentState.HEALING)

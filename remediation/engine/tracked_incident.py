@@ -1,6 +1,7 @@
 """An incident as the engine treats it: its phase, what was attempted, the plan that is held, executed or verified."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from eagle_eye.types import Incident, IncidentState, Plan
 from remediation.policy.escalation import Escalation, escalation_of
@@ -31,6 +32,14 @@ class StaleLayout:
         return basis == self.basis and now < self.until
 
 
+class CallOff(NamedTuple):
+    """The incident ended while its action was under way: what of the plan was not sent yet is not sent."""
+
+    why: str
+    state: IncidentState
+    """How the incident ends."""
+
+
 @dataclass(slots=True, kw_only=True)
 class TrackedIncident:
     """One incident; the incident loop (incident_loop.py) moves it from phase to phase."""
@@ -45,6 +54,10 @@ class TrackedIncident:
     """Of the job, in which the fault happened."""
     plan: Plan | None = None
     """The plan that is held, runs or is tried."""
+    planned_for: tuple[str, frozenset[str]] = ("", frozenset())
+    """Cause and culprits when the plan was begun."""
+    call_off: CallOff | None = None
+    """Why the plan that is carried out is wanted no more; None: it is."""
     level: str = ""
     """The level of escalation that the plan is."""
     evidence_kept: set[str] = field(default_factory=set)

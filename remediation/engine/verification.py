@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from eagle_eye.types import Outcome, Plan, Progress, SnapshotStep
-from remediation.policy.downtime_model import regroups
+from remediation.policy.downtime_model import RESTARTS, regroups
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.prediction import PATIENCE
 
@@ -34,6 +34,9 @@ class Verification:
     """When the incident was opened."""
     patience: float
     """Time from which the job's silence counts against the action; another fault of the job moves it on."""
+    cause: str = ""
+    culprits: frozenset[str] = frozenset()
+    """Of the incident when the action began."""
     cost_weighed: bool = False
     """The fault was a slow-down: without throughput it is not healed, and a stronger repair follows. After any other
     fault a missing throughput is another matter, for which no node is evicted."""
@@ -78,6 +81,8 @@ class Verification:
         limit = self.predicted.get("verify_s", policy.verify_s)
         if enough and healthy:
             return self._out_of_time(job, limit, astray, "failed" if self.bad_step >= 0 else "unknown")
+        if healthy:
+            why = f"{len(self.new(job))} of {policy.verify_steps} new steps within {limit:g} s"
         if self._moves(job, counted):
             slow_alone = enough and not self.cost_weighed
             return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
@@ -103,10 +108,12 @@ class Verification:
         if math.isnan(throughput):
             return False, "too few steps to measure the throughput"
         share = throughput / expected
-        why = f"{share:.0%} of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
+        helped = share >= policy.throughput_share
+        percent = round(100 * share) if helped else math.floor(100 * share)  # what is too little is never rounded up to enough
+        why = f"{percent}% of " + (f"what {workers} workers did before" if job.rates.get(workers) else f"the throughput expected of {workers} workers")
         if abs(expected - forecast) > DRIFT * forecast:  # what the job does in health has changed since the action was planned
             why += f", {throughput / forecast:.0%} of what was predicted"
-        return share >= policy.throughput_share, why
+        return helped, why if helped else f"{why}: {policy.throughput_share:.0%} is needed"
 
     def _astray(self, job: JobState, policy: EngineSettings) -> str:
         """Why the loss is not back in the band that it had before; '' if it is, or is not reported."""
@@ -139,6 +146,7 @@ class Verification:
         bill = ((detection + (transition or 0.0)) * full + lost) / 3600.0
         actual = {
             "downtime_s": self._stood(job, transition),
+            "redone_s": self._redone(job),
             "throughput_per_s": throughput,
             "verify_s": max(0.0, job.stream_time - self.began),
             "loss": self._loss(job, KEPT),
@@ -160,10 +168,20 @@ class Verification:
         )
 
     def _stood(self, job: JobState, transition: float | None) -> float | None:
-        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended."""
+        """Seconds without a worker at work, as `downtime_s` was predicted. Elastic workers worked until their epoch ended; what
+        others do again after a restart is work, and told apart."""
         counted = self.counted(job)
-        earlier = [step.end for step in job.steps if counted and step.end < counted[0].end]
-        if not earlier or not regroups(self.plan.action, self.plan.target_of(job.name).workers, job):
+        if not counted or self.in_place:
+            return transition
+        earlier = [step.end for step in job.steps if step.end < counted[0].end]
+        regrouped = earlier and regroups(self.plan.action, self.plan.target_of(job.name).workers, job)
+        if not regrouped and self.plan.action not in RESTARTS:
             return transition
         step_s = job.step_seconds(counted[0].workers)
-        return max(0.0, counted[0].end - max(earlier) - (step_s if math.isfinite(step_s) else 0.0))
+        stopped = max(earlier) if regrouped else self.opened
+        return max(0.0, counted[0].end - stopped - (step_s if math.isfinite(step_s) else 0.0))
+
+    def _redone(self, job: JobState) -> float | None:
+        """Seconds from the first step after a restart to the first that had never been done."""
+        counted, new = self.counted(job), self.new(job)
+        return new[0].end - counted[0].end if new and counted and self.plan.action in RESTARTS else None

@@ -7,10 +7,11 @@ import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import IncidentState, Outcome, Plan, Progress
+from remediation.policy.affected_nodes import isolated
 from remediation.policy.attempt_history import attempt_of
 from remediation.policy.downtime_model import RESTARTS, regroups
 from remediation.policy.engine_settings import EngineSettings
-from remediation.policy.escalation import same_fault
+from remediation.policy.escalation import moved, same_fault
 from remediation.policy.prediction import predict
 
 from .action_undo import ActionUndo
@@ -48,6 +49,8 @@ class Verifier:
             since=tracked.incident.since,
             opened=tracked.opened,
             patience=job.stream_time,
+            cause=tracked.incident.cause,
+            culprits=tracked.culprits,
             cost_weighed=tracked.escalation.cost_weighed,
             bad_step=bad,
             predicted=self._predicted(plan, tracked, bad),
@@ -66,17 +69,22 @@ class Verifier:
             if self._disturbed(tracked) or job.backs_off():
                 verification.patience = max(verification.patience, job.stream_time)
             result, why = verification.judge(job, self.settings)
+            if result == "healed" and tracked.incident.active and self._moved(tracked, verification, tracked):
+                result, why = "failed", f"the fault moved to {_named(tracked)}"
             if result is not None:
                 yield tracked, self._end(tracked, verification, result, why)
 
     def came_back(self, tracked: TrackedIncident) -> None:
-        """The same fault is reported as a new incident while an action against it is under verification: the action did not help."""
+        """The same fault, there or elsewhere, is reported as a new incident while an action against it is under verification: it did not help."""
         for verification in list(self.state.verifications.values()):
             other = self.state.incidents[verification.incident]
             same = same_fault(other.incident.cause, other.culprits, tracked.incident.cause, tracked.culprits)
-            if other is not tracked and other.job == tracked.job and same and tracked.incident.since > verification.began:
+            if other is tracked or other.job != tracked.job or tracked.incident.since <= verification.began:
+                continue
+            if same or self._moved(other, verification, tracked):
+                why = "it came back" if same else f"the fault moved to {_named(tracked)},"
                 self.recorder.move(other, IncidentPhase.ENDED, state=IncidentState.FAILED)
-                self._end(other, verification, "failed", f"it came back as incident {tracked.incident.id}")
+                self._end(other, verification, "failed", f"{why} as incident {tracked.incident.id}")
 
     def follow_short(self, job: JobState) -> None:
         """While a job runs on fewer workers than it had, the cost of the last outcome grows; it is recorded when that is over."""
@@ -88,6 +96,13 @@ class Verifier:
         self.recorder.record_outcome(msgspec.structs.replace(outcome, sub_healthy_s=lost))
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _moved(acted_on: TrackedIncident, verification: Verification, reported: TrackedIncident) -> bool:
+        """Another death, or another broken part, is one more; but not where a node was evicted for the first."""
+        escalation = acted_on.escalation
+        comparable = escalation.inferred or (bool(isolated(verification.plan)) and not escalation.isolates)
+        return comparable and moved(verification.cause, verification.culprits, reported.incident.cause, reported.culprits)
 
     def _disturbed(self, tracked: TrackedIncident) -> bool:
         later = [other for other in self.state.incidents_of(tracked.job) if other is not tracked and other.opened > tracked.opened]
@@ -117,10 +132,14 @@ class Verifier:
         if not healed:
             job.discard_epoch(job.epoch, verification.began)
         restarted = verification.plan.action in RESTARTS and not regroups(verification.plan.action, verification.plan.target_of(job.name).workers, job)
-        if healed and restarted and outcome.transition_s is not None:
-            job.downtimes.append(outcome.transition_s)
+        if healed and restarted and "downtime_s" in outcome.actual:
+            job.downtimes.append(outcome.actual["downtime_s"])
         if healed and not job.at_full_size:
             self._short[job.name] = (outcome, verification.opened)
         if breaker is not None:
             self.action_undo.notify_of_breaker(tracked, verification, breaker, detail)
         return Verified(verification, result, why, breaker_opened=breaker is not None)
+
+
+def _named(tracked: TrackedIncident) -> str:
+    return ", ".join(sorted(tracked.culprits))

@@ -100,7 +100,7 @@ class LivePlanner:
         inputs = DecisionInputs(
             repair_s=self.settings.horizon_s if speeds else self.settings.repair_s,
             restart_s=restart_downtime(job, self.settings),
-            checkpoint_age_s=_since_checkpoint(job),
+            checkpoint_age_s=job.seconds_since_checkpoint(),
             speeds=speeds,
         )
         choice = decide_live(cluster, live, inputs)
@@ -250,12 +250,3 @@ class LivePlanner:
 
 def _median_or(seen: Sequence[float], otherwise: float) -> float:
     return median(seen) if seen else otherwise
-
-
-def _since_checkpoint(job: JobState) -> float:
-    """Seconds of healthy work that only the workers hold; since the first step, where no checkpoint is known."""
-    if not job.steps:
-        return 0.0
-    done = job.steps[-1].number + 1 - max(job.checkpoints, default=0)
-    step_s = job.step_seconds(job.steps[-1].workers)
-    return max(0, done) * step_s if math.isfinite(step_s) else 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from eagle_eye.types import Incident, Outcome, Plan
 
-from .escalation import Attempt
+from .escalation import Attempt, moved
 
 KEPT = 1024
 REPAIRS = frozenset({"reattempt", "restart_worker", "evict_node", "roll_back", "heal_in_place", "rebalance", "resize"})
@@ -76,12 +76,14 @@ class AttemptHistory:
         return tuple(reversed(self._outcomes))
 
     def attempts_on(self, incident: Incident, culprits: frozenset[str], relapse_s: float) -> list[Attempt]:
-        """On this incident, or on the same fault, so lately that it must have come back."""
+        """On this incident, or on the same fault, so lately that it must have come back. What was attempted on others, before
+        the incident turned on these culprits, speaks for no stronger repair of these."""
         return [
             attempt
             for attempt in self._attempts.values()
             if incident.since - attempt.ended <= relapse_s
             and (attempt.incident == incident.id or attempt.same_fault(incident.job, incident.cause, culprits))
+            and not moved(attempt.cause, attempt.culprits, incident.cause, culprits)
         ]
 
     def last_on(self, incident: str) -> float:

@@ -1,7 +1,8 @@
 """Downtime of a repair: a restart stops all workers of a job, an elastic job only regroups.
 
-Measured on the job itself where it was, else the policy's constants. Unicron's D_transition (section 5): recomputation is
-no part of it where finished micro-batches are kept (section 6).
+Measured on the job itself where it was, else the policy's constants. A restart of all workers also does the steps since the
+newest checkpoint again. Unicron's D_transition (section 5): recomputation is no part of it where the state lives on in other
+workers and finished micro-batches are kept (section 6).
 """
 
 import math
@@ -16,7 +17,7 @@ RESTARTS = frozenset({"restart_worker", "evict_node", "roll_back"})
 
 
 def restart_downtime(job: JobState, policy: EngineSettings) -> float:
-    """Seconds that a restart of this job is expected to take: what it took so far."""
+    """Seconds from a fault to the first step after a restart of this job: what it took so far."""
     return sorted(job.downtimes)[len(job.downtimes) // 2] if job.downtimes else policy.downtime_s
 
 
@@ -41,6 +42,13 @@ def repair_downtime(action: str, named: Collection[str], job: JobState, policy: 
     return 2 * once if action == "restart_worker" else once  # without them, and with those that take their place
 
 
+def redone_seconds(action: str, named: Collection[str], job: JobState, *, resume_step: int = -1) -> float:
+    """Seconds of work that a repair throws away: the steps since the checkpoint from which all workers begin again."""
+    if action not in RESTARTS or regroups(action, named, job):
+        return 0.0
+    return job.seconds_since_checkpoint(resume_step)
+
+
 def gpu_seconds_starting(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
     """GPU-seconds in which the places of restarted workers are empty while the others work."""
     if action != "restart_worker" or not regroups(action, named, job):
@@ -48,9 +56,10 @@ def gpu_seconds_starting(action: str, named: Collection[str], job: JobState, pol
     return len(named) * (median(job.join_times) if job.join_times else policy.start_s)
 
 
-def gpu_seconds_unworked(action: str, named: Collection[str], job: JobState, policy: EngineSettings) -> float:
-    """GPU-seconds that a repair costs at once; 0 for one that stops no worker."""
+def gpu_seconds_unworked(action: str, named: Collection[str], job: JobState, policy: EngineSettings, *, resume_step: int = -1) -> float:
+    """GPU-seconds that a repair costs at once, with the work that is done again; 0 for one that stops no worker."""
     seconds = repair_downtime(action, named, job, policy)
     if math.isnan(seconds) or job.layout is None:
         return 0.0
+    seconds += redone_seconds(action, named, job, resume_step=resume_step)
     return seconds * len(job.layout.placements) + gpu_seconds_starting(action, named, job, policy)

@@ -41,6 +41,8 @@ class Escalation:
     """The job does nothing while the fault lasts, so that a restart loses nothing."""
     cost_weighed: bool = False
     """The job runs on: doing nothing is a candidate, and the cheapest wins."""
+    inferred: bool = False
+    """Nobody saw the culprit break, it is named by comparison: the same cause elsewhere after a repair is the same fault, moved."""
     lasting: bool = False
     """The fault outlives its incident (a broken part): the repair is not called off when all is quiet."""
     remedy: str = ""
@@ -50,6 +52,11 @@ class Escalation:
     def only_informs(self) -> bool:
         """Nothing is done about it, by the job or by us."""
         return not (self.levels or self.evidence or self.self_healed)
+
+    @property
+    def isolates(self) -> bool:
+        """Only going on without the part helps: it was seen to be broken, whatever the job does meanwhile."""
+        return self.levels[:1] == ("evict_node",)
 
     @property
     def ended_by_epoch(self) -> bool:
@@ -79,8 +86,8 @@ NETWORK = Escalation(
 )
 STOPPED = Escalation(levels=("reattempt", "restart_worker", "evict_node"), stops_job=True)
 """No stacks: the process state says it all, and asking a stopped process for its stack only costs time."""
-HANG = Escalation(levels=("restart_worker", "evict_node"), evidence=("dump",), stops_job=True)
-SLOW = Escalation(levels=("restart_worker", "evict_node"), cost_weighed=True)
+HANG = Escalation(levels=("restart_worker", "evict_node"), evidence=("dump",), stops_job=True, inferred=True)
+SLOW = Escalation(levels=("restart_worker", "evict_node"), cost_weighed=True, inferred=True)
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
 
@@ -166,6 +173,12 @@ def same_fault(cause: str, culprits: frozenset[str], again: str, accused: frozen
     if WIDENED.get(cause, cause) != WIDENED.get(again, again):
         return False
     return culprits == accused or bool(culprits & accused or _nodes(culprits) & accused or culprits & _nodes(accused))
+
+
+def moved(cause: str, culprits: frozenset[str], again: str, accused: frozenset[str]) -> bool:
+    """Whether what is reported is the same fault somewhere else."""
+    alike = WIDENED.get(cause, cause) == WIDENED.get(again, again)
+    return alike and bool(culprits and accused) and not same_fault(cause, culprits, again, accused)
 
 
 def _nodes(culprits: frozenset[str]) -> frozenset[str]:

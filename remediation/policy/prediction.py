@@ -6,7 +6,7 @@ from statistics import median
 from eagle_eye.types import Plan
 from remediation.engine.job_state import JobState
 
-from .downtime_model import RESTARTS, regroups, repair_downtime
+from .downtime_model import RESTARTS, redone_seconds, regroups, repair_downtime
 from .engine_settings import EngineSettings
 
 PATIENCE = 2.0
@@ -24,13 +24,14 @@ MAD_TO_DEVIATION = 1.4826
 def predict(plan: Plan, job: JobState, policy: EngineSettings, *, since: float, bad_step: int = -1) -> dict[str, float]:
     """Name → number, with what is not known left out.
 
-    throughput_per_s, downtime_s (of a restart, or of a regrouping in its place), verify_s (by then it must have helped), loss and loss_high (middle and
+    throughput_per_s, downtime_s (of a restart, or of a regrouping in its place), redone_s (steps since the checkpoint), verify_s (by then it must have helped), loss and loss_high (middle and
     upper border of the band before `since`, when the fault began), bad_step (first step whose loss was no number).
     """
-    workers = _workers_left(plan, job)
+    workers, target = _workers_left(plan, job), plan.target_of(job.name)
     predicted = {
         "throughput_per_s": job.expected(workers),
-        "downtime_s": repair_downtime(plan.action, plan.target_of(job.name).workers, job, policy),
+        "downtime_s": repair_downtime(plan.action, target.workers, job, policy),
+        "redone_s": redone_seconds(plan.action, target.workers, job, resume_step=target.resume_step) if plan.action in RESTARTS else math.nan,
         "verify_s": _verify_s(plan, job, policy, workers),
         "bad_step": float(bad_step) if bad_step >= 0 else math.nan,
         **_loss_band(job, since),
@@ -51,17 +52,9 @@ def _verify_s(plan: Plan, job: JobState, policy: EngineSettings, workers: int) -
     if plan.action not in RESTARTS or not math.isfinite(step_s):
         return policy.verify_s
     named = plan.target_of(job.name).workers
-    again = 0 if regroups(plan.action, named, job) else _done_again(plan, job)
+    again = 0 if regroups(plan.action, named, job) else job.steps_since_checkpoint(plan.target_of(job.name).resume_step)
     steps = again + policy.verify_steps + 1
     return max(policy.verify_s, PATIENCE * (repair_downtime(plan.action, named, job, policy) + steps * step_s))
-
-
-def _done_again(plan: Plan, job: JobState) -> int:
-    """Steps between the checkpoint that is taken and the last one done; 0 if no checkpoint is known of."""
-    resume = plan.target_of(job.name).resume_step
-    kept = resume if resume >= 0 else max(job.checkpoints, default=-1)
-    highest = max((step.number for step in job.steps), default=0)
-    return max(0, highest - kept) if kept >= 0 else 0
 
 
 def _loss_band(job: JobState, since: float) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What the alternatives against a slow-down cost, in GPU-seconds over the expected further running time.
 
-The cost of a choice is the work that is not done: workers × (time lost + horizon × share of throughput lost);
+The cost of a choice is the work that is not done: workers × (downtime + work done again since the newest checkpoint
++ horizon × share of throughput lost);
 Unicron's objective (PAPERS: G = F·D_running - F·D_transition) with equal weights and one task.
 """
 
@@ -28,6 +29,10 @@ class Slowdown:
     horizon_s: float
     restart_success_share: float
     """Share of slow-downs that a restart ends."""
+    redone_s: float = 0.0
+    """Work since the newest checkpoint, in seconds of all healthy workers, that a restart of the culprits does again ..."""
+    eviction_redone_s: float = 0.0
+    """... and that an eviction of the node does."""
     gpu_seconds_starting: float = 0.0
     """GPU-seconds in which the places of restarted workers are empty while the others work."""
 
@@ -52,15 +57,19 @@ def weigh(slow: Slowdown, tried: frozenset[str]) -> list[SlowdownOption]:
     nothing = slow.workers * slow.horizon_s * _share_lost(slow.now, slow.healthy)
     choices = [SlowdownOption(action=NOTHING, cost=nothing, why=f"runs at {slow.now / slow.healthy:.0%} of its throughput")]
     if math.isfinite(slow.without) and "evict_node" not in tried:
-        leave = slow.workers * slow.eviction_s + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
-        why = f"{slow.eviction_s:.1f} s of downtime, then {slow.without / slow.healthy:.0%} of the throughput"
+        leave = slow.workers * (slow.eviction_s + slow.eviction_redone_s) + slow.workers * slow.horizon_s * _share_lost(slow.without, slow.healthy)
+        why = f"{_stopped(slow.eviction_s, slow.eviction_redone_s)}, then {slow.without / slow.healthy:.0%} of the throughput"
         choices.append(SlowdownOption(action="evict_node", cost=leave, why=why))
     if "restart_worker" not in tried:
         otherwise = min(choice.cost for choice in choices)
-        restart = slow.workers * slow.downtime_s + slow.gpu_seconds_starting + (1 - slow.restart_success_share) * otherwise
-        why = f"{slow.downtime_s:.1f} s of downtime; {slow.restart_success_share:.0%} of slow-downs end with it"
+        restart = slow.workers * (slow.downtime_s + slow.redone_s) + slow.gpu_seconds_starting + (1 - slow.restart_success_share) * otherwise
+        why = f"{_stopped(slow.downtime_s, slow.redone_s)}; {slow.restart_success_share:.0%} of slow-downs end with it"
         choices.append(SlowdownOption(action="restart_worker", cost=restart, why=why))
     return sorted(choices, key=lambda choice: choice.cost)
+
+
+def _stopped(downtime_s: float, redone_s: float) -> str:
+    return f"{downtime_s:.1f} s of downtime" + (f" and {redone_s:.1f} s of work done again" if redone_s else "")
 
 
 def _share_lost(throughput: float, healthy: float) -> float:

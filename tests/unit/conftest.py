@@ -17,7 +17,7 @@ from fakes.fake_commander import FakeCommander
 from fakes.process_looks import FakeProcesses
 from fakes.synthetic_job import SyntheticJob, incident
 from remediation.engine.engine import Engine
-from remediation.engine.execution import at_once
+from remediation.engine.execution import Start, at_once
 from remediation.guards import POLICY
 from remediation.policy.engine_settings import EngineSettings
 
@@ -31,6 +31,8 @@ class World:
     receiver: str = ""
     nodes: tuple[str, ...] = ("node-a", "node-b")
     clock: FakeClock = field(default_factory=FakeClock)
+    start: Start = at_once
+    """What runs the actions."""
 
     def __post_init__(self) -> None:
         self.job = SyntheticJob(clock=self.clock, nodes=self.nodes)
@@ -46,7 +48,7 @@ class World:
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
         return Engine(
             ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.policy,
-            start=at_once, leads=lambda: self.leads,
+            start=self.start, leads=lambda: self.leads,
         )
 
     def run(self, seconds: float) -> None:

@@ -273,3 +273,101 @@ def test_a_loss_that_does_not_come_back_is_told_to_a_person_and_isolates_nobody(
     assert outcome.predicted["loss_high"] < 3.0
     assert world.sent == []
     assert any("above the" in letter for letter in letters(world))
+
+
+# --- the true reason ---------------------------------------------------------------------------------------------------
+
+
+def test_too_few_new_steps_are_the_reason_that_is_given_whatever_the_throughput(make_world):
+    world = make_world(verify_s=10.0)
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.job._checkpoints[:] = [-2000]  # all that follows was done before
+    world.job.checkpoint_every = 10**6
+    world.run(4)
+    world.job.slow = lambda nodes: 1.0
+    world.run(60)
+    outcome = world.outcome("restart_worker")
+    assert outcome.state == "failed"
+    assert outcome.detail.startswith(f"0 of 5 new steps within {outcome.predicted['verify_s']:g} s")
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.2, "83% of what 4 workers did before"), (1.1121, "89% of what 4 workers did before")])
+def test_a_throughput_that_is_too_low_is_told_beside_what_is_needed(make_world, factor, told):
+    world = make_world(verify_s=10.0)
+    world.find("worker killed", WORKER, event=world.job.die(WORKER.name))
+    world.job.slow = lambda _nodes: factor
+    world.run(40)
+    detail = world.outcome("restart_worker").detail
+    assert detail.startswith(told)
+    assert "90% is needed" in detail
+
+
+# --- a fault that moves ------------------------------------------------------------------------------------------------
+
+OTHER = Entity(kind=Kind.WORKER, name="run1/node-a/0")
+
+
+def test_a_hang_that_moves_to_another_worker_was_not_healed_by_the_restart(make_world):
+    world = make_world()
+    world.job.stalled = True
+    world.find("python hang", WORKER)
+    world.run(1.5)
+    world.job.stalled = True
+    world.find("python hang", OTHER, name="i2")
+    world.run(15)
+    outcome = world.outcome("restart_worker")
+    assert (outcome.state, outcome.detail) == ("failed", f"the fault moved to worker {OTHER.name}, as incident i2")
+    assert world.state() is IncidentState.FAILED
+    assert world.ledger.cordoned() == (), "it did not stay with a node: none is evicted"
+
+
+def test_a_node_is_released_when_the_fault_moves_after_its_eviction(make_world):
+    world = make_world(restart_success_share=0.0)
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    world.find("slow node", NODE, since=world.clock.now() - 6)
+    world.run(3)
+    assert [cordon.node for cordon in world.ledger.cordoned()] == ["node-b"]
+    world.find("slow node", Entity(kind=Kind.NODE, name="node-a"), name="i2")
+    world.run(10)
+    assert world.outcome("evict_node").detail == "the fault moved to node node-a, as incident i2; without node-b the fault stays: released"
+    assert world.ledger.cordoned() == ()
+
+
+def test_an_incident_that_names_another_culprit_after_the_action_is_not_healed_by_it(make_world):
+    world = make_world()
+    world.job.stalled = True
+    found = world.find("python hang", WORKER)
+    world.run(1.5)
+    world.find("python hang", OTHER, revision=2, since=found.since)
+    world.run(20)
+    assert world.outcomes()[1] == ("restart_worker", "failed")
+    assert f"the fault moved to worker {OTHER.name}" in {outcome.detail for outcome in world.ledger.outcomes(incident="i1")}
+    assert world.ledger.cordoned() == ()
+
+
+def test_a_second_worker_that_dies_meanwhile_is_another_death(make_world):
+    world = make_world()
+    world.find("worker killed", WORKER, event=world.job.die(WORKER.name))
+    world.run(1)
+    world.find("worker killed", OTHER, event=world.job.die(OTHER.name), name="i2")
+    world.run(12)
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.outcomes("i2") == [("restart_worker", "done")]
+    assert (world.state(), world.state("i2")) == (IncidentState.HEALED, IncidentState.HEALED)
+
+
+def test_a_worker_that_is_seen_to_be_its_node_is_the_same_fault(make_world):
+    world = make_world()
+    world.job.slow = lambda nodes: 6.0 if "node-b" in nodes else 1.0
+    world.run(8)
+    found = world.find("slow worker", WORKER, since=world.clock.now() - 6)
+    world.run(3.2)
+    assert world.sent == ["restart"]
+    world.job.slow = lambda nodes: 1.0
+    world.find("slow node", NODE, revision=2, since=found.since)
+    world.run(15)
+    assert world.outcomes() == [("restart_worker", "done")]
+    assert world.state() is IncidentState.HEALED

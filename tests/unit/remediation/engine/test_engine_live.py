@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError
@@ -290,3 +291,33 @@ def test_micro_batches_move_away_from_a_straggler_and_back_when_it_is_well(make)
     world.engine.receive_incidents([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
     world.run(2)
     assert [each.arguments["shares"] for each in world.commander.sent if each.action == "rebalance"][1:] == [{}]
+
+
+# --- a reason that is gone -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_given_goes_back_when_the_incident_ends_before_it_is_taken(make):
+    world = make()
+    world.kill(world.heavy)
+    found = world.engine._state.incidents["i1"].incident
+    resize = world.light.resize
+
+    def and_another_incident_explains_it(sent):
+        answer = resize(sent)
+        if len(world.sent) == 0:
+            world.engine.receive_incidents([replace(found, revision=2, active=False, culprits=())])
+        return answer
+
+    world.commander.answers["resize"] = lambda sent: and_another_incident_explains_it(sent) if sent.job == world.light.name else world.heavy.resize(sent)
+    world.run(20)
+    assert world.sent == [("resize", "t/light/l1", {"n1": 2}), ("resize", "t/light/l1", {"n1": 3})]
+    assert world.light.workers_per_node == {"n1": 3}
+    assert world.outcome(world.plan()).state == "stale"
+    assert "another incident explains it" in world.outcome(world.plan()).detail
+
+
+def test_an_operator_may_still_give_a_worker_to_a_job_that_runs_well_without_it(make):
+    world = make(Mode.RECOMMEND)
+    world.kill(world.heavy)
+    world.run(30)
+    assert world.engine.status()["waiting"] == [world.plan().id]

@@ -48,7 +48,7 @@ def test_what_ends_a_job_ends_every_open_incident():
 def test_nothing_is_due_while_an_action_or_an_operator_is_waited_for():
     due = {phase for phase in IncidentPhase if Due in HANDLERS[phase]}
     assert due == {IncidentPhase.SELF_HEALING, IncidentPhase.SETTLING, IncidentPhase.HELD, IncidentPhase.RETRYING}
-    assert {phase for phase in IncidentPhase if Withdrawn in HANDLERS[phase]} == due | {IncidentPhase.NEEDS_OPERATOR}
+    assert {phase for phase in IncidentPhase if Withdrawn in HANDLERS[phase]} == due | {IncidentPhase.EXECUTING, IncidentPhase.NEEDS_OPERATOR}
     assert {phase for phase in IncidentPhase if Revised in HANDLERS[phase]} == set(IncidentPhase) - OPEN
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from eagle_eye.types import Culprit, Demand, Entity, Kind, Plan, SnapshotStep
 from fakes.sample_values import JOB, a_layout, an_incident
-from remediation.engine.job_state import JobState
+from remediation.engine.job_state import JobState, StartedEpoch
 from remediation.engine.plan_builder import PlanRequest, alternatives, make
 from remediation.engine.verification import Verification
 from remediation.policy.downtime_model import gpu_seconds_unworked, repair_downtime
@@ -113,3 +113,76 @@ def test_it_is_said_what_helped_is_measured_by_where_that_is_not_what_was_predic
         actual = trial.outcome(job, "done", 140.0, "", last=policy.verify_steps + 1).actual["throughput_per_s"]
         assert actual == pytest.approx(1.0), "of the steps by which it was judged"
     assert judged == {1.0: "100% of what 2 workers did before", 2.0: "100% of what 2 workers did before, 50% of what was predicted"}
+
+
+# --- the work since the newest checkpoint ----------------------------------------------------------------------------------
+
+
+def a_job_at_step_250(*checkpoints: int, heal: str = "restart:3", elastic: bool = False) -> JobState:
+    """Three workers, two healthy seconds a step, 100 tokens each."""
+    job = a_job(heal, elastic)
+    steps(job, range(250), epoch=2, begin=0.0, every=2.0, workers=3)
+    job.rates[3] = deque([(498.0, 0.5 if elastic else 50.0)])
+    job.checkpoints = dict.fromkeys(checkpoints, True)
+    return job
+
+
+def test_a_restart_of_all_costs_its_downtime_and_the_steps_since_the_newest_checkpoint_on_every_rank() -> None:
+    job = a_job_at_step_250(100, 200)
+    assert job.steps_since_checkpoint() == 50
+    for action in ("restart_worker", "evict_node"):
+        assert planned(job, action).cost == pytest.approx(3 * (40.0 + 50 * 2.0))
+    assert predict(planned(job), job, POLICY, since=500.0)["redone_s"] == pytest.approx(100.0)
+    assert gpu_seconds_unworked("roll_back", (), job, POLICY, resume_step=100) == pytest.approx(3 * (40.0 + 150 * 2.0))
+    assert gpu_seconds_unworked("reattempt", (), job, POLICY) == 0.0
+
+
+def test_right_after_a_checkpoint_nothing_is_done_again() -> None:
+    job = a_job_at_step_250(250)
+    assert job.steps_since_checkpoint() == 0
+    assert planned(job).cost == pytest.approx(3 * 40.0)
+
+
+def test_an_elastic_job_that_lives_on_in_other_workers_does_nothing_again() -> None:
+    job = a_job_at_step_250(100, heal="in-place", elastic=True)
+    assert planned(job).cost == pytest.approx(3 * 0.5)
+    assert gpu_seconds_unworked("roll_back", (), job, POLICY, resume_step=100) == pytest.approx(3 * (40.0 + 150 * 2.0)), "another state: all of them"
+
+
+def test_without_a_known_checkpoint_it_begins_where_its_workers_were_seen_to_begin() -> None:
+    job = a_job_at_step_250()
+    assert job.steps_since_checkpoint() == 250
+    steps(job, range(240, 246), epoch=3, begin=600.0, every=2.0, workers=3)
+    begun = StartedEpoch(epoch=3, reason="death", cause="", plan="", time=590.0, excluded=())
+    job.started_epochs.append(begun)
+    assert job.steps_since_checkpoint() == 6, "the state of step 240 was there to resume from"
+    job.started_epochs[-1] = begun._replace(in_place=True)
+    assert job.steps_since_checkpoint() == 246, "they lived on: nothing was loaded"
+
+
+def test_of_two_jobs_that_are_as_slow_only_the_one_with_a_fresh_checkpoint_is_restarted() -> None:
+    blamed = an_incident(since=500.0, culprits=(Culprit(entity=Entity(kind=Kind.WORKER, name="run1/node-b/0"), confidence=0.9),))
+    policy = EngineSettings(downtime_s=40.0, horizon_s=1000.0, restart_success_share=0.5)
+    found = {}
+    for checkpoint in (0, 250):
+        job = a_job_at_step_250(checkpoint)
+        steps(job, range(250, 260), epoch=2, begin=502.0, every=2.5, workers=3)
+        found[checkpoint] = {choice.action: choice for choice in alternatives(blamed, job, policy, frozenset({"evict_node"}))}
+    nothing = 3 * 1000.0 * 0.2
+    assert {at: next(iter(choices)) for at, choices in found.items()} == {0: "nothing", 250: "restart_worker"}
+    assert found[0]["nothing"].cost == pytest.approx(nothing)
+    assert found[0]["restart_worker"].cost == pytest.approx(3 * (40.0 + 260 * 2.0) + 0.5 * nothing)
+    assert found[250]["restart_worker"].cost == pytest.approx(3 * (40.0 + 10 * 2.0) + 0.5 * nothing)
+    assert found[250]["restart_worker"].why == "40.0 s of downtime and 20.0 s of work done again; 50% of slow-downs end with it"
+
+
+def test_what_is_done_again_after_a_restart_is_no_part_of_its_measured_downtime() -> None:
+    job = a_job_at_step_250(200)
+    job.sizes = [(0.0, 3)]
+    restart = planned(job, "restart_worker")
+    steps(job, range(200, 260), epoch=3, begin=512.0, every=2.0, workers=3)
+    trial = Verification(plan=restart, incident="i", began=503.0, since=498.5, opened=500.0, patience=0.0, predicted={})
+    outcome = trial.outcome(job, "done", 640.0, "")
+    assert outcome.transition_s == pytest.approx(512.0 + 50 * 2.0 - 500.0), "until new ground"
+    assert outcome.actual["downtime_s"] == pytest.approx(12.0 - 2.0), "until its first step began"
+    assert outcome.actual["redone_s"] == pytest.approx(100.0)
