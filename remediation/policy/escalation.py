@@ -64,12 +64,6 @@ class Escalation:
         return self.self_healed or self.stops_job
 
 
-    @property
-    def isolates(self) -> bool:
-        """The weakest repair that can help is an eviction."""
-        return self.levels[:1] == ("evict_node",)
-
-
 DEATH = Escalation(levels=("restart_worker", "evict_node"), self_healed=True, stops_job=True, lasting=True)
 PROGRAM = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
 """The program's or its data's fault until something else is shown: a restart may help, another node does not."""
