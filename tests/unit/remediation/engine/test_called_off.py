@@ -57,7 +57,7 @@ def only(world, action, name="i1") -> Outcome:
 def died_twice(world):
     """The second death of a worker within a minute: its node is to be evicted, once an operator agrees."""
     for name in ("i1", "i2"):
-        world.find("worker killed", WORKER, event=world.job.die(WORKER.name), name=name)
+        world.find("cuda error", WORKER, event=world.job.die(WORKER.name), name=name)
         world.run(2)
 
 
