@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 PY_SPY_S = 4.0
-"""The stacks of a process whose machine is busy are worth the wait."""
+"""The stacks of a process whose machine is busy are worth the wait: a restart destroys them."""
 TRIES = 2
 """The process is not held meanwhile: a stack may change while it is read."""
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "/eagle_eye/")

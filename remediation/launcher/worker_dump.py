@@ -1,18 +1,14 @@
 """What a worker is doing right now, seen from outside: Python stacks without locals, and its collectives."""
 
 import asyncio
-import shutil
-import sys
 from pathlib import Path
 
+from eagle_eye.activity.stacks import PY_SPY_S, py_spy
 from eagle_eye.rpc.control_messages import Body
 from eagle_eye.training import flight_recorder
 
 from .redaction import redact
 from .workers import Worker
-
-PY_SPY_S = 4.0
-"""The stacks of a job whose machine is busy are worth the wait: a restart destroys them."""
 
 
 async def dump_workers(workers: list[Worker]) -> Body:
@@ -29,7 +25,7 @@ async def _dump(worker: Worker) -> Body:
 
 async def stack_of(pid: int) -> str:
     """Stacks of all threads by py-spy; what the kernel knows where py-spy may not look."""
-    program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    program = py_spy()
     if program is None:
         return kernel_view(pid, "py-spy is not installed: pip install eagle-eye[node]")
     process = await asyncio.create_subprocess_exec(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 from rich.console import Console
 
+from eagle_eye.activity.stacks import py_spy
 from eagle_eye.app import options
 from eagle_eye.app.printing import Cell, TableColumn, print_json, print_table
 from eagle_eye.config import Config
@@ -129,7 +130,7 @@ def _pidfd() -> Check:
 
 
 def _stacks() -> Check:
-    found = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    found = py_spy()
     return Check("stacks of hung workers", found is not None, False, found or "py-spy not found", "pip install py-spy; in a container allow SYS_PTRACE")
 
 
