@@ -107,8 +107,8 @@ class Engine:
         """Take over from the leader before: call once, before anything else."""
         with self._lock:
             Failover(
-                state=self._state, recorder=self._recorder, background=self._background, ledger=self._ledger, clock=self._clock,
-                settings=self._settings,
+                state=self._state, recorder=self._recorder, background=self._background, live=self._live,
+                verifier=self._verifier, ledger=self._ledger, clock=self._clock, settings=self._settings,
             ).run()  # fmt: skip
 
     def on_tick(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_eye.types import Alternative, Culprit, Incident, Kind, Plan, Target, digest_of
-from remediation.policy.downtime_model import gpu_seconds_starting, gpu_seconds_unworked, redone_seconds, repair_downtime
+from remediation.policy.downtime_model import (
+    gpu_seconds_starting,
+    gpu_seconds_unworked,
+    redone_seconds,
+    repair_downtime,
+)
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, Attempt
 from remediation.policy.slowdown_cost import NOTHING, Slowdown, SlowdownOption, weigh

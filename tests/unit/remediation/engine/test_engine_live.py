@@ -29,12 +29,18 @@ class Cluster:
         self.light = ElasticJob(clock=self.clock, name="t/light/l1")
         self.jobs = (self.heavy, self.light)
         self.commander = FakeCommander(answers=commands(*self.jobs))
-        services = {"commander": self.commander, "clock": self.clock, "ledger": ledger}
+        self.settings = EngineSettings(mode=mode, **policy)
+        self.next_leader()
+        self.run(8)
+
+    def next_leader(self) -> None:
+        services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
         actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, settings=EngineSettings(mode=mode, **policy), start=at_once)
+        self.engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.settings, start=at_once)
+        for job in self.jobs:
+            self.ledger.save_job(job.name, job.layout, "127.0.0.1:7001", "in-place", 100, 1, job.demand)
         self.engine.resume()
-        self.run(8)
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
@@ -321,3 +327,68 @@ def test_an_operator_may_still_give_a_worker_to_a_job_that_runs_well_without_it(
     world.kill(world.heavy)
     world.run(30)
     assert world.engine.status()["waiting"] == [world.plan().id]
+
+
+# --- the next leader -------------------------------------------------------------------------------------------------------------
+
+
+def rebalanced(world: Cluster) -> Entity:
+    slow = Entity(kind=Kind.WORKER, name=world.heavy.layout.workers[1])
+    world.heavy.speeds = {slow.name: 0.5}
+    world.run(4)
+    world.engine.receive_incidents([incident(world.heavy, "slow worker", slow)])
+    world.run(20)
+    assert world.heavy.shares
+    return slow
+
+
+def shares_sent(world: Cluster) -> list[dict[str, float]]:
+    return [each.arguments["shares"] for each in world.commander.sent if each.action == "rebalance"]
+
+
+def test_a_straggler_that_recovers_under_the_next_leader_gets_its_micro_batches_back(make):
+    world = make()
+    slow = rebalanced(world)
+    world.next_leader()
+    world.run(5)
+    assert len(shares_sent(world)) == 1, "it is slow still"
+    world.heavy.speeds = {}
+    world.engine.receive_incidents([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
+    world.run(2)
+    assert shares_sent(world)[1:] == [{}]
+    world.next_leader()
+    world.run(5)
+    assert len(shares_sent(world)) == 2, "once"
+
+
+def test_a_straggler_that_recovered_between_two_leaders_gets_its_micro_batches_back(make):
+    world = make()
+    slow = rebalanced(world)
+    world.heavy.speeds = {}
+    world.ledger.save_incident(incident(world.heavy, "slow worker", slow, active=False, revision=2), IncidentState.HEALED)
+    world.next_leader()
+    world.run(5)
+    assert shares_sent(world)[1:] == [{}]
+
+
+def test_a_released_worker_is_given_back_by_the_next_leader(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    world.engine.release("n1", "ada")
+    world.next_leader()  # before the engine had a look
+    world.run(10)
+    assert world.sent[2:] == [("resize", "t/light/l1", {"n1": 3})]
+    assert [outcome.state for outcome in world.ledger.outcomes() if outcome.action == "return_workers"] == ["done"]
+    world.next_leader()
+    world.run(10)
+    assert len(world.sent) == 3
+
+
+def test_a_node_that_nobody_released_gets_no_worker_from_the_next_leader(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    world.next_leader()
+    world.run(20)
+    assert len(world.sent) == 2
