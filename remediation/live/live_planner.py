@@ -1,7 +1,7 @@
 """The live planner: decides for elastic jobs after a loss or a straggler, and gives workers back after a repair."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -23,6 +23,7 @@ from remediation.policy.escalation import DEATH, LOST, PROGRAM, Attempt
 from .event_responses import best_worker_counts
 from .live_cluster import LiveCluster, LiveJob, waf_before, waf_left, waf_since
 from .live_decision import DecisionInputs, LiveDecision, decide_live
+from .resize_limit import ResizeLimit
 from .worker_placement import WorkerMoves, plan_moves
 
 RETURN_WORKERS = "return_workers"
@@ -52,6 +53,8 @@ class LivePlanner:
     clock: Clock
     settings: EngineSettings
     background: BackgroundActions
+    limit: ResizeLimit
+    notify: Callable[[TrackedIncident, str], object]
     _repaired: dict[str, int] = field(default_factory=dict)
     """Node → workers that can run there again and that no job has."""
     _restoring: str = ""
@@ -155,6 +158,7 @@ class LivePlanner:
         jobs = [job.name for job in self._running_cluster().jobs if node in job.demand.declared]
         self._repaired[node] = self._repaired.get(node, 0) + missing
         self._not_before = 0.0
+        self.limit.reset()
         self._record_return(node, missing, jobs[0] if jobs else "")
         return jobs
 
@@ -210,11 +214,17 @@ class LivePlanner:
         """Carry out the best allocation, once no job that it changes has an open incident."""
         cluster, now = self._running_cluster(), self.clock.now()
         surplus = self.settings.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
-        if not (self._repaired or surplus) or self._restoring or now < self._not_before:
+        if self._restoring or now < self._not_before:
+            return
+        if not (self._repaired or surplus):
+            self.limit.reset()
             return
         moved = plan_moves(cluster, best_worker_counts(cluster))
         if not moved.placement:
             self._returned_all()
+            self.limit.reset()
+        elif self.limit.refusal(moved.placement, now):
+            self._not_before = now + self.settings.replan_s
         elif not any(self.state.incidents_of(job) or self.execution.busy(job) for job in moved.placement):
             self._hand_out(cluster, moved)
 
@@ -245,7 +255,7 @@ class LivePlanner:
             self._restoring = ""
             if report.ending == "done":
                 self._returned_all()
-            self._not_before = now + self.settings.replan_s
+            self._limit(report, now)
         if report.ending != "done":
             return
         if plan.action == "rebalance" and plan.targets[0].speeds:
@@ -255,6 +265,13 @@ class LivePlanner:
             case = self.state.incidents.get(plan.incident)
             incident = case.incident if case is not None and not plan.undoes else None
             self._unmeasured.append(PendingMeasurement(plan, incident, now + MEASURE_TIMEOUT_S))
+
+    def _limit(self, report: ActionReport, now: float) -> None:
+        news = self.limit.count(report.plan, report.detail or report.ending, now)
+        self._not_before = now + self.limit.wait_s()
+        case = self.state.incidents.get(report.plan.incident)
+        if news and case is not None:
+            self.notify(case, news)
 
     def _learn(self, report: ActionReport) -> None:
         begun = {step.step: step.time for step in report.progress if step.state == "intended"}
