@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import IncidentState, Plan, Progress
+from remediation.policy.affected_nodes import isolated
 
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
@@ -56,6 +57,11 @@ class ActionResults:
         tracked.plan, tracked.call_off = None, None
         self.verifier.begin(tracked, plan, progress, began=began)
 
+    def _cordon(self, plan: Plan, job: str) -> None:
+        """The nodes that it evicted are out, but whoever evicted them did not come to write it down."""
+        for node in () if plan.own else isolated(plan):
+            self.recorder.ledger.cordon(node, job, plan.id, self.clock.now(), plan.reason)
+
     def _ended_meanwhile(self, tracked: TrackedIncident, report: ActionReport, call_off: CallOff) -> None:
         """The incident ended while its action was under way. A command that was carried out before that is verified."""
         plan, job = report.plan, self.state.job(tracked.job)
@@ -95,6 +101,7 @@ class ActionResults:
         """The epoch that the plan was made for is over: it is never carried out, but planned anew."""
         job = self.state.job(tracked.job)
         if job.layout is not None and job.layout.plan == plan.id:
+            self._cordon(plan, tracked.job)
             self._verify(tracked, plan, (), job.layout.time)
             return
         self.recorder.record_plan(plan, "stale", why)

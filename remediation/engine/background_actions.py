@@ -1,15 +1,20 @@
 """Plans that are carried out beside the incidents: releases and rollbacks. One at a time for each job, attempted until they expire."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from eagle_eye.clock import Clock
-from eagle_eye.types import Outcome, Plan
+from eagle_eye.types import Plan
 
-from .decision_recorder import DecisionRecorder
+from .decision_recorder import DecisionRecorder, OutcomeState
 from .execution import ActionReport, Execution
 
 ACTIONS = frozenset({"release", "undo"})
+
+
+def in_background(plan: Plan) -> bool:
+    """Whether a plan is carried out beside the incidents: it belongs to none, or takes back what another plan did."""
+    return plan.action in ACTIONS or bool(plan.undoes) or not plan.incident
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,13 +38,12 @@ class BackgroundActions:
 
     def holds(self, plan: Plan) -> bool:
         """Whether it is a background action, and no incident's plan."""
-        return plan.action in ACTIONS or plan.id in self._forecasts
+        return in_background(plan)
 
-    def resume(self, outcomes: Iterable[Outcome], plans: Mapping[str, Plan]) -> None:
+    def resume(self, plan: Plan, forecast: Mapping[str, float]) -> None:
         """Go on with what the leader before had begun: commands are idempotent by (plan, step)."""
-        for outcome in outcomes:
-            if outcome.state == "intended" and outcome.action in ACTIONS and outcome.plan in plans:
-                self._waiting.append((self.clock.now(), plans[outcome.plan]))
+        self._forecasts[plan.id] = dict(forecast)
+        self._waiting.append((self.clock.now(), plan))
 
     def advance(self) -> None:
         """Begin what is due for jobs that nothing else is done to."""
@@ -54,12 +58,11 @@ class BackgroundActions:
     def ended(self, report: ActionReport, report_end: Callable[[Plan, str, bool], object]) -> None:
         """Done, or attempted again until it expires. `report_end`: (plan, detail, whether it was done)."""
         now, plan = self.clock.now(), report.plan
-        if report.ending == "stopped":
-            return
-        if report.ending == "retry" and now + report.delay < plan.expires:
+        if report.ending in ("retry", "stopped") and now + report.delay < plan.expires:
             self._waiting.append((now + report.delay, plan))
             return
-        done = report.ending == "done"
-        forecast = self._forecasts.pop(plan.id, None)
-        self.recorder.record_plan(plan, "done" if done else "failed", report.detail, report.progress, predicted=forecast)
-        report_end(plan, report.detail, done)
+        done, forecast = report.ending == "done", self._forecasts.pop(plan.id, None)
+        state: OutcomeState = "done" if done else "stale" if report.ending == "called off" else "failed"
+        detail = f"called off: {report.detail}" if state == "stale" else report.detail
+        self.recorder.record_plan(plan, state, detail, report.progress, predicted=forecast)
+        report_end(plan, detail, done)

@@ -15,6 +15,7 @@ from eagle_eye.rpc.control_messages import Body, Decision, OperatorCommand, Pend
 from eagle_eye.types import Demand, Incident, JobSnapshot, Outcome, Plan, digest_of
 from remediation.live.live_planner import LivePlanner
 from remediation.live.precomputed_plans import PrecomputedPlans
+from remediation.live.resize_limit import ResizeLimit
 from remediation.operators.approvals import Approvals
 from remediation.operators.operator_commands import OperatorCommands, Releases
 from remediation.policy.engine_settings import EngineSettings
@@ -66,8 +67,9 @@ class Engine:
         self._background = BackgroundActions(recorder=recorder, execution=self._execution, clock=clock)
         self._preconditions = Preconditions(state=state, background=self._background, clock=clock, lock=self._lock)
         self._live = LivePlanner(
-            state=state, recorder=recorder, execution=self._execution, clock=clock, settings=self._settings, background=self._background
-        )
+            state=state, recorder=recorder, execution=self._execution, clock=clock, settings=self._settings, background=self._background,
+            limit=ResizeLimit(recorder=recorder, settings=self._settings), notify=self._notify,
+        )  # fmt: skip
         self.precomputed_plans = PrecomputedPlans(
             state=state, review=review, clock=clock, settings=self._settings, live=self._live, lock=self._lock
         )
@@ -106,8 +108,8 @@ class Engine:
         """Take over from the leader before: call once, before anything else."""
         with self._lock:
             Failover(
-                state=self._state, recorder=self._recorder, background=self._background, ledger=self._ledger, clock=self._clock,
-                settings=self._settings,
+                state=self._state, recorder=self._recorder, background=self._background, live=self._live,
+                verifier=self._verifier, ledger=self._ledger, clock=self._clock, settings=self._settings,
             ).run()  # fmt: skip
 
     def on_tick(self, look: Callable[[Mapping[str, TrackedIncident]], None]) -> None:

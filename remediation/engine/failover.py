@@ -1,21 +1,24 @@
 """What a new leader takes over from the ledger: open incidents, plans under way, and what was attempted lately."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Plan
+from eagle_eye.types import Incident, Outcome, Plan, Progress
+from remediation.live.live_planner import RETURN_WORKERS, LivePlanner
 from remediation.policy.engine_settings import EngineSettings
 
-from .background_actions import ACTIONS, BackgroundActions
+from .background_actions import BackgroundActions, in_background
 from .debounce import Debounce
-from .decision_recorder import DecisionRecorder
+from .decision_recorder import DecisionRecorder, OutcomeState
 from .engine_state import EngineState
 from .incident_phase import IncidentPhase
 from .tracked_incident import TrackedIncident
+from .verifier import Verifier
 
 RECENT_S = 3600.0
-"""Outcomes of so long ago are read."""
+"""Attempts of so long ago count; what was begun is ended however old it is."""
 LIMIT = 1000
 
 
@@ -26,6 +29,8 @@ class Failover:
     state: EngineState
     recorder: DecisionRecorder
     background: BackgroundActions
+    live: LivePlanner
+    verifier: Verifier
     ledger: Ledger
     clock: Clock
     settings: EngineSettings
@@ -33,17 +38,62 @@ class Failover:
     def run(self) -> None:
         """Call once, before anything else happens to the engine. Raises LedgerError."""
         now = self.clock.now()
-        outcomes = self.ledger.outcomes(since=now - RECENT_S, limit=LIMIT)
-        plans = {plan.id: plan for plan in self.ledger.plans(limit=LIMIT)}
+        outcomes, plans = self.ledger.outcomes(limit=LIMIT), {plan.id: plan for plan in self.ledger.plans(limit=LIMIT)}
         incidents = {record.incident.id: record.incident for record in self.ledger.incidents(limit=LIMIT)}
-        self.state.history.recall(plans.values(), outcomes, incidents)
+        recent = [outcome for outcome in outcomes if outcome.time >= now - RECENT_S]
+        self.state.history.recall(plans.values(), recent, incidents)
         for breaker in self.ledger.breakers():
             if breaker.until is not None:
                 self.state.history.forgive(breaker.job, breaker.action, breaker.until)
-        self.background.resume(outcomes, plans)
         self._recall_measurements()
         self._recall_jobs()
-        under_way = {outcome.incident: outcome.plan for outcome in outcomes if outcome.state == "intended" and outcome.action not in ACTIONS}
+        begun = [(plans[outcome.plan], outcome) for outcome in outcomes if outcome.state == "intended" and outcome.plan in plans]
+        self._resume_background([(plan, outcome) for plan, outcome in begun if in_background(plan)])
+        self._recall_shares(plans.values(), {outcome.plan: outcome for outcome in outcomes}, incidents)
+        self._resume_incidents([plan for plan, _ in begun if not in_background(plan)], now)
+
+    # --- beside the incidents ------------------------------------------------------------------------------------
+
+    def _resume_background(self, begun: Sequence[tuple[Plan, Outcome]]) -> None:
+        """What is recorded as done is not sent again."""
+        restoring = ""
+        for plan, outcome in begun:
+            progress = self.ledger.progress(plan.id)
+            if plan.action == RETURN_WORKERS:
+                continue
+            if carried_out(plan, progress):
+                self.recorder.record_plan(plan, "done", "carried out before the leader changed", progress, predicted=outcome.predicted)
+            elif self.clock.now() >= plan.expires:
+                self.recorder.record_plan(plan, "failed", "expired before the leader changed", progress, predicted=outcome.predicted)
+            else:
+                self.background.resume(plan, outcome.predicted)
+                restoring = plan.id if plan.action == "resize" else restoring
+        self.live.recall_returned((plan for plan, _ in begun if plan.action == RETURN_WORKERS), restoring)
+
+    def _recall_shares(self, plans: Iterable[Plan], outcomes: Mapping[str, Outcome], incidents: Mapping[str, Incident]) -> None:
+        """Of each job whether its newest rebalancing took micro-batches away from a straggler. One that has recovered since gets them back."""
+        newest: dict[str, Plan] = {}
+        for plan in sorted(plans, key=lambda plan: plan.made):
+            rebalanced = plan.action in ("rebalance", "undo") and bool(plan.targets) and not plan.targets[0].exclude
+            known = outcomes.get(plan.id)
+            if rebalanced and known is not None and (known.state == "done" or carried_out(plan, self.ledger.progress(plan.id))):
+                newest[plan.targets[0].job] = plan
+        uneven = [plan for job, plan in newest.items() if plan.targets[0].speeds and job in self.state.jobs]
+        self.live.recall_uneven(uneven)
+        for plan in uneven:
+            incident = incidents.get(plan.incident)
+            if incident is None or not incident.active:
+                self.live.even_out(plan.targets[0].job, plan.incident)
+
+    # --- incidents -----------------------------------------------------------------------------------------------
+
+    def _resume_incidents(self, begun: Sequence[Plan], now: float) -> None:
+        """With the newest plan of each; what else was begun has ended, one way or the other."""
+        under_way: dict[str, Plan] = {}
+        for plan in sorted(begun, key=lambda plan: plan.made):
+            if plan.incident in under_way:
+                self._end(under_way[plan.incident], f"followed by {plan.action}")
+            under_way[plan.incident] = plan
         for record in self.ledger.incidents(open_only=True, limit=LIMIT):
             tracked = TrackedIncident(
                 incident=record.incident,
@@ -54,7 +104,16 @@ class Failover:
                 epoch=-1,
             )
             self.state.incidents[record.incident.id] = tracked
-            self._go_on(tracked, plans.get(under_way.get(record.incident.id, "")), now)
+            self._go_on(tracked, under_way.pop(record.incident.id, None), now)
+        for plan in under_way.values():
+            self._end(plan, "its incident had ended before the leader changed")
+
+    def _end(self, plan: Plan, why: str) -> None:
+        """Nobody verifies it any more."""
+        progress = self.ledger.progress(plan.id)
+        known = next((outcome for outcome in self.state.history.outcomes() if outcome.plan == plan.id), None)
+        state: OutcomeState = "done" if carried_out(plan, progress) else "stale"
+        self.recorder.record_plan(plan, state, why, progress, predicted=known.predicted if known is not None else None)
 
     def _recall_measurements(self) -> None:
         """Throughput of elastic jobs in earlier runs, and the seconds that their transitions took."""
@@ -80,4 +139,34 @@ class Failover:
         tracked.planned_for = tracked.incident.cause, tracked.culprits
         tracked.plan, tracked.epoch = plan, plan.target_of(tracked.job).epoch
         tracked.evidence_kept.update(action for action in tracked.escalation.evidence if action != plan.action)
-        self.recorder.move(tracked, IncidentPhase.RETRYING, due=now)
+        progress = self.ledger.progress(plan.id)
+        if not carried_out(plan, progress):
+            self.recorder.move(tracked, IncidentPhase.RETRYING, due=now)
+        elif plan.action in tracked.escalation.evidence:
+            self._evidence_kept(tracked, plan, progress, now)
+        else:
+            tracked.plan = None
+            self.verifier.begin(tracked, plan, progress, began=progress[-1].time, patience=now)
+
+    def _evidence_kept(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], now: float) -> None:
+        self.recorder.record_plan(plan, "done", progress=progress)
+        tracked.plan = None
+        tracked.evidence_kept.add(plan.action)
+        self.recorder.move(tracked, IncidentPhase.SETTLING, due=now + self.settings.debounce_s)
+
+
+def carried_out(plan: Plan, progress: Sequence[Progress]) -> bool:
+    """Whether every step of a plan is recorded as done: nothing of it is left to send."""
+    newest = {step.step: step.state for step in progress}
+    return bool(newest) and all(state == "done" for state in newest.values()) and len(newest) >= _steps_of(plan)
+
+
+def _steps_of(plan: Plan) -> int:
+    """One command to each job; evicted nodes are cordoned as well, released ones are commanded one by one."""
+    nodes = sum(len(target.exclude) for target in plan.targets)
+    if plan.action == "release":
+        return nodes
+    if plan.action == "undo":
+        return sum(2 * len(target.exclude) or 1 for target in plan.targets)
+    cordoned = plan.action == "evict_node" and not plan.own  # what a job does to itself cordons nobody
+    return len(plan.targets) + (nodes if cordoned else 0)

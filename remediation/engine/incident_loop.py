@@ -109,6 +109,8 @@ class IncidentLoop:
             tracked.phase, tracked.state = IncidentPhase.ENDED, known.state  # of the leader before; diagnosis has not closed it yet
         self.ledger.save_incident(incident, tracked.state)
         if tracked.phase is IncidentPhase.ENDED:
+            if not incident.active:
+                self.live.incident_closed(tracked)
             return
         if incident.active or tracked.escalation.self_healed:  # over at first sight: its epoch was read together with the death
             self.verifier.came_back(tracked)

@@ -309,7 +309,8 @@ class JobState:
 
     def began_by(self, plan: str) -> bool:
         """The coordinator has begun an epoch because of this plan."""
-        return any(begun.plan == plan for begun in self.started_epochs)
+        named = self.layout is not None and self.layout.plan == plan
+        return named or any(begun.plan == plan for begun in self.started_epochs)
 
     @property
     def may_restart(self) -> bool:

@@ -35,8 +35,10 @@ class Verifier:
     _short: dict[str, tuple[Outcome, float]] = field(default_factory=dict)
     """Job → the outcome (and the time of its incident) whose sub-healthy time goes on."""
 
-    def begin(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], *, began: float) -> None:
-        """The action is done; now steps and throughput must come back. The verification of a weaker action ends undecided."""
+    def begin(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], *, began: float, patience: float = 0.0) -> None:
+        """The action is done; now steps and throughput must come back. The verification of a weaker action ends undecided.
+
+        `patience`: time from which it is waited for them, where that is later than what the stream has told."""
         job = self.state.job(tracked.job)
         older = self.state.verifications.pop(tracked.incident.id, None)
         if older is not None:
@@ -48,7 +50,7 @@ class Verifier:
             began=began,
             since=tracked.incident.since,
             opened=tracked.opened,
-            patience=job.stream_time,
+            patience=max(job.stream_time, patience),
             cause=tracked.incident.cause,
             culprits=tracked.culprits,
             cost_weighed=tracked.escalation.cost_weighed,

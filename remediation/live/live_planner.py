@@ -1,7 +1,7 @@
 """The live planner: decides for elastic jobs after a loss or a straggler, and gives workers back after a repair."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -23,8 +23,11 @@ from remediation.policy.escalation import DEATH, LOST, PROGRAM, Attempt
 from .event_responses import best_worker_counts
 from .live_cluster import LiveCluster, LiveJob, waf_before, waf_left, waf_since
 from .live_decision import DecisionInputs, LiveDecision, decide_live
+from .resize_limit import ResizeLimit
 from .worker_placement import WorkerMoves, plan_moves
 
+RETURN_WORKERS = "return_workers"
+"""The record of workers that can run again and wait to be given to jobs."""
 LEAST_SPEED = 0.05
 """Speeds below this count as this: a worker that makes no progress is no straggler."""
 MEASURE_TIMEOUT_S = 120.0
@@ -50,12 +53,16 @@ class LivePlanner:
     clock: Clock
     settings: EngineSettings
     background: BackgroundActions
+    limit: ResizeLimit
+    notify: Callable[[TrackedIncident, str], object]
     _repaired: dict[str, int] = field(default_factory=dict)
     """Node → workers that can run there again and that no job has."""
     _restoring: str = ""
     """Id of the plan that gives them back."""
     _not_before: float = 0.0
     _unmeasured: list[PendingMeasurement] = field(default_factory=list)
+    _returned: list[Plan] = field(default_factory=list)
+    """What is recorded of the repaired workers, so that the next leader knows of them."""
     _uneven: dict[str, Plan] = field(default_factory=dict)
     """Job → the plan that took micro-batches away from a straggler."""
 
@@ -146,10 +153,44 @@ class LivePlanner:
     def workers_repaired(self, node: str) -> list[str]:
         """An operator released a node: its workers can run again. Returns the jobs that were started there."""
         missing = self.missing_workers(node)
-        if missing:
-            self._repaired[node] = self._repaired.get(node, 0) + missing
-            self._not_before = 0.0
-        return [job.name for job in self._running_cluster().jobs if node in job.demand.declared] if missing else []
+        if not missing:
+            return []
+        jobs = [job.name for job in self._running_cluster().jobs if node in job.demand.declared]
+        self._repaired[node] = self._repaired.get(node, 0) + missing
+        self._not_before = 0.0
+        self.limit.reset()
+        self._record_return(node, missing, jobs[0] if jobs else "")
+        return jobs
+
+    def _record_return(self, node: str, missing: int, job: str) -> None:
+        """Intended until the workers are given to jobs: the next leader goes on (`recall`)."""
+        now = self.clock.now()
+        target = Target(job=job, epoch=0, basis="", workers_per_node={node: missing})
+        plan = Plan(
+            id=digest_of(RETURN_WORKERS, node, now), incident="", action=RETURN_WORKERS, targets=(target,), made=now, expires=now + self.settings.repair_s,
+            severity=Severity.INFO, own=True, reason=f"{missing} worker(s) can run on {node} again",
+        )  # fmt: skip
+        self.recorder.save_plan(plan)
+        self.recorder.record_plan(plan, "intended")
+        self._returned.append(plan)
+
+    def _returned_all(self) -> None:
+        for plan in self._returned:
+            self.recorder.record_plan(plan, "done")
+        self._returned.clear()
+        self._repaired.clear()
+
+    def recall_returned(self, returned: Iterable[Plan], restoring: str) -> None:
+        """Workers that the leader before had given to no job yet; `restoring`: the plan that gives them back, if it is under way."""
+        for plan in returned:
+            self._returned.append(plan)
+            for node, count in plan.targets[0].workers_per_node.items():
+                self._repaired[node] = self._repaired.get(node, 0) + count
+        self._restoring = restoring
+
+    def recall_uneven(self, uneven: Iterable[Plan]) -> None:
+        """Plans of the leader before that took micro-batches away from stragglers."""
+        self._uneven.update({plan.targets[0].job: plan for plan in uneven})
 
     def advance(self) -> None:
         """Once a tick: give back repaired workers, measure the effect of what was done."""
@@ -158,23 +199,32 @@ class LivePlanner:
 
     def incident_closed(self, case: TrackedIncident) -> None:
         """The incident is closed: a straggler that recovered gets its micro-batches back."""
-        plan = self._uneven.get(case.job)
-        if plan is None or plan.incident != case.incident.id:
+        self.even_out(case.job, case.incident.id)
+
+    def even_out(self, name: str, incident: str) -> None:
+        """Even shares again, if those of the job were changed because of this incident."""
+        plan = self._uneven.get(name)
+        if plan is None or plan.incident != incident:
             return
-        job = self.state.job(case.job)
-        target = Target(job=job.name, epoch=0, basis=job.basis)
+        target = Target(job=name, epoch=0, basis=self.state.job(name).basis)
         self._schedule("rebalance", (target,), plan, "the straggler recovered: even shares again")
-        del self._uneven[case.job]
+        del self._uneven[name]
 
     def _restore(self) -> None:
         """Carry out the best allocation, once no job that it changes has an open incident."""
         cluster, now = self._running_cluster(), self.clock.now()
         surplus = self.settings.mode is Mode.AUTO and any(job.workers > job.demand.most for job in cluster.jobs)
-        if not (self._repaired or surplus) or self._restoring or now < self._not_before:
+        if self._restoring or now < self._not_before:
+            return
+        if not (self._repaired or surplus):
+            self.limit.reset()
             return
         moved = plan_moves(cluster, best_worker_counts(cluster))
         if not moved.placement:
-            self._repaired.clear()
+            self._returned_all()
+            self.limit.reset()
+        elif self.limit.refusal(moved.placement, now):
+            self._not_before = now + self.settings.replan_s
         elif not any(self.state.incidents_of(job) or self.execution.busy(job) for job in moved.placement):
             self._hand_out(cluster, moved)
 
@@ -201,11 +251,11 @@ class LivePlanner:
     def action_ended(self, report: ActionReport) -> None:
         """An action has ended: its duration goes into the model, its effect is measured later."""
         plan, now = report.plan, self.clock.now()
-        if plan.id == self._restoring:
+        if plan.id == self._restoring and report.ending not in ("retry", "stopped"):  # those are attempted again
             self._restoring = ""
             if report.ending == "done":
-                self._repaired.clear()
-            self._not_before = now + self.settings.replan_s
+                self._returned_all()
+            self._limit(report, now)
         if report.ending != "done":
             return
         if plan.action == "rebalance" and plan.targets[0].speeds:
@@ -215,6 +265,13 @@ class LivePlanner:
             case = self.state.incidents.get(plan.incident)
             incident = case.incident if case is not None and not plan.undoes else None
             self._unmeasured.append(PendingMeasurement(plan, incident, now + MEASURE_TIMEOUT_S))
+
+    def _limit(self, report: ActionReport, now: float) -> None:
+        news = self.limit.count(report.plan, report.detail or report.ending, now)
+        self._not_before = now + self.limit.wait_s()
+        case = self.state.incidents.get(report.plan.incident)
+        if news and case is not None:
+            self.notify(case, news)
 
     def _learn(self, report: ActionReport) -> None:
         begun = {step.step: step.time for step in report.progress if step.state == "intended"}

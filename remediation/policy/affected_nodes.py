@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from eagle_eye.topology import node_of
 from eagle_eye.types import Incident, Plan, Situation
 
-OBSERVING = frozenset({"dump", "notify", "release", "undo"})
+OBSERVING = frozenset({"dump", "notify", "release", "return_workers", "undo"})
 """Actions that take nothing from a job."""
 
 

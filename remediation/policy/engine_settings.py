@@ -39,6 +39,9 @@ class EngineSettings:
     """How many times an action may fail to help a job before its breaker opens; then an operator must close it. The first
     isolating action that does not help opens it; weaker ones are followed by stronger ones, but not for ever. What a job
     does to itself is not counted."""
+    restore_attempts: int = 5
+    """How many resizes in a row the engine may make by itself to give returned workers to jobs, each after twice the wait of
+    the one before (replan_s at first); if the workers are not placed by then the breaker of `resize` opens on these jobs."""
     breaker_s: float = 3600.0
     """Failures count for so long."""
     switches: dict[str, str] = field(default_factory=dict)

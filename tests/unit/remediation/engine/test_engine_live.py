@@ -1,6 +1,7 @@
 """Two elastic jobs of paper on one node: who takes whose worker when one is lost, and who gets it back."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.plugins import available, build, load
+from eagle_eye.rpc.control_messages import BreakerCommand
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Outcome, Plan
 from fakes.fake_commander import FakeCommander
 from fakes.fake_elastic_job import ElasticJob, commands
@@ -29,12 +31,19 @@ class Cluster:
         self.light = ElasticJob(clock=self.clock, name="t/light/l1")
         self.jobs = (self.heavy, self.light)
         self.commander = FakeCommander(answers=commands(*self.jobs))
-        services = {"commander": self.commander, "clock": self.clock, "ledger": ledger}
-        actions = {name: build(load("remediation.actions", name), {}, services) for name in available("remediation.actions")}
-        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        self.engine = Engine(ledger=ledger, actions=actions, guards=guards, clock=self.clock, settings=EngineSettings(mode=mode, **policy), start=at_once)
-        self.engine.resume()
+        self.settings = EngineSettings(mode=mode, **policy)
+        self.next_leader()
         self.run(8)
+
+    def next_leader(self) -> None:
+        services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
+        options = {"notify": {"url": "http://127.0.0.1:9/hook"}}
+        actions = {name: build(load("remediation.actions", name), options.get(name, {}), services) for name in available("remediation.actions")}
+        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
+        self.engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.settings, start=at_once)
+        for job in self.jobs:
+            self.ledger.save_job(job.name, job.layout, "127.0.0.1:7001", "in-place", 100, 1, job.demand)
+        self.engine.resume()
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
@@ -321,3 +330,120 @@ def test_an_operator_may_still_give_a_worker_to_a_job_that_runs_well_without_it(
     world.kill(world.heavy)
     world.run(30)
     assert world.engine.status()["waiting"] == [world.plan().id]
+
+
+# --- the next leader -------------------------------------------------------------------------------------------------------------
+
+
+def rebalanced(world: Cluster) -> Entity:
+    slow = Entity(kind=Kind.WORKER, name=world.heavy.layout.workers[1])
+    world.heavy.speeds = {slow.name: 0.5}
+    world.run(4)
+    world.engine.receive_incidents([incident(world.heavy, "slow worker", slow)])
+    world.run(20)
+    assert world.heavy.shares
+    return slow
+
+
+def shares_sent(world: Cluster) -> list[dict[str, float]]:
+    return [each.arguments["shares"] for each in world.commander.sent if each.action == "rebalance"]
+
+
+def test_a_straggler_that_recovers_under_the_next_leader_gets_its_micro_batches_back(make):
+    world = make()
+    slow = rebalanced(world)
+    world.next_leader()
+    world.run(5)
+    assert len(shares_sent(world)) == 1, "it is slow still"
+    world.heavy.speeds = {}
+    world.engine.receive_incidents([incident(world.heavy, "slow worker", slow, active=False, revision=2)])
+    world.run(2)
+    assert shares_sent(world)[1:] == [{}]
+    world.next_leader()
+    world.run(5)
+    assert len(shares_sent(world)) == 2, "once"
+
+
+def test_a_straggler_that_recovered_between_two_leaders_gets_its_micro_batches_back(make):
+    world = make()
+    slow = rebalanced(world)
+    world.heavy.speeds = {}
+    world.ledger.save_incident(incident(world.heavy, "slow worker", slow, active=False, revision=2), IncidentState.HEALED)
+    world.next_leader()
+    world.run(5)
+    assert shares_sent(world)[1:] == [{}]
+
+
+def test_a_released_worker_is_given_back_by_the_next_leader(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    world.engine.release("n1", "ada")
+    world.next_leader()  # before the engine had a look
+    world.run(10)
+    assert world.sent[2:] == [("resize", "t/light/l1", {"n1": 3})]
+    assert [outcome.state for outcome in world.ledger.outcomes() if outcome.action == "return_workers"] == ["done"]
+    world.next_leader()
+    world.run(10)
+    assert len(world.sent) == 3
+
+
+def test_a_node_that_nobody_released_gets_no_worker_from_the_next_leader(make):
+    world = make()
+    world.kill(world.heavy)
+    world.run(20)
+    world.next_leader()
+    world.run(20)
+    assert len(world.sent) == 2
+
+
+# --- a limit of its own ----------------------------------------------------------------------------------------------------------
+
+
+def resizes(world: Cluster) -> list[Plan]:
+    return [plan for plan in world.ledger.plans(limit=1000) if plan.action == "resize" and plan.undoes]
+
+
+def released_in_vain(world: Cluster) -> None:
+    """The light job gave a worker, the node was released, and the light job cannot start one there."""
+    world.kill(world.heavy)
+    world.run(20)
+    world.light.refuses = True
+    world.engine.release("n1", "ada")
+    world.run(140)
+
+
+def test_one_release_does_not_make_one_resize_after_the_other(make):
+    world = make()
+    released_in_vain(world)
+    assert len(resizes(world)) == world.settings.restore_attempts
+    begun = sorted(plan.made for plan in resizes(world))
+    assert [later - earlier for earlier, later in pairwise(begun)] == pytest.approx([5, 10, 20, 40], abs=0.5)
+    [breaker] = world.ledger.breakers(at=world.clock.now())
+    assert (breaker.job, breaker.action) == ("t/light/l1", "resize")
+    assert "5 resizes in a row did not give the returned workers to jobs; the last one: t/light/l1 cannot start a worker" in breaker.reason
+    told = [plan.reason for plan in world.ledger.plans(incident="i1", limit=100) if plan.action == "notify"]
+    assert any(f"eagle-eye breaker close {breaker.id}" in reason for reason in told)
+
+
+def test_the_workers_are_given_back_once_an_operator_has_closed_the_breaker(make):
+    world = make()
+    released_in_vain(world)
+    world.light.refuses = False
+    world.run(30)
+    assert world.light.workers_per_node == {"n1": 2}
+    [breaker] = world.ledger.breakers(at=world.clock.now())
+    world.engine.order(BreakerCommand(id=breaker.id, person="ada"))
+    world.run(10)
+    assert world.light.workers_per_node == {"n1": 3}
+
+
+def test_many_releases_that_each_help_open_no_breaker(make):
+    world = make()
+    for number in range(8):
+        world.kill(world.light, name=f"i{number}")
+        world.run(15)
+        world.engine.release("n1", "ada")
+        world.run(15)
+        assert world.light.workers_per_node == {"n1": 3}
+    assert world.ledger.breakers(at=world.clock.now()) == ()
