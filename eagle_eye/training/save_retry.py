@@ -118,7 +118,7 @@ class SaveRetry(Generic[Checkpoint]):
     def _work(self) -> None:
         with self._turn:
             while (checkpoint := self._pending) is not None:
-                self._turn.wait_for(lambda: self._pending is not checkpoint or self._at_once, self.delay_s)  # noqa: B023 - called within this round
+                self._turn.wait_for(lambda: self._pending is not checkpoint or self._at_once, self.delay_s)
                 self._at_once = False
                 if self._pending is not checkpoint:
                     continue
