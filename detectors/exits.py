@@ -51,7 +51,7 @@ class Exits:
         status = _status(event, signal)
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
         proof = Evidence(
-            text=f"worker {event.entity.name} {how}{_where(event)}",
+            text=f"worker {event.entity.name} {how}{_where(event)}{_why(event)}",
             event=event.id,
             metric="exit_code",
             value=float(code),
@@ -70,7 +70,9 @@ class Exits:
 
 
 def _status(event: Event, signal: str) -> ErrorStatus:
-    """`killed` for a signal from outside; else what the exception or the last lines of output name."""
+    """What the launcher knows; else `killed` for a signal from outside; else what the exception or the last lines of output name."""
+    if (known := event.attributes.get("status", "")) in BY_NAME:
+        return BY_NAME[known]
     if signal in FROM_OUTSIDE:
         return BY_NAME["killed"]
     last = event.attributes.get("last_lines", "").splitlines()
@@ -84,3 +86,9 @@ def _where(event: Event) -> str:
     parts = [f"rank {rank}" if rank else "", f"in step {step}" if step else ""]
     known = ", ".join(part for part in parts if part)
     return f" ({known})" if known else ""
+
+
+def _why(event: Event) -> str:
+    """What the launcher found out about it."""
+    reason = event.attributes.get("reason", "")
+    return f": {reason}" if reason else ""

@@ -20,6 +20,7 @@ from .event_log import EventLog
 from .failure_signature import signal_name, signature_of
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
+from .memory_cgroup import OomKill
 from .redaction import last_lines, redact
 from .vote_log import VoteLog
 from .worker_dump import dump_workers
@@ -188,8 +189,9 @@ class JobMember:
                 self._report("finished", {"epoch": worker.epoch})
             return
         self.broken = self.broken or not worker.elastic
-        attributes = exit_attributes(worker, code, self._workers.step(worker))
-        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code), attributes)
+        oom_kill = self._workers.oom_kill(worker) if code == -signal.SIGKILL else None
+        attributes = exit_attributes(worker, code, self._workers.step(worker), oom_kill)
+        event = self._event_log.of_worker("exit", worker.name, exit_message(worker, code, oom_kill), attributes)
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), young=lived < self._settings.start_s)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
@@ -258,9 +260,9 @@ def code_of(status: int | None) -> int | None:
     return None if status is None else os.waitstatus_to_exitcode(status)
 
 
-def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, str]:
+def exit_attributes(worker: Worker, code: int | None, step: str, oom_kill: OomKill | None = None) -> dict[str, str]:
     """The attributes of the event `exit`."""
-    return {
+    attributes = {
         "pid": str(worker.pid),
         "code": "" if code is None else str(code),
         "signal": signal_name(code),
@@ -270,14 +272,20 @@ def exit_attributes(worker: Worker, code: int | None, step: str) -> dict[str, st
         "last_lines": last_lines(worker.log, since=worker.log_from),
         "exception": worker.exception,
     }
+    if oom_kill is None:
+        return attributes
+    known = {"memory_limit_bytes": oom_kill.limit_bytes, "memory_peak_bytes": oom_kill.peak_bytes}
+    told = {name: str(value) for name, value in known.items() if value is not None}
+    return {**attributes, "status": "out of memory", "reason": oom_kill.words, "cgroup": oom_kill.cgroup, **told}
 
 
-def exit_message(worker: Worker, code: int | None) -> str:
+def exit_message(worker: Worker, code: int | None, oom_kill: OomKill | None = None) -> str:
     """One line for a person."""
     name = signal_name(code)
     how = f"was ended by {name}" if name else f"ended with code {'unknown' if code is None else code}"
     what = f" after {worker.exception}" if worker.exception else ""
-    return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}"
+    why = f": {oom_kill.words}" if oom_kill is not None else ""
+    return f"worker {worker.name} (rank {worker.place.rank}, pid {worker.pid}) {how}{what}{why}"
 
 
 def died_at_start(code: int | None, completed: int | None, *, young: bool) -> bool:

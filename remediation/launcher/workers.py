@@ -20,6 +20,7 @@ from eagle_eye.types import Layout, RankPlacement, digest_of
 from .death_watch import DeathWatch, process_stat
 from .failure_signature import FailureSignature
 from .launcher_settings import LauncherSettings
+from .memory_cgroup import LOOK_S, OomKill, OomWatch
 from .training_command import TrainingCommand
 from .worker_environment import StoreAddress, WorkerPaths, with_gloo_interface, worker_environment
 from .zygote_client import ZygoteLink, kill_group
@@ -91,12 +92,15 @@ OnEnd = Callable[[Worker, int | None], None]
 class Workers:
     """All workers of this node, of one epoch at a time."""
 
-    def __init__(self, settings: LauncherSettings, command: TrainingCommand, environment: dict[str, str], on_end: OnEnd) -> None:
+    def __init__(
+        self, settings: LauncherSettings, command: TrainingCommand, environment: dict[str, str], on_end: OnEnd, memory: OomWatch | None = None
+    ) -> None:
         self._settings = settings
         self._command = command
         self._environment = with_gloo_interface(environment, settings.address)
         self._on_end = on_end
         self._watch = DeathWatch(self._noticed)
+        self._memory = memory or OomWatch()
         self._by_pid: dict[int, Worker] = {}
         self._early: dict[int, int] = {}
         """Ends that were heard of together with the birth: pid → status."""
@@ -119,14 +123,24 @@ class Workers:
         return next((worker for worker in self.all if worker.name == name), None)
 
     async def supervise(self) -> None:
-        """Watch for deaths until cancelled."""
-        await self._watch.run()
+        """Watch for deaths, and for kills of the out-of-memory killer, until cancelled."""
+        await asyncio.gather(self._watch.run(), self._watch_memory())
+
+    async def _watch_memory(self) -> None:
+        while True:
+            self._memory.look()
+            await asyncio.sleep(LOOK_S)
+
+    def oom_kill(self, worker: Worker) -> OomKill | None:
+        """Whether a worker that has just died of SIGKILL was killed for want of memory."""
+        return self._memory.explain(worker.pid)
 
     # --- start -------------------------------------------------------------------------------------------------
 
     async def start(self, layout: Layout, store: StoreAddress, max_restarts: int) -> None:
         """Fork this node's workers of a layout. Raises LaunchError."""
         self._by_pid.clear()
+        self._memory.forget()
         self._close_readers()
         for place in layout.placements:
             if place.node == self._settings.node:
@@ -204,6 +218,7 @@ class Workers:
             pid = await self.zygote.fork(
                 str(place.local_rank), self._command.argv, environment, cwd, str(log_file), self._command.python
             )
+            self._memory.watch(pid)
             seen = process_stat(pid)
             worker = self._by_pid[pid] = Worker(
                 place=place, epoch=layout.epoch, born=layout.epoch, pid=pid, start_time=seen.start_time if seen else 0, secret=secret,

@@ -2,8 +2,9 @@
 
 import pytest
 
+from detectors.diagnosis import Diagnosis
 from detectors.exits import Exits
-from eagle_eye.types import Claim
+from eagle_eye.types import Claim, Finding, Topology
 from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
 
 VICTIM = worker("node-0", 1)
@@ -81,3 +82,16 @@ def test_as_many_last_lines_are_kept_as_asked_for(lines: int, kept: int) -> None
     told = event("exit", VICTIM, 9.99, code=1, last_lines="one\ntwo")
     (claim,) = claims_of(Exits(lines=lines), [cut_frame(10.0, told)])
     assert len(claim.evidence) == 1 + kept
+
+
+def test_a_kill_for_want_of_memory_is_called_so_and_says_whose_limit_it_was() -> None:
+    why = "the kernel's out-of-memory killer ended it: cgroup /pod reached its limit of 1000 bytes"
+    (claim,) = died(code=-9, signal="SIGKILL", status="out of memory", reason=why, cgroup="/pod", memory_limit_bytes=1000)
+    assert claim.evidence[0].status == "out of memory"
+    assert claim.evidence[0].text.endswith(why)
+    finding = Finding(
+        id="f", revision=1, detector="exits", digest="d", job="t/n/r", entity=claim.entity, kind=claim.kind, score=1.0, since=9.99, time=10.0,
+        evidence=claim.evidence, active=True,
+    )  # fmt: skip
+    (incident,) = Diagnosis().diagnose((), [finding], Topology())
+    assert incident.cause == "out of memory"

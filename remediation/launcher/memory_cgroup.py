@@ -1,0 +1,168 @@
+"""Which memory cgroup a process is in, and how often the kernel's out-of-memory killer struck there.
+
+cgroup v2 counts in memory.events: `oom_kill` of the cgroup of the process that was killed, `oom` of the cgroup whose limit
+was reached, both with those below them. v1 counts `oom_kill` in memory.oom_control of the process's own cgroup alone, and
+memory.failcnt where a limit was reached.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from eagle_eye.training.storage_failure import size_text
+
+LOOK_S = 0.5
+"""Between two looks at the counters."""
+TOGETHER_S = 2.0
+"""A process that dies so long after the counter rose died of that; an older rise was somebody else's."""
+NO_LIMIT = 1 << 60
+"""Bytes: v1 has such a number where there is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """One process was killed for want of memory."""
+
+    cgroup: str
+    """Whose limit was reached; '' if none was: then the machine itself had no memory left."""
+    limit_bytes: int | None
+    peak_bytes: int | None
+
+    @property
+    def words(self) -> str:
+        """For the operator."""
+        if not self.cgroup:
+            return "the kernel's out-of-memory killer ended it: the machine had no memory left"
+        peak = f", {size_text(self.peak_bytes)} were used at most" if self.peak_bytes is not None else ""
+        return f"the kernel's out-of-memory killer ended it: cgroup {self.cgroup} reached its limit of {size_text(self.limit_bytes or 0)}{peak}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCgroup:
+    """One cgroup, as the files of its folder."""
+
+    name: str
+    """Its path below the mount, such as /kubepods/pod1."""
+    folder: Path
+    version: int
+
+    def kills(self) -> int | None:
+        """None where the kernel does not count them."""
+        return self._keyed("memory.events" if self.version == 2 else "memory.oom_control", "oom_kill")
+
+    def limit_hits(self) -> int:
+        """How often its limit was reached."""
+        found = self._keyed("memory.events", "oom") if self.version == 2 else self._number("memory.failcnt")
+        return found or 0
+
+    def limit_bytes(self) -> int | None:
+        found = self._number("memory.max" if self.version == 2 else "memory.limit_in_bytes")
+        return found if found is not None and found < NO_LIMIT else None
+
+    def peak_bytes(self) -> int | None:
+        return self._number("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
+
+    def _number(self, file: str) -> int | None:
+        try:
+            return int((self.folder / file).read_text())
+        except (OSError, ValueError):  # not there, or the word `max`
+            return None
+
+    def _keyed(self, file: str, key: str) -> int | None:
+        try:
+            lines = (line.split() for line in (self.folder / file).read_text().splitlines())
+            return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == key), None)
+        except (OSError, ValueError):
+            return None
+
+
+def cgroups_of(pid: int, proc: Path = Path("/proc")) -> tuple[MemoryCgroup, ...]:
+    """The memory cgroup of a process and those around it, as far as they can be seen from here, the innermost first."""
+    try:
+        rows = [line.split(":", 2) for line in (proc / str(pid) / "cgroup").read_text().splitlines()]
+        mounts = (proc / "self" / "mountinfo").read_text().splitlines()
+    except OSError:
+        return ()
+    paths = {controllers: path for _, controllers, path in rows}
+    first = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
+    version, path = (1, first) if first is not None else (2, paths.get("", ""))
+    found = next(_mounts(mounts, version), None)
+    if found is None or not path.startswith("/") or path.startswith("/.."):
+        return ()
+    root, point = found
+    inside = PurePosixPath(path)
+    below = inside.relative_to(root) if inside.is_relative_to(root) else PurePosixPath()  # a container that sees its own part alone
+    names = [below, *below.parents] if below.parts else [below]
+    return tuple(MemoryCgroup(str(PurePosixPath("/") / name), point / name, version) for name in names)
+
+
+def _mounts(lines: list[str], version: int) -> Iterator[tuple[str, Path]]:
+    """(root within the hierarchy, mount point) of the hierarchies that count memory; proc_pid_mountinfo(5)."""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.partition(" ")
+        if (version == 2 and kind == "cgroup2") or (version == 1 and kind == "cgroup" and "memory" in options.split(" ")[-1].split(",")):
+            fields = before.split(" ")
+            yield fields[3], Path(fields[4])
+
+
+@dataclass(slots=True)
+class _Counter:
+    """What one cgroup had counted at the last look."""
+
+    kills: int
+    limit_hits: int
+    hit: float = float("-inf")
+    """When its limit was reached last."""
+    rises: deque[float] = field(default_factory=lambda: deque(maxlen=256))
+    """When kills were counted that no death is explained by yet."""
+
+
+class OomWatch:
+    """The counters of the cgroups in which watched processes are: a kill there explains one death, and only one at the same time."""
+
+    def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._proc, self._clock = proc, clock
+        self._cgroups: dict[int, tuple[float, tuple[MemoryCgroup, ...]]] = {}
+        """Process → since when it is watched, and its cgroups."""
+        self._counters: dict[MemoryCgroup, _Counter] = {}
+
+    def watch(self, pid: int) -> None:
+        """From its start on: what was counted before is not its."""
+        self.look()
+        cgroups = cgroups_of(pid, self._proc)
+        self._cgroups[pid] = self._clock(), cgroups
+        for cgroup in cgroups:
+            if cgroup not in self._counters:
+                self._counters[cgroup] = _Counter(cgroup.kills() or 0, cgroup.limit_hits())
+
+    def forget(self) -> None:
+        """All processes; the counters go on as long as the launcher lives."""
+        self._cgroups.clear()
+
+    def look(self) -> None:
+        """Note what was counted since the last look."""
+        now = self._clock()
+        for cgroup, counter in self._counters.items():
+            kills, hits = cgroup.kills() or 0, cgroup.limit_hits()
+            counter.rises.extend([now] * min(kills - counter.kills, counter.rises.maxlen or 0) if kills > counter.kills else [])
+            if hits > counter.limit_hits:
+                counter.hit = now
+            counter.kills, counter.limit_hits = kills, hits
+
+    def explain(self, pid: int) -> OomKill | None:
+        """Whether a process that has just died of SIGKILL died of this; asked once."""
+        self.look()
+        watched, around = self._cgroups.pop(pid, (0.0, ()))
+        own = next((cgroup for cgroup in around if cgroup.kills() is not None), None)
+        if own is None:
+            return None
+        recent, rises = self._clock() - TOGETHER_S, self._counters[own].rises
+        mine = next((rise for rise in rises if rise > watched and rise >= recent), None)
+        if mine is None:
+            return None
+        rises.remove(mine)
+        full = next((cgroup for cgroup in around if self._counters[cgroup].hit >= recent and cgroup.limit_bytes() is not None), None)
+        return OomKill(full.name, full.limit_bytes(), full.peak_bytes()) if full is not None else OomKill("", None, None)

@@ -1,0 +1,174 @@
+"""Deaths for want of memory, by the kernel's counters; files of cgroup v1 and v2 in a temporary folder."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from eagle_eye.clock import FakeClock
+from remediation.launcher.memory_cgroup import TOGETHER_S, OomKill, OomWatch, cgroups_of
+
+PID = 4711
+GB = 1 << 30
+
+
+@dataclass
+class Kernel:
+    """/proc and one mounted hierarchy: the cgroup /pod of a node with a limit, and /pod/job within it without one."""
+
+    home: Path
+    version: int
+    path: str = "/pod/job"
+    root: str = "/"
+    clock: FakeClock = field(default_factory=lambda: FakeClock(1000.0))
+
+    def __post_init__(self) -> None:
+        kind, options, line = ("cgroup2", "rw", f"0::{self.path}") if self.version == 2 else ("cgroup", "rw,memory", f"4:memory:{self.path}\n0::/")
+        self.put("proc/self/mountinfo", f"30 1 0:1 / / rw - ext4 /dev/a rw\n35 31 0:32 {self.root} {self.mount} rw,relatime - {kind} {kind} {options}\n")
+        self.member(PID)
+        for name in ("pod/job", "pod"):
+            self.limit(name, None)
+            self.count(name)
+
+    @property
+    def mount(self) -> Path:
+        return self.home / "sys"
+
+    def put(self, file: str, text: str) -> None:
+        path = self.home / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def member(self, pid: int) -> None:
+        self.put(f"proc/{pid}/cgroup", f"0::{self.path}\n" if self.version == 2 else f"11:cpu:/\n4:memory:{self.path}\n0::/\n")
+
+    def limit(self, name: str, limit: int | None, peak: int = GB) -> None:
+        if self.version == 2:
+            self.put(f"sys/{name}/memory.max", "max\n" if limit is None else f"{limit}\n")
+            self.put(f"sys/{name}/memory.peak", f"{peak}\n")
+        else:
+            self.put(f"sys/{name}/memory.limit_in_bytes", f"{(1 << 63) - 4096 if limit is None else limit}\n")
+            self.put(f"sys/{name}/memory.max_usage_in_bytes", f"{peak}\n")
+
+    def explain(self, watch: OomWatch, pid: int = PID) -> OomKill | None:
+        """A moment after what was counted."""
+        self.clock.advance(0.01)
+        return watch.explain(pid)
+
+    def count(self, name: str, kills: int = 0, hits: int = 0) -> None:
+        if self.version == 2:
+            self.put(f"sys/{name}/memory.events", f"low 0\nhigh 0\nmax {hits * 7}\noom {hits}\noom_kill {kills}\n")
+        else:
+            self.put(f"sys/{name}/memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+            self.put(f"sys/{name}/memory.failcnt", f"{hits}\n")
+
+    def watch(self) -> OomWatch:
+        return OomWatch(self.home / "proc", self.clock.monotonic)
+
+
+@pytest.fixture(params=[1, 2])
+def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path, request.param)
+
+
+def test_a_kill_at_the_limit_of_a_cgroup_around_is_explained_by_that_cgroup(kernel: Kernel) -> None:
+    kernel.limit("pod", 2 * GB, peak=2 * GB - 4096)
+    kernel.limit("pod/job", 3 * GB)
+    kernel.count("pod/job", kills=3, hits=5)  # long before
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.clock.advance(60)
+    kernel.count("pod/job", kills=4, hits=5)
+    kernel.count("pod", kills=4 if kernel.version == 2 else 0, hits=1)
+    found = kernel.explain(watch)
+    assert found is not None
+    assert (found.cgroup, found.limit_bytes, found.peak_bytes) == ("/pod", 2 * GB, 2 * GB - 4096)
+    assert found.words == "the kernel's out-of-memory killer ended it: cgroup /pod reached its limit of 2.15 GB, 2.15 GB were used at most"
+
+
+def test_a_kill_without_a_limit_is_the_machines_own_want_of_memory(kernel: Kernel) -> None:
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.count("pod/job", kills=1, hits=1)
+    found = kernel.explain(watch)
+    assert found is not None
+    assert (found.cgroup, found.limit_bytes) == ("", None)
+    assert "the machine had no memory left" in found.words
+
+
+def test_twin_a_kill_that_the_kernel_did_not_count_is_somebody_elses(kernel: Kernel) -> None:
+    kernel.limit("pod", 2 * GB)
+    kernel.count("pod/job", kills=3, hits=5)
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.count("pod/job", kills=3, hits=50)  # the limit is reached and memory is reclaimed: nobody is killed for it
+    assert kernel.explain(watch) is None
+
+
+def test_twin_a_neighbour_was_killed_for_memory_and_this_one_by_hand_a_while_later(kernel: Kernel) -> None:
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.clock.advance(1.0)
+    kernel.count("pod/job", kills=1)
+    watch.look()
+    kernel.clock.advance(TOGETHER_S + 1)
+    assert kernel.explain(watch) is None
+
+
+def test_a_kill_that_was_counted_just_before_the_death_was_noticed_is_its(kernel: Kernel) -> None:
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.clock.advance(1.0)
+    kernel.count("pod/job", kills=1)
+    watch.look()
+    kernel.clock.advance(TOGETHER_S / 2)
+    assert kernel.explain(watch) is not None
+
+
+def test_one_kill_explains_one_death_and_two_explain_two(kernel: Kernel) -> None:
+    for kills in (1, 2):
+        before = 10 * kills
+        kernel.count("pod/job", kills=before)
+        watch = kernel.watch()
+        for pid in (PID, PID + 1):
+            kernel.member(pid)
+            watch.watch(pid)
+        kernel.count("pod/job", kills=before + kills)
+        assert sum(kernel.explain(watch, pid) is not None for pid in (PID, PID + 1)) == kills
+
+
+def test_what_was_counted_before_a_process_began_is_not_its(kernel: Kernel) -> None:
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.clock.advance(1.0)
+    kernel.count("pod/job", kills=1)
+    kernel.member(PID + 1)
+    watch.watch(PID + 1)
+    assert kernel.explain(watch, PID + 1) is None
+    assert kernel.explain(watch) is not None, "it is that of the older one"
+
+
+def test_a_container_that_sees_its_own_part_of_the_tree_alone(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, 1, path="/docker/abc/job", root="/docker/abc")
+    assert [cgroup.name for cgroup in cgroups_of(PID, tmp_path / "proc")] == ["/job", "/"]
+    Kernel(tmp_path, 1, path="/elsewhere", root="/docker/abc")
+    assert [cgroup.folder for cgroup in cgroups_of(PID, tmp_path / "proc")] == [kernel.mount]
+
+
+def test_where_nothing_can_be_seen_nothing_is_said(tmp_path: Path) -> None:
+    watch = OomWatch(tmp_path / "proc")
+    watch.watch(PID)
+    assert watch.explain(PID) is None
+    kernel = Kernel(tmp_path, 2, path="/../other")
+    kernel.put("other/memory.events", "oom 0\noom_kill 0\n")
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.put("other/memory.events", "oom 1\noom_kill 1\n")
+    assert kernel.explain(watch) is None
+    (tmp_path / "sys" / "pod" / "job" / "memory.events").unlink()  # a leaf without the controller: the one around it counts
+    kernel = Kernel(tmp_path, 2)
+    (tmp_path / "sys" / "pod" / "job" / "memory.events").unlink()
+    watch = kernel.watch()
+    watch.watch(PID)
+    kernel.count("pod", kills=1)
+    assert kernel.explain(watch) is not None
