@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from detectors.checkpoint_saves import CheckpointSaves
+from detectors.exceptions import Exceptions
 from eagle_eye.app.demo.demo_job import DemoJob
 from eagle_eye.clock import SystemClock
 from eagle_eye.ledger import IncidentRecord
@@ -195,3 +196,26 @@ def test_the_incident_names_path_error_and_room_accuses_nobody_and_closes_with_t
     assert layout is not None
     assert layout.excluded == ()
     assert {worker.pid for worker in deployed.workers()} == {worker.pid for worker in workers}, "no worker was restarted"
+
+
+OWN_SAVE = f"""
+import os, resource
+import torch
+import eagle_eye
+
+for step in eagle_eye.monitor().steps(range(10)):
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, ({LITTLE}, resource.RLIM_INFINITY))
+torch.save({{"weights": torch.zeros(20_000)}}, os.environ["EAGLE_EYE_CHECKPOINT_DIR"] + "/mine.pt")
+"""
+
+
+def test_a_scripts_own_save_without_room_is_told_with_path_and_room(cluster: LauncherCluster, kept: Path) -> None:
+    (cluster.directory / "train.py").write_text(OWN_SAVE)
+    cluster.launch(0, nnodes=(1, 1), nproc=1, command=(sys.executable, "train.py"), checkpoint_dir=kept, preload=TORCH, heal="none")
+    raised = wait_until("the exception", lambda: cluster.events("exception"))[0]
+    assert raised.attributes["path"] == str(kept / "mine.pt")
+    assert int(raised.attributes["free_bytes"]) > 0
+    (claim, *_) = claims_of(Exceptions(), [cut_frame(raised.time, raised)])
+    assert claim.evidence[0].status == "storage error"
+    assert str(kept / "mine.pt") in claim.evidence[1].text

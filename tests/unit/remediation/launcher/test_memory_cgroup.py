@@ -23,7 +23,7 @@ class Kernel:
     clock: FakeClock = field(default_factory=lambda: FakeClock(1000.0))
 
     def __post_init__(self) -> None:
-        kind, options, line = ("cgroup2", "rw", f"0::{self.path}") if self.version == 2 else ("cgroup", "rw,memory", f"4:memory:{self.path}\n0::/")
+        kind, options = ("cgroup2", "rw") if self.version == 2 else ("cgroup", "rw,memory")
         self.put("proc/self/mountinfo", f"30 1 0:1 / / rw - ext4 /dev/a rw\n35 31 0:32 {self.root} {self.mount} rw,relatime - {kind} {kind} {options}\n")
         self.member(PID)
         for name in ("pod/job", "pod"):
