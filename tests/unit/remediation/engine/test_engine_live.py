@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from eagle_eye.clock import FakeClock
-from eagle_eye.errors import ControlError
+from eagle_eye.errors import ControlError, TemporaryError
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.plugins import available, build, load
 from eagle_eye.rpc.control_messages import BreakerCommand
 from eagle_eye.types import Entity, IncidentState, Kind, Mode, Outcome, Plan
-from fakes.fake_commander import FakeCommander
+from fakes.fake_commander import FakeCommander, SentCommand
 from fakes.fake_elastic_job import ElasticJob, commands
 from fakes.synthetic_job import incident
 from remediation.engine.engine import Engine
@@ -31,7 +31,7 @@ class Cluster:
         self.light = ElasticJob(clock=self.clock, name="t/light/l1")
         self.jobs = (self.heavy, self.light)
         self.commander = FakeCommander(answers=commands(*self.jobs))
-        self.settings = EngineSettings(mode=mode, **policy)
+        self.settings, self.leads = EngineSettings(mode=mode, **policy), True
         self.next_leader()
         self.run(8)
 
@@ -40,10 +40,16 @@ class Cluster:
         options = {"notify": {"url": "http://127.0.0.1:9/hook"}}
         actions = {name: build(load("remediation.actions", name), options.get(name, {}), services) for name in available("remediation.actions")}
         guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        self.engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.settings, start=at_once)
+        self.engine = Engine(
+            ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.settings, start=at_once, leads=lambda: self.leads
+        )
         for job in self.jobs:
             self.ledger.save_job(job.name, job.layout, "127.0.0.1:7001", "in-place", 100, 1, job.demand)
         self.engine.resume()
+
+    def die(self) -> bool:
+        self.leads = False
+        return True
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
@@ -447,3 +453,85 @@ def test_many_releases_that_each_help_open_no_breaker(make):
         world.run(15)
         assert world.light.workers_per_node == {"n1": 3}
     assert world.ledger.breakers(at=world.clock.now()) == ()
+
+
+# --- a lost answer ---------------------------------------------------------------------------------------------------------------
+
+
+def sizes(world: Cluster) -> tuple[int, int]:
+    return sum(world.heavy.workers_per_node.values()), sum(world.light.workers_per_node.values())
+
+
+def lose(world: Cluster, job: ElasticJob, *workers: int) -> None:
+    """The answers of a job to its next resizes to so many workers are lost."""
+    left = list(workers)
+
+    def loses(sent: SentCommand) -> bool:
+        mine = sent.job == job.name and sum(sent.arguments.get("workers", {}).values()) in left
+        if mine:
+            left.remove(sum(sent.arguments["workers"].values()))
+        return mine
+
+    world.commander.loses = loses
+
+
+@pytest.mark.parametrize("lost", [("light", 2), ("heavy", 3), ("light", 2, 3), ("heavy", 3, 2)])
+def test_a_node_never_runs_more_workers_than_it_has_room_for(make, lost):
+    world = make()
+    job, *workers = lost
+    lose(world, world.heavy if job == "heavy" else world.light, *workers)
+    world.kill(world.heavy)
+    most = 0
+    for _ in range(400):
+        world.run(0.1)
+        most = max(most, sum(sizes(world)))
+    assert most <= 5, "one of six died"
+    assert sum(sizes(world)) == 5, "and nobody has lost a worker for good"
+
+
+def test_an_answer_that_is_lost_while_workers_are_given_back_gives_them_back_all_the_same(make):
+    world = make()
+    world.heavy.refuses = True
+    lose(world, world.light, 3)
+    world.kill(world.heavy)
+    world.run(20)
+    assert sizes(world) == (2, 3)
+    assert world.outcome(world.plan()).state == "failed"
+    assert world.outcome(world.plan("undo")).state == "done"
+
+
+def test_a_leader_that_dies_while_workers_are_given_back_does_not_have_them_given_again(make):
+    world = make()
+    world.heavy.refuses = True
+    world.commander.loses = lambda sent: sent.job == world.light.name and sent.epoch == 0 and world.die()
+    world.kill(world.heavy)
+    world.run(2)
+    assert not world.leads
+    world.heavy.refuses, world.leads = False, True
+    world.commander.loses = lambda _sent: False
+    world.next_leader()
+    world.run(20)
+    assert sum(sizes(world)) == 5
+    assert ("resize", "t/heavy/h1", {"n1": 3}) not in world.sent, "its donor would have repeated that it had given"
+
+
+def test_a_resize_that_is_never_answered_and_expires_is_taken_back(make):
+    world = make(expires_s=6.0)
+    resize = world.light.resize
+    gave: list[int] = []
+
+    def gives_once(sent: SentCommand) -> dict[str, object]:
+        if sent.job == world.light.name and gave:
+            raise TemporaryError("the coordinator has no session", delay=0.5)
+        gave.append(1)
+        return resize(sent) if sent.job == world.light.name else world.heavy.resize(sent)
+
+    world.commander.answers["resize"] = gives_once
+    world.commander.loses = lambda sent: world.commander._answered.clear() or True  # a new coordinator knows nothing of it
+    world.kill(world.heavy)
+    world.run(9)
+    assert sizes(world) == (2, 2)
+    world.commander.answers["resize"] = commands(world.heavy, world.light)["resize"]
+    world.commander.loses = lambda _sent: False
+    world.run(10)
+    assert sizes(world) == (2, 3)
