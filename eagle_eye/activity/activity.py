@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from .process_counters import ProcessCounters
-from .stacks import Frame, ThreadStack, in_lock, in_ours
+from .stacks import StackFrame, ThreadStack, in_lock, in_ours
 from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
@@ -135,6 +135,6 @@ def _nobody_wakes(look: ProcessLook, patience_s: float) -> bool:
     return all((stack.name.startswith("eagle-eye") and not ours) or (wait.kind is WaitKind.LOCK and not wait.ends_within(patience_s)) for stack, wait in rest)
 
 
-def _is_no_device(look: ProcessLook, frames: Sequence[Frame]) -> bool:
+def _is_no_device(look: ProcessLook, frames: Sequence[StackFrame]) -> bool:
     """A thread that waits inside a library may wait for a GPU; one in Python's own lock does not."""
     return not look.uses_gpu or in_lock(frames)

@@ -25,7 +25,7 @@ LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/", "/concurrent/futures
 """Files whose functions wait for another thread of the same program."""
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """One Python frame."""
 
     file: str
@@ -44,11 +44,11 @@ class ThreadStack(NamedTuple):
     name: str
     holds_interpreter: bool
     """It has the interpreter's lock (GIL)."""
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     """The innermost first."""
 
     @property
-    def place(self) -> Frame | None:
+    def place(self) -> StackFrame | None:
         """The innermost frame of the user's code, else the innermost of all."""
         own = (frame for frame in self.frames if not is_library(frame.file))
         return next(own, self.frames[0] if self.frames else None)
@@ -107,20 +107,20 @@ def parse(text: bytes, pid: int) -> tuple[ThreadStack, ...]:
     found = [
         ThreadStack(
             thread=thread.os_thread_id or 0, name=thread.thread_name or "", holds_interpreter=thread.owns_gil,
-            frames=tuple(Frame(frame.filename, frame.line, frame.name) for frame in thread.frames),
+            frames=tuple(StackFrame(frame.filename, frame.line, frame.name) for frame in thread.frames),
         )
         for thread in threads
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda each: each.thread != pid))
 
 
-def in_lock(frames: Iterable[Frame]) -> bool:
+def in_lock(frames: Iterable[StackFrame]) -> bool:
     """Whether the innermost frame is one of Python's own that waits for another thread."""
     first = next(iter(frames), None)
     return first is not None and any(part in first.file for part in LOCKS)
 
 
-def in_ours(frames: Iterable[Frame]) -> bool:
+def in_ours(frames: Iterable[StackFrame]) -> bool:
     """Whether it is our own code that waits for another thread."""
     first = next((frame for frame in frames if not in_lock((frame,))), None)
     return first is not None and OURS in first.file and not first.file.endswith(DRILLS)

@@ -6,6 +6,7 @@ from eagle_eye.clock import Clock
 from eagle_eye.types import IncidentState, Plan, Progress
 from remediation.policy.affected_nodes import isolated
 
+from .action_undo import ActionUndo, begins_to_give_back
 from .decision_recorder import DecisionRecorder
 from .engine_state import EngineState
 from .execution import ActionReport, Execution
@@ -27,6 +28,7 @@ class ActionResults:
     planner: RepairPlanner
     verifier: Verifier
     self_healing: SelfHealing
+    action_undo: ActionUndo
 
     def reported(self, tracked: TrackedIncident, report: ActionReport) -> None:
         """An action of the incident has ended, well or not."""
@@ -47,10 +49,12 @@ class ActionResults:
             self.recorder.move(tracked, IncidentPhase.RETRYING, due=self.clock.now() + report.delay)
         else:
             self.recorder.record_plan(plan, "failed", report.detail, report.progress)
-            self._failed(tracked, plan)
+            self._failed(tracked, plan, unanswered=report.ending == "retry")
 
     def too_late(self, report: ActionReport) -> None:
         """The job ended while the action was under way."""
+        if report.ending != "done":
+            self.action_undo.abandon(report.plan, unanswered=report.ending == "retry")
         self.recorder.record_plan(report.plan, "done" if report.ending == "done" else "stale", report.detail or "the job ended", report.progress)
 
     def _verify(self, tracked: TrackedIncident, plan: Plan, progress: tuple[Progress, ...], began: float) -> None:
@@ -69,6 +73,8 @@ class ActionResults:
             self._verify(tracked, plan, report.progress, job.layout.time)
             return
         ended = report.ending == "done"
+        if not ended:
+            self.action_undo.abandon(plan, unanswered=report.ending == "retry")
         self.recorder.record_plan(plan, "done" if ended else "stale", "" if ended else f"called off: {call_off.why}", report.progress)
         tracked.plan, tracked.call_off = None, None
         self.recorder.move(tracked, IncidentPhase.ENDED, state=call_off.state)
@@ -79,6 +85,7 @@ class ActionResults:
         if job.epoch > report.plan.target_of(tracked.job).epoch:
             self._stale(tracked, report.plan, why)
             return
+        self.action_undo.abandon(report.plan)
         self.recorder.record_plan(report.plan, "stale", why, report.progress)
         tracked.plan = None
         self.recorder.move(tracked, IncidentPhase.SETTLING, due=self.clock.now() + SOON_S)
@@ -104,6 +111,7 @@ class ActionResults:
             self._cordon(plan, tracked.job)
             self._verify(tracked, plan, (), job.layout.time)
             return
+        self.action_undo.abandon(plan)
         self.recorder.record_plan(plan, "stale", why)
         tracked.plan = None
         tracked.epoch = plan.target_of(tracked.job).epoch
@@ -118,10 +126,11 @@ class ActionResults:
         else:
             self.recorder.move(tracked, IncidentPhase.ENDED, state=IncidentState.CLOSED)
 
-    def _failed(self, tracked: TrackedIncident, plan: Plan) -> None:
+    def _failed(self, tracked: TrackedIncident, plan: Plan, *, unanswered: bool = False) -> None:
         """Refused or expired: the job's own restart becomes a matter of mode and guards, else the next repair."""
         tracked.plan = None
-        if plan.action == "resize":  # the job goes on as it is, and no other job gave a worker
+        if plan.action == "resize":  # the job goes on as it is, and others get back what they gave
+            self.action_undo.abandon(plan, unanswered=unanswered)
             self.planner.remember(tracked, plan, failed=True)
             self.planner.goes_on(tracked, None)
             return
@@ -135,7 +144,10 @@ class ActionResults:
         job = self.state.job(tracked.job)
         if now >= plan.expires:
             self.recorder.record_plan(plan, "failed", "expired before it could be carried out")
-            self._failed(tracked, plan)
+            self._failed(tracked, plan, unanswered=True)
+        elif begins_to_give_back(self.recorder.ledger.progress(plan.id)):
+            self.recorder.record_plan(plan, "failed", "the leader changed while what was given was given back")
+            self._failed(tracked, plan, unanswered=True)
         elif job.current is None or any(self.execution.busy(target.job) for target in plan.targets):
             self.recorder.move(tracked, IncidentPhase.RETRYING, due=now + SOON_S)
         elif job.epoch > plan.target_of(tracked.job).epoch and not job.began_by(plan.id):

@@ -1,13 +1,14 @@
 """ActionUndo of an action that did not help: undone as far as it can be, its breaker opened, the operator notified."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from eagle_eye.clock import Clock
 from eagle_eye.ledger import Ledger
-from eagle_eye.types import Breaker, Plan, Severity, Target, digest_of
+from eagle_eye.types import Breaker, Plan, Progress, Severity, Target, digest_of
+from remediation.job_commands.action_commands import GIVE_BACK
 from remediation.policy.engine_settings import EngineSettings
 
 from .background_actions import BackgroundActions
@@ -21,6 +22,11 @@ NO_UNDO = {
     "heal_in_place": "what a job did to itself is not undone",
     "roll_back": "a roll-back cannot be undone",
 }
+
+
+def begins_to_give_back(progress: Iterable[Progress]) -> set[str]:
+    """Jobs that were to get back what they had: a plan with any is not run again (remediation/actions/resize.py)."""
+    return {step.step.removeprefix(f"{GIVE_BACK} ") for step in progress if step.step.startswith(f"{GIVE_BACK} ")}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,14 +60,37 @@ class ActionUndo:
         self.background.add(self._undoing(plan, text))
         return text
 
+    def abandon(self, plan: Plan, *, unanswered: bool = False) -> None:
+        """A resize that is not attempted again: what it did to some of its jobs, as far as anybody knows, is taken back.
+
+        `unanswered`: its last command got no answer, and may have been done. A job that has what it had before is not
+        changed by being told so again.
+        """
+        if plan.action != "resize":
+            return
+        progress = self.ledger.progress(plan.id)
+        newest = {step.step: step.state for step in progress}
+        again = {step for step in newest if sum(each.step == step and each.state == "intended" for each in progress) > 1}
+        taken = [
+            target.job
+            for target in plan.targets
+            if (state := newest.get(f"resize {target.job}", "")) in ("intended", "done")
+            or (state == "failed" and (unanswered or f"resize {target.job}" in again))
+        ]
+        back = {target.job for target in plan.targets if newest.get(f"{GIVE_BACK} {target.job}") == "done"}
+        if set(taken) - back or begins_to_give_back(progress) - back:
+            self._given_back(plan)
+
     def _given_back(self, plan: Plan) -> str:
         """The layout of before: who was given gives back first."""
         text = "the first shares are restored" if plan.action == "rebalance" else "the first layout is restored"
         back = tuple(
             Target(job=each.job, epoch=0, basis=self.state.job(each.job).basis, workers_per_node=each.workers_per_node_before, workers_per_node_before=each.workers_per_node)
             for each in reversed(plan.targets)
+            if not self.state.job(each.job).over
         )
-        self.background.add(msgspec.structs.replace(self._undoing(plan, text), targets=back))
+        if back:
+            self.background.add(msgspec.structs.replace(self._undoing(plan, text), targets=back))
         return text
 
     def breaker(self, tracked: TrackedIncident, verification: Verification, why: str) -> Breaker | None:
@@ -89,7 +118,9 @@ class ActionUndo:
         self.notify(tracked, f"{state}: it is not attempted again; close it with: eagle-eye breaker close {breaker.id}")
 
     def undone(self, plan: Plan, detail: str, done: bool) -> None:
-        """The end of an undo: the operator is notified."""
+        """The end of an undo: the operator is notified. A resize beside the incidents that failed half way is undone."""
+        if not done:
+            self.abandon(plan)
         tracked, nodes = self.state.incidents.get(plan.incident), ", ".join(plan.targets[0].exclude)
         if tracked is None or plan.action != "undo":
             return

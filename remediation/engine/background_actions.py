@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from eagle_eye.clock import Clock
 from eagle_eye.types import Plan
+from remediation.job_commands.action_commands import GIVE_BACK
 
 from .decision_recorder import DecisionRecorder, OutcomeState
 from .execution import ActionReport, Execution
@@ -58,7 +59,8 @@ class BackgroundActions:
     def ended(self, report: ActionReport, report_end: Callable[[Plan, str, bool], object]) -> None:
         """Done, or attempted again until it expires. `report_end`: (plan, detail, whether it was done)."""
         now, plan = self.clock.now(), report.plan
-        if report.ending in ("retry", "stopped") and now + report.delay < plan.expires:
+        giving_back = any(step.step.startswith(GIVE_BACK) for step in report.progress)  # such a plan is not run again
+        if report.ending in ("retry", "stopped") and now + report.delay < plan.expires and not giving_back:
             self._waiting.append((now + report.delay, plan))
             return
         done, forecast = report.ending == "done", self._forecasts.pop(plan.id, None)

@@ -95,7 +95,8 @@ class Engine:
             planner=planner, verifier=verifier, notify=self._notify, precomputed=self.precomputed_plans.covers,
         )  # fmt: skip
         results = ActionResults(
-            state=state, recorder=recorder, execution=execution, clock=clock, planner=planner, verifier=verifier, self_healing=self_healing
+            state=state, recorder=recorder, execution=execution, clock=clock, planner=planner, verifier=verifier, self_healing=self_healing,
+            action_undo=self._action_undo,
         )
         return IncidentLoop(
             state=state, recorder=recorder, review=review, ledger=ledger, clock=clock, settings=settings,

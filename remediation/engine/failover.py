@@ -9,6 +9,7 @@ from eagle_eye.types import Incident, Outcome, Plan, Progress
 from remediation.live.live_planner import RETURN_WORKERS, LivePlanner
 from remediation.policy.engine_settings import EngineSettings
 
+from .action_undo import begins_to_give_back
 from .background_actions import BackgroundActions, in_background
 from .debounce import Debounce
 from .decision_recorder import DecisionRecorder, OutcomeState
@@ -64,11 +65,17 @@ class Failover:
             if carried_out(plan, progress):
                 self.recorder.record_plan(plan, "done", "carried out before the leader changed", progress, predicted=outcome.predicted)
             elif self.clock.now() >= plan.expires:
-                self.recorder.record_plan(plan, "failed", "expired before the leader changed", progress, predicted=outcome.predicted)
+                self._fail(plan, outcome, progress, "expired before the leader changed")
+            elif begins_to_give_back(progress):
+                self._fail(plan, outcome, progress, "the leader changed while what was given was given back")
             else:
                 self.background.resume(plan, outcome.predicted)
                 restoring = plan.id if plan.action == "resize" else restoring
         self.live.recall_returned((plan for plan, _ in begun if plan.action == RETURN_WORKERS), restoring)
+
+    def _fail(self, plan: Plan, outcome: Outcome, progress: tuple[Progress, ...], why: str) -> None:
+        self.recorder.record_plan(plan, "failed", why, progress, predicted=outcome.predicted)
+        self.verifier.action_undo.abandon(plan, unanswered=True)
 
     def _recall_shares(self, plans: Iterable[Plan], outcomes: Mapping[str, Outcome], incidents: Mapping[str, Incident]) -> None:
         """Of each job whether its newest rebalancing took micro-batches away from a straggler. One that has recovered since gets them back."""
@@ -113,6 +120,8 @@ class Failover:
         progress = self.ledger.progress(plan.id)
         known = next((outcome for outcome in self.state.history.outcomes() if outcome.plan == plan.id), None)
         state: OutcomeState = "done" if carried_out(plan, progress) else "stale"
+        if state == "stale":
+            self.verifier.action_undo.abandon(plan, unanswered=True)
         self.recorder.record_plan(plan, state, why, progress, predicted=known.predicted if known is not None else None)
 
     def _recall_measurements(self) -> None:

@@ -206,6 +206,8 @@ class IncidentLoop:
     def _drop_plan(self, tracked: TrackedIncident, why: str) -> None:
         """The plan that is held, or that is to be tried again, is called off."""
         if tracked.plan is not None:
+            if tracked.phase is IncidentPhase.RETRYING:
+                self.results.action_undo.abandon(tracked.plan, unanswered=True)
             self.recorder.record_plan(tracked.plan, "stale", f"called off: {why}")
             tracked.plan = None
 

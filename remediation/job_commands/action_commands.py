@@ -12,6 +12,8 @@ from eagle_eye.types import Plan, Progress, Target
 Arguments = dict[str, Any]
 RESTART_TIMEOUT_S = 15.0
 """A coordinator answers once the new epoch is valid."""
+GIVE_BACK = "give back"
+"""Begin of the steps by which an action takes back what it did to the jobs before the one that failed."""
 RESIZE_TIMEOUT_S = 60.0
 """A coordinator answers once the workers that come have joined; they import torch first."""
 

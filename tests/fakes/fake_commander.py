@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle_eye.errors import EagleEyeError, PermanentError, Stale
+from eagle_eye.errors import EagleEyeError, PermanentError, Stale, TemporaryError
 from eagle_eye.types import Plan
 from remediation.job_commands.action_commands import Arguments
 
@@ -34,6 +34,8 @@ class FakeCommander:
     answers: dict[str, dict[str, Any] | Exception | Callable[[SentCommand], dict[str, Any]]] = field(default_factory=dict)
     sent: list[SentCommand] = field(default_factory=list)
     """Commands that were carried out."""
+    loses: Callable[[SentCommand], bool] = lambda _sent: False
+    """Whether the answer to a command is lost. The command is carried out, and the answer kept for whoever asks again."""
     own_restarts: int | None = None
     """What is left of the job's own budget; None: enough."""
     _answered: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
@@ -54,6 +56,8 @@ class FakeCommander:
             answer = self._answer(sent)
             self.sent.append(sent)
             self._answered[key] = answer
+            if self.loses(sent):
+                raise TemporaryError(f"{job} did not answer in time", delay=0.5)
             return answer
 
     def _answer(self, sent: SentCommand) -> dict[str, Any]:

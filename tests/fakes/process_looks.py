@@ -7,27 +7,27 @@ from typing import Any
 from eagle_eye.activity.activity import ProcessLook
 from eagle_eye.activity.inspector import ActivityInspector
 from eagle_eye.activity.process_counters import ProcessCounters
-from eagle_eye.activity.stacks import Frame, ThreadStack
+from eagle_eye.activity.stacks import StackFrame, ThreadStack
 from eagle_eye.activity.thread_wait import ThreadWait, WaitKind
 from eagle_eye.clock import Clock, FakeClock
 
 LOCK = ThreadWait(WaitKind.LOCK)
 SOCKET = ThreadWait(WaitKind.INPUT)
-TRAIN, VALIDATE = Frame("/home/ada/train.py", 33, "step"), Frame("/home/ada/train.py", 212, "validate")
-ALL_REDUCE = Frame("/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")
+TRAIN, VALIDATE = StackFrame("/home/ada/train.py", 33, "step"), StackFrame("/home/ada/train.py", 212, "validate")
+ALL_REDUCE = StackFrame("/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")
 
 
 def sleep(seconds: float) -> ThreadWait:
     return ThreadWait(WaitKind.TIME, seconds)
 
 
-def thread(*frames: Frame, name: str = "MainThread", holds_interpreter: bool = False) -> ThreadStack:
+def thread(*frames: StackFrame, name: str = "MainThread", holds_interpreter: bool = False) -> ThreadStack:
     """The innermost frame first."""
     return ThreadStack(1, name, holds_interpreter, frames)
 
 
 def look(
-    *frames: Frame, wait: ThreadWait = LOCK, state: str = "S", time: float = 0.0, cpu_s: float = 0.0, io_bytes: int = 0, faults: int = 0,
+    *frames: StackFrame, wait: ThreadWait = LOCK, state: str = "S", time: float = 0.0, cpu_s: float = 0.0, io_bytes: int = 0, faults: int = 0,
     others: tuple[tuple[ThreadStack, ThreadWait], ...] = (), holds_interpreter: bool = False, uses_gpu: bool = False,
 ) -> ProcessLook:  # fmt: skip
     """One look; `wait` and `frames` are the main thread's."""

@@ -3,12 +3,12 @@
 import pytest
 
 from eagle_eye.activity.activity import ActivityKind, ProcessLook, judge
-from eagle_eye.activity.stacks import BACKWARD, Frame
+from eagle_eye.activity.stacks import BACKWARD, StackFrame
 from eagle_eye.activity.thread_wait import RUNS, UNKNOWN, ThreadWait, WaitKind
 from fakes.process_looks import ALL_REDUCE, LOCK, SOCKET, TRAIN, VALIDATE, look, sleep, thread
 
-THREADING = Frame("/usr/lib/python3.11/threading.py", 320, "wait")
-NATIVE = Frame("/usr/lib/python3/site-packages/torch/cuda/streams.py", 90, "synchronize")
+THREADING = StackFrame("/usr/lib/python3.11/threading.py", 320, "wait")
+NATIVE = StackFrame("/usr/lib/python3/site-packages/torch/cuda/streams.py", 90, "synchronize")
 STORAGE = ThreadWait(WaitKind.STORAGE)
 
 
@@ -63,7 +63,7 @@ def test_a_long_computation_and_an_endless_loop_look_alike() -> None:
     assert "computes in train.py:33 step" in activity.doing
 
 
-@pytest.mark.parametrize("waits", [look(ALL_REDUCE, TRAIN), look(Frame("/usr/lib/python3/site-packages/torch/autograd/graph.py", 1, BACKWARD), TRAIN), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=1.0)])
+@pytest.mark.parametrize("waits", [look(ALL_REDUCE, TRAIN), look(StackFrame("/usr/lib/python3/site-packages/torch/autograd/graph.py", 1, BACKWARD), TRAIN), look(ALL_REDUCE, TRAIN, time=1.2, cpu_s=1.0)])
 def test_who_is_in_a_collective_waits_for_its_peers_whether_it_sleeps_or_polls(waits: ProcessLook) -> None:
     activity = judge([look(*waits.stacks[0].frames), waits], 600.0)
     assert activity.kind is ActivityKind.AWAITS_PEERS

@@ -195,7 +195,7 @@ def test_who_gives_does_so_before_who_takes():
     assert [step.state for step in steps] == ["intended", "done"] * 2
 
 
-@pytest.mark.parametrize(("error", "raised"), [(PermanentError("no memory"), PermanentError), (Stale("epoch 6"), Stale), (TemporaryError("no session"), PermanentError)])
+@pytest.mark.parametrize(("error", "raised"), [(PermanentError("no memory"), PermanentError), (Stale("epoch 6"), Stale)])
 def test_a_taker_that_fails_gives_back_what_was_given(error, raised):
     commander = FakeCommander(answers={"resize": only("t/heavy/r", error)})
     steps = []
@@ -205,6 +205,21 @@ def test_a_taker_that_fails_gives_back_what_was_given(error, raised):
     told = [(step.step, step.state) for step in steps]
     assert ("resize t/heavy/r", "failed") in told
     assert told[-1] == ("give back t/light/r", "done")
+
+
+def test_a_taker_that_may_have_taken_all_the_same_is_set_back_before_the_giver():
+    commander = FakeCommander(loses=lambda sent: sent.job == "t/heavy/r" and sent.epoch > 0)
+    with pytest.raises(PermanentError, match="did not answer in time"):
+        list(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander)[2:] == [("t/heavy/r", {"n1": 2}, 0), ("t/light/r", {"n1": 3}, 0)]
+
+
+def test_a_giver_gets_nothing_back_while_nobody_knows_what_the_taker_has():
+    commander = FakeCommander(answers={"resize": only("t/heavy/r", TemporaryError("no session"))})
+    steps = []
+    with pytest.raises(PermanentError, match="could not be given back what it had"):
+        steps.extend(Resize(commander=commander, clock=FakeClock()).run(exchanging()))
+    assert asked(commander) == [("t/light/r", {"n1": 2}, 3)]
 
 
 def test_a_giver_that_fails_has_given_nothing_and_may_be_asked_again():

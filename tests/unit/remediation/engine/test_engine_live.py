@@ -1,7 +1,6 @@
 """Two elastic jobs of paper on one node: who takes whose worker when one is lost, and who gets it back."""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,69 +10,14 @@ from eagle_eye.clock import FakeClock
 from eagle_eye.errors import ControlError
 from eagle_eye.ledger import Ledger, Throughput, TransitionCost
 from eagle_eye.plugins import available, build, load
-from eagle_eye.rpc.control_messages import BreakerCommand
-from eagle_eye.types import Entity, IncidentState, Kind, Mode, Outcome, Plan
+from eagle_eye.types import Entity, IncidentState, Kind, Mode
 from fakes.fake_commander import FakeCommander
 from fakes.fake_elastic_job import ElasticJob, commands
+from fakes.live_cluster import Cluster
 from fakes.synthetic_job import incident
 from remediation.engine.engine import Engine
 from remediation.engine.execution import at_once
-from remediation.guards import POLICY
 from remediation.policy.engine_settings import EngineSettings
-
-
-class Cluster:
-    """A heavy and a light job with three workers each, and the engine."""
-
-    def __init__(self, ledger: Ledger, mode: Mode, **policy: float) -> None:
-        self.clock, self.ledger = FakeClock(), ledger
-        self.heavy = ElasticJob(clock=self.clock, name="t/heavy/h1", weight=3.0)
-        self.light = ElasticJob(clock=self.clock, name="t/light/l1")
-        self.jobs = (self.heavy, self.light)
-        self.commander = FakeCommander(answers=commands(*self.jobs))
-        self.settings = EngineSettings(mode=mode, **policy)
-        self.next_leader()
-        self.run(8)
-
-    def next_leader(self) -> None:
-        services = {"commander": self.commander, "clock": self.clock, "ledger": self.ledger}
-        options = {"notify": {"url": "http://127.0.0.1:9/hook"}}
-        actions = {name: build(load("remediation.actions", name), options.get(name, {}), services) for name in available("remediation.actions")}
-        guards = [build(load("remediation.guards", name), {}, {}) for name in POLICY]
-        self.engine = Engine(ledger=self.ledger, actions=actions, guards=guards, clock=self.clock, settings=self.settings, start=at_once)
-        for job in self.jobs:
-            self.ledger.save_job(job.name, job.layout, "127.0.0.1:7001", "in-place", 100, 1, job.demand)
-        self.engine.resume()
-
-    def run(self, seconds: float) -> None:
-        for _ in range(round(seconds * 10)):
-            self.clock.advance(0.1)
-            for job in self.jobs:
-                for snapshot in job.advance(0.0):
-                    self.engine.receive_snapshot(snapshot)
-                self.engine.declare_job(job.name, heal="in-place", budget_left=100, demand=job.demand)
-            self.engine.tick()
-
-    def kill(self, job: ElasticJob, name: str = "i1") -> None:
-        event = job.lose_worker()
-        self.engine.receive_incidents([incident(job, "worker killed", Entity(kind=Kind.WORKER, name=event.entity.name), event=event, name=name)])
-
-    @property
-    def sent(self) -> list[tuple[str, str, dict[str, int]]]:
-        return [(sent.action, sent.job, sent.arguments["workers"]) for sent in self.commander.sent if sent.action == "resize"]
-
-    def plan(self, action: str = "resize") -> Plan:
-        return next(plan for plan in self.ledger.plans(incident="i1") if plan.action == action)
-
-    def outcome(self, plan: Plan) -> Outcome:
-        found = self.ledger.outcome(plan.id)
-        assert found is not None
-        return found
-
-    def state(self, name: str = "i1") -> IncidentState:
-        record = self.ledger.incident_record(name)
-        assert record is not None
-        return record.state
 
 
 @pytest.fixture
@@ -395,55 +339,3 @@ def test_a_node_that_nobody_released_gets_no_worker_from_the_next_leader(make):
     world.next_leader()
     world.run(20)
     assert len(world.sent) == 2
-
-
-# --- a limit of its own ----------------------------------------------------------------------------------------------------------
-
-
-def resizes(world: Cluster) -> list[Plan]:
-    return [plan for plan in world.ledger.plans(limit=1000) if plan.action == "resize" and plan.undoes]
-
-
-def released_in_vain(world: Cluster) -> None:
-    """The light job gave a worker, the node was released, and the light job cannot start one there."""
-    world.kill(world.heavy)
-    world.run(20)
-    world.light.refuses = True
-    world.engine.release("n1", "ada")
-    world.run(140)
-
-
-def test_one_release_does_not_make_one_resize_after_the_other(make):
-    world = make()
-    released_in_vain(world)
-    assert len(resizes(world)) == world.settings.restore_attempts
-    begun = sorted(plan.made for plan in resizes(world))
-    assert [later - earlier for earlier, later in pairwise(begun)] == pytest.approx([5, 10, 20, 40], abs=0.5)
-    [breaker] = world.ledger.breakers(at=world.clock.now())
-    assert (breaker.job, breaker.action) == ("t/light/l1", "resize")
-    assert "5 resizes in a row did not give the returned workers to jobs; the last one: t/light/l1 cannot start a worker" in breaker.reason
-    told = [plan.reason for plan in world.ledger.plans(incident="i1", limit=100) if plan.action == "notify"]
-    assert any(f"eagle-eye breaker close {breaker.id}" in reason for reason in told)
-
-
-def test_the_workers_are_given_back_once_an_operator_has_closed_the_breaker(make):
-    world = make()
-    released_in_vain(world)
-    world.light.refuses = False
-    world.run(30)
-    assert world.light.workers_per_node == {"n1": 2}
-    [breaker] = world.ledger.breakers(at=world.clock.now())
-    world.engine.order(BreakerCommand(id=breaker.id, person="ada"))
-    world.run(10)
-    assert world.light.workers_per_node == {"n1": 3}
-
-
-def test_many_releases_that_each_help_open_no_breaker(make):
-    world = make()
-    for number in range(8):
-        world.kill(world.light, name=f"i{number}")
-        world.run(15)
-        world.engine.release("n1", "ada")
-        world.run(15)
-        assert world.light.workers_per_node == {"n1": 3}
-    assert world.ledger.breakers(at=world.clock.now()) == ()
