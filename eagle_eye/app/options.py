@@ -45,7 +45,7 @@ person = click.option("--as", "person", default="", help="Name that is recorded 
 
 
 def training(function: Function) -> Function:
-    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --weight, --respawns, --checkpoint-dir, --preload, the command."""
+    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --weight, --respawns, --checkpoint-dir, --preload, --ignore-cordon, the command."""
     added: tuple[Callable[[Function], Function], ...] = (
         click.option("--job", default="", help="tenant/name. Default: local/<name of the script>."),
         click.option("--nproc-per-node", type=int, default=1, show_default=True, help="Workers on this node."),
@@ -64,6 +64,7 @@ def training(function: Function) -> Function:
             help="Modules that each node imports once before it forks workers, besides torch, separated by commas; it makes restarts faster. "
             "none: import nothing; it saves seconds at the start of a script without torch.",
         ),
+        click.option("--ignore-cordon", is_flag=True, help="Start workers here although the server keeps this node out (evicted from another job, not released yet)."),
         click.argument("training_command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED),
     )
     for add in reversed(added):

@@ -140,9 +140,11 @@ class Leader:
     # --- requests of launchers ---------------------------------------------------------------------------------------
 
     async def request(self, peer: Peer, kind: str, body: Body) -> Body:
-        """coordinator_of, layout or grant; anything else is refused."""
+        """coordinator_of, cordon_of, layout or grant; anything else is refused."""
         if kind == "coordinator_of":
             return self._coordinator_of(str(body["job"]))
+        if kind == "cordon_of":
+            return await asyncio.to_thread(self._cordon_of, str(body["node"]), str(body["job"]))
         if kind == "layout":
             return await asyncio.to_thread(self._remember, peer, body)
         if kind == "grant":
@@ -154,6 +156,14 @@ class Leader:
         if facts is None or ("launcher", facts.layout.coordinator, job) not in self._peers:
             return {}
         return {"address": facts.address, "node": facts.layout.coordinator, "epoch": facts.layout.epoch}
+
+    def _cordon_of(self, node: str, job: str) -> Body:
+        """What keeps a node out of a job that starts there; a job's own evictions are in its layout, and end with a release."""
+        cordon = next((each for each in self._ledger.cordoned() if each.node == node and each.job != job), None)
+        if cordon is None:
+            return {}
+        known = cordon.job.partition("/")[0] == job.partition("/")[0]
+        return {"job": cordon.job if known else "a job of another tenant", "reason": cordon.reason, "since": cordon.since}
 
     def _remember(self, peer: Peer, body: Body) -> Body:
         layout = msgspec.convert(body["layout"], Layout)

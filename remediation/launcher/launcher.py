@@ -25,6 +25,7 @@ from eagle_eye.training import checkpoint
 from .console import Console
 from .coordinator import Coordinator, JobDeclaration
 from .coordinator_election import CoordinatorElection, ProgressWitness
+from .cordon_check import check_cordon
 from .effect_executor import EffectExecutor
 from .elastic_effect_executor import ELASTIC_REPORTS
 from .elastic_node import ElasticNode
@@ -157,7 +158,7 @@ class Launcher:
             settings, self._peer, self._member, self._votes, self._event_log, self._fence, self._clock,
             witness=self._witness, coordinator_of=self._known_coordinator, credentials=self._credentials,
         )  # fmt: skip
-        await self._zygote.ready()
+        await asyncio.gather(self._zygote.ready(), check_cordon(self._leader, settings))
 
     async def _finish(self, tasks: list[asyncio.Task[None]], code: int) -> None:
         """Leave nothing behind: no process, socket, ring or job file."""

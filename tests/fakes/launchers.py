@@ -185,6 +185,7 @@ class FakeLeader:
         self.asked: list[Body] = []
         self.peers: dict[str, Peer] = {}
         self.known: Body = {}
+        self.cordons: dict[str, Body] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -211,6 +212,8 @@ class FakeLeader:
             return {}
         if kind == "coordinator_of":
             return self.known if self.known.get("node") in self.peers else {}
+        if kind == "cordon_of":
+            return self.cordons.get(body["node"], {})
         self.asked.append(body)
         return {"granted": self.grants and not any(node in self.peers for node in body["missing"]), "reason": "as told"}
 

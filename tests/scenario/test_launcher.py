@@ -245,6 +245,31 @@ def test_a_missing_script_is_refused_before_anything_starts(cluster: LauncherClu
     assert not cluster.records()
 
 
+def test_no_worker_starts_on_a_node_that_another_job_was_evicted_from(cluster: LauncherCluster, leader: FakeLeader) -> None:
+    leader.cordons["n0"] = {"job": "test/gpt/7", "reason": "ecc error on GPU 5", "since": 1_700_000_000.0}
+    process = cluster.launch(0, leader=leader.address, cordon_answer_s=60.0)
+    assert process.wait(DEADLINE_S) == 1
+    said = (cluster.directory / "launcher0.log").read_text()
+    assert "n0 is cordoned since" in said
+    assert "evicted from test/gpt/7 (ecc error on GPU 5)" in said
+    assert "eagle-eye release n0" in said
+    assert not cluster.events("epoch.started")
+
+
+def test_a_cordon_can_be_ignored_and_binds_no_other_node(cluster: LauncherCluster, leader: FakeLeader) -> None:
+    leader.cordons["n0"] = {"job": "test/gpt/7", "reason": "ecc error on GPU 5", "since": 1_700_000_000.0}
+    cluster.launch(0, leader=leader.address, cordon_answer_s=60.0, ignore_cordon=True, nnodes=(2, 2))
+    cluster.launch(1, leader=leader.address, cordon_answer_s=60.0, nnodes=(2, 2))
+    cluster.began(1)
+    assert len(cluster.layouts()[-1].nodes) == 2
+
+
+def test_a_server_that_nobody_reaches_keeps_no_job_from_starting(cluster: LauncherCluster) -> None:
+    cluster.launch(0, leader="127.0.0.1:9", cordon_answer_s=0.1, nnodes=(1, 1))
+    cluster.began(1)
+    assert "the server could not be asked whether n0 is cordoned" in (cluster.directory / "launcher0.log").read_text()
+
+
 def test_an_exception_that_comes_back_after_a_restart_ends_the_job_with_its_place(cluster: LauncherCluster) -> None:
     (cluster.directory / "poison-40").touch()
     cluster.both()

@@ -23,6 +23,9 @@ from eagle_eye.config import Config
 def command(config: Config, training_command: tuple[str, ...], run_id: str, **given: Any) -> None:
     """Start COMMAND once per worker, with torchrun's environment: a torchrun script starts unchanged.
 
+    On a node that the server has cordoned, since another job was evicted from it, no worker is started until
+    `eagle-eye release NODE`, or with --ignore-cordon.
+
     \b
     Examples:
       eagle-eye launch --nproc-per-node 8 -- python train.py --lr 3e-4

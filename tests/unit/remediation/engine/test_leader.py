@@ -247,6 +247,18 @@ def test_a_coordinator_is_named_while_it_has_a_session(harness: LeaderHarness) -
     assert harness.ask("coordinator_of", asked) == {}
 
 
+def test_a_cordon_binds_every_job_but_the_one_that_it_was_made_for(harness: LeaderHarness) -> None:
+    tenant, name, _ = JOB.split("/")
+    harness.ledger.cordon("node-a", JOB, "plan1", 100.0, "ecc error on GPU 5")
+    told = {"reason": "ecc error on GPU 5", "since": 100.0}
+    assert harness.ask("cordon_of", {"node": "node-a", "job": f"{tenant}/{name}/next"}) == {"job": JOB, **told}
+    assert harness.ask("cordon_of", {"node": "node-a", "job": "other/gpt/1"}) == {"job": "a job of another tenant", **told}
+    assert harness.ask("cordon_of", {"node": "node-a", "job": JOB}) == {}, "its launcher waits for the release"
+    assert harness.ask("cordon_of", {"node": "node-b", "job": "other/gpt/1"}) == {}
+    harness.ledger.release("node-a", "ada", 200.0)
+    assert harness.ask("cordon_of", {"node": "node-a", "job": f"{tenant}/{name}/next"}) == {}
+
+
 def test_an_elastic_job_says_what_it_asks_for_and_another_does_not(harness: LeaderHarness) -> None:
     asked = {"declared": {"node-a": 3}, "workers_per_node": {"node-a": 2}, "weight": 2.5, "workers_min": 2}
     harness.report(two_nodes(4), heal="in-place", budget_left=100, **asked)
