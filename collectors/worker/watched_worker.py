@@ -123,8 +123,8 @@ class WatchedWorker:
 
     @property
     def unmarked(self) -> bool:
-        """It has no ring: only its process tells what it does."""
-        return self.now is None and not self.unreadable
+        """It has no ring, or has set no mark in it yet: only its process tells what it does."""
+        return not self.unreadable and (self.now is None or self.now.marks == 0)
 
     @property
     def works(self) -> bool:
@@ -158,7 +158,7 @@ class WatchedWorker:
 
     def _sample(self, wall: float, state: str) -> ProgressSample:
         now = self.now
-        if now is None:
+        if now is None or now.marks == 0:
             return ProgressSample(state)
         age = wall - now.last_mark
         return ProgressSample(
@@ -198,7 +198,7 @@ class WatchedWorker:
         return [
             now.step if now else NOTHING,
             wall - now.step_began if now else NOTHING,
-            self.progress.age_s if now else self.age_s if self.activity else NOTHING,
+            self.age_s if self.activity or not self.unmarked else NOTHING,
             now.marks if now else NOTHING,
             PHASES.index(now.phase) if now else NOTHING,
             now.running if now else NOTHING,

@@ -86,6 +86,8 @@ class Verification:
         if self._moves(job, counted):
             slow_alone = enough and not self.cost_weighed
             return self._out_of_time(job, limit, why, "unknown" if slow_alone else "failed")
+        if not job.steps:  # a script that marks none: a new fault, or the same again, would have been found by now
+            return self._out_of_time(job, policy.verify_s, f"the workers have run for {policy.verify_s:g} s without a fault; the script marks no steps", "healed")
         still = policy.reattempt_s if self.in_place else max(policy.verify_s, PATIENCE * self.predicted.get("downtime_s", 0.0))
         return self._out_of_time(job, still, f"no step within {still:g} s")
 

@@ -31,7 +31,7 @@ class CordonAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 async def check_cordon(leader: LeaderRequests | None, settings: LauncherSettings) -> None:
     """Raises LaunchError on a cordoned node. Without a server, or without an answer of it, the job starts as if there were none."""
-    if leader is None:
+    if leader is None or not settings.cordon_answer_s:
         return
     try:
         body = await leader.request("cordon_of", {"node": settings.node, "job": settings.job}, settings.cordon_answer_s)

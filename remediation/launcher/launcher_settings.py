@@ -75,7 +75,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 10.0
     """How long a job whose own budget is spent waits for a command of the server, if it has one."""
     cordon_answer_s: float = 2.0
-    """How long the server is given at the start to say whether this node is cordoned, while the zygote gets ready."""
+    """How long the server is given at the start to say whether this node is cordoned, while the zygote gets ready; 0: it is not asked."""
     ignore_cordon: bool = False
     """True: start workers on a node that is cordoned."""
     wait_nodes_s: float = 600.0

@@ -115,6 +115,16 @@ def test_it_is_said_what_helped_is_measured_by_where_that_is_not_what_was_predic
     assert judged == {1.0: "100% of what 2 workers did before", 2.0: "100% of what 2 workers did before, 50% of what was predicted"}
 
 
+@pytest.mark.parametrize(("seconds", "verdict"), [(29.0, None), (31.0, "healed")])
+def test_a_script_that_marks_no_steps_has_healed_once_it_has_run_without_a_new_fault(seconds: float, verdict: str | None) -> None:
+    job = a_job()
+    job.stream_time = job.telemetry_until = 100.0 + seconds
+    trial = Verification(plan=planned(job), incident="i", began=100.0, since=90.0, opened=95.0, patience=0.0, predicted={"downtime_s": 5.0})
+    found, why = trial.judge(job, EngineSettings(verify_s=30.0))
+    assert found == verdict
+    assert "marks no steps" in why
+
+
 # --- the work since the newest checkpoint ----------------------------------------------------------------------------------
 
 
