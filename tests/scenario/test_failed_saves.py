@@ -44,7 +44,9 @@ state = {"weights": torch.zeros(20_000)}
 monitor = eagle_eye.monitor()
 for step in monitor.steps(range(10**9)):
     time.sleep(0.02)
-    (home / "step").write_text(str(step))
+    written = home / f"step.{os.environ['RANK']}"
+    written.write_text(str(step))
+    written.replace(home / "step")
     if os.environ["RANK"] == "0" and (step + 1) % 10 == 0:
         with monitor.phase("checkpoint"):
             checkpoint.save(state, step + 1)
@@ -68,7 +70,7 @@ def plain(cluster: LauncherCluster, kept: Path) -> Callable[[], int]:
     (cluster.directory / "train.py").write_text(SCRIPT)
     cluster.launch(0, nnodes=(1, 1), nproc=2, command=(sys.executable, "train.py"), checkpoint_dir=kept, preload=TORCH)
     told = cluster.directory / "step"
-    return lambda: int(told.read_text() or 0) if told.exists() else 0
+    return lambda: int(told.read_text()) if told.exists() else 0
 
 
 def elastic(cluster: LauncherCluster, kept: Path) -> Callable[[], int]:

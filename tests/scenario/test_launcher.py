@@ -318,7 +318,7 @@ def test_a_job_that_makes_progress_between_its_failures_is_never_delayed(cluster
 def test_a_job_that_is_stopped_while_it_backs_off_ends_at_once(cluster: LauncherCluster) -> None:
     launcher = crash_loop(cluster, "restart:100")
     wait_until("a delay of some seconds", lambda: "8" in delays(cluster))
-    assert cluster.job(0)["workers"] == []
+    wait_until("the workers' end", lambda: cluster.job(0)["workers"] == [])
     launcher.send_signal(signal.SIGINT)
     assert launcher.wait(DEADLINE_S) == 130
     assert len(cluster.events("epoch.started")) == 5, "it did not start its workers again to end them"
