@@ -65,8 +65,8 @@ class JobRecord:
 
     @property
     def later_epochs(self) -> list[Layout]:
-        """Those that followed the first one with all workers."""
-        return [layout for layout in self.layouts if 0 <= self.full_at < layout.epoch]
+        """Those that followed the first one with all workers, each once."""
+        return list({layout.epoch: layout for layout in self.layouts if 0 <= self.full_at < layout.epoch}.values())
 
 
 class Deployment:

@@ -41,7 +41,7 @@ def interpreter() -> None:
     ctypes.PyDLL(None).pause()
 
 
-def sleep() -> None:
+def sleep_for_ever() -> None:
     """A sleep of years."""
     time.sleep(LONG_S)
 
@@ -71,7 +71,7 @@ def left_collective(group: Any) -> None:
 
 
 HANGS: dict[str, Callable[[], None]] = {
-    "deadlock": deadlock, "event": event, "interpreter": interpreter, "sleep": sleep, "loop": loop, "stopped": stopped, "kernel": kernel,
+    "deadlock": deadlock, "event": event, "interpreter": interpreter, "sleep_for_ever": sleep_for_ever, "loop": loop, "stopped": stopped, "kernel": kernel,
 }  # fmt: skip
 LEFT = "left_collective"
 KINDS = (*HANGS, LEFT)

@@ -29,6 +29,8 @@ from benchmarks.harm.healthy_schedules import Schedule, drawn
 from benchmarks.report import Row, report
 from eagle_eye.types import Incident, Severity
 
+NO_RESTART = frozenset({"join", "rebalance"})
+"""Reasons of an elastic job's epochs in which every worker lives on; a rebalance counts as an action."""
 SLACK = 4.0
 """A schedule may take so many times as long as it should, on a machine that is busy; then it has failed."""
 
@@ -39,7 +41,7 @@ class Life:
 
     schedule: Schedule
     restarts: tuple[str, ...] = ()
-    """Epochs after the first one of all workers, with their reasons."""
+    """Epochs after the first one of all workers, with their reasons, but for those below."""
     evictions: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     """Actions that change something."""
@@ -89,7 +91,7 @@ def _judged(job: HarmJob, schedule: Schedule, seconds: float, trouble: str) -> L
     last = {each.id: each for each in revisions}
     return Life(
         schedule=schedule, seconds=seconds, trouble=trouble,
-        restarts=tuple(f"epoch {layout.epoch}, {layout.reason}" for layout in job.record.later_epochs),
+        restarts=tuple(f"epoch {layout.epoch}, {layout.reason}" for layout in job.record.later_epochs if layout.reason not in NO_RESTART),
         evictions=tuple({node for layout in job.record.layouts for node in layout.excluded}),
         repairs=tuple(f"{outcome.action} {outcome.state}" for outcome in job.deployment.repairs(job.name)),
         accusing=tuple(accusing.values()), informing=tuple(each.cause for key, each in last.items() if key not in accusing),
