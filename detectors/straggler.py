@@ -3,7 +3,7 @@
 Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
 out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
 same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
-Slow by both is worker.slow. Slow by the clock alone is host.contended, which accuses nobody.
+Slow by both, and by a share of the step that is worth a word, is worker.slow. Slow by the clock alone is host.contended, which accuses nobody.
 
 Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
 second, too coarsely for the steps in it (measured: 4 workers on 2 cores with 4 to 8 others' processes; of ten
@@ -38,6 +38,8 @@ class _Row(NamedTuple):
     """By the clock."""
     own: Floats
     """Less the run queue."""
+    lost: Floats
+    """Share of the step that each worker computed beyond the fast quartile."""
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Straggler:
 
     ratio: float = 1.3
     """Times the compute of the fast quartile of the same stage."""
+    lost: float = 0.1
+    """Share of a step that it must compute beyond its peers: where a step hardly computes, nobody is slow for a few milliseconds."""
     share: float = 0.8
     """In at least this share of the steps of the window."""
     steps: int = 10
@@ -110,9 +114,9 @@ class Straggler:
         own = np.maximum(busy - waited, 0.1 * busy)
         scale = _work(step)
         stages = _stages(step.workers, frame.layout)
-        self._rows.append(
-            _Row(step.end, self._compared(busy / scale, stages), self._compared(own / scale, stages))
-        )
+        clock = self._compared(busy / scale, stages)
+        lost = busy * (1.0 - 1.0 / np.maximum(clock, 1.0)) / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
+        self._rows.append(_Row(step.end, clock, self._compared(own / scale, stages), lost.astype(np.float32)))
 
     def _waited(self, step: Step, frame: Frame) -> Floats:
         """Seconds of the step that each worker stood in the run queue."""
@@ -141,9 +145,9 @@ class Straggler:
         if rows is None:
             return
         clock, own = np.stack([row.clock for row in rows]), np.stack([row.own for row in rows])
-        slow = (clock > self.ratio) & (own > self.ratio)
-        share = slow.mean(axis=0)
-        by_clock = (clock > self.ratio).mean(axis=0)
+        late = (clock > self.ratio) & (np.stack([row.lost for row in rows]) > self.lost)
+        share = (late & (own > self.ratio)).mean(axis=0)
+        by_clock = late.mean(axis=0)
         for index in np.flatnonzero(self._named(share)).tolist():
             yield from self._slow(index, clock[:, index], own[:, index], share[index], rows)
         contended = {

@@ -9,6 +9,7 @@ from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
 
+from .processor_use import ProcessorUse
 from .procfs import DEAD, ProcessHandle, ProcStat
 from .stall_limits import STOPPED, ProgressSample, StallLimits, WorkerProgress
 
@@ -28,8 +29,6 @@ NAMES = (
 )
 ACTIVITIES = tuple(ActivityKind)
 """The metric `activity` is an index into these."""
-SILENT_S = 1.0
-"""A worker without a ring that has used no processor for as long is looked into at once."""
 NOTHING = math.nan
 PAUSES = ("evaluation_s", "checkpoint_s")
 """Not part of a step's iteration time."""
@@ -52,12 +51,10 @@ class WatchedWorker:
         self.activity: Activity | None = None
         """What it does, while it is suspected; None if nobody has looked yet."""
         self.fell_silent = False
-        """It has just stopped to use the processor."""
+        """It uses far less of the processor than a moment ago."""
         self._stands_since = NOTHING
         self._observed = NOTHING
-        self._silent = False
-        self._busy = (0.0, NOTHING)
-        """Processor time when it last rose, and when that was."""
+        self._use = ProcessorUse()
 
     # --- the ring
 
@@ -107,17 +104,11 @@ class WatchedWorker:
         if self.stat is None:
             return False
         self._observed = monotonic
-        self._observe_silence(self.stat.cpu_s, monotonic)
+        self.fell_silent = self._use.falls(self.stat.cpu_s, monotonic)
         resumed = self.progress.observe(monotonic, self._sample(wall, self.stat.state))
         if not (self.progress.stalled or self.unmarked):
             self.activity, self._stands_since = None, NOTHING
         return resumed
-
-    def _observe_silence(self, cpu_s: float, monotonic: float) -> None:
-        if cpu_s > self._busy[0]:
-            self._busy = (cpu_s, monotonic)
-        silent = monotonic - self._busy[1] >= SILENT_S
-        self.fell_silent, self._silent = silent and not self._silent, silent
 
     # --- what it does
 

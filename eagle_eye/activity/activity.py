@@ -81,7 +81,7 @@ def judge(looks: Sequence[ProcessLook], patience_s: float) -> Activity:
         return Activity(ActivityKind.AWAITS_PEERS, f"waits for its peers {where}", at)
     if motion:
         return Activity(ActivityKind.WORKING, f"works {where}: {motion}", at)
-    if _busy(looks) and not any(look.waits[0].kind is WaitKind.NONE for look in looks):
+    if _busy(looks) and not any(look.waits[0].kind is WaitKind.NONE or look.state == "R" for look in looks):
         return Activity(ActivityKind.WORKING, f"waits {where} while threads or processes of its own compute", at)
     if _busy(looks):
         return Activity(ActivityKind.SPINNING, f"computes {where}, the same place in {len(looks)} of {len(looks)} looks", at)
@@ -107,8 +107,10 @@ def _motion(looks: Sequence[ProcessLook]) -> str:
 
 
 def _busy(looks: Sequence[ProcessLook]) -> bool:
+    """It computes, or would if the machine were less busy: in most looks it, or a process of its own, wanted a processor."""
     first, last = looks[0], looks[-1]
-    return last.counters.cpu_s - first.counters.cpu_s > BUSY_SHARE * (last.time - first.time)
+    wanted = sum(look.counters.runnable for look in looks)
+    return 2 * wanted > len(looks) or last.counters.cpu_s - first.counters.cpu_s > BUSY_SHARE * (last.time - first.time)
 
 
 def _still(look: ProcessLook, patience_s: float, where: str, at: str) -> Activity:

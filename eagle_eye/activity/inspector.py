@@ -62,6 +62,9 @@ class _Case:
     due: float = 0.0
     pause_s: float = AGAIN_S
     busy: bool = False
+    again: bool = False
+    """Somebody was in a hurry while it was looked at: what was seen may be from before."""
+    hurried: float = -AGAIN_LONGEST_S
 
 
 class ActivityInspector:
@@ -93,10 +96,15 @@ class ActivityInspector:
             self._begin(case)
 
     def hurry(self, key: Hashable) -> None:
-        """Look at this one now, however often it was seen at work."""
+        """Look at this one now and soon again, however often it was seen at work; asked too often, it is only looked at once more."""
+        now = self._clock.monotonic()
         with self._lock:
-            if key in self._cases:
-                self._cases[key].due = 0.0
+            case = self._cases.get(key)
+            if case is None:
+                return
+            case.due, case.again = 0.0, case.busy
+            if now - case.hurried >= AGAIN_LONGEST_S:
+                case.pause_s, case.hurried = AGAIN_S, now
 
     def activity(self, key: Hashable) -> Activity | None:
         """The newest verdict; None while there is none yet, or for one that is not watched."""
@@ -125,8 +133,9 @@ class ActivityInspector:
             log.warning("process %d could not be looked into: %s", case.pid, error)
             found = None
         with self._lock:
+            again, case.again = case.again, False
             case.busy, case.activity = False, found or case.activity
-            case.due = self._clock.monotonic() + case.pause_s
+            case.due = 0.0 if again else self._clock.monotonic() + case.pause_s
             if found is not None and found.kind is ActivityKind.WORKING:
                 case.pause_s = min(AGAIN_LONGEST_S, case.pause_s * 2)
 

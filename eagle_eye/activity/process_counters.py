@@ -19,6 +19,8 @@ class ProcessCounters(NamedTuple):
     """Read and written, whether the disk was touched or not; 0 where this user may not know."""
     faults: int
     """Page faults, minor and major: memory that is touched for the first time, or read from a disk."""
+    runnable: bool = False
+    """The main thread of one of them computes, or waits for a processor: on a busy machine it may get little of it."""
 
 
 def read_counters(pid: int) -> ProcessCounters | None:
@@ -28,8 +30,9 @@ def read_counters(pid: int) -> ProcessCounters | None:
         return None
     parts = [own, *(part for child in _descendants(pid, DEEP) if (part := _of_one(child)) is not None)]
     return ProcessCounters(
-        cpu_s=sum(part.cpu_s for part in parts), io_bytes=sum(part.io_bytes for part in parts), faults=sum(part.faults for part in parts)
-    )
+        cpu_s=sum(part.cpu_s for part in parts), io_bytes=sum(part.io_bytes for part in parts), faults=sum(part.faults for part in parts),
+        runnable=any(part.runnable for part in parts),
+    )  # fmt: skip
 
 
 def runs(pid: int) -> bool:
@@ -51,8 +54,9 @@ def _of_one(pid: int) -> ProcessCounters | None:
         return None
     fields = line.rpartition(")")[2].split()
     return ProcessCounters(
-        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S, io_bytes=_io_bytes(pid), faults=int(fields[7]) + int(fields[9])
-    )
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S, io_bytes=_io_bytes(pid), faults=int(fields[7]) + int(fields[9]),
+        runnable=fields[0] == "R",
+    )  # fmt: skip
 
 
 def _io_bytes(pid: int) -> int:

@@ -29,10 +29,11 @@ def thread(*frames: StackFrame, name: str = "MainThread", holds_interpreter: boo
 def look(
     *frames: StackFrame, wait: ThreadWait = LOCK, state: str = "S", time: float = 0.0, cpu_s: float = 0.0, io_bytes: int = 0, faults: int = 0,
     others: tuple[tuple[ThreadStack, ThreadWait], ...] = (), holds_interpreter: bool = False, uses_gpu: bool = False,
+    runnable: bool = False,
 ) -> ProcessLook:  # fmt: skip
     """One look; `wait` and `frames` are the main thread's."""
     stacks = (thread(*frames, holds_interpreter=holds_interpreter), *(stack for stack, _ in others)) if frames else ()
-    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults), stacks, (wait, *(each for _, each in others)), uses_gpu)
+    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable), stacks, (wait, *(each for _, each in others)), uses_gpu)
 
 
 class Inline(Executor):

@@ -100,3 +100,12 @@ def test_twin_a_library_that_waits_may_wait_for_its_gpu() -> None:
 @pytest.mark.parametrize(("wait", "kind"), [(SOCKET, ActivityKind.HUNG), (STORAGE, ActivityKind.WORKING), (UNKNOWN, ActivityKind.STANDING)])
 def test_a_call_in_the_kernel_that_does_not_return_is_a_proof_unless_it_is_storage(wait: ThreadWait, kind: ActivityKind) -> None:
     assert verdict(look(TRAIN, state="D", wait=wait), look(TRAIN, state="D", wait=wait)) is kind
+
+
+def test_twin_who_gets_no_processor_on_a_busy_machine_does_not_stand() -> None:
+    starved = look(VALIDATE, state="R", wait=RUNS, runnable=True)
+    assert verdict(starved, starved, starved) is ActivityKind.SPINNING
+    child = look(VALIDATE, wait=SOCKET, runnable=True)
+    assert verdict(child, child, child) is ActivityKind.WORKING
+    once = look(VALIDATE, wait=SOCKET, runnable=True)
+    assert verdict(once, look(VALIDATE, wait=SOCKET), look(VALIDATE, wait=SOCKET)) is ActivityKind.STANDING

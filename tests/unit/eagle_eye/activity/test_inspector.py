@@ -1,6 +1,6 @@
 """Verdicts on suspected processes, renewed while they are suspected."""
 
-from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.activity import ActivityKind, ProcessLook
 from eagle_eye.clock import FakeClock
 from fakes.process_looks import TRAIN, VALIDATE, FakeProcesses, look
 
@@ -49,3 +49,36 @@ def test_nothing_is_looked_at_after_the_end(processes: FakeProcesses, clock: Fak
     inspector.close()
     inspector.watch([("a", 7)])
     assert processes.looks == 0
+
+
+def test_who_hangs_while_it_is_looked_at_is_looked_at_again_at_once(processes: FakeProcesses, clock: FakeClock) -> None:
+    inspector = processes.inspector(clock)
+
+    def sight(number: int) -> ProcessLook:
+        if number == 2:
+            inspector.hurry("a")
+        return look(VALIDATE if number == 1 else TRAIN)
+
+    processes.sights[7] = sight
+    inspector.watch([("a", 7)])
+    found = inspector.activity("a")
+    assert found is not None
+    assert found.kind is ActivityKind.WORKING, "one of the looks was from before"
+    inspector.watch([("a", 7)])
+    found = inspector.activity("a")
+    assert found is not None
+    assert found.kind is ActivityKind.HUNG
+
+
+def test_who_was_hurried_is_looked_at_often_again_for_a_while(processes: FakeProcesses, clock: FakeClock) -> None:
+    processes.sights[7] = lambda number: look(TRAIN if number % 2 else VALIDATE)
+    inspector = processes.inspector(clock)
+    for _ in range(600):
+        inspector.watch([("a", 7)])
+        clock.advance(0.1)
+    seldom = processes.looks
+    inspector.hurry("a")
+    for _ in range(20):
+        inspector.watch([("a", 7)])
+        clock.advance(0.1)
+    assert processes.looks == seldom + 2 * 4

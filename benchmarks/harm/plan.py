@@ -1,0 +1,96 @@
+"""What the ranks of one job are to do, step by step: written by a benchmark, read by every worker, and noted as it is done."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+NOTES = "notes.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedAct:
+    """One act of one rank or of several."""
+
+    kind: str
+    """A name in acts.ACTS or hanging.KINDS."""
+    step: int
+    """At the beginning of which it is done."""
+    ranks: tuple[int, ...]
+    seconds: float = 0.0
+    """Of each rank alike."""
+    labelled: bool = False
+    """A script with marks marks the phase that it is."""
+    uneven: bool = False
+    """Rank r does it for r + 1 parts of as many as there are."""
+
+    def __str__(self) -> str:
+        who = "all ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
+        return f"step {self.step}: {self.kind} {self.seconds:.0f} s on {who}{', unevenly' * self.uneven}{', labelled' * self.labelled}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The life of a job."""
+
+    steps: int
+    acts: tuple[PlannedAct, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """For the workers; `folder` is theirs."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.json").write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Plan":
+        found = json.loads((folder / "plan.json").read_text())
+        return cls(steps=found["steps"], acts=tuple(PlannedAct(**{**act, "ranks": tuple(act["ranks"])}) for act in found["acts"]))
+
+
+class Note(NamedTuple):
+    """A rank has begun or ended an act."""
+
+    act: int
+    """Its number in the plan."""
+    rank: int
+    what: str
+    """began, ended"""
+    time: float
+    """As the stream and the ledger tell it (time.time)."""
+
+
+def notes(folder: Path) -> list[Note]:
+    """What was noted so far."""
+    file = folder / NOTES
+    return [Note(*json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+class PlanRunner:
+    """Does a rank's part of the plan. An act that was begun is never begun again: the job may have been restarted."""
+
+    def __init__(self, folder: Path, rank: int, world: int) -> None:
+        self.plan = Plan.read(folder)
+        self._folder, self._rank, self._world = folder, rank, world
+        done = {note.act for note in notes(folder) if note.rank == rank}
+        self._left = {number: act for number, act in enumerate(self.plan.acts) if rank in act.ranks and number not in done}
+
+    def due(self, step: int, kinds: Callable[[str], bool]) -> Iterable[tuple[int, PlannedAct]]:
+        """Acts of this step, each once."""
+        found = [(number, act) for number, act in self._left.items() if act.step == step and kinds(act.kind)]
+        for number, _ in found:
+            del self._left[number]
+        return found
+
+    def seconds(self, act: PlannedAct) -> float:
+        """Of this rank."""
+        return act.seconds * (self._rank + 1) / self._world if act.uneven else act.seconds
+
+    def note(self, number: int, what: str) -> None:
+        """For the benchmark."""
+        line = json.dumps(Note(number, self._rank, what, time.time())) + "\n"
+        file = os.open(self._folder / NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, line.encode())
+        os.close(file)
