@@ -50,6 +50,7 @@ ELASTIC = (
     "benchmarks.elastic.join",
     "benchmarks.elastic.state_rate",
 )
+HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs")
 HISTORY = ("benchmarks.cluster.history",)
 """Reads public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")
@@ -64,7 +65,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="names of benchmarks; default: all that can be run")
     parser.add_argument("--data", help="folder of the public data, with planner/ in it")
     options = parser.parse_args()
-    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
+    chosen = options.only or [*CHAIN, *CLUSTER, *ELASTIC, *HARM, *DASHBOARD, *SIMULATOR, *((*HISTORY, *PLANNER) if options.data else ())]
     sections = known()
     failed = False
     for name in chosen:
@@ -98,7 +99,7 @@ def known() -> dict[str, str]:
 
 def text(sections: dict[str, str]) -> str:
     """The whole file, the sections in the order of the lists above."""
-    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
+    order = [*CHAIN, *LONG, *CLUSTER, *ELASTIC, *HARM, *DASHBOARD, *HISTORY, *PLANNER, *SIMULATOR]
     names = sorted(sections, key=lambda name: order.index(name) if name in order else len(order))
     head = (
         f"# Results\n\nWritten by `make bench` and `make soak` on a machine of 2 cores ({platform.machine()}, Python {platform.python_version()}); "

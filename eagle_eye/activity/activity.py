@@ -4,7 +4,7 @@ The absence of a mark proves nothing. A process works when its stack, its proces
 will wake it; it hangs for sure when it stands and nothing that it has could ever wake it. In between it stands without a proof.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -65,8 +65,11 @@ class ProcessLook(NamedTuple):
     """It has a GPU open: what its threads wait for may be computed there."""
 
 
-def judge(looks: Sequence[ProcessLook], patience_s: float) -> Activity:
-    """The verdict from looks that are some time apart, oldest first; `patience_s`: a timer that runs longer is no work."""
+def judge(looks: Sequence[ProcessLook], patience_s: float, in_vain: Collection[int] = ()) -> Activity:
+    """The verdict from looks that are some time apart, oldest first.
+
+    `patience_s`: a timer that runs longer is no work. `in_vain`: threads whose timers have run out before and woken nobody.
+    """
     if looks[-1].state == "T":
         return Activity(ActivityKind.STOPPED, "was stopped by a signal")
     looks = [look for look in looks if look.stacks]  # one that met a stack on the move saw nothing
@@ -85,7 +88,7 @@ def judge(looks: Sequence[ProcessLook], patience_s: float) -> Activity:
         return Activity(ActivityKind.WORKING, f"waits {where} while threads or processes of its own compute", at)
     if _busy(looks):
         return Activity(ActivityKind.SPINNING, f"computes {where}, the same place in {len(looks)} of {len(looks)} looks", at)
-    return _still(last, patience_s, where, at)
+    return _still(last, patience_s, in_vain, where, at)
 
 
 def _elsewhere(looks: Sequence[ProcessLook]) -> bool:
@@ -113,7 +116,7 @@ def _busy(looks: Sequence[ProcessLook]) -> bool:
     return 2 * wanted > len(looks) or last.counters.cpu_s - first.counters.cpu_s > BUSY_SHARE * (last.time - first.time)
 
 
-def _still(look: ProcessLook, patience_s: float, where: str, at: str) -> Activity:
+def _still(look: ProcessLook, patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity:
     """Nothing moves: what could wake it?"""
     main, wait = look.stacks[0], look.waits[0]
     if wait.kind is WaitKind.STORAGE:
@@ -122,12 +125,22 @@ def _still(look: ProcessLook, patience_s: float, where: str, at: str) -> Activit
         return Activity(ActivityKind.WORKING, f"waits {where} for another {max(0.0, wait.remaining_s):.0f} s at most", at)
     if wait.kind is WaitKind.TIME:
         return Activity(ActivityKind.HUNG, f"sleeps {where} for another {wait.remaining_s:.0f} s", at)
+    sleeper = _sleeper(look, patience_s, in_vain)
+    if wait.kind is WaitKind.LOCK and not main.holds_interpreter and sleeper is not None:
+        return Activity(ActivityKind.WORKING, f"waits {where} for a thread of its own that sleeps for another {max(0.0, sleeper.remaining_s):.0f} s", at)
     if wait.kind is WaitKind.LOCK and (main.holds_interpreter or _nobody_wakes(look, patience_s)) and _is_no_device(look, main.frames):
         held = ", holding the interpreter's lock" if main.holds_interpreter else ""
         return Activity(ActivityKind.HUNG, f"waits {where} for a lock that nobody will release{held}", at)
     if look.state == "D" and wait.kind is not WaitKind.UNKNOWN:
         return Activity(ActivityKind.HUNG, f"hangs in the kernel (state D) {where}", at)
     return Activity(ActivityKind.STANDING, f"stands {where}: no processor time, no files, no memory, the same stack each time", at)
+
+
+def _sleeper(look: ProcessLook, patience_s: float, in_vain: Collection[int]) -> ThreadWait | None:
+    """The wait of a thread of the user's that a timer ends, and that may wake the main thread then; None if there is none."""
+    rest = zip(look.stacks[1:], look.waits[1:], strict=True)
+    found = [wait for stack, wait in rest if wait.ends_within(patience_s) and stack.thread not in in_vain and not stack.name.startswith("eagle-eye")]
+    return max(found, key=lambda wait: wait.remaining_s, default=None)
 
 
 def _nobody_wakes(look: ProcessLook, patience_s: float) -> bool:

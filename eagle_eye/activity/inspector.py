@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagle_eye.clock import Clock
@@ -15,6 +15,7 @@ from .activity import Activity, ActivityKind, ProcessLook, judge
 from .process_counters import read_counters
 from .stacks import stacks_of
 from .thread_wait import wait_of
+from .timer_watch import TimerWatch
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,9 @@ def look_at(pid: int, clock: Clock) -> ProcessLook | None:
     return ProcessLook(clock.monotonic(), state, counters, stacks, waits, _uses_gpu(pid)) if state else None
 
 
-def inspect(pid: int, patience_s: float, clock: Clock, look: Look = look_at) -> Activity | None:
-    """Several looks and the verdict; takes `LOOKS` - 1 times `LOOK_S`. None if the process is gone."""
+def inspect(pid: int, patience_s: float, clock: Clock, look: Look = look_at, timers: TimerWatch | None = None) -> Activity | None:
+    """Several looks and the verdict; takes `LOOKS` - 1 times `LOOK_S`. None if the process is gone. `timers`: of the looks before."""
+    timers = timers or TimerWatch()
     looks: list[ProcessLook] = []
     for index in range(LOOKS):
         if index:
@@ -50,9 +52,10 @@ def inspect(pid: int, patience_s: float, clock: Clock, look: Look = look_at) -> 
         if seen is None:
             return None
         looks.append(seen)
+        timers.observe(seen)
         if seen.state == "T":
             break
-    return judge(looks, patience_s)
+    return judge(looks, patience_s, timers.in_vain)
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class _Case:
     again: bool = False
     """Somebody was in a hurry while it was looked at: what was seen may be from before."""
     hurried: float = -AGAIN_LONGEST_S
+    timers: TimerWatch = field(default_factory=TimerWatch)
 
 
 class ActivityInspector:
@@ -128,7 +132,7 @@ class ActivityInspector:
 
     def _inspect(self, case: _Case) -> None:
         try:
-            found = inspect(case.pid, self._patience_s, self._look_clock, self._look)
+            found = inspect(case.pid, self._patience_s, self._look_clock, self._look, case.timers)
         except Exception as error:  # noqa: BLE001 - a process may vanish at any moment; nobody waits for this thread
             log.warning("process %d could not be looked into: %s", case.pid, error)
             found = None

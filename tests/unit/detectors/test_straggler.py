@@ -108,6 +108,15 @@ def test_a_script_without_marks_accuses_nobody() -> None:
     assert claims(SlowWorker(1, 2.0, 5), unmarked) == []
 
 
+def test_twin_a_few_milliseconds_more_in_a_step_that_hardly_computes_slow_nobody() -> None:
+    def hardly_computing(draft: Draft) -> None:
+        for step in draft.steps:
+            for name in ("forward_s", "backward_s", "optimizer_s"):
+                step.values[name] = step.values[name] / 20.0
+
+    assert claims(SlowWorker(1, 2.0, 5), hardly_computing) == []
+
+
 def test_twin_late_steps_of_an_epoch_that_is_over_name_nobody() -> None:
     late = list(job_frames(2, 2, 20, np.random.default_rng(0), faults=[SlowWorker(1, 2.0, 8)], step_s=0.25))
     begun = cut_frame(1.0, event("epoch.started", job(), 1.0, epoch=2))

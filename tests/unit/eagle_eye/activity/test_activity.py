@@ -24,7 +24,7 @@ def test_fault_a_lock_that_no_thread_will_release_is_a_proof() -> None:
     assert "lock that nobody will release" in activity.doing
 
 
-@pytest.mark.parametrize("other", [SOCKET, sleep(5.0), STORAGE, RUNS, UNKNOWN])
+@pytest.mark.parametrize("other", [SOCKET, STORAGE, RUNS, UNKNOWN])
 def test_twin_a_lock_that_another_thread_may_release_is_none(other: ThreadWait) -> None:
     still = look(TRAIN, others=((thread(VALIDATE, name="loader"), other),))
     assert verdict(still, still, still) is ActivityKind.STANDING
