@@ -1,7 +1,7 @@
 """Whose timer may wake a main thread that waits for a thread of its own: not one that has run out in vain before."""
 
 from .activity import ProcessLook
-from .stacks import Frame
+from .stacks import StackFrame
 
 SAME_S = 0.5
 """Two ends of a timer that are so close together are one: each look takes its time."""
@@ -11,7 +11,7 @@ class TimerWatch:
     """Threads of one process over all looks at it. Heartbeats and progress bars sleep again and again, and wake nobody."""
 
     def __init__(self) -> None:
-        self._place: tuple[Frame, ...] = ()
+        self._place: tuple[StackFrame, ...] = ()
         self._ends: dict[int, float] = {}
         self._in_vain: set[int] = set()
 
