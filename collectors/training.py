@@ -151,7 +151,7 @@ class TrainingCollector:
         now, stat, activity = watched.now, watched.stat, watched.activity
         state = stat.state if stat else ""
         phase = now.phase if now else ""
-        where = f"in {phase} of step {now.step}" if now else "at an unknown position (it has no ring)"
+        where = f"in {phase} of step {now.step}" if now else "at an unknown position (it makes no marks)"
         return self._event(
             "stall",
             watched,

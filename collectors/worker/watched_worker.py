@@ -100,7 +100,8 @@ class WatchedWorker:
         self.stat = self.process.read() if self.process else None
         if self.stat is not None and (self.stat.state in DEAD or self.stat.exiting):
             self.stat = None
-        self.now = self._ring.now() if self._ring else None
+        now = self._ring.now() if self._ring else None
+        self.now = now if now is not None and now.marks else None  # every worker may have a ring; not every script marks anything in it
         if self.stat is None:
             return False
         self._observed = monotonic
@@ -114,7 +115,7 @@ class WatchedWorker:
 
     @property
     def unmarked(self) -> bool:
-        """It has no ring: only its process tells what it does."""
+        """It has no ring, or has set no mark in it: only its process tells what it does."""
         return self.now is None and not self.unreadable
 
     @property

@@ -1,5 +1,6 @@
 """The numbers of the training collector, over real rings and this very process."""
 
+import math
 import os
 import struct
 from pathlib import Path
