@@ -217,20 +217,21 @@ def test_what_a_suspected_worker_does_is_told_and_again_once_it_does_something_e
     assert float(second.attributes["age_s"]) > 20
 
 
-def unmarked(tmp_path: Path, clock: FakeClock, *pids: int) -> list[Trainer]:
-    """Workers whose script makes no marks: they have no ring."""
+def unmarked(tmp_path: Path, clock: FakeClock, *pids: int, ring: bool) -> list[Trainer]:
+    """Workers whose script makes no marks: they have no ring, or one that stays empty."""
     trainers = [Trainer(tmp_path, slot, clock, pid=pid) for slot, pid in enumerate(pids)]
-    for trainer in trainers:
+    for trainer in [] if ring else trainers:
         trainer.path.unlink()
     write_listing(tmp_path, *trainers)
     return trainers
 
 
-def test_workers_without_a_ring_are_told_once_none_of_them_works(
-    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, processes: FakeProcesses
+@pytest.mark.parametrize("ring", [False, True])
+def test_workers_without_marks_are_told_once_none_of_them_works(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, processes: FakeProcesses, ring: bool
 ) -> None:
     pids = (os.getpid(), os.getppid())
-    unmarked(tmp_path, clock, *pids)
+    unmarked(tmp_path, clock, *pids, ring=ring)
     processes.sights = {pids[0]: lambda _: look(TRAIN), pids[1]: lambda number: look(VALIDATE, io_bytes=number << 20)}
     assert events_of(watch(collector, clock, 15.0)) == [], "one of them works: the other may wait for it"
     processes.sights[pids[1]] = lambda _: look(ALL_REDUCE, VALIDATE)
