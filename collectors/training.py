@@ -148,10 +148,10 @@ class TrainingCollector:
                 yield self._event("resumed", each, wall, "moves again")
 
     def _stall(self, watched: WatchedWorker, wall: float) -> Event:
-        now, stat, activity = None if watched.unmarked else watched.now, watched.stat, watched.activity
+        now, stat, activity = watched.now, watched.stat, watched.activity
         state = stat.state if stat else ""
         phase = now.phase if now else ""
-        where = f"in {phase} of step {now.step}" if now else "at an unknown position (its script makes no marks)"
+        where = f"in {phase} of step {now.step}" if now else "at an unknown position (it makes no marks)"
         return self._event(
             "stall",
             watched,

@@ -100,7 +100,8 @@ class WatchedWorker:
         self.stat = self.process.read() if self.process else None
         if self.stat is not None and (self.stat.state in DEAD or self.stat.exiting):
             self.stat = None
-        self.now = self._ring.now() if self._ring else None
+        now = self._ring.now() if self._ring else None
+        self.now = now if now is not None and now.marks else None  # every worker may have a ring; not every script marks anything in it
         if self.stat is None:
             return False
         self._observed = monotonic
@@ -114,8 +115,8 @@ class WatchedWorker:
 
     @property
     def unmarked(self) -> bool:
-        """It has no ring, or has set no mark in it yet: only its process tells what it does."""
-        return not self.unreadable and (self.now is None or self.now.marks == 0)
+        """It has no ring, or has set no mark in it: only its process tells what it does."""
+        return self.now is None and not self.unreadable
 
     @property
     def works(self) -> bool:
@@ -149,7 +150,7 @@ class WatchedWorker:
 
     def _sample(self, wall: float, state: str) -> ProgressSample:
         now = self.now
-        if now is None or now.marks == 0:
+        if now is None:
             return ProgressSample(state)
         age = wall - now.last_mark
         return ProgressSample(
@@ -189,7 +190,7 @@ class WatchedWorker:
         return [
             now.step if now else NOTHING,
             wall - now.step_began if now else NOTHING,
-            self.age_s if self.activity or not self.unmarked else NOTHING,
+            self.progress.age_s if now else self.age_s if self.activity else NOTHING,
             now.marks if now else NOTHING,
             PHASES.index(now.phase) if now else NOTHING,
             now.running if now else NOTHING,
