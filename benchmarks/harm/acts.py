@@ -1,6 +1,7 @@
 """What a schedule lets a rank do: harmless behaviour of a training script. Every act takes as long as it is told to."""
 
 import gc
+import math
 import os
 import queue
 import socket
@@ -46,7 +47,7 @@ def _scored(tokens: list[int]) -> float:
 
 
 def _cost(token: int) -> float:
-    return float(token) ** 0.5
+    return math.sqrt(token)
 
 
 def _normalized(matrix: torch.Tensor) -> float:
@@ -127,7 +128,12 @@ def data_poll(seconds: float) -> None:
 def data_thread(seconds: float) -> None:
     """The loader waits for a thread that reads ahead, whose storage asks it to come back later."""
     batches: queue.Queue[int] = queue.Queue()
-    threading.Thread(target=lambda: (time.sleep(seconds), batches.put(1)), daemon=True).start()
+
+    def read() -> None:
+        time.sleep(seconds)
+        batches.put(1)
+
+    threading.Thread(target=read, daemon=True).start()
     batches.get()
 
 
