@@ -2,8 +2,9 @@
 
 A worker's position is its step and the number of marks it has set in it. Workers that wait in communication are victims;
 suspected is the worker furthest behind that waits for nobody. What its agent sees of its process decides: who was stopped
-by a signal or hangs for sure is a culprit at once, who stands without a proof after `stall.standing_s`, who works after
-`stall.patience_s`. Until then the job pauses, and nobody is accused. When all workers wait at the same position, none is.
+by a signal or hangs for sure is a culprit at once, who stands without a proof after `stall.standing_s` (longer in a line in which
+the job has stood before and gone on by itself), who works after `stall.patience_s`. Until then the job pauses, and nobody is
+accused. When all workers wait at the same position, none is.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eagle_eye.activity.activity import ActivityKind
+from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.config import StallConfig
 from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
@@ -60,7 +62,9 @@ class Stall:
     pause_patience_s: float = 5.0
     """... nor does an evaluation or a checkpoint for at least so many seconds ..."""
     times_longest: float = 10.0
-    """... or for so many times the longest one that the job has shown, whichever is more."""
+    """... or for so many times the longest one that the job has shown, whichever is more, up to `stall.patience_s`."""
+    times_stood: float = 2.0
+    """Who stands in a line is waited for so many times as long as the job has stood there before, if it went on by itself."""
     late_ticks: int = 3
     """When a batch is late, a worker's last reading stays valid for so many ticks; then its position is unknown."""
     _epoch: int = field(default=-1, init=False, repr=False)
@@ -70,8 +74,10 @@ class Stall:
     _resumed: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     """Worker → time of its `resumed` event; readings from before that are out of date."""
     _iterations: deque[float] = field(default_factory=lambda: deque(maxlen=50), init=False, repr=False)
-    _longest: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    """Phase → its longest duration in a completed step of the job."""
+    _pauses: PauseMemory = field(init=False, repr=False)
+    """By phase, from completed steps."""
+    _stood: PauseMemory = field(init=False, repr=False)
+    """By line of the user's code."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _table: Doubles | None = field(default=None, init=False, repr=False)
     _missed: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64), init=False, repr=False)
@@ -80,6 +86,9 @@ class Stall:
     _told: tuple[str, ...] = field(default=(), init=False, repr=False)
     """What the job.paused that is open says of those that are waited for."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._pauses, self._stood = PauseMemory(self.times_longest), PauseMemory(self.times_stood)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -101,7 +110,7 @@ class Stall:
             self._reports[event.entity.name] = event
             self._resumed.pop(event.entity.name, None)
         elif event.name == "resumed":
-            self._reports.pop(event.entity.name, None)
+            self._end_pause(event.entity.name, event.time)
             self._resumed[event.entity.name] = event.time
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
@@ -137,14 +146,23 @@ class Stall:
         self._reset_resumed(table, frame.time)
         self._take_finished(table)
         if self._reports:
-            self._drop_moved()
+            self._drop_moved(frame.time)
 
     def _measure_pauses(self, step: Step) -> None:
+        if self._accuses():
+            return
         for phase in PAUSES:
             seconds = np.nan_to_num(step.values.get(f"{PHASES[int(phase)]}_s", np.zeros(1)))
-            longest = float(seconds.max(initial=0.0))
-            if longest > 0.0:
-                self._longest[PHASES[int(phase)]] = max(longest, self._longest.get(PHASES[int(phase)], 0.0))
+            self._pauses.ended(PHASES[int(phase)], float(seconds.max(initial=0.0)))
+
+    def _end_pause(self, worker: str, time: float) -> None:
+        """It goes on by itself: how long it stood teaches patience with that line, unless somebody was accused meanwhile."""
+        report = self._reports.pop(worker, None)
+        if report is not None and report.attributes.get("activity") == ActivityKind.STANDING.value and not self._accuses():
+            self._stood.ended(report.attributes.get("place", ""), row_of(report, time)[AGE])
+
+    def _accuses(self) -> bool:
+        return any(entity.kind is Kind.WORKER for entity, _ in self._claims.open)
 
     def _keep_late(self, table: Doubles, moved: Integers | None) -> None:
         """Where a batch is late, the row of the tick before stays valid for `late_ticks` ticks."""
@@ -171,13 +189,13 @@ class Stall:
             self._finished[self._workers[index]] = table[index].copy()
             self._reports.pop(self._workers[index], None)
 
-    def _drop_moved(self) -> None:
+    def _drop_moved(self, now: float) -> None:
         """A worker whose marks moved since its `stall` event has resumed, also without a `resumed` event."""
         assert self._table is not None
         rows = {name: row for name, row in zip(self._workers, self._table, strict=True) if name in self._reports}
         for name, row in rows.items():
             if np.isfinite(row[MARKS]) and row[MARKS] > integer_attribute(self._reports[name], "marks") >= 0:
-                del self._reports[name]
+                self._end_pause(name, now)
 
     def _positions(self, frame: Frame) -> WorkerPositions:
         """Positions of the last tick, overlaid with newer `stall` events."""
@@ -288,7 +306,8 @@ class Stall:
         if at.waiting[index]:
             return alone or age >= max(self.stall.standing_s, self._several_iterations())
         if at.shows(ActivityKind.STANDING)[index]:
-            return age >= max(self.stall.standing_s, self._several_iterations())
+            learned = self._stood.patience(at.places.get(at.workers[index], ""))
+            return age >= max(self.stall.standing_s, self._several_iterations(), min(learned, self.stall.patience_s))
         return age >= self.stall.patience_s
 
     def _accuse(self, at: WorkerPositions, frame: Frame, culprits: Truths, score: float) -> Iterator[Claim]:
@@ -312,11 +331,10 @@ class Stall:
 
     def _patience(self, phase: float) -> float:
         """Seconds for which a pause accuses no worker."""
-        name = PHASES[int(phase)]
-        longest = self._longest.get(name)
-        if longest is None and phase != DATA:
+        learned = self._pauses.patience(PHASES[int(phase)])
+        if not learned and phase != DATA:
             return self.stall.patience_s
-        return max(self.data_patience_s if phase == DATA else self.pause_patience_s, self.times_longest * (longest or 0.0))
+        return max(self.data_patience_s if phase == DATA else self.pause_patience_s, min(learned, self.stall.patience_s))
 
     def _patient(self, rows: Doubles) -> bool:
         ages = np.nan_to_num(rows[:, AGE])

@@ -2,7 +2,8 @@
 
 A worker is suspected when its marks have not moved for longer than usual (section [stall]); it waits when its last mark says
 that it is in a collective. Only where every worker of the epoch does one or the other, and somebody waits, the suspected ones
-may be to blame: those whose process proves that they hang at once, those that stand or work once the patience for it is over.
+may be to blame: those whose process proves that they hang at once, those that stand or work once the patience for it is over. Who stands
+in a line in which this node's workers have stood before, and gone on by themselves, is given twice as long as then.
 
 Where all wait, for far longer than a step takes, one of them hangs within a collective and nothing tells which. Then they
 are to meet again under a new epoch: a worker that does not take its new assignment is suspected, whatever its last mark says.
@@ -14,12 +15,14 @@ from collections.abc import Iterable
 import msgspec
 
 from eagle_eye.activity.activity import Activity, ActivityKind
+from eagle_eye.activity.pause_memory import PauseMemory
 from eagle_eye.clock import Clock
 from eagle_eye.config import StallConfig
 
 PAUSES = frozenset({"data", "checkpoint", "evaluation"})
 WAITING_S = 0.1
 """Somebody who waits has been quiet for as long."""
+TIMES_STOOD = 2.0
 FRESH_S = 0.5
 """What another launcher has said holds for as long."""
 
@@ -68,6 +71,9 @@ class InactivityTimer:
         self._look_s = look_s
         self._looked = clock.monotonic()
         self._last: dict[str, tuple[int, float]] = {}
+        self._standing: dict[str, str] = {}
+        """Suspected worker → line in which it stands."""
+        self._stood = PauseMemory(TIMES_STOOD)
 
     def seconds(self, worker: str) -> float:
         """Since its last mark, as of the last look."""
@@ -80,7 +86,9 @@ class InactivityTimer:
         self._looked = now
         seen = {sight.worker: sight for sight in sights}
         for name, sight in seen.items():
-            if overslept or self._last.get(name, (-1, 0.0))[0] != sight.marks:
+            before = self._last.get(name, (-1, 0.0))[0]
+            if overslept or before != sight.marks:
+                self._end_pause(name, now if before < sight.marks and not overslept else None)
                 self._last[name] = (sight.marks, now)
         self._last = {name: self._last[name] for name in seen}
         usual = [sight.step_s for sight in seen.values() if sight.step_s is not None]
@@ -88,12 +96,19 @@ class InactivityTimer:
         waiting = tuple(name for name, sight in seen.items() if self._waits(sight))
         quiet = {name: self.seconds(name) for name in seen if name not in waiting}
         suspected = [name for name, seconds in quiet.items() if seconds > suspicion(seen[name], self._stall, fallback)]
-        still = {name: quiet[name] for name in suspected if quiet[name] > patience(seen[name], self._stall, fallback)}
+        still = {name: quiet[name] for name in suspected if quiet[name] > patience(seen[name], self._stall, fallback, self._stood)}
+        self._standing = {name: _line(seen[name]) for name in suspected if name not in still}
         return NodeReport(
             waiting=waiting, still=still, suspected=tuple(name for name in suspected if name not in still),
             doing={name: activity.doing for name in suspected if (activity := seen[name].activity) is not None},
             moving=len(seen) - len(waiting) - len(suspected), waited_s=min(map(self.seconds, waiting), default=0.0), step_s=fallback,
         )  # fmt: skip
+
+    def _end_pause(self, worker: str, now: float | None) -> None:
+        """`now`: it moves again by itself. A new process of its name, or who was accused meanwhile, teaches nothing."""
+        line = self._standing.pop(worker, "")
+        if line and now is not None:
+            self._stood.ended(line, now - self._last[worker][1])
 
     def _waits(self, sight: WorkerSample) -> bool:
         held_up = sight.phase == "communication" and not (sight.stopped or sight.deaf)
@@ -109,15 +124,24 @@ def suspicion(sight: WorkerSample, stall: StallConfig, fallback: float | None = 
     return max(usual, stall.suspect_pause_s) if sight.phase in PAUSES or step_s is None else usual
 
 
-def patience(sight: WorkerSample, stall: StallConfig, fallback: float | None = None) -> float:
-    """Seconds without a mark after which a suspected worker is accused: 0 where its process proves that it hangs."""
+def _line(sight: WorkerSample) -> str:
+    """Where it stands, '' if it does not."""
+    return sight.activity.place if sight.activity is not None and sight.activity.kind is ActivityKind.STANDING else ""
+
+
+def patience(sight: WorkerSample, stall: StallConfig, fallback: float | None = None, stood: PauseMemory | None = None) -> float:
+    """Seconds without a mark after which a suspected worker is accused: 0 where its process proves that it hangs.
+
+    `stood`: how long workers have stood before, by line.
+    """
     if sight.stopped:
         return 0.0
     kind = sight.activity.kind if sight.activity is not None else ActivityKind.UNKNOWN
     if kind is ActivityKind.HUNG or (sight.deaf and kind in (ActivityKind.STANDING, ActivityKind.AWAITS_PEERS)):
         return 0.0
     if kind is ActivityKind.STANDING:
-        return max(stall.standing_s, suspicion(sight, stall, fallback))
+        learned = stood.patience(_line(sight)) if stood is not None else 0.0
+        return max(stall.standing_s, suspicion(sight, stall, fallback), min(learned, stall.patience_s))
     return stall.patience_s
 
 

@@ -99,6 +99,36 @@ def test_a_pause_that_turns_out_to_be_a_hang_is_no_pause_any_more() -> None:
     ]  # fmt: skip
 
 
+def standing(age_s: float, until: float, place: str = "rewards.py:7 ask") -> list[Frame]:
+    """A worker stands in a line for so long; then all go on by themselves. Two frames."""
+    seen = stalls("cfcc", activity="standing", place=place, age_s=age_s)
+    seen = [msgspec.structs.replace(each, time=until) for each in seen]
+    moved = [event("resumed", each.entity, until + 0.1, step=12, epoch=1) for each in seen]
+    return [cut_frame(until, *seen, layout=LAYOUT), cut_frame(until + 0.1, *moved, layout=LAYOUT)]
+
+
+@pytest.mark.parametrize(("taught_s", "age_s", "named"), [(25.0, 45.0, False), (25.0, 51.0, True), (10.0, 31.0, True), (400.0, 31.0, True)])
+def test_a_line_in_which_the_job_has_stood_before_is_given_twice_as_long(taught_s: float, age_s: float, named: bool) -> None:
+    """The last case: a worker was accused after 30 s of 400; however it ended, it teaches nothing."""
+    detector = Stall()
+    before = claims_of(detector, [*healthy(), *standing(taught_s, NOW + 1)])
+    later, _ = standing(age_s, NOW + 300)
+    again = claims_of(detector, [later])
+    assert ("worker.stalled" in {claim.kind for claim in before}) == (taught_s > 30.0)
+    assert ("worker.stalled" in {claim.kind for claim in again}) == named
+
+
+def test_twin_patience_with_one_line_is_no_patience_with_another_nor_beyond_the_users_limit() -> None:
+    taught = Stall(stall=StallConfig(patience_s=40.0))
+    claims_of(taught, [*healthy(), *standing(25.0, NOW + 1)])
+    other, _ = standing(31.0, NOW + 300, place="train.py:99 step")
+    assert "worker.stalled" in {claim.kind for claim in claims_of(taught, [other])}
+    limited = Stall(stall=StallConfig(patience_s=40.0))
+    claims_of(limited, [*healthy(), *standing(25.0, NOW + 1)])
+    same, _ = standing(41.0, NOW + 300)
+    assert "worker.stalled" in {claim.kind for claim in claims_of(limited, [same])}
+
+
 def unmarked(*places: str, activity: str = "awaits peers", age_s: float = 2.0) -> list[Event]:
     """Stall events of workers without a ring: only what was seen of their processes is known; '' = a place that waits for nobody."""
     return [

@@ -18,7 +18,7 @@ LOOK_S = 0.05
 STALL = StallConfig(suspect_s=0.5)
 HUNG = Activity(ActivityKind.HUNG, "waits in train.py:33 step for a lock that nobody will release")
 WORKING = Activity(ActivityKind.WORKING, "works in train.py:212 validate: 3 of 4 stacks differ")
-STANDING = Activity(ActivityKind.STANDING, "stands in train.py:33 step")
+STANDING = Activity(ActivityKind.STANDING, "stands in train.py:33 step", "train.py:33 step")
 NAMES = ("a", "b", "c")
 
 
@@ -68,6 +68,18 @@ def test_its_patience_follows_the_length_of_its_steps() -> None:
     assert 3.0 < node.until_found(5.0)[1] < 3.2
     stopped = WorkerSample(worker="b", marks=0, phase="communication", stopped=True, step_s=1.0)
     assert (suspicion(stopped, STALL), patience(stopped, STALL)) == (3.0, 0.0)
+
+
+@pytest.mark.parametrize(("marks_after", "least"), [(1, 49.0), (-5, 29.0)])
+def test_a_line_in_which_a_worker_stood_before_is_given_twice_as_long(marks_after: int, least: float) -> None:
+    """Unless it was ended there: its next process begins to count anew."""
+    node = Node()
+    node.phases["b"], node.activity = "forward", STANDING
+    assert node.until_found(25.0)[0] == {}
+    node.marks["b"] = marks_after
+    found, after = node.until_found(60.0)
+    assert set(found) == {"b"}
+    assert least < after < least + 2.0
 
 
 def test_a_pause_that_holds_nobody_up_is_no_stall() -> None:
