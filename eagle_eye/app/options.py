@@ -45,7 +45,7 @@ person = click.option("--as", "person", default="", help="Name that is recorded 
 
 
 def training(function: Function) -> Function:
-    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --weight, --respawns, --checkpoint-dir, --preload, --ignore-cordon, the command."""
+    """Add what the commands that start workers share: --job, --nproc-per-node, --heal, --min-workers, --weight, --respawns, --max-skipped-steps, --checkpoint-dir, --preload, --ignore-cordon, the command."""
     added: tuple[Callable[[Function], Function], ...] = (
         click.option("--job", default="", help="tenant/name. Default: local/<name of the script>."),
         click.option("--nproc-per-node", type=int, default=1, show_default=True, help="Workers on this node."),
@@ -58,6 +58,11 @@ def training(function: Function) -> Function:
         click.option("--min-workers", type=int, default=1, show_default=True, help="An elastic job with fewer workers saves a checkpoint and stops."),
         click.option("--weight", type=float, default=1.0, show_default=True, help="Priority of an elastic job against others when the planner assigns workers: the weight of its throughput."),
         click.option("--respawns", type=int, default=-1, show_default=True, help="How many dead workers of an elastic job are replaced on the same node; -1: all."),
+        click.option(
+            "--max-skipped-steps", type=int, default=0, show_default=True,
+            help="When the same exception comes again in a step (on another worker, or after a restart), its data is to blame: skip that step, at most so many "
+            "in the job's life; 0: end the job with the exception. Needs a script that marks its steps.",
+        ),
         click.option("--checkpoint-dir", default="", type=click.Path(), help="Directory of checkpoints, shared by all nodes. Default: under the state directory."),
         click.option(
             "--preload", default="", metavar="MODULES",

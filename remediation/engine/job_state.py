@@ -36,6 +36,8 @@ class StartedEpoch(NamedTuple):
     excluded: tuple[str, ...]
     in_place: bool = False
     """Its workers lived on, and regrouped."""
+    skipped: tuple[int, ...] = ()
+    """Steps whose batches are drawn and skipped."""
 
 
 @dataclass(slots=True)
@@ -152,6 +154,7 @@ class JobState:
             time=event.time,
             excluded=excluded,
             in_place=attributes.get("in_place", "").lower() in ("1", "true"),
+            skipped=tuple(int(step) for step in attributes.get("skipped", "").split(",") if step),
         )
         self.started_epochs.append(begun)
         self.epoch = max(self.epoch, begun.epoch)

@@ -54,8 +54,9 @@ def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: f
     nodes = tuple(culprit.entity.name for culprit in tracked.incident.culprits if culprit.entity.kind == "node")
     action = "heal_in_place" if begun.in_place else "evict_node" if lost else "restart_worker"
     target = Target(
-        job=tracked.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers
+        job=tracked.job, epoch=begun.epoch - 1, basis=job.basis, exclude=nodes if lost else (), workers=workers, skip=begun.skipped
     )
+    skips = f"; its workers skip step {', '.join(map(str, begun.skipped))}" if begun.skipped else ""
     return Plan(
         id=digest_of(tracked.incident.id, action, begun.epoch),
         incident=tracked.incident.id,
@@ -65,7 +66,7 @@ def plan_of(tracked: TrackedIncident, begun: StartedEpoch, job: JobState, now: f
         expires=now + policy.expires_s,
         severity=SEVERITIES[action],
         own=True,
-        reason=f"the coordinator began epoch {begun.epoch} by itself: {begun.reason}",
+        reason=f"the coordinator began epoch {begun.epoch} by itself: {begun.reason}{skips}",
     )
 
 

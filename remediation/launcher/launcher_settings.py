@@ -45,6 +45,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an elastic job's progress is worth against that of others, when the server shares workers out."""
     respawns: int = -1
     """How many of its workers that die are replaced on the spot; -1: all, as long as it may heal itself."""
+    max_skipped_steps: int = 0
+    """Steps that the job may skip, in its whole life, because the same exception came again in them; 0: it ends with that exception."""
     checkpoint_dir: Path | None = None
     """Shared by all nodes. Default: state_dir/checkpoints/<job with / as _>."""
     working_dir: Path | None = None
@@ -87,21 +89,25 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in (*self.job.split("/"), self.node):
             if not NAME.fullmatch(name):
                 raise ConfigError(f"{name!r} is not usable as a name: letters, digits, '_', '-' and '.', the first no '-' or '.'")
-        if self.nproc < 1:
-            raise ConfigError(f"--nproc-per-node {self.nproc} is not usable: start at least one worker")
-        if self.min_workers < 1:
-            raise ConfigError(f"--min-workers {self.min_workers} is not usable: a job needs at least one worker")
+        self._check_numbers()
         if self.nnodes[1] == 1 and self.min_workers > self.nproc:
             raise ConfigError(
                 f"--min-workers {self.min_workers} is more than the job can have: one node (--nnodes 1) with {self.nproc} (--nproc-per-node); "
                 "lower it, or raise one of the others"
             )
-        if not (self.weight > 0 and math.isfinite(self.weight)):
-            raise ConfigError(f"--weight {self.weight} is not usable: a number above zero, 1 being usual")
-        if self.respawns < -1:
-            raise ConfigError(f"--respawns {self.respawns} is not usable: a count, or -1 for all")
         if not 1 <= self.nnodes[0] <= self.nnodes[1]:
             raise ConfigError(f"--nnodes {self.nnodes[0]}:{self.nnodes[1]} is not usable: use N or MIN:MAX, MIN ≥ 1")
+
+    def _check_numbers(self) -> None:
+        for option, value, usable, remedy in (
+            ("--nproc-per-node", self.nproc, self.nproc >= 1, "start at least one worker"),
+            ("--min-workers", self.min_workers, self.min_workers >= 1, "a job needs at least one worker"),
+            ("--weight", self.weight, self.weight > 0 and math.isfinite(self.weight), "a number above zero, 1 being usual"),
+            ("--respawns", self.respawns, self.respawns >= -1, "a count, or -1 for all"),
+            ("--max-skipped-steps", self.max_skipped_steps, self.max_skipped_steps >= 0, "a count, 0 for none"),
+        ):
+            if not usable:
+                raise ConfigError(f"{option} {value} is not usable: {remedy}")
 
     @property
     def run(self) -> str:

@@ -296,6 +296,7 @@ def report_start(state: CoordinatorState, fact: WorkersStarted) -> Effects:
         "epoch": str(fact.epoch), "reason": state.request.reason, "cause": state.request.cause, "kind": state.request.kind, "plan": state.request.plan,
         "excluded": ",".join(sorted(state.membership.evicted)), "restarts": str(state.budget.spent),
         "budget_left": str(state.budget.left), "in_place": str(int(state.last.in_place)),
+        "skipped": ",".join(map(str, state.last.skipped)),
     }  # fmt: skip
     effects.append(EmitEvent(name="epoch.started", message=f"epoch {fact.epoch}: {state.request.reason}", attributes=attributes))
     return effects + state.answer(epoch=fact.epoch)

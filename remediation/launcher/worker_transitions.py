@@ -25,6 +25,7 @@ from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, restart, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place
+from .repeated_failure import repeated, skip_or_stop
 from .worker_registry import JoinRequest
 
 # --- entered ------------------------------------------------------------------------------------------------------------
@@ -168,8 +169,8 @@ def _process_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return []
     if fact.at_start and state.last.reason == "start" and not state.suspects:
         return _fail_at_start(state, fact)
-    if repeated := _repeated(state, fact):
-        return state.fail(repeated)
+    if why := repeated(state, fact):
+        return skip_or_stop(state, fact, why)
     return heal(state, _failure(state, fact))
 
 
@@ -177,8 +178,8 @@ def _died_at_work(state: CoordinatorState, fact: WorkerDied) -> Effects:
     if fact.at_start and not state.elastic.stepped:
         return _fail_at_start(state, fact)
     state.elastic.noticed_s = max(state.elastic.noticed_s, fact.noticed_s)
-    if repeated := _repeated(state, fact):
-        return _stop_program(state, fact, repeated)
+    if why := repeated(state, fact):
+        return skip_or_stop(state, fact, why, served=True)
     return heal(state, replace(_failure(state, fact), plan=state.elastic.plan_for_loss(fact.worker, state.epoch)))
 
 
@@ -187,16 +188,6 @@ def _failure(state: CoordinatorState, fact: WorkerDied) -> EpochRequest:
     if state.suspects:
         return EpochRequest(reason="node lost", cause=fact.cause, step=fact.step)
     return EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, step=fact.step)
-
-
-def _repeated(state: CoordinatorState, fact: WorkerDied) -> str:
-    """Why the program or its data is to blame; '' if nothing shows it."""
-    return state.failures.repeated(fact.failure, fact.worker, fact.epoch)
-
-
-def _stop_program(state: CoordinatorState, fact: WorkerDied, why: str) -> Effects:
-    """The others would die of it, one after the other: they save a checkpoint and end."""
-    return begin(state, EpochRequest(reason="death", cause=fact.cause, in_place=True, halt=why)) if state.lives_on else state.fail(why)
 
 
 def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
@@ -219,15 +210,15 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """FORMING: the epoch goes on without it, or begins anew."""
     served, leaving = fact.worker in state.elastic.serving, fact.worker in state.elastic.registry.leaving
     if not forget_dead(state, fact):
-        repeated = _repeated(state, fact)
-        return state.fail(repeated) if repeated else []
+        why = repeated(state, fact)
+        return skip_or_stop(state, fact, why) if why else []
     layout, request = state.forming, state.request
     if layout is None or not layout.in_place:
         return []
     if fact.worker in state.elastic.registry.done:
         return _ended(state, fact)
-    if served and (repeated := _repeated(state, fact)):
-        return _stop_program(state, fact, repeated)
+    if served and (why := repeated(state, fact)):
+        return skip_or_stop(state, fact, why, served=True)
     if request.soft:
         if served and leaving:  # it was to go: only its part of the step is lost
             return begin(state, replace(request, soft=False))
@@ -243,9 +234,9 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
 
 def died_while_backing_off(state: CoordinatorState, fact: WorkerDied) -> Effects:
     """BACKOFF: a death of the failure that the workers wait for, told late."""
-    repeated = _repeated(state, fact)
+    why = repeated(state, fact)
     forget_dead(state, fact)
-    return state.fail(repeated) if repeated else []
+    return skip_or_stop(state, fact, why) if why else []
 
 
 # --- broken, stalled, stuck -----------------------------------------------------------------------------------------------

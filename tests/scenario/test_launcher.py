@@ -281,6 +281,18 @@ def test_an_exception_that_comes_back_after_a_restart_ends_the_job_with_its_plac
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"
 
 
+def test_a_job_that_may_skip_one_step_goes_on_after_it_and_ends_at_the_second(cluster: LauncherCluster) -> None:
+    for step in (40, 80):
+        (cluster.directory / f"poison-{step}").touch()
+    cluster.both(max_skipped_steps=1)
+    wait_until("the job's end", lambda: cluster.events("job.failed"))
+    (skipped,) = cluster.events("step.skipped")
+    assert skipped.attributes["step"] == "40"
+    assert "ValueError: negative length, at train.py:" in skipped.message
+    assert "1 steps are skipped already (--max-skipped-steps 1)" in cluster.events("job.failed")[0].message
+    assert {event.attributes["step"] for event in cluster.events("exception") if event.attributes["type"] == "ValueError"} == {"40", "80"}
+
+
 CRASHES = """
 import os, signal, time
 import eagle_eye

@@ -1,0 +1,53 @@
+"""What a job does about an exception that comes again: it skips the step whose data raises it, if its user allows that, else it stops."""
+
+from .coordinator_effects import EmitEvent
+from .coordinator_facts import WorkerDied
+from .coordinator_state import CoordinatorState, Effects
+from .epoch_formation import begin, restart
+from .job_declaration import EpochRequest, JobPhase
+
+
+def repeated(state: CoordinatorState, fact: WorkerDied) -> str:
+    """Why the program or its data is to blame; '' if nothing shows it."""
+    return state.failures.repeated(fact.failure, fact.worker, fact.epoch)
+
+
+def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served: bool = False) -> Effects:
+    """`served`: an elastic worker, whose peers would die of it one after the other: they save a checkpoint before they end."""
+    step = fact.failure.step if fact.failure is not None else -1
+    if _being_skipped(state, step):
+        return []
+    if step >= 0 and step not in state.skipped and len(state.skipped) < state.declaration.max_skipped_steps:
+        return _skip(state, fact, step)
+    reason = f"{why}{_no_skip(state, step)}"
+    if served and state.lives_on:
+        return begin(state, EpochRequest(reason="death", cause=fact.cause, in_place=True, halt=reason))
+    return state.fail(reason)
+
+
+def _being_skipped(state: CoordinatorState, step: int) -> bool:
+    """The workers that skip it have not started yet: this death is of those before them."""
+    return step in state.skipped and (state.phase is not JobPhase.RUNNING or state.last is None or step not in state.last.skipped)
+
+
+def _skip(state: CoordinatorState, fact: WorkerDied, step: int) -> Effects:
+    """All workers start again: those that live on have not been told to skip it."""
+    state.skipped.add(step)
+    told = f"{len(state.skipped)} of {state.declaration.max_skipped_steps} (--max-skipped-steps)"
+    attributes = {"epoch": str(state.epoch), "step": str(step), "cause": fact.cause, "skipped": str(len(state.skipped))}
+    event = EmitEvent(name="step.skipped", message=f"step {step} is skipped from now on, {told}: {fact.failure}", attributes=attributes)
+    if state.phase is JobPhase.BACKOFF:  # its workers start when that is over
+        return [event]
+    return [event, *restart(state, EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, step=fact.step))]
+
+
+def _no_skip(state: CoordinatorState, step: int) -> str:
+    """Why the step was not skipped, for somebody who allows it."""
+    allowed = state.declaration.max_skipped_steps
+    if not allowed:
+        return ""
+    if step < 0:
+        return "; it cannot be skipped: the step is not known (the script makes no marks)"
+    if step in state.skipped:
+        return f"; it comes although the batch of step {step} is drawn and skipped"
+    return f"; {len(state.skipped)} steps are skipped already (--max-skipped-steps {allowed})"

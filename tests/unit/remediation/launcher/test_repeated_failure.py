@@ -1,0 +1,106 @@
+"""An exception that comes again: the job ends with it, or skips the step whose data raises it, as its user allows."""
+
+from msgspec.structs import replace
+
+from eagle_eye.clock import FakeClock
+from fakes.elastic_coordinator import Job as ElasticJob
+from fakes.elastic_coordinator import only
+from remediation.launcher.coordinator import Coordinator, Effects, JobDeclaration, JobPhase
+from remediation.launcher.coordinator_effects import EmitEvent, End, HaltWorkers, Prepare, Start
+from remediation.launcher.coordinator_facts import WorkerDied
+from remediation.launcher.failure_signature import FailureSignature
+from remediation.launcher.heal_budget import HealBudget, parse_heal
+from remediation.launcher.membership import Member
+
+FAILURE = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
+
+
+class Job:
+    """A plain job of two workers on one node whose launcher votes and starts at once."""
+
+    def __init__(self, skips: int) -> None:
+        self.clock = FakeClock()
+        declaration = JobDeclaration(job="t/n/r", node="n0", min_nodes=1, max_nodes=1, max_skipped_steps=skips)
+        self.coordinator = Coordinator(declaration, HealBudget(parse_heal("restart:10"), self.clock), self.clock)
+        self.follow(self.coordinator.joined(Member(node="n0", address="n0:1", slots=2, incarnation="b")))
+
+    def follow(self, effects: Effects) -> Effects:
+        if only(effects, Prepare):
+            effects = [*effects, *self.coordinator.acknowledged("n0", self.coordinator.epoch)]
+            effects += self.coordinator.started(self.coordinator.epoch)
+        return effects
+
+    def die(self, failure: FailureSignature = FAILURE, worker: str = "r/n0/0", epoch: int = 0) -> Effects:
+        """And what becomes of it, also after a back-off."""
+        died = WorkerDied(epoch=epoch or self.coordinator.epoch, worker=worker, code=1, step=failure.step, cause="e", failure=failure)
+        effects = self.follow(self.coordinator.learn(died))
+        if self.coordinator.phase is JobPhase.BACKOFF:
+            self.clock.advance(60.0)
+            effects = [*effects, *self.follow(self.coordinator.tick())]
+        return effects
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        assert self.coordinator.last is not None
+        return self.coordinator.last.skipped
+
+
+def events(effects: Effects, name: str) -> list[EmitEvent]:
+    return [effect for effect in only(effects, EmitEvent) if effect.name == name]
+
+
+def test_without_leave_to_skip_the_job_ends_with_the_exception() -> None:
+    job = Job(skips=0)
+    assert not only(job.die(), End)
+    assert "the same as of worker r/n0/0 in epoch 1" in only(job.die(), End)[0].reason
+
+
+def test_with_it_the_step_is_skipped_and_told_and_the_next_one_too_up_to_the_limit() -> None:
+    job = Job(skips=1)
+    job.die()
+    assert job.skipped == (), "once may be chance"
+    again = job.die()
+    (told,) = events(again, "step.skipped")
+    assert told.message == "step 9 is skipped from now on, 1 of 1 (--max-skipped-steps): ValueError: x, at train.py:3 in load, step 9"
+    assert job.skipped == (9,)
+    assert [event.attributes["skipped"] for event in events(again, "epoch.started")] == ["9"]
+    other = replace(FAILURE, step=12)
+    job.die(other)
+    assert "1 steps are skipped already (--max-skipped-steps 1)" in only(job.die(other), End)[0].reason
+
+
+def test_a_step_that_fails_although_its_data_is_skipped_ends_the_job() -> None:
+    job = Job(skips=5)
+    job.die()
+    job.die()
+    assert "although the batch of step 9 is drawn and skipped" in only(job.die(), End)[0].reason
+
+
+def test_a_step_that_is_not_known_cannot_be_skipped() -> None:
+    job = Job(skips=5)
+    job.die(replace(FAILURE, step=-1))
+    assert "the step is not known" in only(job.die(replace(FAILURE, step=-1)), End)[0].reason
+
+
+def test_twin_peers_that_raise_it_before_the_workers_are_started_anew_do_not_end_the_job() -> None:
+    """The second one shows that it is the data's; the third comes while the epoch that skips it is being formed."""
+    job = Job(skips=5)
+    first = job.coordinator.epoch
+    begun = [job.coordinator.learn(WorkerDied(epoch=first, worker=f"r/n0/{slot}", code=1, step=9, cause="e", failure=FAILURE)) for slot in range(3)]
+    assert [len(events(effects, "step.skipped")) for effects in begun] == [0, 1, 0]
+    assert not any(only(effects, End) for effects in begun)
+    job.clock.advance(60.0)
+    assert only(job.follow(job.coordinator.tick()), Start)
+    assert job.skipped == (9,)
+
+
+def test_elastic_workers_are_all_started_anew_to_skip_a_step_and_the_limit_lets_them_save_first() -> None:
+    job = ElasticJob(slots=3, max_skipped_steps=1).running()
+    job.agree(job.die("r/n0/1", failure=FAILURE))
+    told = job.die("r/n0/0", failure=FAILURE)
+    assert events(told, "step.skipped")
+    assert not job.forming.in_place
+    assert job.forming.skipped == (9,)
+    stops = ElasticJob(slots=3).running()
+    stops.agree(stops.die("r/n0/1", failure=FAILURE))
+    assert "ValueError: x" in only(stops.agree(stops.die("r/n0/0", failure=FAILURE)), HaltWorkers)[0].reason
