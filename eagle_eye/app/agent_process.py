@@ -2,13 +2,12 @@
 
 import contextlib
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from collectors.agent.agent import run_agent
 from eagle_eye.app.plugin_wiring import log_to_stderr, make_directories
+from eagle_eye.app.termination import termination_event
 from eagle_eye.config import Config
 from eagle_eye.errors import ConfigError
 from eagle_eye.training import atomic_file
@@ -21,9 +20,7 @@ PID_FILE = "agent.pid"
 def serve(config: Config, node: str, server: str) -> None:
     """Run this node's agent until Ctrl-C or SIGTERM. Raises ConfigError or PluginError."""
     log_to_stderr()
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = termination_event()
     make_directories(config)
     with _pid_file(config.run / PID_FILE):
         run_agent(config, stop, node=node, server=server)

@@ -2,13 +2,13 @@
 
 import contextlib
 import signal
-import threading
 
 import click
 
 from eagle_eye.app import drills, options
 from eagle_eye.app.agent_process import PID_FILE, running_pid
 from eagle_eye.app.launcher_registry import run_dirs
+from eagle_eye.app.termination import termination_event
 from eagle_eye.clock import SystemClock
 from eagle_eye.config import Config
 from eagle_eye.errors import EagleEyeError
@@ -86,8 +86,7 @@ def _ask(what: str, yes: bool) -> None:
 
 def _hold(drill: drills.ActiveDrill, seconds: float) -> None:
     """Keep a lasting drill up for so many seconds; Ctrl-C and SIGTERM end it early."""
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    over = termination_event([signal.SIGTERM])
     try:
         over.wait(seconds)
     except KeyboardInterrupt:
