@@ -27,6 +27,9 @@ from .job_declaration import EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place
 from .worker_registry import JoinRequest
 
+EXPLAINED_BY_DEATH = frozenset({"broken", "stuck", "join"})
+"""Reasons of an epoch that is another one's once a worker of the running epoch turns out to be dead."""
+
 # --- entered ------------------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +239,8 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return begin(state, request) if fact.worker in layout.workers else []
     if fact.worker not in layout.workers:
         return []
+    if served and request.reason in EXPLAINED_BY_DEATH:
+        request = state.request = replace(request, reason="death", cause=fact.cause)
     if not state.elastic.placements(state.eligible):  # it was the last one
         return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
@@ -318,7 +323,7 @@ def training_finished(state: CoordinatorState, fact: TrainingFinished) -> Effect
     elastic = state.elastic
     if state.last is not None and fact.epoch >= state.last.epoch and fact.worker in elastic.serving and fact.worker not in elastic.registry.leaving:
         elastic.registry.done.add(fact.worker)
-    return []
+    return _committed(state, fact.worker, fact.epoch, 0.0, ())  # the step in flight was its last: it commits no further one
 
 
 def exited(state: CoordinatorState, fact: WorkerExited) -> Effects:
@@ -391,9 +396,14 @@ def resumed(state: CoordinatorState, fact: WorkerResumed) -> Effects:
         return []
     state.elastic.stepped, state.elastic.stuck_count = True, 0
     state.elastic.state_holders.add(fact.worker)
-    if not stats.resumed(fact.worker, fact.recompute_s, fact.recomputed):
+    return _committed(state, fact.worker, fact.epoch, fact.recompute_s, fact.recomputed)
+
+
+def _committed(state: CoordinatorState, worker: str, epoch: int, recompute_s: float, recomputed: tuple[int, ...]) -> Effects:
+    stats = state.elastic.recovery_stats
+    if stats is None or stats.epoch != epoch or not stats.resumed(worker, recompute_s, recomputed):
         return []
     state.elastic.recovery_stats = None
     lost = stats.attributes["lost"]
-    message = f"epoch {fact.epoch} trains: {stats.words['reason']}" + (f", without {lost}" if lost else "")
+    message = f"epoch {epoch} trains: {stats.words['reason']}" + (f", without {lost}" if lost else "")
     return [EmitEvent(name="transition.done", message=message, attributes=stats.attributes)]
