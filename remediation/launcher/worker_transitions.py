@@ -237,8 +237,12 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
         if served:
             return heal(state, _failure(state, fact))
         return begin(state, request) if fact.worker in layout.workers else []
-    if fact.worker not in layout.workers:
-        return []
+    return _died_fenced(state, fact, served=served) if fact.worker in layout.workers else []
+
+
+def _died_fenced(state: CoordinatorState, fact: WorkerDied, *, served: bool) -> Effects:
+    """One of the workers that were asked what they hold."""
+    request = state.request
     if served and request.reason in EXPLAINED_BY_DEATH:
         request = state.request = replace(request, reason="death", cause=fact.cause)
     if not state.elastic.placements(state.eligible):  # it was the last one
