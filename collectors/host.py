@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 SHARES = ("cpu_percent", "cpu_iowait_percent", "cpu_steal_percent")
 """Of all processors together: 100 = every one of them, all the time."""
-GAUGES = ("load_1", "memory_available_bytes", "memory_percent", "swap_percent")
+GAUGES = ("processors", "load_1", "memory_available_bytes", "memory_percent", "swap_percent")
 RATES = (
     "disk_read_bytes_per_s",
     "disk_write_bytes_per_s",
@@ -77,6 +77,7 @@ class HostCollector:
         memory = self.system.virtual_memory()
         swap = self._ask("swap", self.system.swap_memory)
         return {
+            "processors": self.system.cpu_count() or math.nan,
             "load_1": self.system.getloadavg()[0],
             "memory_available_bytes": memory.available,
             "memory_percent": memory.percent,

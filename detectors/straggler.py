@@ -3,7 +3,8 @@
 Per step and worker, compute is forward + backward + optimizer; waiting for others lies in communication and is left
 out. With tokens logged, compute is taken per token. A worker is compared with the fast quartile of its stage in the
 same step, twice: by the clock, and less the time that it waited in the run queue because other processes had the processor.
-Slow by both, and by a share of the step that is worth a word, is worker.slow. Slow by the clock alone is host.contended, which accuses nobody.
+Slow by both, and by a share of the step that is worth a word, is worker.slow. Slow by the clock alone is cpu.throttled where its cgroup
+used up its CPU quota, and host.contended where the host shows that others had the processors: both accuse nobody. Else nothing is said.
 
 Both, because each alone is wrong: by the clock a busy host makes sick workers, and the run queue is read once a
 second, too coarsely for the steps in it (measured: 4 workers on 2 cores with 4 to 8 others' processes; of ten
@@ -24,6 +25,7 @@ from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Claim, Entity, Evidence, Floats, Kind, Layout, Step
 
 from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.processor_signals import ProcessorSignals
 from .features.step_time import phase
 
 ROWS = 64
@@ -44,7 +46,7 @@ class _Row(NamedTuple):
 
 @dataclass
 class Straggler:
-    """Claims worker.slow and host.contended; withdrawn when the worker keeps up again."""
+    """Claims worker.slow, host.contended and cpu.throttled; withdrawn when the worker keeps up again."""
 
     ratio: float = 1.3
     """Times the compute of the fast quartile of the same stage."""
@@ -65,7 +67,7 @@ class Straggler:
     """Newest epoch that is over: its last steps arrive late and are ignored."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
-    _queue: Floats = field(default_factory=lambda: np.zeros(0, np.float32), init=False, repr=False)
+    _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -76,7 +78,7 @@ class Straggler:
                 yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
             return
-        self._watch_queue(frame)
+        self._signals.update(frame)
         before = len(self._rows), self._rows[-1].end if self._rows else 0.0
         for step in frame.steps:
             if step.epoch > self._over:
@@ -85,19 +87,6 @@ class Straggler:
             yield from self._judge(frame)
 
     # --- measuring
-
-    def _watch_queue(self, frame: Frame) -> None:
-        """Share of the last seconds that each worker stood in the run queue, smoothed over about two ticks."""
-        read = frame.metrics.get(Kind.WORKER, {}).get("runqueue_percent")
-        moved = frame.moved.get(Kind.WORKER)
-        if read is None or moved is None:
-            return
-        share = np.clip(read / 100.0, 0.0, 1.0)
-        known = np.where(moved >= 0, self._queue[np.minimum(moved, len(self._queue) - 1)], np.nan) if len(
-            self._queue
-        ) else np.full_like(share, np.nan)
-        share = np.where(np.isnan(share), known, share)
-        self._queue = np.where(np.isnan(known), share, 0.5 * known + 0.5 * share).astype(np.float32)
 
     def _add_step(self, step: Step, frame: Frame) -> None:
         if step.epoch != self._epoch or step.workers != self._workers:
@@ -110,7 +99,7 @@ class Straggler:
         busy = _compute(step)
         if busy is None:
             return
-        waited = self._waited(step, frame)
+        waited = self._waited(step)
         own = np.maximum(busy - waited, 0.1 * busy)
         scale = _work(step)
         stages = _stages(step.workers, frame.layout)
@@ -118,15 +107,9 @@ class Straggler:
         lost = busy * (1.0 - 1.0 / np.maximum(clock, 1.0)) / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
         self._rows.append(_Row(step.end, clock, self._compared(own / scale, stages), lost.astype(np.float32)))
 
-    def _waited(self, step: Step, frame: Frame) -> Floats:
+    def _waited(self, step: Step) -> Floats:
         """Seconds of the step that each worker stood in the run queue."""
-        names = frame.entities.get(Kind.WORKER, ())
-        if len(self._queue) != len(names):
-            return np.zeros(len(step.workers), dtype=np.float32)
-        share = self._queue
-        if names != step.workers:
-            column = {name: index for index, name in enumerate(names)}
-            share = np.array([share[column[name]] if name in column else 0.0 for name in step.workers])
+        share = self._signals.of_workers(self._signals.queued, step.workers)
         waited: Floats = (np.nan_to_num(share) * np.nan_to_num(step.values["step_s"])).astype(np.float32)
         return waited
 
@@ -146,16 +129,12 @@ class Straggler:
             return
         clock, own = np.stack([row.clock for row in rows]), np.stack([row.own for row in rows])
         late = (clock > self.ratio) & (np.stack([row.lost for row in rows]) > self.lost)
-        share = (late & (own > self.ratio)).mean(axis=0)
         by_clock = late.mean(axis=0)
+        held_back = self._signals.held_back(self._workers)
+        share = np.where(held_back, 0.0, (late & (own > self.ratio)).mean(axis=0)).astype(np.float32)
         for index in np.flatnonzero(self._named(share)).tolist():
             yield from self._slow(index, clock[:, index], own[:, index], share[index], rows)
-        contended = {
-            node_of_worker(self._workers[index]): index
-            for index in np.flatnonzero((by_clock >= self.share) & (share < self.share)).tolist()
-        }
-        for node, index in contended.items():
-            yield from self._contended(node, index, float(np.median(clock[:, index])), rows)
+        yield from self._lacking(by_clock >= self.share, share < self.share, clock, rows)
         yield from self._recover(share, by_clock, frame)
 
     def _named(self, share: Floats) -> NDArray[np.bool_]:
@@ -190,15 +169,18 @@ class Straggler:
         claim = Claim(entity=worker, kind="worker.slow", score=0.9, since=rows[0].end, evidence=proofs)
         yield from self._claims.report(claim, revise=False)
 
-    def _contended(self, node: str, index: int, ratio: float, rows: list[_Row]) -> Iterator[Claim]:
-        text = (
-            f"worker {self._workers[index]} on {node} computes {ratio:.2f} times as long as its fast peers "
-            "because other processes have the processor"
-        )
-        proof = Evidence(text=text, metric="compute_ratio", value=ratio, threshold=self.ratio)
-        entity = Entity(kind=Kind.NODE, name=node)
-        claim = Claim(entity=entity, kind="host.contended", score=0.7, since=rows[0].end, evidence=(proof,))
-        yield from self._claims.report(claim, revise=False)
+    def _lacking(self, slow: NDArray[np.bool_], not_sick: NDArray[np.bool_], clock: Floats, rows: list[_Row]) -> Iterator[Claim]:
+        """Slow by the clock for want of a processor, where the host shows it; nothing is said where nothing shows why."""
+        held_back, crowded = (signal(self._workers) for signal in (self._signals.held_back, self._signals.crowded))
+        told: set[str] = set()
+        for index in np.flatnonzero(slow & not_sick & (held_back | crowded)).tolist():
+            worker = self._workers[index]
+            node = node_of_worker(worker)
+            if node not in told:
+                told.add(node)
+                cost = f"worker {worker} computes {float(np.median(clock[:, index])):.2f} times as long as its fast peers"
+                make = self._signals.quota_claim if held_back[index] else self._signals.contention_claim
+                yield from self._claims.report(make(node, rows[0].end, cost), revise=False)
 
     def _recover(self, share: Floats, by_clock: Floats, frame: Frame) -> Iterator[Claim]:
         index_of = {name: index for index, name in enumerate(self._workers)}
@@ -207,7 +189,7 @@ class Straggler:
             index = index_of.get(entity.name)
             if kind == "worker.slow" and (index is None or share[index] <= self.recovered):
                 yield from self._claims.withdraw(entity, kind, frame.time, "it keeps up with its peers")
-            elif kind == "host.contended" and entity.name not in held_up:
+            elif kind in ("host.contended", "cpu.throttled") and entity.name not in held_up:
                 yield from self._claims.withdraw(entity, kind, frame.time, "its workers keep up with their peers")
 
 

@@ -13,6 +13,7 @@ import random
 import statistics
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ STEP_S = 0.4
 """An undisturbed step of 4 workers is to take so long at least: else a kill has little of a step to strike."""
 PARTS = ("notice_s", "plan_s", "group_s", "state_s")
 PATIENCE_S = 60.0
+RECORD_S = 10.0
+LOOK_S = 0.1
 QUOTED = "NVRx in-process 1.8 s (quoted, not run)"
 
 
@@ -56,10 +59,11 @@ class Struck:
             for server_is in ("up", "stopped"):
                 if server_is == "stopped":
                     cluster.stop()
-                known = len(deaths(job))
+                known = sum(map(len, self.records.values()))
                 say(f"{self.workers} workers, server {server_is}")
-                self.trials[server_is] = series(job, ["kill"] * trials, chance, PATIENCE_S)
-                self.records[server_is] = deaths(job)[known:]
+                done = self.trials[server_is] = series(job, ["kill"] * trials, chance, PATIENCE_S)
+                healed = sum(trial.cost_s is not None for trial in done)
+                self.records[server_is] = recorded(job, known + healed)[known:]
                 say(summarize(self.trials[server_is]))
         finally:
             job.end()
@@ -90,6 +94,14 @@ def step_row(workers: int, steps_s: Sequence[float]) -> Row:
 def deaths(job: OurJob) -> list[Event]:
     """The transitions that a death began."""
     return [event for event in job.events("transition.done") if event.attributes["reason"] == "death"]
+
+
+def recorded(job: OurJob, count: int) -> list[Event]:
+    """The same, once so many are there: a launcher writes its record a moment after the workers have committed."""
+    deadline = time.monotonic() + RECORD_S
+    while len(found := deaths(job)) < count and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+    return found
 
 
 def cost_of(record: Event) -> float:

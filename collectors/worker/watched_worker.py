@@ -9,6 +9,7 @@ from eagle_eye.errors import RingError
 from eagle_eye.training.messages import PHASES
 from eagle_eye.training.ring_buffer import Now, RingReader, StepRecord
 
+from .cpu_quota import CpuQuota, QuotaUse
 from .processor_use import ProcessorUse
 from .procfs import DEAD, ProcessHandle, ProcStat
 from .stall_limits import STOPPED, ProgressSample, StallLimits, WorkerProgress
@@ -26,6 +27,8 @@ NAMES = (
     "rss_bytes",
     "step_marks",
     "activity",
+    "throttled_percent",
+    "cpu_quota",
 )
 ACTIVITIES = tuple(ActivityKind)
 """The metric `activity` is an index into these."""
@@ -55,6 +58,7 @@ class WatchedWorker:
         self._stands_since = NOTHING
         self._observed = NOTHING
         self._use = ProcessorUse()
+        self._quota: CpuQuota | None = None
 
     # --- the ring
 
@@ -187,6 +191,7 @@ class WatchedWorker:
         (cpu_before, waited_before, at_before), self._used = self._used, (cpu_s, waited_s, monotonic)
         elapsed = monotonic - at_before
         scale = 100.0 / elapsed if elapsed > 0 else NOTHING
+        quota = self._quota_use()
         return [
             now.step if now else NOTHING,
             wall - now.step_began if now else NOTHING,
@@ -200,7 +205,16 @@ class WatchedWorker:
             stat.rss_bytes if stat else NOTHING,
             now.step_marks if now else NOTHING,
             ACTIVITIES.index(self.activity.kind) if self.activity else NOTHING,
+            quota.throttled_percent,
+            quota.processors,
         ]
+
+    def _quota_use(self) -> QuotaUse:
+        if self.process is None or self.stat is None:
+            return QuotaUse(NOTHING, NOTHING)
+        if self._quota is None or self._quota.pid != self.process.pid:
+            self._quota = CpuQuota(self.process.pid)
+        return self._quota.look()
 
     def give_up_ring(self, error: RingError) -> str:
         """Close a truncated ring for good. Returns the error text, once."""

@@ -68,7 +68,16 @@ STALLS = (
     Consequence("input.stalled"),
     Consequence("job.slow"),
     Consequence("job.very_slow"),
+    Consequence("job.throughput_lost"),
+    Consequence("communication.slow"),
+    Consequence("input.slow"),
 )
+SLOWNESS = (
+    Consequence("job.throughput_lost"),
+    Consequence("job.slow"),
+    Consequence("job.very_slow"),
+)
+"""What a job shows that does less than it did."""
 VICTIMS = (
     Consequence("worker.exception", what=Selection.VICTIM),
     Consequence("worker.exited", what=Selection.VICTIM),
@@ -217,6 +226,7 @@ CAUSES = (
         follows=(
             *STALLS,
             Consequence("host.contended", Scope.NODE),
+            Consequence("cpu.throttled", Scope.NODE),
             Consequence("node.unusual", Scope.NODE),
             Consequence("gpu.xid", Scope.NODE),
         ),
@@ -260,12 +270,41 @@ CAUSES = (
     ),
     Cause("input stalled", "input.stalled", Severity.INFO, follows=(Consequence("job.slow"), Consequence("job.very_slow"))),
     Cause(
+        "cpu quota",
+        "cpu.throttled",
+        Severity.INFO,
+        follows=(*SLOWNESS, Consequence("host.contended", Scope.NODE), Consequence("node.unusual", Scope.NODE)),
+        together_s=30.0,
+        early_s=float("inf"),
+    ),
+    Cause(
         "host contended",
         "host.contended",
         Severity.INFO,
-        follows=(Consequence("job.slow"), Consequence("job.very_slow"), Consequence("node.unusual", Scope.NODE)),
+        follows=(*SLOWNESS, Consequence("node.unusual", Scope.NODE)),
         together_s=30.0,
-        early_s=30.0,
+        early_s=float("inf"),
+    ),
+    Cause(
+        "slow communication",
+        "communication.slow",
+        Severity.INFO,
+        follows=SLOWNESS,
+        early_s=float("inf"),
+        rivals=(("a slow link", "bytes per second and errors of each node's interfaces"), ("another job's traffic", "what else uses the switch")),
+    ),
+    Cause("slow input", "input.slow", Severity.INFO, follows=SLOWNESS, early_s=float("inf")),
+    Cause(
+        "throughput lost",
+        "job.throughput_lost",
+        Severity.INFO,
+        follows=(Consequence("job.slow"), Consequence("job.very_slow")),
+        early_s=float("inf"),
+        rivals=(
+            ("a machine that got slower", "clocks, temperature and power of each GPU; compute time of each worker"),
+            ("a slow link, where the backward pass hides the communication", "bytes per second of each node's interfaces"),
+            ("other work than before", "tokens per step, if the script logs them"),
+        ),
     ),
     Cause("job slow", "job.very_slow", Severity.INFO, follows=(Consequence("job.slow"),), early_s=30.0),
     Cause("job slow", "job.slow", Severity.INFO),
@@ -275,6 +314,10 @@ CAUSES = (
     Cause("unknown", "*", Severity.INFO, accuses=False, together_s=10.0),
 )
 
+LASTING = frozenset({"job.throughput_lost"})
+"""Findings that tell how the job does: an incident that holds one is not over before it is."""
+RECOVERY_S = 15.0
+"""What is over so long before the job is back was not the cause of all of it."""
 WHOLE_NODE = {"slow worker": "slow node"}
 """What a cause is called when it is all workers of a node."""
 EVERYWHERE = "the same everywhere: this looks like the program or its input, not like a machine"

@@ -18,7 +18,7 @@ from eagle_eye.types import (
     Topology,
 )
 
-from .causes import EVERYWHERE, WHOLE_NODE, Cause
+from .causes import EVERYWHERE, LASTING, RECOVERY_S, WHOLE_NODE, Cause
 from .finding_relations import are_one_fault, cause_of, explains, movers, says_the_same, strength
 
 PARTS_KEPT = 256
@@ -31,8 +31,18 @@ LINES_PER_MOVER, LINES_PER_VICTIM, MOVERS_SHOWN, VICTIMS_SHOWN = 8, 1, 64, 8
 def roots_of(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
     """The findings that are the fault: the strongest unexplained one and those of the same cause beside it.
 
-    What was withdrawn counts only if nothing that asks for a repair is left.
+    What was withdrawn counts only if nothing that asks for a repair is left. A job that is not back when all that explained it
+    is over has a fault that nobody knows.
     """
+    roots = _strongest(parts, topology)
+    if any(root.active for root in roots):
+        return roots
+    last = max((part for part in parts if part.kind in LASTING), key=lambda part: (part.active, part.time), default=None)
+    outlived = last is not None and (last.active or last.time > max(root.time for root in roots) + RECOVERY_S)
+    return [last] if last is not None and outlived else roots
+
+
+def _strongest(parts: Sequence[Finding], topology: Topology) -> list[Finding]:
     alive = [part for part in parts if part.active and cause_of(part)[1].severity is not Severity.INFO]
     unexplained = movers(alive, topology) if alive else []
     # a finding that is left over from a fault that is withdrawn was its consequence, and still is

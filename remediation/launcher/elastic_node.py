@@ -262,7 +262,8 @@ class ElasticNode:
             if kind == "broken":
                 self.broken()
             words = {key: value for key, value in message.items() if key not in ("v", "kind")}
-            self._report(kind, words | {"worker": name, "epoch": int(message.get("epoch", 0))})
+            lasting = {"lasting": True} if kind != "broken" else {}  # what a transition cost is told though the next epoch has been voted for
+            self._report(kind, words | {"worker": name, "epoch": int(message.get("epoch", 0))} | lasting)
         elif kind == "leave":
             self._report("leave", {"worker": name, "epoch": int(message.get("epoch", 0)), "lasting": True})
 

@@ -136,9 +136,11 @@ class ElasticPolicy:
         self.transition = transition
         if not transition.source:
             self.state_holders.hold((held.worker for held in self.holdings.values() if not held.fresh), transition.step)
-        unfinished = self.recovery_stats.lost if self.recovery_stats is not None else set()  # of an epoch that this one overtook
-        self.recovery_stats = RecoveryStats.of(transition, list(self.holdings.values()), self.lost | unfinished)
+        unfinished = self.recovery_stats
+        self.recovery_stats = RecoveryStats.of(transition, list(self.holdings.values()), self.lost)
         self.recovery_stats.words |= {"reason": request.reason, "cause": request.cause}
+        if unfinished is not None:
+            self.recovery_stats.overtake(unfinished)
         self.recovery_stats.took("notice_s", self.noticed_s)
         if self.down_since is not None:
             self.recovery_stats.took("plan_s", self._clock.monotonic() - self.down_since)

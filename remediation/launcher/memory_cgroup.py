@@ -7,10 +7,11 @@ memory.failcnt where a limit was reached.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from eagle_eye.cgroups import PROC, Cgroup, cgroups_of
 from eagle_eye.training.storage_failure import size_text
 
 LOOK_S = 0.5
@@ -41,71 +42,34 @@ class OomKill:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCgroup:
-    """One cgroup, as the files of its folder."""
+    """One cgroup, by its counters of memory."""
 
-    name: str
-    """Its path below the mount, such as /kubepods/pod1."""
-    folder: Path
-    version: int
+    cgroup: Cgroup
+
+    @property
+    def name(self) -> str:
+        return self.cgroup.name
 
     def kills(self) -> int | None:
         """None where the kernel does not count them."""
-        return self._keyed("memory.events" if self.version == 2 else "memory.oom_control", "oom_kill")
+        return self.cgroup.keyed("memory.events" if self.cgroup.version == 2 else "memory.oom_control", "oom_kill")
 
     def limit_hits(self) -> int:
         """How often its limit was reached."""
-        found = self._keyed("memory.events", "oom") if self.version == 2 else self._number("memory.failcnt")
+        found = self.cgroup.keyed("memory.events", "oom") if self.cgroup.version == 2 else self.cgroup.number("memory.failcnt")
         return found or 0
 
     def limit_bytes(self) -> int | None:
-        found = self._number("memory.max" if self.version == 2 else "memory.limit_in_bytes")
+        found = self.cgroup.number("memory.max" if self.cgroup.version == 2 else "memory.limit_in_bytes")
         return found if found is not None and found < NO_LIMIT else None
 
     def peak_bytes(self) -> int | None:
-        return self._number("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
-
-    def _number(self, file: str) -> int | None:
-        try:
-            return int((self.folder / file).read_text())
-        except (OSError, ValueError):  # not there, or the word `max`
-            return None
-
-    def _keyed(self, file: str, key: str) -> int | None:
-        try:
-            lines = (line.split() for line in (self.folder / file).read_text().splitlines())
-            return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == key), None)
-        except (OSError, ValueError):
-            return None
+        return self.cgroup.number("memory.peak" if self.cgroup.version == 2 else "memory.max_usage_in_bytes")
 
 
-def cgroups_of(pid: int, proc: Path = Path("/proc")) -> tuple[MemoryCgroup, ...]:
-    """The memory cgroup of a process and those around it, as far as they can be seen from here, the innermost first."""
-    try:
-        rows = [line.split(":", 2) for line in (proc / str(pid) / "cgroup").read_text().splitlines()]
-        mounts = (proc / "self" / "mountinfo").read_text().splitlines()
-    except OSError:
-        return ()
-    paths = {controllers: path for _, controllers, path in rows}
-    first = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
-    version, path = (1, first) if first is not None else (2, paths.get("", ""))
-    found = next(_mounts(mounts, version), None)
-    if found is None or not path.startswith("/") or path.startswith("/.."):
-        return ()
-    root, point = found
-    inside = PurePosixPath(path)
-    below = inside.relative_to(root) if inside.is_relative_to(root) else PurePosixPath()  # a container that sees its own part alone
-    names = [below, *below.parents] if below.parts else [below]
-    return tuple(MemoryCgroup(str(PurePosixPath("/") / name), point / name, version) for name in names)
-
-
-def _mounts(lines: list[str], version: int) -> Iterator[tuple[str, Path]]:
-    """(root within the hierarchy, mount point) of the hierarchies that count memory; proc_pid_mountinfo(5)."""
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.partition(" ")
-        if (version == 2 and kind == "cgroup2") or (version == 1 and kind == "cgroup" and "memory" in options.split(" ")[-1].split(",")):
-            fields = before.split(" ")
-            yield fields[3], Path(fields[4])
+def memory_cgroups_of(pid: int, proc: Path = PROC) -> tuple[MemoryCgroup, ...]:
+    """The memory cgroup of a process and those around it, the innermost first."""
+    return tuple(MemoryCgroup(cgroup) for cgroup in cgroups_of(pid, "memory", proc))
 
 
 @dataclass(slots=True)
@@ -123,7 +87,7 @@ class _Counter:
 class OomWatch:
     """The counters of the cgroups in which watched processes are: a kill there explains one death, and only one at the same time."""
 
-    def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc, self._clock = proc, clock
         self._cgroups: dict[int, tuple[float, tuple[MemoryCgroup, ...]]] = {}
         """Process → since when it is watched, and its cgroups."""
@@ -132,7 +96,7 @@ class OomWatch:
     def watch(self, pid: int) -> None:
         """From its start on: what was counted before is not its."""
         self.look()
-        cgroups = cgroups_of(pid, self._proc)
+        cgroups = memory_cgroups_of(pid, self._proc)
         self._cgroups[pid] = self._clock(), cgroups
         for cgroup in cgroups:
             if cgroup not in self._counters:

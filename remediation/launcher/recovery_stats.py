@@ -8,6 +8,8 @@ from eagle_eye.types import Transition, WorkerStateReport
 
 ORDER = ("idle", "starting", "computing", "reducing", "committing", "applying")
 
+PARTS = ("notice_s", "plan_s", "group_s", "state_s", "recompute_s")
+
 
 class RecoveryStats(msgspec.Struct, kw_only=True):
     """Of one transition; whole once every worker has committed a step."""
@@ -23,6 +25,8 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
     """Workers, also those of an epoch that was overtaken before it trained."""
     bytes: int = 0
     """Of state, that arrived where it was lacking."""
+    overtaken: dict[str, float] = {}
+    """Seconds that transitions took which this one overtook before they were done."""
 
     @classmethod
     def of(cls, transition: Transition, holdings: list[WorkerStateReport], lost: set[str]) -> "RecoveryStats":
@@ -38,6 +42,18 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
             epoch=transition.epoch, waited_for=set(transition.target.workers), words=words, times={}, recomputed=set(),
             lost=lost,
         )  # fmt: skip
+
+    def overtake(self, other: "RecoveryStats") -> None:
+        """A transition after a loss was not done when this one began: the loss and what it cost are told with this one."""
+        if not other.lost:
+            return
+        if not self.lost:
+            self.words |= {name: other.words[name] for name in ("reason", "cause")}
+        self.lost |= other.lost
+        self.words["lost"] = ",".join(sorted(self.lost))
+        self.recomputed |= other.recomputed
+        self.bytes += other.bytes
+        self.overtaken = {name: other.seconds(name) for name in PARTS}
 
     def took(self, name: str, seconds: float) -> None:
         """A part of it took so long somewhere."""
@@ -58,9 +74,13 @@ class RecoveryStats(msgspec.Struct, kw_only=True):
         self.waited_for.discard(worker)
         return not self.waited_for
 
+    def seconds(self, part: str) -> float:
+        """That one of its parts took, with what it overtook."""
+        return self.times.get(part, 0.0) + self.overtaken.get(part, 0.0)
+
     @property
     def attributes(self) -> dict[str, str]:
         """Of the event `transition.done`."""
-        times = {name: f"{self.times.get(name, 0.0):.6f}" for name in ("notice_s", "plan_s", "group_s", "state_s", "recompute_s")}
+        times = {name: f"{self.seconds(name):.6f}" for name in PARTS}
         recomputed = ",".join(map(str, sorted(self.recomputed)))
         return self.words | times | {"recomputed": recomputed, "bytes": str(self.bytes)}

@@ -28,6 +28,9 @@ from .launcher_transitions import EVICTED, first_epoch_in_place
 from .repeated_failure import repeated, skip_or_stop
 from .worker_registry import JoinRequest
 
+EXPLAINED_BY_DEATH = frozenset({"broken", "stuck", "join"})
+"""Reasons of an epoch that is another one's once a worker of the running epoch turns out to be dead."""
+
 # --- entered ------------------------------------------------------------------------------------------------------------
 
 
@@ -225,8 +228,14 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
         if served:
             return heal(state, _failure(state, fact))
         return begin(state, request) if fact.worker in layout.workers else []
-    if fact.worker not in layout.workers:
-        return []
+    return _died_fenced(state, fact, served=served) if fact.worker in layout.workers else []
+
+
+def _died_fenced(state: CoordinatorState, fact: WorkerDied, *, served: bool) -> Effects:
+    """One of the workers that were asked what they hold."""
+    request = state.request
+    if served and request.reason in EXPLAINED_BY_DEATH:
+        request = state.request = replace(request, reason="death", cause=fact.cause)
     if not state.elastic.placements(state.eligible):  # it was the last one
         return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
@@ -309,7 +318,7 @@ def training_finished(state: CoordinatorState, fact: TrainingFinished) -> Effect
     elastic = state.elastic
     if state.last is not None and fact.epoch >= state.last.epoch and fact.worker in elastic.serving and fact.worker not in elastic.registry.leaving:
         elastic.registry.done.add(fact.worker)
-    return []
+    return _committed(state, fact.worker, fact.epoch, 0.0, ())  # the step in flight was its last: it commits no further one
 
 
 def exited(state: CoordinatorState, fact: WorkerExited) -> Effects:
@@ -382,9 +391,14 @@ def resumed(state: CoordinatorState, fact: WorkerResumed) -> Effects:
         return []
     state.elastic.stepped, state.elastic.stuck_count = True, 0
     state.elastic.state_holders.add(fact.worker)
-    if not stats.resumed(fact.worker, fact.recompute_s, fact.recomputed):
+    return _committed(state, fact.worker, fact.epoch, fact.recompute_s, fact.recomputed)
+
+
+def _committed(state: CoordinatorState, worker: str, epoch: int, recompute_s: float, recomputed: tuple[int, ...]) -> Effects:
+    stats = state.elastic.recovery_stats
+    if stats is None or stats.epoch != epoch or not stats.resumed(worker, recompute_s, recomputed):
         return []
     state.elastic.recovery_stats = None
     lost = stats.attributes["lost"]
-    message = f"epoch {fact.epoch} trains: {stats.words['reason']}" + (f", without {lost}" if lost else "")
+    message = f"epoch {epoch} trains: {stats.words['reason']}" + (f", without {lost}" if lost else "")
     return [EmitEvent(name="transition.done", message=message, attributes=stats.attributes)]

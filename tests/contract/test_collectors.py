@@ -23,6 +23,8 @@ COLLECTORS = plugins.available("collectors")
 UNITS = ("_s", "_bytes", "_percent", "_watts", "_celsius", "_mhz", "_bytes_per_s", "_per_s")
 WITHOUT_UNIT = {
     "load_1": "runnable tasks, mean over a minute",
+    "processors": "count, as the operating system has it",
+    "cpu_quota": "processors that the quota of the worker's cgroup allows",
     "throttle_reasons": "NVML's bit mask",
     "step": "number of the step",
     "marks": "count of marks",

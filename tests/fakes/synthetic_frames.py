@@ -35,6 +35,7 @@ STEP_S = 0.5
 
 NODE_NORMALS = {
     "cpu_percent": (40.0, 2.0),
+    "processors": (4.0, 0.0),
     "load_1": (4.0, 0.2),
     "memory_available_bytes": (64e9, 1e8),
     "memory_percent": (50.0, 0.5),
@@ -310,6 +311,8 @@ def _workers(tick: int, count: int, step_s: float, rng: np.random.Generator) -> 
         "state": same(ord("R")),
         "cpu_percent": about(95.0, 1.0),
         "runqueue_percent": about(1.0, 0.2),
+        "throttled_percent": same(0.0),
+        "cpu_quota": same(np.nan),
         "rss_bytes": about(2e9, 1e6),
         "step_marks": same(10 * steps),
         "activity": same(np.nan),

@@ -25,6 +25,9 @@ class Machine:
     def cpu_times(self) -> Times:
         return self.times
 
+    def cpu_count(self) -> int:
+        return 4
+
     def cpu_stats(self) -> SimpleNamespace:
         return SimpleNamespace(ctx_switches=self.switches)
 
@@ -64,6 +67,7 @@ def look(collector: HostCollector) -> dict[str, float]:
 def test_first_look_has_gauges_and_no_rates(pressure: Path) -> None:
     values = look(HostCollector(node="n1", system=Machine(), clock=FakeClock(), pressure=pressure))
     assert values["load_1"] == 1.5
+    assert values["processors"] == 4.0
     assert values["memory_available_bytes"] == pytest.approx(3e9)
     rates = [name for name in values if name.endswith("_per_s") or name.startswith("cpu_") or "pressure" in name]
     assert len(rates) == 13

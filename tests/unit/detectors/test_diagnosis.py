@@ -1,82 +1,25 @@
 """Diagnosis: one fault, one incident, the right culprit; through all detectors, from frames as they come."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from detectors.collector_health import CollectorHealth
 from detectors.diagnosis import Diagnosis
 from detectors.diagnosis.causes import CAUSES
-from detectors.exceptions import Exceptions
-from detectors.exits import Exits
-from detectors.gpu_events import GpuEvents
-from detectors.iteration_time import IterationTime
-from detectors.liveness import Liveness
-from detectors.loss import Loss
-from detectors.runtime.detector_set import DetectorSet
-from detectors.stall import Stall
-from detectors.straggler import Straggler
 from eagle_eye.frames import Frame
-from eagle_eye.topology import with_layout
-from eagle_eye.types import Entity, Event, Evidence, Finding, Incident, Kind, Mark, Severity, Topology
+from eagle_eye.types import Entity, Event, Evidence, Finding, Incident, Kind, Mark, Severity
+from fakes.diagnosis_chain import TOPOLOGY, Chain, verdicts
 from fakes.synthetic_events import cut_frame, event, job, node, with_events, worker
 from fakes.synthetic_frames import BEGAN, JOB, Draft, FrozenWorker, SilentNode, SlowWorker, job_frames, layout_of
 
 LAYOUT = layout_of(2, 2)
-TOPOLOGY = with_layout(Topology(), LAYOUT)
 NOW = BEGAN + 6.0
 A, B, C, D = (worker(name, slot) for name in ("node-0", "node-1") for slot in (0, 1))
 RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
-
-
-def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, Exceptions, Stall, IterationTime, Straggler, Loss, GpuEvents, CollectorHealth)
-    return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
-
-
-@dataclass
-class Chain:
-    """Frames → findings → incidents, as the runner does it."""
-
-    panel: DetectorSet = field(default_factory=lambda: DetectorSet(JOB, detectors(), lambda name, text: pytest.fail(f"{name}: {text}")))  # type: ignore[arg-type]
-    opened: dict[str, Incident] = field(default_factory=dict)
-    reported: list[Incident] = field(default_factory=list)
-    number: int = 0
-
-    def feed(self, *frames: Frame) -> "Chain":
-        for frame in frames:
-            self.number += 1
-            mark = Mark(mark="tick" if frame.tick else "cut", generation=1, number=self.number, time=frame.time)
-            findings = self.panel.evaluate(frame, mark)
-            self.take(Diagnosis().diagnose(tuple(self.opened.values()), findings, TOPOLOGY))
-        return self
-
-    def take(self, incidents: Iterable[Incident]) -> None:
-        for incident in incidents:
-            self.reported.append(incident)
-            if incident.active:
-                self.opened[incident.id] = incident
-            else:
-                self.opened.pop(incident.id, None)
-
-    @property
-    def latest(self) -> list[Incident]:
-        return list({incident.id: incident for incident in self.reported}.values())
-
-    @property
-    def accusing(self) -> list[Incident]:
-        return [incident for incident in self.latest if incident.culprits]
-
-
-def verdicts(incidents: Sequence[Incident]) -> list[tuple[str, list[str], Severity, bool]]:
-    return [
-        (each.cause, [culprit.entity.name for culprit in each.culprits], each.severity, each.active) for each in incidents
-    ]
 
 
 def healthy(count: int = 6) -> list[Frame]:

@@ -56,10 +56,59 @@ def queue(index: int, percent: float) -> Fault:
     return fault
 
 
-def test_twin_a_worker_without_a_processor_is_not_sick_its_host_is_contended() -> None:
-    # compute grows by 0.175 s in a step that takes 0.425 s: 41 % of the time in the run queue
-    found = claims(SlowWorker(1, 2.0, 5), queue(1, 41.0))
+def host(node: int, **metrics: float) -> Fault:
+    def fault(draft: Draft) -> None:
+        for name, value in metrics.items():
+            draft.metrics[Kind.NODE][name][node] = value
+
+    return fault
+
+
+def of_worker(index: int, **metrics: float) -> Fault:
+    def fault(draft: Draft) -> None:
+        for name, value in metrics.items():
+            draft.metrics[Kind.WORKER][name][index] = value
+
+    return fault
+
+
+# compute grows by 0.175 s in a step that takes 0.425 s: 41 % of the time in the run queue
+QUEUED = (SlowWorker(1, 2.0, 5), queue(1, 41.0))
+
+
+@pytest.mark.parametrize(("signals", "words"), [({"cpu_percent": 100.0}, "other than its workers use 2.1 processors"), ({"cpu_steal_percent": 12.0}, "the hypervisor gave 12%")])
+def test_twin_a_worker_without_a_processor_is_not_sick_its_host_is_contended(signals: dict[str, float], words: str) -> None:
+    found = claims(*QUEUED, stolen(), host(0, **signals))
     assert kinds(found) == [("host.contended", "node-0", True)]
+    assert words in found[0].evidence[0].text
+
+
+def stolen() -> Fault:
+    """All hosts read it."""
+
+    def fault(draft: Draft) -> None:
+        draft.metrics[Kind.NODE]["cpu_steal_percent"] = np.zeros(len(draft.entities[Kind.NODE]), dtype=np.float32)
+
+    return fault
+
+
+def test_twin_a_host_whose_signals_show_nobody_else_is_not_called_contended() -> None:
+    """Its own workers crowd each other, or what makes them wait is not seen."""
+    assert claims(*QUEUED) == []
+    assert claims(*QUEUED, host(0, cpu_percent=48.0, processors=4.0)) == [], "all that is used is its workers'"
+    assert claims(*QUEUED, host(0, cpu_percent=np.nan)) == []
+
+
+def test_fault_a_worker_held_back_by_its_cpu_quota_is_not_sick_and_the_quota_is_told_with_its_figures() -> None:
+    for waited in (0.0, 41.0):  # kernels differ in whether the run queue counts it
+        found = claims(SlowWorker(1, 2.0, 5, 14), queue(1, waited), of_worker(1, throttled_percent=95.0, cpu_quota=0.4), ticks=30)
+        assert kinds(found) == [("cpu.throttled", "node-0", True), ("cpu.throttled", "node-0", False)]
+        assert "CPU quota of 0.40 processors, and used it up in 95% of its periods" in found[0].evidence[0].text
+
+
+def test_a_sick_worker_is_named_where_all_are_held_back_by_the_same_quota() -> None:
+    everybody = [of_worker(index, throttled_percent=60.0, cpu_quota=8.0) for index in range(4)]
+    assert kinds(claims(SlowWorker(1, 2.0, 5), *everybody)) == [("worker.slow", "run/node-0/1", True)]
 
 
 @pytest.mark.parametrize("seed", range(5))

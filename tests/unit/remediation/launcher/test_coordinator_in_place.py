@@ -2,6 +2,7 @@
 
 
 
+import pytest
 from msgspec.structs import replace
 
 from eagle_eye.types import Layout, WorkerStateReport
@@ -365,3 +366,43 @@ def test_a_transition_is_accounted_for_once_all_have_committed() -> None:
     assert told.name == "transition.done"
     expected = {"reason": "death", "cause": "e", "lost": "r/n0/1", "recomputed": "1,2,3", "group_s": "0.010000", "bytes": "100", "recompute_s": "0.200000", "notice_s": "0.003000", "plan_s": "0.006000"}
     assert expected.items() <= told.attributes.items()
+
+
+def test_a_transition_for_a_death_that_another_one_overtakes_is_told_with_it() -> None:
+    job = Job().running()
+    job.agree(job.die("r/n0/1", noticed_s=0.003))
+    job.coordinator.regrouped("r/n0/0", job.layout.epoch, {"group_s": 0.01, "bytes": 70})
+    job.coordinator.resumed("r/n0/0", job.layout.epoch, 0.2, (1,))
+    job.agree(job.coordinator.stuck(job.layout.epoch))
+    epoch = job.layout.epoch
+    job.coordinator.regrouped("r/n0/0", epoch, {"group_s": 0.02, "bytes": 30})
+    job.coordinator.resumed("r/n0/0", epoch, 0.0, ())
+    told = only(job.coordinator.resumed("r/n0/2", epoch, 0.0, ()), EmitEvent)[0]
+    assert (told.name, told.attributes["epoch"]) == ("transition.done", str(epoch))
+    expected = {"reason": "death", "cause": "e", "lost": "r/n0/1", "recomputed": "1", "notice_s": "0.003000", "group_s": "0.030000", "bytes": "100"}
+    assert expected.items() <= told.attributes.items()
+
+
+@pytest.mark.parametrize("suspected", ["broken", "stuck"])
+def test_an_epoch_that_broken_connections_began_is_a_deaths_once_that_is_known(suspected: str) -> None:
+    job = Job().running()
+    if suspected == "broken":
+        job.coordinator.broken("r/n0/0", job.layout.epoch)
+        prepare = job.pass_time(60.0)
+    else:
+        prepare = job.coordinator.stuck(job.layout.epoch)
+    assert only(prepare, Prepare)[0].layout.reason == suspected
+    job.agree([*prepare, *job.die("r/n0/1")])
+    assert (job.layout.reason, job.layout.workers) == ("death", ("r/n0/0", "r/n0/2"))
+    for worker in job.layout.workers:
+        told = job.coordinator.resumed(worker, job.layout.epoch, 0.0, ())
+    assert {"reason": "death", "cause": "e", "lost": "r/n0/1"}.items() <= only(told, EmitEvent)[0].attributes.items()
+
+
+def test_a_transition_in_the_last_step_is_done_when_the_workers_have_done_their_part() -> None:
+    job = Job().running()
+    job.agree(job.die("r/n0/1"))
+    job.coordinator.leaving("r/n0/0", job.layout.epoch)
+    told = only(job.coordinator.leaving("r/n0/2", job.layout.epoch), EmitEvent)
+    assert [event.name for event in told] == ["transition.done"]
+    assert only(job.coordinator.leaving("r/n0/2", job.layout.epoch), EmitEvent) == []

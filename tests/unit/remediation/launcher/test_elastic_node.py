@@ -16,6 +16,7 @@ from eagle_eye.training.elastic.launcher_session import LauncherSession
 from eagle_eye.types import Layout, RankPlacement
 from remediation.launcher.elastic_node import ElasticNode
 from remediation.launcher.event_log import EventLog
+from remediation.launcher.follower import ReportQueue
 from remediation.launcher.job_file import JobFile
 from remediation.launcher.launcher_settings import LauncherSettings
 from remediation.launcher.training_command import parse_training_command
@@ -53,6 +54,7 @@ class Node:
         """Once the worker has entered."""
         await self.node.sessions.start()
         session = await asyncio.to_thread(LauncherSession.connect, str(self.settings.elastic_socket), NAME, os.getpid())
+        self.session = session
         session.join(epoch=3, step=0, micro_batches=4, segments=1, layers=[8], fresh=True)
         async with asyncio.timeout(5):
             assert (await self.told.get())[0] == "entered"
@@ -91,6 +93,28 @@ def test_a_worker_that_is_being_ended_is_not_counted_on_by_the_next_coordinator(
             told = dict([await made.told.get(), await made.told.get()])
             assert (told["abandoned"]["worker"], told["abandoned"]["pid"]) == (NAME, os.getpid())
             assert (told["held"]["holdings"], told["held"]["silent"]) == ([], [])
+
+    asyncio.run(play())
+
+
+def test_what_a_transition_cost_reaches_another_coordinator_though_the_next_epoch_has_been_voted_for(tmp_path: Path) -> None:
+    async def play() -> None:
+        made, reached = Node(tmp_path), asyncio.Queue[str]()
+
+        async def send(kind: str, _body: Body) -> None:
+            reached.put_nowait(kind)
+
+        async with made.entered() as node:
+            session = made.session
+            await node.actions["fence"]({"epoch": 4, "workers": [NAME], "soft": [NAME]})
+            queue = ReportQueue(send, lambda: 4)
+            sending = asyncio.create_task(queue.run())
+            for kind in ("broken", "joined", "resumed"):
+                session.send(kind, epoch=3)
+                queue.put(*await made.told.get())
+            assert [await reached.get(), await reached.get()] == ["joined", "resumed"], "not that the connections of epoch 3 broke"
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     asyncio.run(play())
 

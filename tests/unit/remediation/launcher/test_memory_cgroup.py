@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eagle_eye.clock import FakeClock
-from remediation.launcher.memory_cgroup import TOGETHER_S, OomKill, OomWatch, cgroups_of
+from remediation.launcher.memory_cgroup import TOGETHER_S, OomKill, OomWatch, memory_cgroups_of
 
 PID = 4711
 GB = 1 << 30
@@ -150,9 +150,9 @@ def test_what_was_counted_before_a_process_began_is_not_its(kernel: Kernel) -> N
 
 def test_a_container_that_sees_its_own_part_of_the_tree_alone(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, 1, path="/docker/abc/job", root="/docker/abc")
-    assert [cgroup.name for cgroup in cgroups_of(PID, tmp_path / "proc")] == ["/job", "/"]
+    assert [cgroup.name for cgroup in memory_cgroups_of(PID, tmp_path / "proc")] == ["/job", "/"]
     Kernel(tmp_path, 1, path="/elsewhere", root="/docker/abc")
-    assert [cgroup.folder for cgroup in cgroups_of(PID, tmp_path / "proc")] == [kernel.mount]
+    assert [cgroup.cgroup.folder for cgroup in memory_cgroups_of(PID, tmp_path / "proc")] == [kernel.mount]
 
 
 def test_where_nothing_can_be_seen_nothing_is_said(tmp_path: Path) -> None:

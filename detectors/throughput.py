@@ -1,0 +1,231 @@
+"""A lasting loss of a job's throughput, against the steady level that it had with as many workers; and what explains it, if it shows.
+
+The loss is always told. Its cause only where something shows it: other processes on a host, the CPU quota of the workers'
+cgroup, collectives or input that take longer while computing does not. Else the cause is unknown. It accuses nobody: which
+worker computes longer than its peers is the straggler detector's to say.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eagle_eye.frames import Frame
+from eagle_eye.types import Claim, Entity, Evidence, Kind, Step
+
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
+from .features.processor_signals import ProcessorSignals, UsualSignals
+from .features.throughput_level import Level, Span, StepCost, TypicalStep, cost_of, level_of, span_of, typical
+
+KIND = "job.throughput_lost"
+_SIZES_KEPT = 16
+_NOISE = 6.0
+"""Standard deviations of the mean of the judged spans: a noisy job has to lose more."""
+_PARTS = (("all of it", "step_s"), ("computing", "compute_s"), ("communication", "communication_s"), ("waiting for data", "data_s"))
+_REVISED = 0.1
+"""A share that changed by so much is told anew."""
+
+
+@dataclass
+class ThroughputLoss:
+    """Claims job.throughput_lost, and with it communication.slow, input.slow, cpu.throttled and host.contended. All inform only.
+
+    The level is the best that the job held for `window` spans with as many workers and as much work in a step; it outlives
+    an epoch. A pause (evaluation, checkpoint, one long step) is no loss.
+    """
+
+    lost: float = 0.2
+    """Share of the level that must be lost ..."""
+    spans: int = 8
+    """... in all but one of so many spans in succession."""
+    span_s: float = 1.0
+    """Steps of so many seconds are one span; a longer step is one by itself."""
+    window: int = 60
+    """Spans that make the level; judged from a sixth of it on."""
+    _epoch: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """Newest epoch that is over: its last steps arrive late."""
+    _workers: int = field(default=0, init=False, repr=False)
+    _open_span: list[StepCost] = field(default_factory=list, init=False, repr=False)
+    _steady: deque[Span] = field(default_factory=deque, init=False, repr=False)
+    """Spans of this epoch that were not lost, the newest last."""
+    _newest: deque[Span] = field(default_factory=deque, init=False, repr=False)
+    """The judged ones."""
+    _levels: dict[int, Level] = field(default_factory=dict, init=False, repr=False)
+    """Number of workers → their level."""
+    _partial: bool = field(default=False, init=False, repr=False)
+    """The level was made of less than a whole window of this epoch, and follows it."""
+    _since: float = field(default=0.0, init=False, repr=False)
+    _told: tuple[float, bool] = field(default=(1.0, False), init=False, repr=False)
+    """Share of the level, and whether something explains it: as they were told last."""
+    _unseen: dict[tuple[Entity, str], int] = field(default_factory=dict, init=False, repr=False)
+    """Explanations that were told → in how many spans in succession they have not been seen since."""
+    _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
+    _usual: UsualSignals = field(default_factory=UsualSignals, init=False, repr=False)
+    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+
+    def update(self, frame: Frame, /) -> Iterator[Claim]:
+        for event in frame.events:
+            if why := ends_epoch(event):
+                self._over = max(self._over, epoch_over(event))
+                self._begin_epoch()
+                yield from self._claims.withdraw_all(event.time, why)
+        if not frame.tick:
+            return
+        self._signals.update(frame)
+        self._usual.update(self._signals, frame.moved.get(Kind.NODE), learn=self._is_steady)
+        job = Entity(kind=Kind.JOB, name=frame.job)
+        for step in frame.steps:
+            if step.epoch <= self._over:
+                continue
+            if self._claims.open and (step.epoch != self._epoch or len(step.workers) != self._workers):
+                yield from self._claims.withdraw_all(step.end, "its workers have changed")
+            if self._add(step):
+                yield from self._judge(job)
+
+    # --- measuring ---------------------------------------------------------------------------------------------------
+
+    def _begin_epoch(self) -> None:
+        self._epoch, self._partial = -1, False
+        self._open_span.clear()
+        self._steady.clear()
+        self._newest.clear()
+
+    def _add(self, step: Step) -> bool:
+        """Take a step in; True if a span is whole now."""
+        if step.epoch != self._epoch or len(step.workers) != self._workers:
+            self._begin_epoch()
+            self._epoch, self._workers = step.epoch, len(step.workers)
+            return False  # the first step of an epoch compiles and fills caches
+        cost = cost_of(step)
+        if cost is None:
+            return False
+        self._open_span.append(cost)
+        if sum(each.seconds for each in self._open_span) < self.span_s:
+            return False
+        self._newest.append(span_of(self._open_span))
+        self._open_span.clear()
+        return True
+
+    @property
+    def _level(self) -> Level | None:
+        """None as long as too little is known, also in a new epoch, whose first steps fill caches."""
+        return self._levels.get(self._workers) if len(self._steady) + len(self._newest) > self._least else None
+
+    @property
+    def _least(self) -> int:
+        return max(self.window // 6, self.spans)
+
+    @property
+    def _is_steady(self) -> bool:
+        level = self._level
+        return level is not None and not self._claims.open and bool(self._newest) and level.share([self._newest[-1]]) > 1.0 - self.lost
+
+    def _settle(self, span: Span) -> None:
+        """A span that was no loss: the level follows it as long as it is made, later it only rises."""
+        self._steady.append(span)
+        while len(self._steady) > self.window:
+            self._steady.popleft()
+        known = self._levels.get(self._workers)
+        if known is None and len(self._steady) >= self._least:
+            self._partial = True
+        whole = len(self._steady) == self.window
+        level = level_of(self._steady) if self._partial or whole else None
+        if level is not None and (self._partial or known is None or level.rate > known.rate):
+            self._levels.pop(self._workers, None)
+            self._levels[self._workers] = level
+        self._partial = self._partial and not whole
+        while len(self._levels) > _SIZES_KEPT:
+            del self._levels[next(iter(self._levels))]
+
+    def _forget_level(self) -> None:
+        self._levels.pop(self._workers, None)
+        self._steady.clear()
+
+    # --- judging -----------------------------------------------------------------------------------------------------
+
+    def _judge(self, job: Entity) -> Iterator[Claim]:
+        """A span more."""
+        lost = (job, KIND) in self._claims
+        while len(self._newest) > self.spans:
+            span = self._newest.popleft()
+            if not lost:
+                self._settle(span)
+        level = self._level
+        if level is None or len(self._newest) < self.spans:
+            return
+        if level.is_other_work(self._newest):
+            self._forget_level()
+            yield from self._claims.withdraw_all(self._newest[-1].end, "its steps have another amount of work now")
+        elif not lost and self._is_lost(level):
+            self._since, self._told, self._unseen = self._newest[0].end - self._newest[0].seconds, (1.0, False), {}
+            yield from self._report(job, level)
+        elif lost and level.share(self._newest) >= 1.0 - self.lost / 2:
+            yield from self._claims.withdraw_all(self._newest[-1].end, f"the job does {level.share(self._newest):.0%} of its earlier throughput again")
+        elif lost:
+            yield from self._report(job, level)
+
+    def _is_lost(self, level: Level) -> bool:
+        shares = level.shares(self._newest)
+        enough = max(self.lost, _NOISE * level.noise / math.sqrt(self.spans))
+        return bool(np.median(shares) <= 1.0 - enough and (shares <= 1.0 - self.lost).mean() >= 1.0 - 1.0 / self.spans)
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def _report(self, job: Entity, level: Level) -> Iterator[Claim]:
+        """The loss with what explains it; again when that changes, or the loss itself by much."""
+        share, now = level.share(self._newest), typical(self._newest)
+        cost = f"the job does {share:.0%} of its earlier throughput"
+        found = list(self._explanations(job, level.step, now, cost))
+        yield from self._follow(found)
+        explained = bool(self._unseen)
+        if (job, KIND) not in self._claims or explained != self._told[1] or abs(share - self._told[0]) >= _REVISED:
+            self._told = (share, explained)
+            evidence = self._evidence(level, share, now, cost, explained=explained)
+            yield from self._claims.report(Claim(entity=job, kind=KIND, score=0.9, since=self._since, evidence=evidence))
+
+    def _follow(self, found: list[Claim]) -> Iterator[Claim]:
+        """Tell what is new, and withdraw what has not been seen for a while."""
+        for claim in found:
+            self._unseen[(claim.entity, claim.kind)] = 0
+            yield from self._claims.report(claim, revise=False)
+        seen = {(claim.entity, claim.kind) for claim in found}
+        for key in [key for key in self._unseen if key not in seen]:
+            self._unseen[key] += 1
+            if self._unseen[key] >= self.spans:
+                del self._unseen[key]
+                yield from self._claims.withdraw(*key, self._newest[-1].end, "it is not seen any more")
+
+    def _explanations(self, job: Entity, usual: TypicalStep, now: TypicalStep, cost: str) -> Iterator[Claim]:
+        """What the signals show; a host that lacks processors makes everything longer, so that phases say nothing then."""
+        throttled = self._usual.quota_bites(self._signals)
+        contended = [node for node in self._usual.contended(self._signals) if node not in throttled]
+        yield from (self._signals.quota_claim(node, self._since, cost) for node in throttled)
+        yield from (self._signals.contention_claim(node, self._since, cost) for node in contended)
+        longer = now.step_s - usual.step_s
+        if throttled or contended or longer <= 0.0:
+            return
+        if now.compute_s - usual.compute_s > longer / 4:
+            return
+        for kind, what, before, after in (
+            ("communication.slow", f"communication takes {now.communication_s:.3f} s of a step on all {self._workers} workers", usual.communication_s, now.communication_s),
+            ("input.slow", f"waiting for data takes {now.data_s:.3f} s of a step", usual.data_s, now.data_s),
+        ):
+            if after - before >= longer / 2:
+                text = f"{cost}: {what}, {before:.3f} s before; computing takes {now.compute_s:.3f} s, {usual.compute_s:.3f} s before"
+                proof = Evidence(text=text, metric="phase_s", value=after, threshold=before)
+                yield Claim(entity=job, kind=kind, score=0.8, since=self._since, evidence=(proof,))
+
+    def _evidence(self, level: Level, share: float, now: TypicalStep, cost: str, *, explained: bool) -> tuple[Evidence, ...]:
+        unit = "tokens" if math.isfinite(level.tokens[0]) else "steps"
+        figures = f"{level.rate * share:.4g} {unit}/s instead of {level.rate:.4g} on {self._workers} workers, since {self._newest[-1].end - self._since:.0f} s"
+        lines = [Evidence(text=f"{cost}: {figures}", metric="throughput_share", value=share, threshold=1.0 - self.lost)]
+        if now.compute_s + level.step.compute_s > 0.0:
+            parts = ((name, getattr(now, part), getattr(level.step, part)) for name, part in _PARTS)
+            told = ", ".join(f"{name} {after:.3f} s ({before:.3f} s before)" for name, after, before in parts)
+            lines.append(Evidence(text=f"of each step: {told}"))
+        if not explained:
+            lines.append(Evidence(text="nothing that was seen explains it: the cause is unknown"))
+        return tuple(lines)
