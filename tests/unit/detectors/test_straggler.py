@@ -125,6 +125,13 @@ def test_twin_four_workers_on_two_busy_cores_accuse_nobody_for_two_minutes(seed:
     assert [claim for claim in claims(busy, ticks=120) if claim.kind == "worker.slow"] == []
 
 
+@pytest.mark.parametrize(("percent", "named"), [(3.0, True), (15.0, True), (55.0, False)])
+def test_the_more_a_worker_stands_in_the_run_queue_the_slower_it_has_to_be(percent: float, named: bool) -> None:
+    """On a crowded machine the queue of its own threads, which hold the interpreter's lock, slows it beyond its own waits."""
+    found = claims(SlowWorker(1, 5.0, 5), queue(1, percent))
+    assert [claim.kind for claim in found] == ["worker.slow"] * named
+
+
 def test_twin_more_tokens_are_more_work_and_not_a_slow_worker() -> None:
     def uneven(draft: Draft) -> None:
         for step in draft.steps:
