@@ -14,6 +14,8 @@ from .thread_wait import ThreadWait, WaitKind
 
 BUSY_SHARE = 0.1
 """Of one core: who uses less does not compute. Service threads (heartbeats, probes) use 0.02 at most."""
+DEMAND_SHARE = 0.5
+"""Of the time: a thread that computes, or waits for a processor, for so much of it has work to do, however little it gets done."""
 FEWEST_LOOKS = 2
 """With a stack, for a verdict."""
 IO_BYTES, FAULTS = 4096, 64
@@ -110,10 +112,18 @@ def _motion(looks: Sequence[ProcessLook]) -> str:
 
 
 def _busy(looks: Sequence[ProcessLook]) -> bool:
-    """It computes, or would if the machine were less busy: in most looks it, or a process of its own, wanted a processor."""
+    """It computes, or would if the machine were less busy: in most looks it, or a process of its own, wanted a processor, or a thread does."""
     first, last = looks[0], looks[-1]
     wanted = sum(look.counters.runnable for look in looks)
-    return 2 * wanted > len(looks) or last.counters.cpu_s - first.counters.cpu_s > BUSY_SHARE * (last.time - first.time)
+    return 2 * wanted > len(looks) or _thread_demands(first, last) or last.counters.cpu_s - first.counters.cpu_s > BUSY_SHARE * (last.time - first.time)
+
+
+def _thread_demands(first: ProcessLook, last: ProcessLook) -> bool:
+    """A thread of the user's has work to do: not ours, whose short turns take long on a busy machine."""
+    ours = {stack.thread for stack in last.stacks if stack.name.startswith("eagle-eye")}
+    begun, now = first.counters.demand, last.counters.demand
+    enough = DEMAND_SHARE * (last.time - first.time)
+    return any(seconds - begun.get(thread, seconds) > enough for thread, seconds in now.items() if thread not in ours)
 
 
 def _still(look: ProcessLook, patience_s: float, in_vain: Collection[int], where: str, at: str) -> Activity:

@@ -1,7 +1,7 @@
 """Counters of a process and of everything that it has started: they move while somebody works."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ class ProcessCounters(NamedTuple):
     """Page faults, minor and major: memory that is touched for the first time, or read from a disk."""
     runnable: bool = False
     """The main thread of one of them computes, or waits for a processor: on a busy machine it may get little of it."""
+    demand: Mapping[int, float] = {}
+    """Thread of the process itself → seconds in which it computed or waited for a processor (/proc/PID/task/TID/schedstat)."""
 
 
 def read_counters(pid: int) -> ProcessCounters | None:
@@ -31,7 +33,7 @@ def read_counters(pid: int) -> ProcessCounters | None:
     parts = [own, *(part for child in _descendants(pid, DEEP) if (part := _of_one(child)) is not None)]
     return ProcessCounters(
         cpu_s=sum(part.cpu_s for part in parts), io_bytes=sum(part.io_bytes for part in parts), faults=sum(part.faults for part in parts),
-        runnable=any(part.runnable for part in parts),
+        runnable=any(part.runnable for part in parts), demand=dict(_demand(pid)),
     )  # fmt: skip
 
 
@@ -57,6 +59,15 @@ def _of_one(pid: int) -> ProcessCounters | None:
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S, io_bytes=_io_bytes(pid), faults=int(fields[7]) + int(fields[9]),
         runnable=fields[0] == "R",
     )  # fmt: skip
+
+
+def _demand(pid: int) -> Iterator[tuple[int, float]]:
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            computed, waited, _ = file.read_text().split()
+        except (OSError, ValueError):  # the thread has ended, or this kernel does not count
+            continue
+        yield int(file.parent.name), (int(computed) + int(waited)) / 1e9
 
 
 def _io_bytes(pid: int) -> int:

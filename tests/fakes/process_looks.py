@@ -1,6 +1,6 @@
 """What a test lets an inspector see of processes, without looking at any."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -21,19 +21,19 @@ def sleep(seconds: float) -> ThreadWait:
     return ThreadWait(WaitKind.TIME, seconds)
 
 
-def thread(*frames: StackFrame, name: str = "MainThread", holds_interpreter: bool = False) -> ThreadStack:
+def thread(*frames: StackFrame, name: str = "MainThread", holds_interpreter: bool = False, number: int = 1) -> ThreadStack:
     """The innermost frame first."""
-    return ThreadStack(1, name, holds_interpreter, frames)
+    return ThreadStack(number, name, holds_interpreter, frames)
 
 
 def look(
     *frames: StackFrame, wait: ThreadWait = LOCK, state: str = "S", time: float = 0.0, cpu_s: float = 0.0, io_bytes: int = 0, faults: int = 0,
     others: tuple[tuple[ThreadStack, ThreadWait], ...] = (), holds_interpreter: bool = False, uses_gpu: bool = False,
-    runnable: bool = False,
+    runnable: bool = False, demand: Mapping[int, float] | None = None,
 ) -> ProcessLook:  # fmt: skip
     """One look; `wait` and `frames` are the main thread's."""
     stacks = (thread(*frames, holds_interpreter=holds_interpreter), *(stack for stack, _ in others)) if frames else ()
-    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable), stacks, (wait, *(each for _, each in others)), uses_gpu)
+    return ProcessLook(time, state, ProcessCounters(cpu_s, io_bytes, faults, runnable, demand or {}), stacks, (wait, *(each for _, each in others)), uses_gpu)
 
 
 class Inline(Executor):

@@ -102,6 +102,16 @@ def test_a_call_in_the_kernel_that_does_not_return_is_a_proof_unless_it_is_stora
     assert verdict(look(TRAIN, state="D", wait=wait), look(TRAIN, state="D", wait=wait)) is kind
 
 
+@pytest.mark.parametrize(("name", "seconds", "kind"), [
+    ("scores", 1.1, ActivityKind.WORKING), ("scores", 0.3, ActivityKind.STANDING), ("eagle-eye-probe", 1.1, ActivityKind.STANDING),
+])  # fmt: skip
+def test_twin_a_thread_of_its_own_that_gets_hardly_any_processor_works_all_the_same(name: str, seconds: float, kind: ActivityKind) -> None:
+    """The main thread waits for it. Ours prove nothing: on a busy machine their short turns take long."""
+    others = ((thread(VALIDATE, name=name, number=7), SOCKET), (thread(VALIDATE, name="loader", number=8), SOCKET))
+    looks = [look(TRAIN, time=time, others=others, demand={1: 0.0, 7: 3.0 + seconds * time / 1.2, 8: 0.0}) for time in (0.0, 0.4, 0.8, 1.2)]
+    assert verdict(*looks) is kind
+
+
 def test_twin_who_gets_no_processor_on_a_busy_machine_does_not_stand() -> None:
     starved = look(VALIDATE, state="R", wait=RUNS, runnable=True)
     assert verdict(starved, starved, starved) is ActivityKind.SPINNING
