@@ -171,6 +171,8 @@ class Straggler:
 
     def _lacking(self, slow: NDArray[np.bool_], not_sick: NDArray[np.bool_], clock: Floats, rows: list[_Row]) -> Iterator[Claim]:
         """Slow by the clock for want of a processor, where the host shows it; nothing is said where nothing shows why."""
+        if not (slow & not_sick).any():
+            return
         held_back, crowded = (signal(self._workers) for signal in (self._signals.held_back, self._signals.crowded))
         told: set[str] = set()
         for index in np.flatnonzero(slow & not_sick & (held_back | crowded)).tolist():
