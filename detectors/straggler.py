@@ -28,6 +28,8 @@ from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.processor_signals import ProcessorSignals
 from .features.step_time import phase
 
+EXPLAINED = 1.0 / 3.0
+"""Of the time that a worker computes beyond its peers: if it waited so much of it for a processor that others had, nothing shows that it is sick."""
 ROWS = 64
 """Steps kept for the window at most; of shorter steps some are left out."""
 
@@ -39,7 +41,7 @@ class _Row(NamedTuple):
     clock: Floats
     """By the clock."""
     own: Floats
-    """Less the run queue."""
+    """Less the run queue; 1 where the host explains it."""
     lost: Floats
     """Share of the step that each worker computed beyond the fast quartile."""
 
@@ -104,8 +106,11 @@ class Straggler:
         scale = _work(step)
         stages = _stages(step.workers, frame.layout)
         clock = self._compared(busy / scale, stages)
-        lost = busy * (1.0 - 1.0 / np.maximum(clock, 1.0)) / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
-        self._rows.append(_Row(step.end, clock, self._compared(own / scale, stages), lost.astype(np.float32)))
+        longer = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0)))
+        by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
+        compared = np.where(by_host, np.float32(1.0), self._compared(own / scale, stages)).astype(np.float32)
+        lost = longer / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
+        self._rows.append(_Row(step.end, clock, compared, lost.astype(np.float32)))
 
     def _waited(self, step: Step) -> Floats:
         """Seconds of the step that each worker stood in the run queue."""
