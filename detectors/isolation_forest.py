@@ -56,10 +56,14 @@ class _Trees:
     path: Doubles
 
 
+CONSTANT = frozenset({"processors"})
+"""Metrics that say what a machine is, not how it does."""
+
+
 def features(frame: Frame) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
     """(nodes, metric names, nodes × names) of a tick frame: a node's own metrics and the means of its GPUs."""
     nodes = frame.entities.get(Kind.NODE, ())
-    columns = dict(sorted(frame.metrics.get(Kind.NODE, {}).items()))
+    columns = {name: values for name, values in sorted(frame.metrics.get(Kind.NODE, {}).items()) if name not in CONSTANT}
     gpus = frame.entities.get(Kind.GPU, ())
     if gpus and nodes:
         place = {node: index for index, node in enumerate(nodes)}

@@ -28,6 +28,8 @@ from .features.active_claims import ActiveClaims, ends_epoch, epoch_over
 from .features.processor_signals import ProcessorSignals
 from .features.step_time import phase
 
+EXPLAINED = 1.0 / 3.0
+"""Of the time that a worker computes beyond its peers: if it waited so much of it for a processor that others had, nothing shows that it is sick."""
 ROWS = 64
 """Steps kept for the window at most; of shorter steps some are left out."""
 MOST_QUEUED = 0.8
@@ -41,7 +43,7 @@ class _Row(NamedTuple):
     clock: Floats
     """By the clock."""
     own: Floats
-    """Less the run queue."""
+    """Less the run queue; 1 where the host explains it."""
     lost: Floats
     """Share of the step that each worker computed beyond the fast quartile."""
     queued: Floats
@@ -108,8 +110,11 @@ class Straggler:
         scale = _work(step)
         stages = _stages(step.workers, frame.layout)
         clock = self._compared(busy / scale, stages)
-        lost = busy * (1.0 - 1.0 / np.maximum(clock, 1.0)) / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
-        self._rows.append(_Row(step.end, clock, self._compared(own / scale, stages), lost.astype(np.float32), self._queued(step)))
+        longer = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0)))
+        by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
+        compared = np.where(by_host, np.float32(1.0), self._compared(own / scale, stages)).astype(np.float32)
+        lost = longer / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
+        self._rows.append(_Row(step.end, clock, compared, lost.astype(np.float32), self._queued(step)))
 
     def _waited(self, step: Step) -> Floats:
         """Seconds of the step that each worker stood in the run queue."""
@@ -191,6 +196,8 @@ class Straggler:
 
     def _lacking(self, slow: NDArray[np.bool_], not_sick: NDArray[np.bool_], clock: Floats, rows: list[_Row]) -> Iterator[Claim]:
         """Slow by the clock for want of a processor, where the host shows it; nothing is said where nothing shows why."""
+        if not (slow & not_sick).any():
+            return
         held_back, crowded = (signal(self._workers) for signal in (self._signals.held_back, self._signals.crowded))
         told: set[str] = set()
         for index in np.flatnonzero(slow & not_sick & (held_back | crowded)).tolist():

@@ -220,7 +220,7 @@ class ThroughputLoss:
 
     def _evidence(self, level: Level, share: float, now: TypicalStep, cost: str, *, explained: bool) -> tuple[Evidence, ...]:
         unit = "tokens" if math.isfinite(level.tokens[0]) else "steps"
-        figures = f"{level.rate * share:.4g} {unit}/s instead of {level.rate:.4g} on {self._workers} workers, since {self._newest[-1].end - self._since:.0f} s"
+        figures = f"{level.rate * share:.4g} {unit}/s instead of {level.rate:.4g} on {self._workers} workers, for {self._newest[-1].end - self._since:.0f} s"
         lines = [Evidence(text=f"{cost}: {figures}", metric="throughput_share", value=share, threshold=1.0 - self.lost)]
         if now.compute_s + level.step.compute_s > 0.0:
             parts = ((name, getattr(now, part), getattr(level.step, part)) for name, part in _PARTS)

@@ -78,6 +78,8 @@ class ProcessorSignals:
 
     def node_columns(self, workers: tuple[str, ...]) -> Integers:
         """Column of the node of each of these workers, -1 if that does not report."""
+        if workers == self.workers:
+            return self._node_of
         column_of = {node: index for index, node in enumerate(self.nodes)}
         return np.array([column_of.get(node_of_worker(worker), -1) for worker in workers], dtype=np.int64)
 

@@ -84,6 +84,9 @@ HANG = Escalation(levels=("restart_worker", "evict_node"), evidence=("dump",), s
 SLOW = Escalation(levels=("restart_worker", "evict_node"), cost_weighed=True, inferred=True)
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
+QUOTA = Escalation(remedy="raise or lift the CPU quota of that cgroup (cpu.max; for Kubernetes the pod's CPU limit)")
+CONTENDED = Escalation(remedy="move what else runs there, or give the job's workers processors of their own")
+LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node is accused and nothing is restarted on a guess")
 
 ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": KILLED,
@@ -114,8 +117,13 @@ ESCALATIONS: Mapping[str, Escalation] = {
 }
 """Cause (as diagnosis names it) → escalation."""
 
-BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {("storage error", Severity.SEV3): UNSAVED}
-"""Causes whose milder form asks for something else."""
+BY_CAUSE_AND_SEVERITY: Mapping[tuple[str, Severity], Escalation] = {
+    ("storage error", Severity.SEV3): UNSAVED,
+    ("cpu quota", Severity.INFO): QUOTA,
+    ("host contended", Severity.INFO): CONTENDED,
+    ("throughput lost", Severity.INFO): LOST_THROUGHPUT,
+}
+"""Causes whose milder form asks for something else, and what the operator can do about causes that only inform."""
 
 LEVEL_OF: Mapping[str, str] = {"heal_in_place": "restart_worker"}
 """An elastic job that goes on without a worker and takes a new one in has restarted that worker."""
@@ -134,9 +142,10 @@ BY_SEVERITY: Mapping[Severity, Escalation] = {
 
 def escalation_of(cause: str, severity: Severity) -> Escalation:
     """What can help; an unknown cause, or one that asks for nothing, is only notified."""
-    if cause == "unknown" or severity == Severity.INFO:
+    known = BY_CAUSE_AND_SEVERITY.get((cause, severity))
+    if known is None and (cause == "unknown" or severity == Severity.INFO):
         return INFORM
-    return BY_CAUSE_AND_SEVERITY.get((cause, severity)) or ESCALATIONS.get(cause, BY_SEVERITY[severity])
+    return known or ESCALATIONS.get(cause, BY_SEVERITY[severity])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,9 @@ def test_no_node_is_evicted_for_what_the_program_or_the_storage_may_have_done(ca
 
 def test_unknown_and_informing_causes_have_no_repair():
     assert escalation_of("unknown", Severity.SEV1) is INFORM
-    assert escalation_of("host contended", Severity.INFO) is INFORM
+    for cause in ("host contended", "cpu quota", "slow communication", "slow input", "throughput lost"):
+        assert escalation_of(cause, Severity.INFO).only_informs, "nothing is restarted and nobody evicted for it"
+    assert "CPU quota" in escalation_of("cpu quota", Severity.INFO).remedy
     assert INFORM.levels == ()
 
 
