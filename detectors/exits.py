@@ -1,21 +1,14 @@
 """Unexpected end of a worker process: a signal or an exit code other than 0."""
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
 from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
-
-_RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
-"""The line of a traceback that names the exception; other output is not read for causes."""
-
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""
+from .features.exit_status import status_of_exit
 
 
 @dataclass
@@ -48,7 +41,7 @@ class Exits:
         late = 0 <= epoch < self._epoch
         if (late and epoch in self._claimed) or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
-        status = _status(event, signal)
+        status = status_of_exit(event)
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
         proof = Evidence(
             text=f"worker {event.entity.name} {how}{_where(event)}{_why(event)}",
@@ -67,18 +60,6 @@ class Exits:
         yield from self._claims.report(claim, revise=False)
         if late:
             yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
-
-
-def _status(event: Event, signal: str) -> ErrorStatus:
-    """What the launcher knows; else `killed` for a signal from outside; else what the exception or the last lines of output name."""
-    if (known := event.attributes.get("status", "")) in BY_NAME:
-        return BY_NAME[known]
-    if signal in FROM_OUTSIDE:
-        return BY_NAME["killed"]
-    last = event.attributes.get("last_lines", "").splitlines()
-    lines = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
-    status = classify("\n".join(lines))
-    return status if status.name != "other software error" else BY_NAME["exited abnormally"]
 
 
 def _where(event: Event) -> str:

@@ -41,6 +41,7 @@ from .features.worker_positions import (
     missed_by_most,
     not_awaiting_the_finished,
     row_of,
+    row_of_ended,
     waiting_for,
 )
 
@@ -105,6 +106,9 @@ class Stall:
             self._resumed[event.entity.name] = event.time
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
+        elif event.name == "worker.finished":
+            self._finished[event.entity.name] = np.array(row_of_ended(event))
+            self._reports.pop(event.entity.name, None)
         elif event.name == "restart.delayed":
             self._dead = True  # the job backs off: its workers were ended, and come back with the next epoch
             self._reports.clear()

@@ -16,6 +16,7 @@ from .coordinator_facts import (
     WorkerDied,
     WorkerEntered,
     WorkerExited,
+    WorkerFinished,
     WorkerRegrouped,
     WorkerResumed,
     WorkersStalled,
@@ -191,7 +192,13 @@ def _failure(state: CoordinatorState, fact: WorkerDied) -> EpochRequest:
 
 def _repeated(state: CoordinatorState, fact: WorkerDied) -> str:
     """Why the program or its data is to blame; '' if nothing shows it."""
+    if fact.symptom and (early := state.early_ends.needed(fact.epoch, fact.step)):
+        return _ended_early_again(state, early, fact.epoch)
     return state.failures.repeated(fact.failure, fact.worker, fact.epoch)
+
+
+def _ended_early_again(state: CoordinatorState, worker: str, epoch: int) -> str:
+    return state.failures.repeated(state.early_ends.signature(worker, epoch), worker, epoch)
 
 
 def _stop_program(state: CoordinatorState, fact: WorkerDied, why: str) -> Effects:
@@ -311,6 +318,13 @@ def exclude_leaving(state: CoordinatorState, request: EpochRequest) -> Effects:
 
 
 # --- the end --------------------------------------------------------------------------------------------------------------
+
+
+def finished(state: CoordinatorState, fact: WorkerFinished) -> Effects:
+    """Others may have died of it already, or will; where that comes back the job ends."""
+    early = state.early_ends.finished(fact.worker, fact.epoch, fact.step)
+    repeated = _ended_early_again(state, early, fact.epoch) if early else ""
+    return state.fail(repeated) if repeated else []
 
 
 def training_finished(state: CoordinatorState, fact: TrainingFinished) -> Effects:

@@ -88,6 +88,7 @@ INFORM = Escalation()
 ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": KILLED,
     "worker exited": PROGRAM,
+    "worker ended early": PROGRAM,
     "exception": PROGRAM,
     "storage error": STORAGE,
     "cuda error": DEATH,
