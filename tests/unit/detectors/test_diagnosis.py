@@ -296,6 +296,28 @@ def node_killed(name: str, *early: Event, count: int = 12) -> list[Frame]:
 
 
 @pytest.mark.parametrize("name", ["node-0", "node-1"])
+def test_what_the_survivors_say_before_a_node_is_found_lost_is_part_of_its_incident(name: str) -> None:
+    """Their job has healed itself by then."""
+    chain = Chain().feed(*node_killed(name))
+    assert verdicts(chain.latest) == [("node lost", [name], Severity.SEV1, True)]
+    assert [each.cause for each in chain.reported][:1] == ["network error"]
+    later = chain.feed(*healthy_later(chain))
+    assert verdicts(later.latest) == [("node lost", [name], Severity.SEV1, True)], "nor does it fall back when the symptoms are over"
+
+
+def healthy_later(chain: Chain) -> list[Frame]:
+    return [Frame(job=JOB, number=200 + second, generation=1, time=BEGAN + 12.0 + second, tick=True, layout=LAYOUT) for second in range(10)]
+
+
+def test_twin_connections_that_broke_and_a_worker_that_dies_later_are_two_incidents() -> None:
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, raised(A, NOW), raised(C, NOW)), cut(NOW + 1, begun(NOW + 1)))
+    chain.feed(cut(NOW + 4, killed(D, NOW + 4, epoch=2), event("exception", A, NOW + 4.05, type="RuntimeError", message=RESET, epoch=2, step=20)))
+    assert verdicts(chain.latest) == [("network error", [], Severity.SEV3, True), ("worker killed", [D.name], Severity.SEV2, True)]
+    chain.feed(cut(NOW + 5, begun(NOW + 5, epoch=3)), *(cut_frame(NOW + 6 + second, layout=LAYOUT) for second in range(12)))
+    assert [each.active for each in chain.latest] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["node-0", "node-1"])
 def test_a_killed_node_is_named_within_three_seconds_the_coordinators_or_the_other(name: str) -> None:
     chain = Chain().feed(*node_killed(name))
     assert verdicts(chain.accusing) == [("node lost", [name], Severity.SEV1, True)]
