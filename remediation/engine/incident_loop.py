@@ -117,6 +117,8 @@ class IncidentLoop:
             self._begin(tracked)
         else:
             self._close(tracked)
+            if incident.culprits:
+                self.notify(tracked, "it was over when it was found: no action is taken")
 
     def _revise(self, tracked: TrackedIncident, incident: Incident) -> None:
         changed = tracked.settling.revise(incident, self.clock.now())

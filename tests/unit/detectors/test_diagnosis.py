@@ -246,6 +246,25 @@ def test_a_stopped_worker_is_named_and_it_is_over_when_it_moves() -> None:
     assert verdicts(chain.latest) == [("worker stopped", [C.name], Severity.SEV3, False)]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_stop_on_one_node_before_a_kill_on_another_are_two_incidents_each_with_its_culprit(late: bool) -> None:
+    """The job restarts for the kill before the stop is half a second old."""
+    over = event("stall", A, NOW + 0.8, step=12, state="T", age_s=0.4, epoch=1, activity="stopped", ended=1)
+    told = [cut(NOW + 0.6, killed(C, NOW + 0.6)), cut(NOW + 0.7, raised(B, NOW + 0.62), raised(D, NOW + 0.62))]
+    restart = [cut(NOW + 0.9, over), cut(NOW + 0.95, begun(NOW + 0.95))]
+    chain = Chain().feed(*healthy(), *told, *(reversed(restart) if late else restart))
+    assert sorted(verdicts(chain.latest)) == [
+        ("worker killed", [C.name], Severity.SEV2, False),
+        ("worker stopped", [A.name], Severity.SEV3, False),
+    ]
+
+
+def test_twin_a_worker_that_was_stopped_before_it_was_killed_is_one_incident() -> None:
+    over = event("stall", C, NOW + 0.8, step=12, state="T", age_s=0.4, epoch=1, activity="stopped", ended=1)
+    chain = Chain().feed(*healthy(), cut(NOW + 0.6, killed(C, NOW + 0.6)), cut(NOW + 0.9, over))
+    assert verdicts(chain.latest) == [("worker killed", [C.name], Severity.SEV2, True)]
+
+
 def test_a_hang_with_the_others_waiting_in_communication_names_the_one_behind() -> None:
     hang = [stall(A, NOW, "communication", 121), stall(B, NOW, "backward", 120)]
     rest = [stall(C, NOW + 0.2, "communication", 121), stall(D, NOW + 0.2, "communication", 121)]
