@@ -24,7 +24,7 @@ from eagle_eye.types import Event, Kind, Reading, StepReading
 from .agent.garbage_collector import collect_garbage
 from .agent.job_directory import JobDirectory, LocalJob
 from .agent.unsigned_event import unsigned_event
-from .worker.stall_limits import StallLimits
+from .worker.stall_limits import STOPPED, StallLimits
 from .worker.watched_worker import NAMES, WatchedWorker
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ class TrainingCollector:
                 yield self._event("resumed", watched, wall, "moves again")
             if not watched.alive:  # it may have made its ring and died since the last run
                 yield from self._failing(watched.open_ring(), wall)
+            if watched.ended_stopped:
+                yield self._stopped_to_its_end(watched, wall)
         for job in {watched.job: None for watched in self._workers.values()}:
             yield from self._stalls([each for each in self._workers.values() if each.job == job and each.alive], wall)
 
@@ -166,6 +168,12 @@ class TrainingCollector:
             doing=activity.doing if activity else "",
             place=activity.place if activity else "",
         )
+
+    def _stopped_to_its_end(self, watched: WatchedWorker, wall: float) -> Event:
+        """Its job was restarted for another fault before the stop was a proof."""
+        stopped = watched.progress.stopped_s
+        message = f"was stopped by a signal for {stopped:.1f} s when it was ended"
+        return self._event("stall", watched, wall, message, state=STOPPED, age_s=f"{stopped:.3f}", activity="stopped", ended="1")
 
     def _event(self, name: str, watched: WatchedWorker, wall: float, message: str, **attributes: object) -> Event:
         worker, now = watched.worker, watched.now

@@ -8,22 +8,28 @@ from eagle_eye.frames import Frame
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.active_claims import ends_epoch, integer_attribute
+from .features.epoch_claims import EpochClaims
 
 
 @dataclass
 class Exceptions:
     """The first exception of each worker in an epoch (worker.exception), named by the table of statuses.
 
-    The claim is over when a new epoch begins.
+    The claim is over when a new epoch begins; a symptom is a little later.
     """
 
     traceback_lines: int = 3
     """Last lines of the traceback that are kept as evidence."""
     symptom_score: float = 0.5
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
+    symptoms_stay_s: float = 10.0
+    """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
     _epoch: int = field(default=-1, init=False, repr=False)
-    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: EpochClaims = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._claims = EpochClaims(self.symptoms_stay_s)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -31,7 +37,8 @@ class Exceptions:
                 yield from self._raised(event)
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
-                yield from self._claims.withdraw_all(event.time, why)
+                yield from self._claims.end_epoch(event, why)
+        yield from self._claims.expire(frame.time)
 
     def _raised(self, event: Event) -> Iterator[Claim]:
         if 0 <= integer_attribute(event, "epoch") < self._epoch:
@@ -53,7 +60,7 @@ class Exceptions:
             since=event.time,
             evidence=(proof, *_storage(event), *lines),
         )
-        yield from self._claims.report(claim, revise=False)
+        yield from self._claims.report(claim)
 
 
 def _storage(event: Event) -> Iterator[Evidence]:

@@ -1,37 +1,36 @@
 """Unexpected end of a worker process: a signal or an exit code other than 0."""
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
-
-_RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
-"""The line of a traceback that names the exception; other output is not read for causes."""
-
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""
+from .features.active_claims import ends_epoch, integer_attribute
+from .features.epoch_claims import EpochClaims
+from .features.exit_status import status_of_exit
 
 
 @dataclass
 class Exits:
     """Claims worker.exited, one for each `exit` event of a launcher or agent; exit code 0 is a normal end.
 
-    Withdrawn when a new epoch starts: then the worker runs again or is no longer part of the job. An exit that arrives after that is
+    Withdrawn when a new epoch starts (a symptom a little later): then the worker runs again or is no longer part of the job. An exit that arrives after that is
     claimed and withdrawn at once if it is the first of its epoch; further ones are what the first led to, and of no use any more.
     """
 
     lines: int = 5
     """So many last lines of the worker's output are kept as evidence."""
+    symptoms_stay_s: float = 10.0
+    """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """Epochs of which an exit was claimed."""
-    _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
+    _claims: EpochClaims = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._claims = EpochClaims(self.symptoms_stay_s)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
@@ -39,7 +38,8 @@ class Exits:
                 yield from self._exited(event)
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
-                yield from self._claims.withdraw_all(event.time, why)
+                yield from self._claims.end_epoch(event, why)
+        yield from self._claims.expire(frame.time)
 
     def _exited(self, event: Event) -> Iterator[Claim]:
         code = integer_attribute(event, "code")
@@ -48,7 +48,7 @@ class Exits:
         late = 0 <= epoch < self._epoch
         if (late and epoch in self._claimed) or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
-        status = _status(event, signal)
+        status = status_of_exit(event)
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
         proof = Evidence(
             text=f"worker {event.entity.name} {how}{_where(event)}{_why(event)}",
@@ -64,21 +64,9 @@ class Exits:
         )
         if epoch not in self._claimed:
             self._claimed.append(epoch)
-        yield from self._claims.report(claim, revise=False)
+        yield from self._claims.report(claim)
         if late:
             yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
-
-
-def _status(event: Event, signal: str) -> ErrorStatus:
-    """What the launcher knows; else `killed` for a signal from outside; else what the exception or the last lines of output name."""
-    if (known := event.attributes.get("status", "")) in BY_NAME:
-        return BY_NAME[known]
-    if signal in FROM_OUTSIDE:
-        return BY_NAME["killed"]
-    last = event.attributes.get("last_lines", "").splitlines()
-    lines = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
-    status = classify("\n".join(lines))
-    return status if status.name != "other software error" else BY_NAME["exited abnormally"]
 
 
 def _where(event: Event) -> str:

@@ -20,7 +20,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.training.messages import PHASES
 from eagle_eye.types import Claim, Doubles, Entity, Event, Evidence, Integers, Kind, Step
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
 from .features.step_time import iteration_time
 from .features.worker_positions import (
     AGE,
@@ -43,6 +43,7 @@ from .features.worker_positions import (
     missed_by_most,
     not_awaiting_the_finished,
     row_of,
+    row_of_ended,
     waiting_for,
 )
 
@@ -104,7 +105,9 @@ class Stall:
             self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
             self._forget()
             yield from self._claims.withdraw_all(event.time, why)
-        elif 0 <= integer_attribute(event, "epoch") < self._epoch:
+        elif event.name == "stall" and event.attributes.get("state") == "T" and (self._is_late(event) or event.attributes.get("ended")):
+            yield from self._was_stopped(event)
+        elif self._is_late(event):
             return
         elif event.name == "stall":
             self._reports[event.entity.name] = event
@@ -114,12 +117,27 @@ class Stall:
             self._resumed[event.entity.name] = event.time
             for kind in ("worker.stopped", "worker.stalled"):
                 yield from self._claims.withdraw(event.entity, kind, event.time, "it moves again")
+        elif event.name == "worker.finished":
+            self._finished[event.entity.name] = np.array(row_of_ended(event))
+            self._reports.pop(event.entity.name, None)
         elif event.name == "restart.delayed":
             self._dead = True  # the job backs off: its workers were ended, and come back with the next epoch
             self._reports.clear()
             yield from self._claims.withdraw_all(event.time, "the job backs off before it starts its workers again")
         elif event.name in ("exit", "exception"):
             self._dead = True  # the others stall because of it; the death itself is the finding of another detector
+
+    def _is_late(self, event: Event) -> bool:
+        return 0 <= integer_attribute(event, "epoch") < self._epoch
+
+    def _was_stopped(self, event: Event) -> Iterator[Claim]:
+        """A stop that is over when it is told: its process was ended for another fault. It is told and withdrawn."""
+        step, age = event.attributes.get("step", ""), float_attribute(event, "age_s")
+        text = f"worker {event.entity.name} was stopped by a signal (state T){f' in step {step}' if step else ''} for {age:.1f} s when it was ended"
+        proof = Evidence(text=text, event=event.id, metric="progress_age_s", value=age, status="task hang")
+        claim = Claim(entity=event.entity, kind="worker.stopped", score=1.0, since=event.time - age, evidence=(proof,))
+        yield from self._claims.report(claim, revise=False)
+        yield from self._claims.withdraw(event.entity, "worker.stopped", event.time, "its process was ended")
 
     def _forget(self) -> None:
         self._reports.clear()

@@ -70,12 +70,20 @@ class ProcessHandle:
 
     def runqueue_s(self) -> float:
         """Seconds that its main thread has waited in the run queue since its start; NaN if unknown."""
+        waited = self._schedstat(1)
+        return float("nan") if waited is None else waited / 1e9
+
+    def turns(self) -> int | None:
+        """How often its main thread got a processor since its start; whoever is continued by a signal gets one. None if unknown."""
+        return self._schedstat(2)
+
+    def _schedstat(self, field: int) -> int | None:
         try:
             if self._schedstat_file < 0:
                 self._schedstat_file = os.open(f"/proc/{self.pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self._schedstat_file, 128, 0).split()[1]) / 1e9
+            return int(os.pread(self._schedstat_file, 128, 0).split()[field])
         except (OSError, IndexError, ValueError):
-            return float("nan")
+            return None
 
     def close(self) -> None:
         for file in (self._stat_file, self._schedstat_file):

@@ -59,6 +59,11 @@ class WatchedWorker:
         self._observed = NOTHING
         self._use = ProcessorUse()
         self._quota: CpuQuota | None = None
+        self._stopped_at: int | None = None
+        """In state T: how often it had got a processor."""
+        self.ended_stopped = False
+        """It was stopped by a signal, and not continued, until it ended."""
+        self._stopped_twice = False
 
     # --- the ring
 
@@ -107,13 +112,21 @@ class WatchedWorker:
         now = self._ring.now() if self._ring else None
         self.now = now if now is not None and now.marks else None  # every worker may have a ring; not every script marks anything in it
         if self.stat is None:
+            self.ended_stopped, self._stopped_twice = self._stopped_twice and not self.progress.stalled, False
             return False
         self._observed = monotonic
+        self._look_for_a_stop(self.stat.state)
         self.fell_silent = self._use.falls(self.stat.cpu_s, monotonic)
         resumed = self.progress.observe(monotonic, self._sample(wall, self.stat.state))
         if not (self.progress.stalled or self.unmarked):
             self.activity, self._stands_since = None, NOTHING
         return resumed
+
+    def _look_for_a_stop(self, state: str) -> None:
+        """Seen stopped in two looks without a turn in between, it is no process that is stopped and continued many times a second."""
+        turns = self.process.turns() if state == STOPPED and self.process else None
+        self._stopped_twice = turns is not None and turns == self._stopped_at
+        self._stopped_at = turns
 
     # --- what it does
 

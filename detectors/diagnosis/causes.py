@@ -83,6 +83,8 @@ VICTIMS = (
     Consequence("worker.exited", what=Selection.VICTIM),
     *STALLS,
 )
+OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
+"""Of a node or GPU: who cries for its workers need not cry for one that has ended."""
 SAME_WORKER = (Consequence("*", Scope.WORKER),)
 OWN_TROUBLE = (
     Consequence("worker.stalled", Scope.WORKER),
@@ -104,21 +106,21 @@ CAUSES = (
         "node lost",
         "node.lost",
         Severity.SEV1,
-        follows=(*SAME_NODE, *VICTIMS),
+        follows=(*SAME_NODE, *OF_A_LOSS),
         together_s=5.0,
         early_s=10.0,
         late_s=LONG_LIVED_S,
         rivals=(("network to the node cut", "whether it answers on another network; its own log after it is back"),),
     ),
     Cause(
-        "gpu lost", "gpu.lost", Severity.SEV1, follows=(*SAME_NODE, *VICTIMS), early_s=5.0, late_s=LONG_LIVED_S
+        "gpu lost", "gpu.lost", Severity.SEV1, follows=(*SAME_NODE, *OF_A_LOSS), early_s=5.0, late_s=LONG_LIVED_S
     ),
     Cause(
         "gpu fault",
         "gpu.xid",
         Severity.SEV1,
         severe_xid=Severity.SEV1,
-        follows=(*SAME_NODE, *VICTIMS),
+        follows=(*SAME_NODE, *OF_A_LOSS),
         early_s=5.0,
         late_s=LONG_LIVED_S,
     ),
@@ -135,7 +137,7 @@ CAUSES = (
         "launcher lost",
         "launcher.lost",
         Severity.SEV2,
-        follows=(*SAME_NODE, *VICTIMS),
+        follows=(*SAME_NODE, *OF_A_LOSS),
         together_s=5.0,
         early_s=5.0,
         late_s=LONG_LIVED_S,
@@ -186,6 +188,14 @@ CAUSES = (
             ("cuda error", "cuda error", Severity.SEV2),
             ("worker exited", "exited abnormally", Severity.SEV2),
         )
+    ),
+    Cause(
+        "worker ended early",
+        "worker.ended_early",
+        Severity.SEV2,
+        follows=VICTIMS,
+        together_s=10.0,
+        rivals=(("the others should not have waited any more", "whether the script means to end its ranks at different steps"),),
     ),
     Cause(
         "worker stopped",

@@ -136,6 +136,12 @@ def row_of(event: Event, now: float) -> list[float]:
     return [step, of_step, float(index) if index >= 0 else np.nan, float(ord(state[0])), 1.0, age, activity, marks]
 
 
+def row_of_ended(event: Event) -> list[float]:
+    """A `worker.finished` event as a row of COLUMNS: it may have ended in the middle of its step."""
+    step = float(integer_attribute(event, "step")) if event.attributes.get("step") else np.nan
+    return [step, -1.0, np.nan, np.nan, 0.0, np.nan, np.nan, np.nan]
+
+
 def waiting_for(at: WorkerPositions, index: int) -> Iterator[Evidence]:
     """Evidence: how many other workers wait in communication."""
     waits = (at.table[:, PHASE] == COMMUNICATION) & (np.arange(len(at.workers)) != index)

@@ -117,6 +117,8 @@ class IncidentLoop:
             self._begin(tracked)
         else:
             self._close(tracked)
+            if incident.culprits:
+                self.notify(tracked, "it was over when it was found: no action is taken")
 
     def _revise(self, tracked: TrackedIncident, incident: Incident) -> None:
         changed = tracked.settling.revise(incident, self.clock.now())
@@ -177,10 +179,13 @@ class IncidentLoop:
     # --- handlers: Revised, Withdrawn ----------------------------------------------------------------------------------
 
     def _reopen(self, tracked: TrackedIncident, fact: Revised) -> None:
-        """The fault is reported again after it was healed."""
+        """The fault is reported again after it was healed, or what it really was is known only now."""
         if tracked.state is IncidentState.HEALED and fact.recurred:
             self.recorder.move(tracked, IncidentPhase.SETTLING, state=IncidentState.OPEN)
             self._begin(tracked)
+        elif tracked.state is IncidentState.HEALED and fact.changed:
+            named = ", ".join(str(culprit.entity) for culprit in tracked.incident.culprits) or "nobody"
+            self.notify(tracked, f"the job is healed, and the cause is known now: {tracked.incident.cause}, {named}")
 
     def _begin_again(self, tracked: TrackedIncident, fact: Revised) -> None:
         """Eagle Eye had given up: another cause, or the same one again, is a new reason to look."""

@@ -65,6 +65,9 @@ class Coordinator:
     def started(self, epoch: int) -> Effects:
         return self.learn(coordinator_facts.WorkersStarted(epoch=epoch))
 
+    def worker_finished(self, worker: str, epoch: int, step: int) -> Effects:
+        return self.learn(coordinator_facts.WorkerFinished(worker=worker, epoch=epoch, step=step))
+
     def finished(self, node: str, epoch: int) -> Effects:
         return self.learn(coordinator_facts.NodeFinished(node=node, epoch=epoch))
 

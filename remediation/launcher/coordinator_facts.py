@@ -98,10 +98,22 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
     failure: FailureSignature | None = None
     """The exception that ended it, if it is one of the program's own."""
 
+    symptom: bool = False
+    """It raised what also a healthy worker raises when a peer is gone."""
+
     @property
     def kind(self) -> str:
         """What the heal budget counts as one cause."""
         return kind_of_death(self.failure, self.code)
+
+
+class WorkerFinished(Fact, frozen=True, kw_only=True):
+    """A worker of a job that is not elastic ended with code 0: at the end of the training, or too early for the others."""
+
+    worker: str
+    epoch: int
+    step: int
+    """That it was at; -1 if unknown."""
 
 
 class NodeFinished(Fact, frozen=True, kw_only=True):

@@ -91,6 +91,10 @@ TRANSITIONS: Mapping[type[Fact], Row] = MappingProxyType({
         FORMING=TableEntry(worker.died_while_forming, HEAL | VALID | END), RUNNING=TableEntry(worker.died_while_running, HEAL | END),
         BACKOFF=TableEntry(worker.died_while_backing_off, END), HALTING=TableEntry(worker.died_while_halting, END),
     ),
+    coordinator_facts.WorkerFinished: _row(
+        _NO_EPOCH,
+        FORMING=TableEntry(worker.finished, END), RUNNING=TableEntry(worker.finished, END), BACKOFF=TableEntry(worker.finished, END),
+    ),
     coordinator_facts.NodeFinished: _row(_NO_EPOCH, RUNNING=TableEntry(launcher.node_finished, END)),
     coordinator_facts.WorkerEntered: _row(
         TableEntry(worker.entered_meanwhile),

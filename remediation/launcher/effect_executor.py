@@ -98,6 +98,8 @@ class EffectExecutor:
             self.do(self._in_place.death(body))
         elif kind in ELASTIC_REPORTS:
             self._in_place.report(kind, body)
+        elif kind == "worker_finished":
+            self.do(self.coordinator.worker_finished(str(body["worker"]), int(body["epoch"]), int(body["step"])))
         elif kind == "finished":
             self.do(self.coordinator.finished(node, int(body["epoch"])))
         else:

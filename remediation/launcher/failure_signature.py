@@ -85,6 +85,39 @@ def signal_name(code: int | None) -> str:
         return f"signal {-code}"
 
 
+class EarlyEnds:
+    """Workers that ended with code 0 and the deaths of those that needed them, whichever is reported first."""
+
+    def __init__(self) -> None:
+        self._finished: dict[int, dict[str, int]] = {}
+        """Epoch → worker → step that it was at, -1 if unknown."""
+        self._needed: dict[int, int] = {}
+        """Epoch → step of the first worker that died of a peer's absence."""
+
+    def finished(self, worker: str, epoch: int, step: int) -> str:
+        """A worker ended with code 0. Returns the first that the others needed, '' if none is known."""
+        self._finished.setdefault(epoch, {}).setdefault(worker, step)
+        return self._first(epoch)
+
+    def needed(self, epoch: int, step: int) -> str:
+        """A worker died of a peer's absence. Returns the first that it needed, '' if none is known."""
+        self._needed.setdefault(epoch, step)
+        return self._first(epoch)
+
+    def signature(self, worker: str, epoch: int) -> FailureSignature:
+        """What comes back if the program is to blame."""
+        return FailureSignature(type="exit code 0 while the other workers needed it", message="", frame="", step=self._finished[epoch][worker])
+
+    def _first(self, epoch: int) -> str:
+        """Nobody that had gone on for more than a step needed it."""
+        self._finished = {known: workers for known, workers in self._finished.items() if known >= epoch - 1}
+        self._needed = {known: at for known, at in self._needed.items() if known >= epoch - 1}
+        if epoch not in self._needed:
+            return ""
+        step = self._needed[epoch]
+        return next((worker for worker, last in self._finished.get(epoch, {}).items() if min(last, step) < 0 or step <= last + 1), "")
+
+
 class FailureLog:
     """The failures that a coordinator has seen."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from eagle_eye.error_statuses import classify
 from eagle_eye.errors import ControlError, Stale
 from eagle_eye.rpc.control_messages import Body, Command
 from eagle_eye.training import messages
@@ -45,7 +46,7 @@ Report = Callable[[str, Body], None]
 
 
 class JobMember:
-    """The commands prepare, start, halt, end, reattempt and dump; the events exit, exception, checkpoint.saved and checkpoint.failed."""
+    """The commands prepare, start, halt, end, reattempt and dump; the events exit, worker.finished, exception, checkpoint.saved and checkpoint.failed."""
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
@@ -181,12 +182,12 @@ class JobMember:
         self._elastic.worker_ended(worker)
         known = {"epoch": worker.epoch, "worker": worker.name, "pid": worker.pid, "code": code, "lasting": worker.elastic,
                  "noticed_s": self._workers.noticed_s}  # fmt: skip
+        if code == 0 and not worker.expected:
+            self._finished(worker)
         if worker.expected or (worker.elastic and code == 0):
             self._report("exited", known)
             return
         if code == 0:
-            if all(other.end == 0 for other in self._workers.all):
-                self._report("finished", {"epoch": worker.epoch})
             return
         self.broken = self.broken or not worker.elastic
         oom_kill = self._workers.oom_kill(worker) if code == -signal.SIGKILL else None
@@ -195,9 +196,23 @@ class JobMember:
         lived = asyncio.get_running_loop().time() - worker.began
         early = died_at_start(code, self._workers.completed(), young=lived < self._settings.start_s)
         at_start = f"{event.message}\n{attributes['last_lines']}" if early else ""
-        words = {"cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure)}
+        words = {
+            "cause": event.id, "at_start": at_start, "step": step_of(attributes["step"]), "failure": msgspec.to_builtins(worker.failure),
+            "symptom": worker.symptom,
+        }  # fmt: skip
         self._report("death", known | words)
         log.warning("%s", event.message)
+
+    def _finished(self, worker: Worker) -> None:
+        """It ended with code 0: the end of the training, or too early for the others, which only the job as a whole shows."""
+        step = self._workers.step(worker)
+        attributes = {"rank": str(worker.place.rank), "epoch": str(worker.epoch), "step": step, "pid": str(worker.pid)}
+        self._event_log.of_worker("worker.finished", worker.name, exit_message(worker, 0), attributes)
+        if worker.elastic:
+            return
+        self._report("worker_finished", {"epoch": worker.epoch, "worker": worker.name, "step": step_of(step), "lasting": True})
+        if all(other.end == 0 for other in self._workers.all):
+            self._report("finished", {"epoch": worker.epoch})
 
     def _is_broken(self) -> None:
         self.broken = True
@@ -243,6 +258,7 @@ class JobMember:
         }
         attributes |= {name: str(message[name]) for name in ("path", "errno", "free_bytes") if name in message}
         worker.failure = signature_of(worker.exception, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        worker.symptom = classify(f"{worker.exception}: {attributes['message']}").symptom
         text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
         self._event_log.of_worker("exception", worker.name, text, attributes)
 

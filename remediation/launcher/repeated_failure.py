@@ -9,7 +9,14 @@ from .job_declaration import EpochRequest, JobPhase
 
 def repeated(state: CoordinatorState, fact: WorkerDied) -> str:
     """Why the program or its data is to blame; '' if nothing shows it."""
+    if fact.symptom and (early := state.early_ends.needed(fact.epoch, fact.step)):
+        return ended_early_again(state, early, fact.epoch)
     return state.failures.repeated(fact.failure, fact.worker, fact.epoch)
+
+
+def ended_early_again(state: CoordinatorState, worker: str, epoch: int) -> str:
+    """The same of a worker that ended with exit code 0 while the others still needed it."""
+    return state.failures.repeated(state.early_ends.signature(worker, epoch), worker, epoch)
 
 
 def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served: bool = False) -> Effects:
@@ -19,7 +26,7 @@ def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served:
         return []
     if step >= 0 and step not in state.skipped and len(state.skipped) < state.declaration.max_skipped_steps:
         return _skip(state, fact, step)
-    reason = f"{why}{_no_skip(state, step)}"
+    reason = f"{why}{_no_skip(state, step)}" if fact.failure is not None else why
     if served and state.lives_on:
         return begin(state, EpochRequest(reason="death", cause=fact.cause, in_place=True, halt=reason))
     return state.fail(reason)

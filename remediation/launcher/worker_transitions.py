@@ -16,6 +16,7 @@ from .coordinator_facts import (
     WorkerDied,
     WorkerEntered,
     WorkerExited,
+    WorkerFinished,
     WorkerRegrouped,
     WorkerResumed,
     WorkersStalled,
@@ -25,7 +26,7 @@ from .coordinator_state import CoordinatorState, Effects
 from .epoch_formation import amend, begin, fail_halted, heal, replace_workers, restart, validate_if_agreed
 from .job_declaration import EpochRequest, JobPhase
 from .launcher_transitions import EVICTED, first_epoch_in_place
-from .repeated_failure import repeated, skip_or_stop
+from .repeated_failure import ended_early_again, repeated, skip_or_stop
 from .worker_registry import JoinRequest
 
 EXPLAINED_BY_DEATH = frozenset({"broken", "stuck", "join"})
@@ -311,6 +312,13 @@ def exclude_leaving(state: CoordinatorState, request: EpochRequest) -> Effects:
 
 
 # --- the end --------------------------------------------------------------------------------------------------------------
+
+
+def finished(state: CoordinatorState, fact: WorkerFinished) -> Effects:
+    """Others may have died of it already, or will; where that comes back the job ends."""
+    early = state.early_ends.finished(fact.worker, fact.epoch, fact.step)
+    why = ended_early_again(state, early, fact.epoch) if early else ""
+    return state.fail(why) if why else []
 
 
 def training_finished(state: CoordinatorState, fact: TrainingFinished) -> Effects:

@@ -65,6 +65,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """Type of the exception that it announced."""
     failure: FailureSignature | None = None
     """That exception, if it is one of the program's own."""
+    symptom: bool = False
+    """That exception is what also a healthy worker raises when a peer is gone."""
     elastic: bool = False
     """It lives through epochs, or was forked to join one."""
     fenced: bool = False

@@ -91,6 +91,7 @@ LOST_THROUGHPUT = Escalation(remedy="look at what changed at that time; no node 
 ESCALATIONS: Mapping[str, Escalation] = {
     "worker killed": KILLED,
     "worker exited": PROGRAM,
+    "worker ended early": PROGRAM,
     "exception": PROGRAM,
     "storage error": STORAGE,
     "cuda error": DEATH,

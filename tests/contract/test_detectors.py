@@ -105,6 +105,9 @@ def deaths(draft: Draft) -> None:
         draft.tell("exit", workers[1], code="1", signal="", last_lines="RuntimeError: CUDA error", **common)
     if draft.tick == 41:
         draft.tell("exit", workers[2], code="-9", signal="SIGKILL", last_lines="", **common)
+    if draft.tick == 38:
+        draft.tell("worker.finished", workers[3], **common)
+        draft.tell("exception", workers[0], type="RuntimeError", message="Connection closed by peer", traceback="…", **common)
     if draft.tick == 44:
         draft.tell("stall", workers[0], marks="10", phase="forward", age_s="2.5", state="T", **common)
     if draft.tick == 46:

@@ -2,7 +2,8 @@
 
     python loop.py [STEPS]
 
-While there is a file `drag` beside the checkpoints the last rank is slow, on whichever node it runs. The barrier is real: rank 0 sits in the middle of sockets, as a broken peer breaks everybody's step.
+While there is a file `drag` beside the checkpoints the last rank is slow, on whichever node it runs; where there is a file `leave`, rank 1 takes it away
+and ends with exit code 0. The barrier is real: rank 0 sits in the middle of sockets, as a broken peer breaks everybody's step.
 """
 
 import os
@@ -82,6 +83,9 @@ def main() -> None:
         if rank == 0:
             done.with_suffix(".new").write_text(str(step + 1))
             done.with_suffix(".new").replace(done)
+        if rank == 1 and (home / "leave").exists():
+            (home / "leave").unlink()
+            sys.exit(0)
         monitor.log(loss=2.0 + 0.01 * (step % 7), tokens=TOKENS / world)
 
 

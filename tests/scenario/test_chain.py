@@ -159,6 +159,38 @@ def test_a_hang_is_restarted_after_its_stacks_were_taken(demo_job: DemoJob) -> N
     assert "_sleep" in stacks, "the place where it hangs"
 
 
+def test_a_stop_on_one_node_just_before_a_kill_on_another_are_both_told_each_with_its_culprit(demo_job: DemoJob) -> None:
+    stopped = drills.stop(demo_job.workers()[0], demo_job.clock)
+    demo_job.wait(lambda: demo_job.clock.now() >= stopped.truth.time + 0.6, DEADLINE_S)
+    killed = drills.kill(demo_job.workers()[3], demo_job.clock)
+    faults = {("worker stopped", stopped.truth.worker), ("worker killed", killed.truth.worker)}
+    wait(demo_job, "both incidents", lambda: faults <= {verdict(kept) for kept in accused_since(demo_job, stopped.truth.time)})
+    assert {verdict(kept) for kept in accused_since(demo_job, stopped.truth.time)} == faults
+
+
+def test_a_worker_that_ends_with_zero_while_the_others_need_it_is_named_and_no_node_is_evicted(demo_job: DemoJob) -> None:
+    since, worker = demo_job.clock.now(), demo_job.workers()[1]
+    (demo_job.cluster.state_dir / "checkpoints" / "test_loop_run-1" / "leave").touch()
+    wait(demo_job, "the incident to be healed", lambda: demo_job.record.settled(since))
+    (kept,) = (kept for kept in demo_job.record.kept if kept.opened >= since)
+    assert verdict(kept) == ("worker ended early", worker.name)
+    assert "with exit code 0 in step" in kept.incident.evidence[0].text
+    assert actions(demo_job, kept) == ["restart_worker"]
+
+
+def test_a_lost_node_is_one_incident_though_the_survivors_cry_first(demo_job: DemoJob) -> None:
+    since = demo_job.clock.now()
+    demo_job.kill_node("node-b")
+    wait(demo_job, "the loss to be told", lambda: demo_job.record.settled(since))
+    demo_job.start_node("node-b")
+    assert [verdict(kept) for kept in demo_job.record.kept if kept.opened >= since] == [("node lost", "node-b")]
+
+
+def verdict(kept: IncidentRecord) -> tuple[str, str]:
+    """Cause and culprits."""
+    return kept.incident.cause, " ".join(culprit.entity.name for culprit in kept.incident.culprits)
+
+
 def test_a_slow_node_lives_on_until_a_person_approves(demo_job: DemoJob) -> None:
     before, workers = epoch(demo_job), demo_job.workers()
     struck = drills.slow_node("node-b", demo_job.cluster.run_dir("node-b"), demo_job.clock)

@@ -166,6 +166,7 @@ def test_a_finished_job_ends_every_launcher_with_zero(cluster: LauncherCluster) 
         cluster.launch(node, command=(sys.executable, "train.py", "5"))
     assert [launcher.wait(DEADLINE_S) for launcher in cluster.launchers.values()] == [0, 0]
     assert len(cluster.events("job.finished")) == 1
+    assert sorted(event.entity.name for event in cluster.events("worker.finished")) == [f"{cluster.run}/n{node}/{slot}" for node in (0, 1) for slot in (0, 1)]
     kept = sorted(path.name for path in (cluster.directory / "state" / "votes").iterdir())
     assert kept == [f"{cluster.run}-n0.json", f"{cluster.run}-n1.json"], "the memory of commands is of no use now"
     assert list((cluster.directory / "state" / "checkpoints").iterdir()) == []
@@ -270,12 +271,16 @@ def test_a_server_that_nobody_reaches_keeps_no_job_from_starting(cluster: Launch
     assert "the server could not be asked whether n0 is cordoned" in (cluster.directory / "launcher0.log").read_text()
 
 
-def test_an_exception_that_comes_back_after_a_restart_ends_the_job_with_its_place(cluster: LauncherCluster) -> None:
-    (cluster.directory / "poison-40").touch()
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("poison-40", "ValueError: negative length, at train.py:"), ("leave-40", "exit code 0 while the other workers needed it, step 40: the same as of worker")],
+)
+def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_with_its_place(cluster: LauncherCluster, fault: str, words: str) -> None:
+    (cluster.directory / fault).touch()
     cluster.both()
     wait_until("the job's end", lambda: cluster.events("job.failed"))
     reason = cluster.events("job.failed")[0].message
-    assert "ValueError: negative length, at train.py:" in reason
+    assert words in reason
     assert "the program or its data fails" in reason
     assert [each.wait(DEADLINE_S) for each in cluster.launchers.values()] == [1, 1]
     assert len(cluster.events("epoch.started")) <= 3, "a peer's broken connection may be reported first; that is no reason for a second restart"

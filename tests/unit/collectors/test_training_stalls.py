@@ -1,6 +1,10 @@
 """What the training collector calls a stall, and what it does not, over real rings."""
 
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +246,51 @@ def test_workers_without_marks_are_told_once_none_of_them_works(
     assert row["progress_age_s"] > 10
     processes.sights[pids[1]] = lambda number: look(VALIDATE, io_bytes=number << 20)
     assert [event.name for event in events_of(watch(collector, clock, 15.0))] == ["resumed"]
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.001)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def stopped(pid: int, *, is_stopped: bool = True) -> None:
+    """Send the signal, and wait until the kernel has done it."""
+    os.kill(pid, signal.SIGSTOP if is_stopped else signal.SIGCONT)
+    while (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T") != is_stopped:
+        pass
+
+
+def test_a_worker_that_was_stopped_when_its_job_was_restarted_for_another_fault_is_told(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, child: subprocess.Popen[bytes]
+) -> None:
+    trainer = Trainer(tmp_path, 0, clock, pid=child.pid)
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    stopped(child.pid)
+    assert events_of(watch(collector, clock, 0.4)) == [], "too short for a proof while it lives"
+    child.kill()
+    child.wait()
+    (told,) = events_of(watch(collector, clock, 1.0))
+    assert (told.name, told.entity.name, told.attributes["state"], told.attributes["ended"]) == ("stall", "r1/n1/0", "T", "1")
+    assert told.attributes["step"] == "6"
+
+
+def test_twin_a_worker_that_is_stopped_and_continued_again_and_again_ends_like_any_other(
+    collector: TrainingCollector, tmp_path: Path, clock: FakeClock, child: subprocess.Popen[bytes]
+) -> None:
+    trainer = Trainer(tmp_path, 0, clock, pid=child.pid)
+    write_listing(tmp_path, trainer)
+    run_steps(collector, clock, trainer)
+    for _ in range(3):
+        trainer.mark("forward")
+        stopped(child.pid)
+        assert events_of(watch(collector, clock, 0.2)) == []
+        stopped(child.pid, is_stopped=False)
+    stopped(child.pid)
+    assert events_of(watch(collector, clock, 0.2)) == []
+    child.kill()
+    child.wait()
+    assert events_of(watch(collector, clock, 1.0)) == []

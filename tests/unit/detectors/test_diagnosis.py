@@ -189,6 +189,25 @@ def test_a_stopped_worker_is_named_and_it_is_over_when_it_moves() -> None:
     assert verdicts(chain.latest) == [("worker stopped", [C.name], Severity.SEV3, False)]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_stop_on_one_node_before_a_kill_on_another_are_two_incidents_each_with_its_culprit(late: bool) -> None:
+    """The job restarts for the kill before the stop is half a second old."""
+    over = event("stall", A, NOW + 0.8, step=12, state="T", age_s=0.4, epoch=1, activity="stopped", ended=1)
+    told = [cut(NOW + 0.6, killed(C, NOW + 0.6)), cut(NOW + 0.7, raised(B, NOW + 0.62), raised(D, NOW + 0.62))]
+    restart = [cut(NOW + 0.9, over), cut(NOW + 0.95, begun(NOW + 0.95))]
+    chain = Chain().feed(*healthy(), *told, *(reversed(restart) if late else restart))
+    assert sorted(verdicts(chain.latest)) == [
+        ("worker killed", [C.name], Severity.SEV2, False),
+        ("worker stopped", [A.name], Severity.SEV3, False),
+    ]
+
+
+def test_twin_a_worker_that_was_stopped_before_it_was_killed_is_one_incident() -> None:
+    over = event("stall", C, NOW + 0.8, step=12, state="T", age_s=0.4, epoch=1, activity="stopped", ended=1)
+    chain = Chain().feed(*healthy(), cut(NOW + 0.6, killed(C, NOW + 0.6)), cut(NOW + 0.9, over))
+    assert verdicts(chain.latest) == [("worker killed", [C.name], Severity.SEV2, True)]
+
+
 def test_a_hang_with_the_others_waiting_in_communication_names_the_one_behind() -> None:
     hang = [stall(A, NOW, "communication", 121), stall(B, NOW, "backward", 120)]
     rest = [stall(C, NOW + 0.2, "communication", 121), stall(D, NOW + 0.2, "communication", 121)]
@@ -236,6 +255,28 @@ def node_killed(name: str, *early: Event, count: int = 12) -> list[Frame]:
     frames.insert(at + 1, cut(hit + 0.05, *(raised(who, hit + 0.03) for who in alive)))
     frames.insert(at + 3, cut(BEGAN + 6.4, begun(BEGAN + 6.4)))
     return frames
+
+
+@pytest.mark.parametrize("name", ["node-0", "node-1"])
+def test_what_the_survivors_say_before_a_node_is_found_lost_is_part_of_its_incident(name: str) -> None:
+    """Their job has healed itself by then."""
+    chain = Chain().feed(*node_killed(name))
+    assert verdicts(chain.latest) == [("node lost", [name], Severity.SEV1, True)]
+    assert [each.cause for each in chain.reported][:1] == ["network error"]
+    later = chain.feed(*healthy_later(chain))
+    assert verdicts(later.latest) == [("node lost", [name], Severity.SEV1, True)], "nor does it fall back when the symptoms are over"
+
+
+def healthy_later(chain: Chain) -> list[Frame]:
+    return [Frame(job=JOB, number=200 + second, generation=1, time=BEGAN + 12.0 + second, tick=True, layout=LAYOUT) for second in range(10)]
+
+
+def test_twin_connections_that_broke_and_a_worker_that_dies_later_are_two_incidents() -> None:
+    chain = Chain().feed(*healthy(), cut(NOW + 0.1, raised(A, NOW), raised(C, NOW)), cut(NOW + 1, begun(NOW + 1)))
+    chain.feed(cut(NOW + 4, killed(D, NOW + 4, epoch=2), event("exception", A, NOW + 4.05, type="RuntimeError", message=RESET, epoch=2, step=20)))
+    assert verdicts(chain.latest) == [("network error", [], Severity.SEV3, True), ("worker killed", [D.name], Severity.SEV2, True)]
+    chain.feed(cut(NOW + 5, begun(NOW + 5, epoch=3)), *(cut_frame(NOW + 6 + second, layout=LAYOUT) for second in range(12)))
+    assert [each.active for each in chain.latest] == [False, False]
 
 
 @pytest.mark.parametrize("name", ["node-0", "node-1"])

@@ -140,6 +140,33 @@ def test_the_same_exception_that_is_told_while_the_job_waits_ends_it() -> None:
     assert "the program or its data fails" in only(told, End)[0].reason
 
 
+@pytest.mark.parametrize("order", ["finished first", "needed first"])
+def test_a_worker_that_ends_with_zero_at_the_same_step_again_while_the_others_need_it_ends_the_job(order: str) -> None:
+    job = Job()
+    for _ in range(2):
+        epoch = job.coordinator.epoch
+        if order == "finished first":
+            job.coordinator.worker_finished("r/n0/1", epoch, 9)
+        told = job.die(step=9, code=1, symptom=True)
+        if order == "needed first":
+            told = job.coordinator.worker_finished("r/n0/1", epoch, 9)
+    (end,) = only(told, End)
+    assert end.reason.startswith("exit code 0 while the other workers needed it, step 9: the same as of worker r/n0/1 in epoch 1, now of worker r/n0/1")
+    assert "the program or its data fails" in end.reason
+
+
+@pytest.mark.parametrize(
+    ("steps", "died_at", "symptom"),
+    [((9, 19), (9, 19), True), ((2, 2), (50, 60), True), ((9, 9), (9, 9), False)],
+    ids=["another step", "the others had gone on", "it died of something of its own"],
+)
+def test_twin_an_end_with_zero_that_is_not_what_the_others_died_of_ends_no_job(steps: tuple[int, int], died_at: tuple[int, int], symptom: bool) -> None:
+    job = Job()
+    for step, at in zip(steps, died_at, strict=True):
+        job.coordinator.worker_finished("r/n0/1", job.coordinator.epoch, step)
+        assert not only(job.die(step=at, code=1, symptom=symptom), End)
+
+
 def test_a_node_that_is_lost_and_returns_while_the_job_waits_takes_part() -> None:
     job = Job()
     job.die(step=7)

@@ -49,7 +49,7 @@ class Walk:
         """Any one of them; those without which no job gets on come more often."""
         rare, usual = self.chance.random(), [self.joins, self.votes, self.votes, self.started, self.enters, self.holds, self.holds, self.resumed, self.time]
         return self.chance.choice(usual if rare < self.calm else [
-            self.joins, self.leaves, self.refuses, self.grants, self.dies, self.nothing_moves, self.finishes, self.breaks, self.stalls,
+            self.joins, self.leaves, self.refuses, self.grants, self.dies, self.nothing_moves, self.finishes, self.finishes_early, self.breaks, self.stalls,
             self.stuck, self.leaving, self.exits, self.saves, self.restarts, self.releases, self.rebalances, self.resizes, self.time,
             *([self.stops] if rare > (0.9 if self.coordinator.phase is JobPhase.BACKOFF else 0.998) else []),
         ])()  # fmt: skip
@@ -109,6 +109,9 @@ class Walk:
 
     def finishes(self) -> Effects:
         return self.coordinator.finished(self.node(), self.epoch()) if not self.elastic and self.chance.random() < 0.2 else []
+
+    def finishes_early(self) -> Effects:
+        return [] if self.elastic else self.coordinator.worker_finished(self.worker(), self.epoch(), self.chance.choice([-1, 3]))
 
     def dies(self) -> Effects:
         if not self.elastic:
