@@ -1,4 +1,4 @@
-"""An uncaught exception of a worker, reported by the worker itself before its process dies."""
+"""An uncaught exception of a worker, reported by the worker itself before its process dies, or of one of its threads, which it survives."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,34 +13,42 @@ from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
 
 @dataclass
 class Exceptions:
-    """The first exception of each worker in an epoch (worker.exception), named by the table of statuses.
+    """The first exception of each worker in an epoch (worker.exception), named by the table of statuses; over when a new epoch begins.
 
-    The claim is over when a new epoch begins.
+    An exception that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
     """
 
     traceback_lines: int = 3
     """Last lines of the traceback that are kept as evidence."""
     symptom_score: float = 0.5
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
+    thread_s: float = 600.0
+    """How long the exception of a thread is shown."""
     _epoch: int = field(default=-1, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if event.name == "exception":
-                yield from self._raised(event)
+                yield from self._raised(event, "worker.exception", f"worker {event.entity.name}")
+            elif event.name == "thread.exception":
+                yield from self._raised(event, "thread.exception", f"thread {event.attributes.get('thread', '')} of worker {event.entity.name}")
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
                 yield from self._claims.withdraw_all(event.time, why)
+        shown = (claim for claim in tuple(self._claims.open.values()) if claim.kind == "thread.exception")
+        for claim in shown:
+            if frame.time - claim.since > self.thread_s:
+                yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "the worker has lived on without the thread")
 
-    def _raised(self, event: Event) -> Iterator[Claim]:
+    def _raised(self, event: Event, kind: str, who: str) -> Iterator[Claim]:
         if 0 <= integer_attribute(event, "epoch") < self._epoch:
             return
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
         status = classify(raised)
         step = event.attributes.get("step", "")
         proof = Evidence(
-            text=f"worker {event.entity.name} raised {raised[:300]}{f' in step {step}' if step else ''}",
+            text=f"{who} raised {raised[:300]}{f' in step {step}' if step else ''}",
             event=event.id,
             status=status.name,
         )
@@ -48,7 +56,7 @@ class Exceptions:
         lines = tuple(Evidence(text=line.strip(), event=event.id) for line in kept if self.traceback_lines)
         claim = Claim(
             entity=event.entity,
-            kind="worker.exception",
+            kind=kind,
             score=self.symptom_score if status.symptom else 1.0,
             since=event.time,
             evidence=(proof, *_storage(event), *lines),

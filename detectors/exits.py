@@ -1,4 +1,4 @@
-"""Unexpected end of a worker process: a signal or an exit code other than 0."""
+"""Unexpected end of a worker process: a signal, an exit code other than 0, or 0 while the others still need it."""
 
 import re
 from collections import deque
@@ -18,10 +18,15 @@ FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals from outside the script: a person, the scheduler or the kernel's out-of-memory killer sent them."""
 
 
+EARLY_S = 1.0
+"""A connection may seem to be lost so long before the end that broke it: clocks differ, and the kernel announces a death late."""
+
+
 @dataclass
 class Exits:
-    """Claims worker.exited, one for each `exit` event of a launcher or agent; exit code 0 is a normal end.
+    """Claims worker.exited, one for each `exit` event of a launcher or agent.
 
+    Exit code 0 (`worker.finished`) is a normal end, unless at least as many others lose their connections afterwards: they were not done.
     Withdrawn when a new epoch starts: then the worker runs again or is no longer part of the job. An exit that arrives after that is
     claimed and withdrawn at once if it is the first of its epoch; further ones are what the first led to, and of no use any more.
     """
@@ -31,14 +36,21 @@ class Exits:
     _epoch: int = field(default=-1, init=False, repr=False)
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """Epochs of which an exit was claimed."""
+    _finished: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
+    """Workers of this epoch that have ended with 0 → how that was told."""
+    _forsaken: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Workers of this epoch that have lost a connection → when."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
-            if event.name == "exit":
-                yield from self._exited(event)
+            if event.name in ("exit", "exception", "worker.finished"):
+                yield from self._exited(event) if event.name == "exit" else ()
+                yield from self._too_early(event)
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
+                self._finished.clear()
+                self._forsaken.clear()
                 yield from self._claims.withdraw_all(event.time, why)
 
     def _exited(self, event: Event) -> Iterator[Claim]:
@@ -69,16 +81,41 @@ class Exits:
             yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
 
 
+    def _too_early(self, event: Event) -> Iterator[Claim]:
+        """Do others miss those that have ended with 0? The nodes' reports arrive in any order."""
+        if integer_attribute(event, "epoch") < self._epoch:
+            return
+        if event.name == "worker.finished":
+            self._finished[event.entity.name] = event
+        elif _words_status(event).symptom:
+            self._forsaken.setdefault(event.entity.name, event.time)
+        since = min((finished.time for finished in self._finished.values()), default=float("inf")) - EARLY_S
+        missing = [name for name, time in self._forsaken.items() if time >= since and name not in self._finished]
+        if not self._finished or len(missing) < len(self._finished):
+            return
+        for finished in self._finished.values():
+            text = f"worker {finished.entity.name} exited with code 0{_where(finished)} while others were still training: they lost their connections to it"
+            proof = Evidence(text=text, event=finished.id, metric="exit_code", value=0.0, status="exited abnormally")
+            claim = Claim(entity=finished.entity, kind="worker.exited", score=1.0, since=finished.time, evidence=(proof,))
+            yield from self._claims.report(claim, revise=False)
+
+
 def _status(event: Event, signal: str) -> ErrorStatus:
     """What the launcher knows; else `killed` for a signal from outside; else what the exception or the last lines of output name."""
     if (known := event.attributes.get("status", "")) in BY_NAME:
         return BY_NAME[known]
     if signal in FROM_OUTSIDE:
         return BY_NAME["killed"]
+    status = _words_status(event)
+    return status if status.name != "other software error" else BY_NAME["exited abnormally"]
+
+
+def _words_status(event: Event) -> ErrorStatus:
+    """What an exception says, or the last lines of a process that has ended."""
     last = event.attributes.get("last_lines", "").splitlines()
     lines = [event.attributes.get("exception", ""), *(line for line in last if _RAISED.match(line))]
-    status = classify("\n".join(lines))
-    return status if status.name != "other software error" else BY_NAME["exited abnormally"]
+    lines += [event.attributes.get("type", ""), event.attributes.get("message", "")]
+    return classify("\n".join(lines))
 
 
 def _where(event: Event) -> str:

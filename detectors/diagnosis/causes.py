@@ -72,6 +72,7 @@ STALLS = (
 VICTIMS = (
     Consequence("worker.exception", what=Selection.VICTIM),
     Consequence("worker.exited", what=Selection.VICTIM),
+    Consequence("thread.exception", what=Selection.VICTIM),
     *STALLS,
 )
 SAME_WORKER = (Consequence("*", Scope.WORKER),)
@@ -249,6 +250,7 @@ CAUSES = (
         ),
     ),
     Cause("loss spike", "loss.spike", Severity.INFO),
+    Cause("thread exception", "thread.exception", Severity.INFO, accuses=False, together_s=10.0),
     Cause("gpu notice", "gpu.xid", Severity.INFO),
     Cause(
         "pause",

@@ -45,7 +45,7 @@ Report = Callable[[str, Body], None]
 
 
 class JobMember:
-    """The commands prepare, start, halt, end, reattempt and dump; the events exit, exception, checkpoint.saved and checkpoint.failed."""
+    """The commands prepare, start, halt, end, reattempt and dump; the events about workers and their checkpoints."""
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
@@ -185,6 +185,8 @@ class JobMember:
             self._report("exited", known)
             return
         if code == 0:
+            attributes = {"pid": str(worker.pid), "rank": str(worker.place.rank), "epoch": str(worker.epoch), "step": self._workers.step(worker)}
+            self._event_log.of_worker("worker.finished", worker.name, exit_message(worker, code), attributes)
             if all(other.end == 0 for other in self._workers.all):
                 self._report("finished", {"epoch": worker.epoch})
             return
@@ -231,9 +233,9 @@ class JobMember:
         self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
-        worker.exception = str(message.get("type", ""))
+        raised, thread = str(message.get("type", "")), str(message.get("thread", ""))
         attributes = {
-            "type": worker.exception,
+            "type": raised,
             "message": redact(str(message.get("message", ""))),
             "traceback": redact(str(message.get("traceback", ""))),
             "rank": str(worker.place.rank),
@@ -242,9 +244,13 @@ class JobMember:
             "pid": str(worker.pid),
         }
         attributes |= {name: str(message[name]) for name in ("path", "errno", "free_bytes") if name in message}
-        worker.failure = signature_of(worker.exception, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
-        text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
-        self._event_log.of_worker("exception", worker.name, text, attributes)
+        if thread:  # the worker lives on, and dies of something else if it dies
+            text = f"thread {thread} of worker {worker.name} ended with {raised}: {attributes['message']}"
+            self._event_log.of_worker("thread.exception", worker.name, text, {**attributes, "thread": thread})
+            return
+        worker.exception = raised
+        worker.failure = signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
 
 
 def step_of(text: str) -> int:

@@ -1,7 +1,8 @@
 """Exceptions: raised by a worker, told before it dies, named by the table of statuses."""
 
+from detectors.diagnosis import Diagnosis
 from detectors.exceptions import Exceptions
-from eagle_eye.types import Event
+from eagle_eye.types import Event, Finding, Severity, Topology
 from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
 
 WORKER = worker("node-1", 0)
@@ -61,3 +62,30 @@ def test_a_refused_file_is_told_with_path_and_room() -> None:
 def test_twin_an_exception_that_has_nothing_to_do_with_storage_has_no_such_line() -> None:
     (claim,) = claims_of(Exceptions(), [cut_frame(5.01, raised("ValueError", "negative length"))])
     assert not any("free" in line.text for line in claim.evidence)
+
+
+def in_a_thread(time: float = 5.0) -> Event:
+    return event("thread.exception", WORKER, time, **{**raised("ValueError", "no metrics").attributes, "thread": "reporter"})
+
+
+def test_twin_an_exception_that_ends_a_thread_is_told_and_asks_for_nothing() -> None:
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, in_a_thread())])
+    assert claim.kind == "thread.exception"
+    assert "thread reporter of worker" in claim.evidence[0].text
+    finding = Finding(
+        id="f", revision=1, detector="exceptions", digest="d", job="t/n/r", entity=claim.entity, kind=claim.kind, score=1.0, since=5.0, time=5.1,
+        evidence=claim.evidence, active=True,
+    )  # fmt: skip
+    (incident,) = Diagnosis().diagnose((), [finding], Topology())
+    assert (incident.cause, incident.severity, incident.culprits) == ("thread exception", Severity.INFO, ())
+
+
+def test_the_exception_of_a_thread_does_not_hide_that_of_the_worker() -> None:
+    claims = claims_of(Exceptions(), [cut_frame(5.01, in_a_thread()), cut_frame(6.0, raised("RuntimeError", ILLEGAL, time=5.9))])
+    assert [claim.kind for claim in claims] == ["thread.exception", "worker.exception"]
+
+
+def test_the_exception_of_a_thread_is_over_after_a_while() -> None:
+    exceptions = Exceptions(thread_s=60.0)
+    claims = claims_of(exceptions, [cut_frame(5.01, in_a_thread()), cut_frame(60.0), cut_frame(66.0)])
+    assert [claim.active for claim in claims] == [True, False]

@@ -4,7 +4,7 @@ import pytest
 
 from detectors.diagnosis import Diagnosis
 from detectors.exits import Exits
-from eagle_eye.types import Claim, Finding, Topology
+from eagle_eye.types import Claim, Event, Finding, Topology
 from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
 
 VICTIM = worker("node-0", 1)
@@ -26,6 +26,41 @@ def test_fault_a_killed_worker_is_named_by_one_cut_frame() -> None:
 
 def test_twin_a_worker_that_is_done_exits_with_zero() -> None:
     assert died(code=0, signal="") == []
+
+
+def finished(slot: int, time: float, epoch: int = 1) -> Event:
+    return event("worker.finished", worker("node-0", slot), time, pid=7, rank=slot, epoch=epoch, step=12)
+
+
+def forsaken(slot: int, time: float, epoch: int = 1) -> Event:
+    """A worker whose peer has gone."""
+    return event("exception", worker("node-1", slot), time, type="RuntimeError", message="Connection closed by peer", epoch=epoch)
+
+
+def test_fault_a_worker_that_ends_with_zero_while_others_wait_for_it_is_named() -> None:
+    (claim,) = claims_of(Exits(), [cut_frame(10.0, finished(1, 9.9)), cut_frame(10.1, forsaken(0, 10.0)), cut_frame(10.2, forsaken(1, 10.05))])
+    assert (claim.entity, claim.kind, claim.since, claim.evidence[0].status) == (VICTIM, "worker.exited", 9.9, "exited abnormally")
+    assert "exited with code 0" in claim.evidence[0].text
+
+
+def test_it_is_named_however_late_its_end_is_told() -> None:
+    (claim,) = claims_of(Exits(), [cut_frame(10.1, forsaken(0, 10.0)), cut_frame(10.2, finished(1, 9.9))])
+    assert claim.entity == VICTIM
+
+
+def test_twin_whoever_is_cut_off_while_all_others_end_well_accuses_nobody() -> None:
+    """The last one loses its connections at the end of the training."""
+    assert claims_of(Exits(), [cut_frame(10.0, finished(0, 9.8), finished(1, 9.9)), cut_frame(10.1, forsaken(0, 10.0))]) == []
+
+
+def test_twin_another_fault_after_a_normal_end_is_not_the_end_s() -> None:
+    broken = event("exception", worker("node-1", 0), 10.0, type="ValueError", message="negative length", epoch=1)
+    assert claims_of(Exits(), [cut_frame(10.0, finished(1, 9.9)), cut_frame(10.1, broken)]) == []
+
+
+def test_twin_an_end_with_zero_is_forgotten_with_its_epoch() -> None:
+    begun = event("epoch.started", job(), 20.0, epoch=2)
+    assert claims_of(Exits(), [cut_frame(10.0, finished(1, 9.9)), cut_frame(20.0, begun), cut_frame(30.0, forsaken(0, 29.0, epoch=2))]) == []
 
 
 def test_an_end_that_the_launcher_brought_on_is_no_death() -> None:
