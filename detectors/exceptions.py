@@ -1,5 +1,6 @@
 """An uncaught exception of a worker, reported by the worker itself before its process dies, or of one of its threads, which it survives."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
 class Exceptions:
     """The first exception of each worker in an epoch (worker.exception), named by the table of statuses; over when a new epoch begins.
 
-    An exception that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
+    One that is told after that is claimed and withdrawn at once if it is the first of its epoch. An exception that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
     """
 
     traceback_lines: int = 3
@@ -25,6 +26,8 @@ class Exceptions:
     thread_s: float = 600.0
     """How long the exception of a thread is shown."""
     _epoch: int = field(default=-1, init=False, repr=False)
+    _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """Epochs of which an exception was claimed."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
@@ -35,14 +38,16 @@ class Exceptions:
                 yield from self._raised(event, "thread.exception", f"thread {event.attributes.get('thread', '')} of worker {event.entity.name}")
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
-                yield from self._claims.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_epoch(event, why)
         shown = (claim for claim in tuple(self._claims.open.values()) if claim.kind == "thread.exception")
         for claim in shown:
             if frame.time - claim.since > self.thread_s:
                 yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "the worker has lived on without the thread")
 
     def _raised(self, event: Event, kind: str, who: str) -> Iterator[Claim]:
-        if 0 <= integer_attribute(event, "epoch") < self._epoch:
+        epoch = integer_attribute(event, "epoch")
+        late = 0 <= epoch < self._epoch
+        if late and epoch in self._claimed:
             return
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
         status = classify(raised)
@@ -59,9 +64,19 @@ class Exceptions:
             kind=kind,
             score=self.symptom_score if status.symptom else 1.0,
             since=event.time,
-            evidence=(proof, *_storage(event), *lines),
+            evidence=(proof, *_storage(event), *_frame(event), *lines),
         )
-        yield from self._claims.report(claim, revise=False)
+        if epoch not in self._claimed:
+            self._claimed.append(epoch)
+        yield from self._claims.report(claim, revise=False, epoch=epoch)
+        if late:
+            yield from self._claims.withdraw(event.entity, kind, event.time, f"epoch {self._epoch} had begun when it was reported")
+
+
+def _frame(event: Event) -> Iterator[Evidence]:
+    """The innermost line of the user's own code: the end of the traceback may be all a library's."""
+    if frame := event.attributes.get("frame", ""):
+        yield Evidence(text=f"at {frame}", event=event.id)
 
 
 def _storage(event: Event) -> Iterator[Evidence]:

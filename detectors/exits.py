@@ -9,7 +9,7 @@ from eagle_eye.error_statuses import BY_NAME, ErrorStatus, classify
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over, integer_attribute
 
 _RAISED = re.compile(r"\s*[\w.]*(Error|Exception|Interrupt)\b")
 """The line of a traceback that names the exception; other output is not read for causes."""
@@ -36,6 +36,8 @@ class Exits:
     _epoch: int = field(default=-1, init=False, repr=False)
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """Epochs of which an exit was claimed."""
+    _raised: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """(worker, epoch) of the last exceptions: each is a finding of its own, and tells why its worker has ended."""
     _finished: dict[str, Event] = field(default_factory=dict, init=False, repr=False)
     """Workers of this epoch that have ended with 0 → how that was told."""
     _forsaken: dict[str, float] = field(default_factory=dict, init=False, repr=False)
@@ -45,20 +47,23 @@ class Exits:
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if event.name in ("exit", "exception", "worker.finished"):
+                if event.name == "exception":
+                    self._raised.append((event.entity.name, integer_attribute(event, "epoch")))
                 yield from self._exited(event) if event.name == "exit" else ()
                 yield from self._too_early(event)
             elif why := ends_epoch(event):
                 self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
-                self._finished.clear()
+                self._finished = {name: told for name, told in self._finished.items() if integer_attribute(told, "epoch") > epoch_over(event)}
                 self._forsaken.clear()
-                yield from self._claims.withdraw_all(event.time, why)
+                yield from self._claims.withdraw_epoch(event, why)
 
     def _exited(self, event: Event) -> Iterator[Claim]:
         code = integer_attribute(event, "code")
         signal = event.attributes.get("signal", "")
         epoch = integer_attribute(event, "epoch")
         late = 0 <= epoch < self._epoch
-        if (late and epoch in self._claimed) or (code == 0 and not signal) or event.attributes.get("expected") == "1":
+        explained = late and (epoch in self._claimed or (event.entity.name, epoch) in self._raised)
+        if explained or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
         status = _status(event, signal)
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
@@ -76,7 +81,7 @@ class Exits:
         )
         if epoch not in self._claimed:
             self._claimed.append(epoch)
-        yield from self._claims.report(claim, revise=False)
+        yield from self._claims.report(claim, revise=False, epoch=epoch)
         if late:
             yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
 
@@ -97,7 +102,7 @@ class Exits:
             text = f"worker {finished.entity.name} exited with code 0{_where(finished)} while others were still training: they lost their connections to it"
             proof = Evidence(text=text, event=finished.id, metric="exit_code", value=0.0, status="exited abnormally")
             claim = Claim(entity=finished.entity, kind="worker.exited", score=1.0, since=finished.time, evidence=(proof,))
-            yield from self._claims.report(claim, revise=False)
+            yield from self._claims.report(claim, revise=False, epoch=integer_attribute(finished, "epoch"))
 
 
 def _status(event: Event, signal: str) -> ErrorStatus:

@@ -30,10 +30,10 @@ class FaultRun:
     """What came of one schedule."""
 
     schedule: FaultSchedule
-    causes: tuple[str, ...] = ()
-    """Of the incidents that ask for a repair."""
+    asking: tuple[Incident, ...] = ()
+    """The last revision of the incidents that ask for a repair."""
     informing: tuple[str, ...] = ()
-    """Of the others."""
+    """Causes of the others."""
     accused_nodes: tuple[str, ...] = ()
     accused_wrongly: tuple[str, ...] = ()
     """Workers that the fault never struck."""
@@ -50,6 +50,11 @@ class FaultRun:
     ended_s: float | None = None
     """From the first fault to the end of the job; None: it did not end."""
     trouble: str = ""
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Of the incidents that ask for a repair."""
+        return tuple(incident.cause for incident in self.asking)
 
     @property
     def right(self) -> bool:
@@ -93,6 +98,8 @@ class FaultRun:
         what += ["NO TRACEBACK"] if self.schedule.raises and not self.traceback else []
         what += [] if self.budget_kept else ["BUDGET BURNT"]
         what += [] if self.backoff_kept else ["NO BACK-OFF"]
+        if not self.right or "NO TRACEBACK" in what:
+            what += [f"{incident.cause}: {line.text}" for incident in self.asking for line in incident.evidence]
         return "\n  ".join([f"{'kept' if self.kept else 'MISSED'} {self.schedule}", *what, *([self.trouble] if self.trouble else [])])
 
 
@@ -126,7 +133,7 @@ def _judged(job: HarmJob, schedule: FaultSchedule, seconds: float | None) -> Fau
     guilty = {note.rank for note in struck}
     workers = [entity.name for entity in culprits if entity.kind is Kind.WORKER]
     return FaultRun(
-        schedule=schedule, causes=tuple(each.cause for each in asking), informing=tuple(each.cause for each in _last(revisions) if each not in asking),
+        schedule=schedule, asking=tuple(asking), informing=tuple(each.cause for each in _last(revisions) if each not in asking),
         accused_nodes=_once(entity.name for entity in culprits if entity.kind not in {Kind.WORKER, Kind.JOB}),
         accused_wrongly=_once(name for name in workers if job.rank_of(name) not in guilty),
         evictions=_once(node for layout in job.record.layouts for node in layout.excluded),

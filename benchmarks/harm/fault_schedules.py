@@ -10,6 +10,8 @@ SCRIPTS = ("marked", "unmarked", "elastic")
 WORKERS, MICRO_BATCHES = 4, 16
 EARLIEST, LATEST, AFTER = 12, 30, 40
 """Steps: one of which the fault is drawn from, and how many an innocent job does after it."""
+OLDER = 120
+"""Steps later in a script without marks: one that lives for less than 5 s counts as one that fails before its first step, and is not restarted."""
 ENDLESS = 100_000
 NOTHING: Mapping[str, str] = {}
 WITHOUT_MOUNTS = {"full_disk_save": "full_device", "full_disk_write": "full_device", "read_only_save": "file_limit", "read_only_write": "file_limit"}
@@ -117,7 +119,7 @@ def drawn(number: int, seed: int, replaced: Mapping[str, str] = NOTHING) -> Faul
     case = CASES[number % len(CASES)]
     place = (number % len(CASES) + number // len(CASES)) % len(SCRIPTS)
     script, kind = SCRIPTS[place], replaced.get(case.kinds[place], case.kinds[place])
-    step = chance.randint(EARLIEST, LATEST)
+    step = chance.randint(EARLIEST, LATEST) + OLDER * (script == "unmarked")
     ranks = (chance.randrange(WORKERS),)
     sample = chance.randrange(MICRO_BATCHES)
     innocent = not TRUTHS[kind]

@@ -31,14 +31,14 @@ from pathlib import Path
 
 from benchmarks.harm.deployment import SCRIPTS, START_S, Deployment, leftovers, say, side_by_side
 from benchmarks.harm.fault_run import BACKOFF_S, BOUND_S, FaultRun, fault_run
-from benchmarks.harm.fault_schedules import CASES, ENDLESS, WITHOUT_CGROUPS, WITHOUT_MOUNTS, FaultSchedule, drawn
+from benchmarks.harm.fault_schedules import CASES, ENDLESS, OLDER, WITHOUT_CGROUPS, WITHOUT_MOUNTS, FaultSchedule, drawn
 from benchmarks.harm.limits import can_limit_memory, can_mount
 from benchmarks.harm.plan import Plan, PlannedFault, notes
 from benchmarks.report import Row, report
 
 RIGHT_SHARE = 57 / 60
 PEER_RESTARTS = 3
-PEER_PLAN = Plan(steps=ENDLESS, faults=(PlannedFault(kind="bad_value", step=12, ranks=(1,)),))
+PEER_PLAN = Plan(steps=ENDLESS, faults=(PlannedFault(kind="bad_value", step=OLDER, ranks=(1,)),))
 BESIDE_PEER = FaultSchedule(number=10_000, script="unmarked", case=CASES[0], kind="bad_value", plan=PEER_PLAN)
 """The same under our launcher, in the same run; it is no schedule of the sixty."""
 

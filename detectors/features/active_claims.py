@@ -23,10 +23,17 @@ class ActiveClaims:
 
     open: dict[tuple[Entity, str], Claim] = field(default_factory=dict)
     """(entity, kind of finding) → the claim as it was last reported."""
+    _epochs: dict[tuple[Entity, str], int] = field(default_factory=dict)
+    """The same → epoch that the claim is about, where it was given."""
 
-    def report(self, claim: Claim, *, revise: bool = True) -> Iterator[Claim]:
-        """Yield the claim if it is new or its score or evidence changed; `revise=False`: only if it is new."""
+    def report(self, claim: Claim, *, revise: bool = True, epoch: int = -1) -> Iterator[Claim]:
+        """Yield the claim if it is new or its score or evidence changed; `revise=False`: only if it is new.
+
+        `epoch`: that it is about; -1: whichever runs now.
+        """
         key = (claim.entity, claim.kind)
+        if epoch >= 0:
+            self._epochs.setdefault(key, epoch)
         before = self.open.get(key)
         if before is None or (revise and (before.score, before.evidence) != (claim.score, claim.evidence)):
             self.open[key] = claim
@@ -35,6 +42,7 @@ class ActiveClaims:
     def withdraw(self, entity: Entity, kind: str, time: float, why: str) -> Iterator[Claim]:
         """Yield the withdrawal of a claim if it is open; `time` and `why` become its last line of evidence."""
         before = self.open.pop((entity, kind), None)
+        self._epochs.pop((entity, kind), None)
         if before is not None:
             evidence = (*before.evidence, Evidence(text=f"over: {why}", metric="over", value=time))
             yield Claim(
@@ -45,6 +53,16 @@ class ActiveClaims:
         """Yield the withdrawal of every open claim."""
         for entity, kind in list(self.open):
             yield from self.withdraw(entity, kind, time, why)
+
+    def withdraw_epoch(self, event: Event, why: str) -> Iterator[Claim]:
+        """Yield the withdrawal of every open claim that is over with this event of `ends_epoch`.
+
+        A worker that dies at once in a new epoch may be told of before the beginning of that epoch is.
+        """
+        over = epoch_over(event)
+        for entity, kind in list(self.open):
+            if over < 0 or self._epochs.get((entity, kind), -1) <= over:
+                yield from self.withdraw(entity, kind, event.time, why)
 
     def __contains__(self, key: tuple[Entity, str]) -> bool:
         return key in self.open

@@ -52,7 +52,12 @@ def signature_of(type_name: str, message: str, traceback: str, step: int) -> Fai
     if not type_name or classify(f"{type_name}: {message}").name != _PROGRAMS_OWN:
         return None
     first_line = message.strip().partition("\n")[0]
-    return FailureSignature(type=type_name, message=first_line[:200], frame=next(_user_frames(traceback), ""), step=step)
+    return FailureSignature(type=type_name, message=first_line[:200], frame=user_frame(traceback), step=step)
+
+
+def user_frame(traceback: str) -> str:
+    """The innermost frame of the user's own code, such as `train.py:212 in validate`; '' if the traceback has none."""
+    return next(_user_frames(traceback), "")
 
 
 def _user_frames(traceback: str) -> Iterator[str]:

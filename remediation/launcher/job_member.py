@@ -17,7 +17,7 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import signal_name, signature_of
+from .failure_signature import signal_name, signature_of, user_frame
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
@@ -243,6 +243,7 @@ class JobMember:
             "step": str(message.get("step", "")),
             "pid": str(worker.pid),
         }
+        attributes["frame"] = user_frame(attributes["traceback"])
         attributes |= {name: str(message[name]) for name in ("path", "errno", "free_bytes") if name in message}
         if thread:  # the worker lives on, and dies of something else if it dies
             text = f"thread {thread} of worker {worker.name} ended with {raised}: {attributes['message']}"

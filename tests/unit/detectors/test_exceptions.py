@@ -46,6 +46,28 @@ def test_the_first_exception_of_a_worker_counts_and_ends_with_the_epoch() -> Non
     ]
 
 
+def test_an_exception_that_the_next_epoch_overtakes_is_told_once() -> None:
+    """The nodes' reports arrive in any order."""
+    frames = [cut_frame(7.0, event("epoch.started", job(), 6.9, epoch=2)), cut_frame(7.1, raised("ValueError", "no")), cut_frame(7.2, raised("ValueError", "no", 5.5))]
+    claims = claims_of(Exceptions(), frames)
+    assert [(claim.active, claim.since) for claim in claims] == [(True, 5.0), (False, 5.0)]
+
+
+def test_an_exception_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
+    """Workers that live on raise before the coordinator has reported that their epoch has begun."""
+    exceptions = Exceptions()
+    early = cut_frame(5.01, raised("ValueError", "no", epoch=2)), cut_frame(5.02, event("epoch.started", job(), 4.9, epoch=2))
+    assert [claim.active for claim in claims_of(exceptions, early)] == [True]
+    assert [claim.active for claim in claims_of(exceptions, [cut_frame(9.0, event("epoch.started", job(), 8.9, epoch=3))])] == [False]
+
+
+def test_the_users_own_line_is_told_where_the_traceback_ends_in_a_library() -> None:
+    told = raised("RuntimeError", "shapes cannot be multiplied")
+    framed = event("exception", WORKER, 5.0, **{**told.attributes, "frame": "train.py:9 in forward"})
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, framed)])
+    assert "at train.py:9 in forward" in [line.text for line in claim.evidence]
+
+
 def test_no_traceback_is_kept_if_none_is_wanted() -> None:
     (claim,) = claims_of(Exceptions(traceback_lines=0), [cut_frame(5.01, raised("ValueError", "no"))])
     assert len(claim.evidence) == 1

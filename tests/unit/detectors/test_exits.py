@@ -105,6 +105,21 @@ def test_an_exit_that_is_overtaken_by_the_next_epoch_is_told_once() -> None:
     assert "had begun when it was reported" in claims[1].evidence[-1].text
 
 
+def test_a_death_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
+    """Elastic workers live on, and may die before the coordinator has reported that their epoch has begun."""
+    exits = Exits()
+    killed = event("exit", VICTIM, 9.99, code=1, epoch=2)
+    assert [claim.active for claim in claims_of(exits, [cut_frame(10.0, killed), cut_frame(10.1, event("epoch.started", job(), 9.9, epoch=2))])] == [True]
+    assert [claim.active for claim in claims_of(exits, [cut_frame(12.0, event("epoch.started", job(), 11.9, epoch=3))])] == [False]
+
+
+def test_a_late_exit_is_not_told_again_beside_its_exception() -> None:
+    why = event("exception", VICTIM, 9.9, type="ValueError", message="no", epoch=1)
+    late = event("exit", VICTIM, 9.99, code=1, epoch=1)
+    begun = event("epoch.started", job(), 10.5, epoch=2)
+    assert claims_of(Exits(), [cut_frame(10.0, why), cut_frame(10.6, begun), cut_frame(10.7, late)]) == []
+
+
 def test_death_and_new_epoch_in_one_frame_are_both_told() -> None:
     """A flood after the stream was away."""
     killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)

@@ -74,6 +74,13 @@ def test_an_exception_of_the_main_thread_is_how_the_worker_dies(tmp_path: Path) 
     assert member.workers[0].exception == "ValueError"
 
 
+def test_the_users_own_line_is_told_where_the_traceback_ends_in_a_library(tmp_path: Path) -> None:
+    member = made(tmp_path)
+    lines = '  File "/home/ada/train.py", line 9, in save\n    torch.save(state, path)\n  File "/venv/lib/python3.11/site-packages/torch/s.py", line 1, in save\n    raise\n'
+    member.raises(thread="", message="No space left on device", traceback=lines)
+    assert member.events[0].attributes["frame"] == "train.py:9 in save"
+
+
 def test_twin_an_exception_that_ends_a_thread_is_told_and_the_worker_does_not_die_of_it(tmp_path: Path) -> None:
     member = made(tmp_path)
     member.raises(thread="reporter", fatal=False)
