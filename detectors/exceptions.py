@@ -9,7 +9,7 @@ from eagle_eye.frames import Frame
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ActiveClaims, ends_epoch, integer_attribute
+from .features.active_claims import ActiveClaims, ends_epoch, epoch_over, integer_attribute
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Exceptions:
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
     thread_s: float = 600.0
     """How long the exception of a thread is shown."""
-    _epoch: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """The newest epoch that is over."""
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """Epochs of which an exception was claimed."""
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
@@ -37,7 +38,7 @@ class Exceptions:
             elif event.name == "thread.exception":
                 yield from self._raised(event, "thread.exception", f"thread {event.attributes.get('thread', '')} of worker {event.entity.name}")
             elif why := ends_epoch(event):
-                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
+                self._over = max(self._over, epoch_over(event))
                 yield from self._claims.withdraw_epoch(event, why)
         shown = (claim for claim in tuple(self._claims.open.values()) if claim.kind == "thread.exception")
         for claim in shown:
@@ -46,7 +47,7 @@ class Exceptions:
 
     def _raised(self, event: Event, kind: str, who: str) -> Iterator[Claim]:
         epoch = integer_attribute(event, "epoch")
-        late = 0 <= epoch < self._epoch
+        late = 0 <= epoch <= self._over
         if late and epoch in self._claimed:
             return
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
@@ -70,7 +71,7 @@ class Exceptions:
             self._claimed.append(epoch)
         yield from self._claims.report(claim, revise=False, epoch=epoch)
         if late:
-            yield from self._claims.withdraw(event.entity, kind, event.time, f"epoch {self._epoch} had begun when it was reported")
+            yield from self._claims.withdraw(event.entity, kind, event.time, f"epoch {epoch} was over when it was reported")
 
 
 def _frame(event: Event) -> Iterator[Evidence]:

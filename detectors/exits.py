@@ -33,7 +33,8 @@ class Exits:
 
     lines: int = 5
     """So many last lines of the worker's output are kept as evidence."""
-    _epoch: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """The newest epoch that is over."""
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """Epochs of which an exit was claimed."""
     _raised: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
@@ -52,7 +53,7 @@ class Exits:
                 yield from self._exited(event) if event.name == "exit" else ()
                 yield from self._too_early(event)
             elif why := ends_epoch(event):
-                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
+                self._over = max(self._over, epoch_over(event))
                 self._finished = {name: told for name, told in self._finished.items() if integer_attribute(told, "epoch") > epoch_over(event)}
                 self._forsaken.clear()
                 yield from self._claims.withdraw_epoch(event, why)
@@ -61,7 +62,7 @@ class Exits:
         code = integer_attribute(event, "code")
         signal = event.attributes.get("signal", "")
         epoch = integer_attribute(event, "epoch")
-        late = 0 <= epoch < self._epoch
+        late = 0 <= epoch <= self._over
         explained = late and (epoch in self._claimed or (event.entity.name, epoch) in self._raised)
         if explained or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
@@ -83,12 +84,12 @@ class Exits:
             self._claimed.append(epoch)
         yield from self._claims.report(claim, revise=False, epoch=epoch)
         if late:
-            yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
+            yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {epoch} was over when it was reported")
 
 
     def _too_early(self, event: Event) -> Iterator[Claim]:
         """Do others miss those that have ended with 0? The nodes' reports arrive in any order."""
-        if integer_attribute(event, "epoch") < self._epoch:
+        if 0 <= integer_attribute(event, "epoch") <= self._over:
             return
         if event.name == "worker.finished":
             self._finished[event.entity.name] = event

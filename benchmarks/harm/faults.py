@@ -201,9 +201,8 @@ FAULTS: dict[str, Fault] = {
 class FaultRunner:
     """Lets the faults of the plan strike this worker. Made before the processes meet: then all of them count the same lives."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._rank, self._world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    def __init__(self, folder: Path, rank: int, world: int) -> None:
+        self._folder, self._rank, self._world = folder, rank, world
         struck = notes(folder)
         self._faults = [
             (number, fault, sum(note.act == number and note.what == STRUCK for note in struck) // max(1, len(fault.ranks)))

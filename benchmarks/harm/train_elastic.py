@@ -19,6 +19,8 @@ from benchmarks.harm.plan import AT_START, PlanRunner
 from benchmarks.harm.train_plain import STEP_S
 
 SIZE = SIZES["small"]
+SLOTS, SECOND_NODE = 2, "b"
+"""Workers of a node, and how the name of the job's second node ends (deployment.py)."""
 
 
 class Acts:
@@ -26,7 +28,7 @@ class Acts:
 
     def __init__(self, folder: Path) -> None:
         self._runner = PlanRunner(folder, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-        self.faults = FaultRunner(folder)
+        self.faults = FaultRunner(folder, _first_rank(), int(os.environ["WORLD_SIZE"]))
         self.steps = self._runner.plan.steps
         self._monitor = eagle_eye.monitor()
 
@@ -46,6 +48,11 @@ class Acts:
             else:
                 ACTS[act.kind](self._runner.seconds(act))
             self._runner.note(number, "ended")
+
+
+def _first_rank() -> int:
+    """Of this place on its node: a worker that replaces another one gets the next free rank, not that one's."""
+    return SLOTS * os.environ["EAGLE_EYE_NODE"].endswith(SECOND_NODE) + int(os.environ["EAGLE_EYE_SLOT"])
 
 
 def main() -> None:

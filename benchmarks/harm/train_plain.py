@@ -5,6 +5,7 @@
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -89,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     scratch(options.folder)
-    faults = FaultRunner(options.folder)
+    faults = FaultRunner(options.folder, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
     monitor = None
     if options.marks:

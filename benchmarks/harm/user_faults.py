@@ -19,6 +19,7 @@ The peer: torchrun --max-restarts 3, with the same exception in the same step.
 
 import argparse
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -37,27 +38,30 @@ from benchmarks.harm.plan import Plan, PlannedFault, notes
 from benchmarks.report import Row, report
 
 RIGHT_SHARE = 57 / 60
-PEER_RESTARTS = 3
+PEER_RESTARTS, PEER_TIMEOUT_S = 3, 30
+FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank")
+"""What torchrun logs once for each life of its workers."""
 PEER_PLAN = Plan(steps=ENDLESS, faults=(PlannedFault(kind="bad_value", step=OLDER, ranks=(1,)),))
 BESIDE_PEER = FaultSchedule(number=10_000, script="unmarked", case=CASES[0], kind="bad_value", plan=PEER_PLAN)
 """The same under our launcher, in the same run; it is no schedule of the sixty."""
 
 
 def under_torchrun(folder: Path) -> tuple[int, float]:
-    """Restarts, and seconds from the first exception to torchrun's end."""
+    """Restarts (some end before they train: the connections of the life before are not all gone), and seconds from the first exception to torchrun's end."""
     PEER_PLAN.write(folder)
     module, *_ = SCRIPTS["unmarked"]
-    words = ["--standalone", "--nproc-per-node", "4", "--max-restarts", str(PEER_RESTARTS), "-m", module, "--folder", str(folder)]
+    words = ["--standalone", "--nproc-per-node", "4", "--max-restarts", str(PEER_RESTARTS), "-m", module]
+    words += ["--folder", str(folder), "--timeout-s", str(PEER_TIMEOUT_S)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    with (folder / "torchrun.log").open("wb") as out:
+    log = folder / "torchrun.log"
+    with log.open("wb") as out:
         process = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words], stdout=out, stderr=out, env=environment)
     try:
         process.wait(START_S * (1 + PEER_RESTARTS))
     finally:
         process.terminate()
         process.wait(60)
-    struck = notes(folder)
-    return len(struck) - 1, time.time() - struck[0].time
+    return len(FAILED.findall(log.read_text(errors="replace"))) - 1, time.time() - notes(folder)[0].time
 
 
 # --- the figures -------------------------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ def test_an_exception_that_the_next_epoch_overtakes_is_told_once() -> None:
     assert [(claim.active, claim.since) for claim in claims] == [(True, 5.0), (False, 5.0)]
 
 
+def test_an_exception_that_is_told_after_the_job_has_failed_of_it_is_over_at_once() -> None:
+    failed = event("job.failed", job(), 6.9, epoch=1)
+    assert [claim.active for claim in claims_of(Exceptions(), [cut_frame(7.0, failed), cut_frame(7.1, raised("ValueError", "no"))])] == [True, False]
+
+
 def test_an_exception_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
     """Workers that live on raise before the coordinator has reported that their epoch has begun."""
     exceptions = Exceptions()

@@ -102,7 +102,7 @@ def test_an_exit_that_is_overtaken_by_the_next_epoch_is_told_once() -> None:
     follower = event("exit", worker("node-1", 0), 10.2, code=1, epoch=1)
     claims = claims_of(Exits(), [cut_frame(11.0, begun), cut_frame(11.2, killed), cut_frame(11.4, follower)])
     assert [(claim.entity, claim.active, claim.since) for claim in claims] == [(VICTIM, True, 9.99), (VICTIM, False, 9.99)]
-    assert "had begun when it was reported" in claims[1].evidence[-1].text
+    assert "epoch 1 was over when it was reported" in claims[1].evidence[-1].text
 
 
 def test_a_death_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
@@ -118,6 +118,14 @@ def test_a_late_exit_is_not_told_again_beside_its_exception() -> None:
     late = event("exit", VICTIM, 9.99, code=1, epoch=1)
     begun = event("epoch.started", job(), 10.5, epoch=2)
     assert claims_of(Exits(), [cut_frame(10.0, why), cut_frame(10.6, begun), cut_frame(10.7, late)]) == []
+    failed = event("job.failed", job(), 10.5, epoch=1)
+    assert claims_of(Exits(), [cut_frame(10.0, why), cut_frame(10.6, failed), cut_frame(10.7, late)]) == []
+
+
+def test_a_death_that_is_told_after_the_job_has_failed_of_it_is_over_at_once() -> None:
+    failed = event("job.failed", job(), 10.5, epoch=1)
+    killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    assert [claim.active for claim in claims_of(Exits(), [cut_frame(10.6, failed), cut_frame(10.7, killed)])] == [True, False]
 
 
 def test_death_and_new_epoch_in_one_frame_are_both_told() -> None:
