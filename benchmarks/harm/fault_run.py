@@ -20,6 +20,8 @@ BOUND_S = 90.0
 SETTLE_S, AFTERWARDS_S = 12.0, 3.0
 """After the end of the job: how long the incident may take, and how long it is watched for what follows."""
 BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+SPEED = frozenset({"slow worker", "slow node"})
+"""Causes that no fault here has: other jobs on a busy machine. They have a row of their own."""
 EXPLAINED = "explained by incident"
 MEASURING_S = 0.05
 """The stream tells of a death a little later than it was."""
@@ -32,6 +34,8 @@ class FaultRun:
     schedule: FaultSchedule
     asking: tuple[Incident, ...] = ()
     """The last revision of the incidents that ask for a repair."""
+    slow: tuple[str, ...] = ()
+    """Incidents that name somebody for being slow."""
     informing: tuple[str, ...] = ()
     """Causes of the others."""
     accused_nodes: tuple[str, ...] = ()
@@ -74,7 +78,7 @@ class FaultRun:
     @property
     def untouched(self) -> bool:
         """Of an innocent: nothing was done to it."""
-        return not (self.epochs or self.evictions or self.repairs or self.trouble or self.accused_nodes or self.accused_wrongly or self.causes)
+        return not (self.slow or self.epochs or self.evictions or self.repairs or self.trouble or self.accused_nodes or self.accused_wrongly or self.causes)
 
     @property
     def kept(self) -> bool:
@@ -93,7 +97,7 @@ class FaultRun:
             f"ended after {self.ended_s:.1f} s" if self.ended_s is not None else "did not end",
         ]
         told = {"EVICTED": self.evictions, "ACCUSED NODES": self.accused_nodes, "ACCUSED WRONGLY": self.accused_wrongly,
-                "actions": self.repairs, "epochs": self.epochs, "also": self.informing}  # fmt: skip
+                "actions": self.repairs, "epochs": self.epochs, "slow": self.slow, "also": self.informing}  # fmt: skip
         what += [f"{word}: {', '.join(names)}" for word, names in told.items() if names]
         what += ["NO TRACEBACK"] if self.schedule.raises and not self.traceback else []
         what += [] if self.budget_kept else ["BUDGET BURNT"]
@@ -128,12 +132,14 @@ def fault_run(deployment: Deployment, schedule: FaultSchedule) -> Turns[FaultRun
 
 def _judged(job: HarmJob, schedule: FaultSchedule, seconds: float | None) -> FaultRun:
     revisions = job.deployment.incidents(job.name)
-    asking, culprits = _asking(job), [culprit.entity for each in revisions for culprit in each.culprits]
+    asking, slow = _asking(job), [each for each in _last(revisions) if each.cause in SPEED]
+    culprits = [culprit.entity for each in revisions if each.cause not in SPEED for culprit in each.culprits]
     struck = [note for note in job.notes if note.what == STRUCK]
     guilty = {note.rank for note in struck}
     workers = [entity.name for entity in culprits if entity.kind is Kind.WORKER]
     return FaultRun(
-        schedule=schedule, asking=tuple(asking), informing=tuple(each.cause for each in _last(revisions) if each not in asking),
+        schedule=schedule, asking=tuple(asking), informing=tuple(each.cause for each in _last(revisions) if each not in asking + slow),
+        slow=tuple(f"{each.cause} {', '.join(culprit.entity.name for culprit in each.culprits)}" for each in slow),
         accused_nodes=_once(entity.name for entity in culprits if entity.kind not in {Kind.WORKER, Kind.JOB}),
         accused_wrongly=_once(name for name in workers if job.rank_of(name) not in guilty),
         evictions=_once(node for layout in job.record.layouts for node in layout.excluded),
@@ -163,7 +169,7 @@ def _last(revisions: Sequence[Incident]) -> list[Incident]:
 
 
 def _asking(job: HarmJob) -> list[Incident]:
-    return [each for each in _last(job.deployment.incidents(job.name)) if each.severity is not Severity.INFO]
+    return [each for each in _last(job.deployment.incidents(job.name)) if each.severity is not Severity.INFO and each.cause not in SPEED]
 
 
 # --- restarts and the times before them ---------------------------------------------------------------------------

@@ -122,10 +122,10 @@ def drawn(number: int, seed: int, replaced: Mapping[str, str] = NOTHING) -> Faul
     step = chance.randint(EARLIEST, LATEST) + OLDER * (script == "unmarked")
     ranks = (chance.randrange(WORKERS),)
     sample = chance.randrange(MICRO_BATCHES)
-    innocent = not TRUTHS[kind]
+    innocent, goes_on = not TRUTHS[kind], script == "elastic" and kind == "exit_0"
     fault = _fault(kind, case.whom, step, ranks, sample, elastic=script == "elastic")
     return FaultSchedule(
-        number=number, script=script, case=case, kind=kind, plan=Plan(steps=step + AFTER if innocent else ENDLESS, faults=(fault,))
+        number=number, script=script, case=case, kind=kind, plan=Plan(steps=step + AFTER if innocent or goes_on else ENDLESS, faults=(fault,))
     )
 
 

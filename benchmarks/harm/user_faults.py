@@ -73,7 +73,7 @@ def rows_of(runs: Sequence[FaultRun], replaced: Sequence[str]) -> list[Row]:
     scripts = Counter(each.schedule.script for each in runs)
     right, wanted = sum(each.right for each in runs), int(RIGHT_SHARE * len(runs))
     evictions, nodes = sum(len(each.evictions) for each in runs), sum(len(each.accused_nodes) for each in runs)
-    wrongly = sum(len(each.accused_wrongly) for each in runs)
+    wrongly, slow = sum(len(each.accused_wrongly) for each in runs), sum(len(each.slow) for each in runs)
     burnt, hasty = [each for each in runs if not each.budget_kept], [each for each in runs if not each.backoff_kept]
     raising = [each for each in guilty if each.schedule.raises]
     traced, untouched = sum(each.traceback for each in raising), sum(each.untouched for each in innocent)
@@ -85,6 +85,7 @@ def rows_of(runs: Sequence[FaultRun], replaced: Sequence[str]) -> list[Row]:
         Row("cause right (every incident of the job; none of an innocent)", f"{right} of {len(runs)}{_missed(runs)}", f"≥ {wanted}", right >= wanted),
         Row("nodes accused", str(nodes), "0", nodes == 0),
         Row("workers accused that the fault never struck", str(wrongly), "0", wrongly == 0),
+        Row("incidents that name somebody for being slow, which no fault here is", str(slow), "0", slow == 0),
         Row("jobs that restarted more often than their budget (3; elastic 4) for one cause", f"{len(burnt)}; at most {most} restarts for one cause", "0", not burnt),
         Row("jobs that did not keep the back-off of 0, 1, 2, 4 … s", f"{len(hasty)}{_delays(runs)}", "0", not hasty),
         Row("exceptions with the line of the script in the evidence", f"{traced} of {len(raising)}", f"{len(raising)} of {len(raising)}", traced == len(raising)),
