@@ -50,7 +50,7 @@ ELASTIC = (
     "benchmarks.elastic.join",
     "benchmarks.elastic.state_rate",
 )
-HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs")
+HARM = ("benchmarks.harm.healthy_life", "benchmarks.harm.hangs", "benchmarks.harm.user_faults")
 HISTORY = ("benchmarks.cluster.history",)
 """Reads public data, too."""
 LONG = ("benchmarks.chain.soak", "benchmarks.cluster.telemetry", "benchmarks.elastic.schedules")

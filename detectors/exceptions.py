@@ -1,5 +1,6 @@
-"""An uncaught exception of a worker, reported by the worker itself before its process dies."""
+"""An uncaught exception of a worker, reported by the worker itself before its process dies, or of one of its threads, which it survives."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,15 +9,16 @@ from eagle_eye.frames import Frame
 from eagle_eye.training.storage_failure import size_text
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ends_epoch, integer_attribute
+from .features.active_claims import ends_epoch, epoch_over, integer_attribute
 from .features.epoch_claims import EpochClaims
 
 
 @dataclass
 class Exceptions:
-    """The first exception of each worker in an epoch (worker.exception), named by the table of statuses.
+    """The first exception of each worker in an epoch (worker.exception), named by the table of statuses; over when a new epoch begins.
 
-    The claim is over when a new epoch begins; a symptom is a little later.
+    A symptom is over a little later. One that is told after its epoch is claimed and withdrawn at once if it is the first of it, and no symptom. An exception
+    that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
     """
 
     traceback_lines: int = 3
@@ -25,7 +27,12 @@ class Exceptions:
     """Score of what a healthy worker also sees when a peer dies, such as a connection reset."""
     symptoms_stay_s: float = 10.0
     """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
-    _epoch: int = field(default=-1, init=False, repr=False)
+    thread_s: float = 600.0
+    """How long the exception of a thread is shown."""
+    _over: int = field(default=-1, init=False, repr=False)
+    """The newest epoch that is over."""
+    _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """Epochs of which an exception was claimed."""
     _claims: EpochClaims = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -34,20 +41,28 @@ class Exceptions:
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
             if event.name == "exception":
-                yield from self._raised(event)
+                yield from self._raised(event, "worker.exception", f"worker {event.entity.name}")
+            elif event.name == "thread.exception":
+                yield from self._raised(event, "thread.exception", f"thread {event.attributes.get('thread', '')} of worker {event.entity.name}")
             elif why := ends_epoch(event):
-                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
+                self._over = max(self._over, epoch_over(event))
                 yield from self._claims.end_epoch(event, why)
         yield from self._claims.expire(frame.time)
+        shown = (claim for claim in self._claims.open if claim.kind == "thread.exception")
+        for claim in shown:
+            if frame.time - claim.since > self.thread_s:
+                yield from self._claims.withdraw(claim.entity, claim.kind, frame.time, "the worker has lived on without the thread")
 
-    def _raised(self, event: Event) -> Iterator[Claim]:
-        if 0 <= integer_attribute(event, "epoch") < self._epoch:
-            return
+    def _raised(self, event: Event, kind: str, who: str) -> Iterator[Claim]:
+        epoch = integer_attribute(event, "epoch")
+        late = 0 <= epoch <= self._over
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
         status = classify(raised)
+        if late and (status.symptom or epoch in self._claimed):
+            return
         step = event.attributes.get("step", "")
         proof = Evidence(
-            text=f"worker {event.entity.name} raised {raised[:300]}{f' in step {step}' if step else ''}",
+            text=f"{who} raised {raised[:300]}{f' in step {step}' if step else ''}",
             event=event.id,
             status=status.name,
         )
@@ -55,12 +70,22 @@ class Exceptions:
         lines = tuple(Evidence(text=line.strip(), event=event.id) for line in kept if self.traceback_lines)
         claim = Claim(
             entity=event.entity,
-            kind="worker.exception",
+            kind=kind,
             score=self.symptom_score if status.symptom else 1.0,
             since=event.time,
-            evidence=(proof, *_storage(event), *lines),
+            evidence=(proof, *_storage(event), *_frame(event), *lines),
         )
-        yield from self._claims.report(claim)
+        if epoch not in self._claimed:
+            self._claimed.append(epoch)
+        yield from self._claims.report(claim, epoch)
+        if late:
+            yield from self._claims.withdraw(event.entity, kind, event.time, f"epoch {epoch} was over when it was reported")
+
+
+def _frame(event: Event) -> Iterator[Evidence]:
+    """The innermost line of the user's own code: the end of the traceback may be all a library's."""
+    if frame := event.attributes.get("frame", ""):
+        yield Evidence(text=f"at {frame}", event=event.id)
 
 
 def _storage(event: Event) -> Iterator[Evidence]:

@@ -1,4 +1,4 @@
-"""Unexpected end of a worker process: a signal or an exit code other than 0."""
+"""Unexpected end of a worker process: a signal, or an exit code other than 0."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from eagle_eye.frames import Frame
 from eagle_eye.types import Claim, Event, Evidence
 
-from .features.active_claims import ends_epoch, integer_attribute
+from .features.active_claims import ends_epoch, epoch_over, integer_attribute
 from .features.epoch_claims import EpochClaims
 from .features.exit_status import status_of_exit
 
@@ -24,9 +24,12 @@ class Exits:
     """So many last lines of the worker's output are kept as evidence."""
     symptoms_stay_s: float = 10.0
     """What a healthy worker also shows when a peer dies stays for so long after the next epoch began: a lost node is found later."""
-    _epoch: int = field(default=-1, init=False, repr=False)
+    _over: int = field(default=-1, init=False, repr=False)
+    """The newest epoch that is over."""
     _claimed: deque[int] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
     """Epochs of which an exit was claimed."""
+    _raised: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=64), init=False, repr=False)
+    """(worker, epoch) of the last exceptions: each is a finding of its own, and tells why its worker has ended."""
     _claims: EpochClaims = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -34,10 +37,12 @@ class Exits:
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
-            if event.name == "exit":
+            if event.name == "exception":
+                self._raised.append((event.entity.name, integer_attribute(event, "epoch")))
+            elif event.name == "exit":
                 yield from self._exited(event)
             elif why := ends_epoch(event):
-                self._epoch = max(self._epoch, integer_attribute(event, "epoch"))
+                self._over = max(self._over, epoch_over(event))
                 yield from self._claims.end_epoch(event, why)
         yield from self._claims.expire(frame.time)
 
@@ -45,8 +50,9 @@ class Exits:
         code = integer_attribute(event, "code")
         signal = event.attributes.get("signal", "")
         epoch = integer_attribute(event, "epoch")
-        late = 0 <= epoch < self._epoch
-        if (late and epoch in self._claimed) or (code == 0 and not signal) or event.attributes.get("expected") == "1":
+        late = 0 <= epoch <= self._over
+        explained = late and (epoch in self._claimed or (event.entity.name, epoch) in self._raised)
+        if explained or (code == 0 and not signal) or event.attributes.get("expected") == "1":
             return
         status = status_of_exit(event)
         how = f"was ended by {signal}" if signal else f"exited with code {event.attributes.get('code') or 'unknown'}"
@@ -64,9 +70,9 @@ class Exits:
         )
         if epoch not in self._claimed:
             self._claimed.append(epoch)
-        yield from self._claims.report(claim)
+        yield from self._claims.report(claim, epoch)
         if late:
-            yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {self._epoch} had begun when it was reported")
+            yield from self._claims.withdraw(event.entity, "worker.exited", event.time, f"epoch {epoch} was over when it was reported")
 
 
 def _where(event: Event) -> str:

@@ -134,8 +134,10 @@ class Deployment:
 class HarmJob:
     """Two nodes of two workers each, under launchers with their defaults."""
 
-    def __init__(self, deployment: Deployment, name: str, script: str, plan: Plan) -> None:
+    def __init__(self, deployment: Deployment, name: str, script: str, plan: Plan, heal: str = "") -> None:
+        """`heal`: as on the command line; '' for what suits the script."""
         self.deployment, self.name, self.script, self.plan = deployment, f"bench/{name}/run-1", script, plan
+        self._heal = heal or ("in-place" if script == "elastic" else "")
         self.folder = deployment.folder / "jobs" / name
         self._short = name
         self.nodes = (f"{name}a", f"{name}b")
@@ -160,9 +162,14 @@ class HarmJob:
                 node,
                 [
                     "--listen", listen, "--rdzv", rendezvous, "--job", f"bench/{self._short}", "--run-id", "run-1", "--nnodes", "1:2",
-                    "--nproc-per-node", str(WORKERS // 2), *(["--heal", "in-place"] if self.script == "elastic" else []), "--", *command,
+                    "--nproc-per-node", str(WORKERS // 2), *(["--heal", self._heal] if self._heal else []), "--", *command,
                 ],
             )  # fmt: skip
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the launchers."""
+        return [process.pid for process in self._launchers()]
 
     @property
     def over(self) -> bool:

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 NOTES = "notes.jsonl"
+STRUCK = "struck"
+AT_START = -1
+"""The step of what happens before the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +36,35 @@ class PlannedAct:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedFault:
+    """A fault of the user's program or data. It comes back in every life of the job, unlike an act."""
+
+    kind: str
+    """A name in faults.FAULTS."""
+    step: int
+    """At the beginning of which it strikes; AT_START: before the first one."""
+    ranks: tuple[int, ...] = ()
+    sample: int = -1
+    """A micro-batch of an elastic job: whoever makes it is struck. -1: the ranks are."""
+    onwards: bool = False
+    """At the first step from there on that the worker begins: where a step is not done again."""
+    earlier: int = 0
+    """So many steps earlier in each further life."""
+    moves: bool = False
+    """On the next rank in each further life: the data are dealt otherwise."""
+
+    def __str__(self) -> str:
+        who = f"micro-batch {self.sample}" if self.sample >= 0 else "all ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
+        return f"{self.kind} at {'the start' if self.step == AT_START else f'step {self.step}'} of {who}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The life of a job."""
 
     steps: int
     acts: tuple[PlannedAct, ...] = ()
+    faults: tuple[PlannedFault, ...] = ()
 
     def write(self, folder: Path) -> None:
         """For the workers; `folder` is theirs."""
@@ -47,17 +74,19 @@ class Plan:
     @classmethod
     def read(cls, folder: Path) -> "Plan":
         found = json.loads((folder / "plan.json").read_text())
-        return cls(steps=found["steps"], acts=tuple(PlannedAct(**{**act, "ranks": tuple(act["ranks"])}) for act in found["acts"]))
+        acts = tuple(PlannedAct(**{**act, "ranks": tuple(act["ranks"])}) for act in found["acts"])
+        faults = tuple(PlannedFault(**{**fault, "ranks": tuple(fault["ranks"])}) for fault in found["faults"])
+        return cls(steps=found["steps"], acts=acts, faults=faults)
 
 
 class Note(NamedTuple):
-    """A rank has begun or ended an act."""
+    """A rank has begun or ended an act, or was struck by a fault."""
 
     act: int
-    """Its number in the plan."""
+    """Its number in the plan; of a fault, its number among the faults."""
     rank: int
     what: str
-    """began, ended"""
+    """began, ended, struck (STRUCK)"""
     time: float
     """As the stream and the ledger tell it (time.time)."""
 
@@ -68,13 +97,20 @@ def notes(folder: Path) -> list[Note]:
     return [Note(*json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def write_note(folder: Path, note: Note) -> None:
+    """One more, whole, whoever writes beside it."""
+    file = os.open(folder / NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, (json.dumps(note) + "\n").encode())
+    os.close(file)
+
+
 class PlanRunner:
     """Does a rank's part of the plan. An act that was begun is never begun again: the job may have been restarted."""
 
     def __init__(self, folder: Path, rank: int, world: int) -> None:
         self.plan = Plan.read(folder)
         self._folder, self._rank, self._world = folder, rank, world
-        done = {note.act for note in notes(folder) if note.rank == rank}
+        done = {note.act for note in notes(folder) if note.rank == rank and note.what != STRUCK}
         self._left = {number: act for number, act in enumerate(self.plan.acts) if rank in act.ranks and number not in done}
 
     def due(self, step: int, kinds: Callable[[str], bool]) -> Iterable[tuple[int, PlannedAct]]:
@@ -90,7 +126,4 @@ class PlanRunner:
 
     def note(self, number: int, what: str) -> None:
         """For the benchmark."""
-        line = json.dumps(Note(number, self._rank, what, time.time())) + "\n"
-        file = os.open(self._folder / NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(file, line.encode())
-        os.close(file)
+        write_note(self._folder, Note(number, self._rank, what, time.time()))

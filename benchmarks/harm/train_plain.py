@@ -5,6 +5,7 @@
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,8 +16,9 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harm.acts import ACTS, PHASES, phase_of, scratch
+from benchmarks.harm.faults import FaultRunner
 from benchmarks.harm.hanging import KINDS, hang
-from benchmarks.harm.plan import PlannedAct, PlanRunner
+from benchmarks.harm.plan import AT_START, PlannedAct, PlanRunner
 
 STEP_S = 0.05
 """Most of a step is waiting, so that several jobs share a small machine."""
@@ -26,8 +28,9 @@ WIDTH = 64
 class Training:
     """Model, data and loop of one rank."""
 
-    def __init__(self, folder: Path, monitor: Any) -> None:
+    def __init__(self, folder: Path, faults: FaultRunner, monitor: Any) -> None:
         self._monitor = monitor
+        self._faults = faults
         self._runner = PlanRunner(folder, dist.get_rank(), dist.get_world_size())
         self._others = dist.new_group()
         self._model = torch.nn.Linear(WIDTH, WIDTH)
@@ -44,6 +47,7 @@ class Training:
         batches = self._monitor.steps(self.batches()) if self._monitor is not None else self.batches()
         for step, batch in batches:
             with self._phase("forward"):
+                self._faults.strike(step)
                 self._act(step, data=False)
                 loss = self._model(batch).square().mean()
                 time.sleep(STEP_S)
@@ -86,14 +90,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     scratch(options.folder)
+    faults = FaultRunner(options.folder, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
     monitor = None
     if options.marks:
         import eagle_eye
 
         monitor = eagle_eye.monitor()
+    faults.strike(AT_START)
     try:
-        Training(options.folder, monitor).run()
+        Training(options.folder, faults, monitor).run()
     except RuntimeError as error:
         print(f"{time.time()!r} rank {dist.get_rank()} raised: {str(error).splitlines()[0]}", flush=True)
         raise

@@ -81,6 +81,7 @@ SLOWNESS = (
 VICTIMS = (
     Consequence("worker.exception", what=Selection.VICTIM),
     Consequence("worker.exited", what=Selection.VICTIM),
+    Consequence("thread.exception", what=Selection.VICTIM),
     *STALLS,
 )
 OF_A_LOSS = (*VICTIMS, Consequence("worker.ended_early"))
@@ -269,6 +270,7 @@ CAUSES = (
         ),
     ),
     Cause("loss spike", "loss.spike", Severity.INFO),
+    Cause("thread exception", "thread.exception", Severity.INFO, accuses=False, together_s=10.0),
     Cause("gpu notice", "gpu.xid", Severity.INFO),
     Cause(
         "pause",

@@ -1,4 +1,7 @@
-"""Tells failures of the program or its data from failures of the machine: the former come back as the same exception, whoever runs the step."""
+"""Tells failures of the program or its data from failures of the machine: the former come back as the same exception, whoever runs the step.
+
+A lack of memory can be either: it is the program's only if it comes back on another node, in the same step of a later epoch.
+"""
 
 import re
 import signal
@@ -7,9 +10,11 @@ from collections.abc import Iterator
 import msgspec
 
 from eagle_eye.error_statuses import classify
+from eagle_eye.topology import node_of_worker
 
 _PROGRAMS_OWN = "other software error"
 """What no row of the table knows as an error of hardware, network or memory."""
+_MEMORY = "out of memory"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 _LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "/eagle_eye/", "<frozen ")
 
@@ -23,6 +28,8 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The innermost frame of the user's own code, such as `train.py:212 in validate`; '' if the traceback has none."""
     step: int
     """-1 if it is not known."""
+    memory: bool = False
+    """A lack of memory: other processes on the node may have used it up."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -42,17 +49,23 @@ class FailureSignature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature_of(type_name: str, message: str, traceback: str, step: int) -> FailureSignature | None:
-    """None for an exception that tells of hardware, network or memory: another node, or another try, may help against it.
+    """None for an exception that tells of hardware, network or storage: another node, or another try, may help against it.
 
     >>> str(signature_of("ValueError", "negative length", '  File "/home/a/train.py", line 3, in load\\n    check(x)\\n', 40))
     'ValueError: negative length, at train.py:3 in load, step 40'
     >>> signature_of("RuntimeError", "Connection closed by peer", "", 40) is None
     True
     """
-    if not type_name or classify(f"{type_name}: {message}").name != _PROGRAMS_OWN:
+    status = classify(f"{type_name}: {message}").name
+    if not type_name or status not in {_PROGRAMS_OWN, _MEMORY}:
         return None
     first_line = message.strip().partition("\n")[0]
-    return FailureSignature(type=type_name, message=first_line[:200], frame=next(_user_frames(traceback), ""), step=step)
+    return FailureSignature(type=type_name, message=first_line[:200], frame=user_frame(traceback), step=step, memory=status == _MEMORY)
+
+
+def user_frame(traceback: str) -> str:
+    """The innermost frame of the user's own code, such as `train.py:212 in validate`; '' if the traceback has none."""
+    return next(_user_frames(traceback), "")
 
 
 def _user_frames(traceback: str) -> Iterator[str]:
@@ -130,6 +143,8 @@ class FailureLog:
         if failure is None:
             return ""
         before = self._seen.get(failure.key)
+        if before is not None and failure.memory and not _is_elsewhere_again(failure, before, (worker, epoch)):
+            return ""
         self._seen[failure.key] = worker, epoch
         if before is None or before == (worker, epoch):
             return ""
@@ -137,3 +152,8 @@ class FailureLog:
             f"{failure}: the same as of worker {before[0]} in epoch {before[1]}, now of worker {worker}; the program or its data fails, and neither "
             "a restart nor another node helps: mend it, or have the job skip that data, and start the job again"
         )
+
+
+def _is_elsewhere_again(failure: FailureSignature, before: tuple[str, int], now: tuple[str, int]) -> bool:
+    """Another node has no memory for the same step either, although it was begun anew."""
+    return failure.step >= 0 and now[1] > before[1] and node_of_worker(now[0]) != node_of_worker(before[0])

@@ -18,7 +18,7 @@ from eagle_eye.types import Layout
 from .death_watch import process_stat
 from .elastic_node import ElasticNode
 from .event_log import EventLog
-from .failure_signature import signal_name, signature_of
+from .failure_signature import signal_name, signature_of, user_frame
 from .job_file import JobFile
 from .launcher_settings import LauncherSettings
 from .memory_cgroup import OomKill
@@ -46,7 +46,7 @@ Report = Callable[[str, Body], None]
 
 
 class JobMember:
-    """The commands prepare, start, halt, end, reattempt and dump; the events exit, worker.finished, exception, checkpoint.saved and checkpoint.failed."""
+    """The commands prepare, start, halt, end, reattempt and dump; the events about workers and their checkpoints."""
 
     def __init__(
         self, settings: LauncherSettings, workers: Workers, votes: VoteLog, job_file: JobFile, event_log: EventLog,
@@ -246,9 +246,9 @@ class JobMember:
         self._event_log.of_job("checkpoint.failed", text, attributes)
 
     def _exception(self, worker: Worker, message: messages.Message) -> None:
-        worker.exception = str(message.get("type", ""))
+        raised, thread = str(message.get("type", "")), str(message.get("thread", ""))
         attributes = {
-            "type": worker.exception,
+            "type": raised,
             "message": redact(str(message.get("message", ""))),
             "traceback": redact(str(message.get("traceback", ""))),
             "rank": str(worker.place.rank),
@@ -256,11 +256,16 @@ class JobMember:
             "step": str(message.get("step", "")),
             "pid": str(worker.pid),
         }
+        attributes["frame"] = user_frame(attributes["traceback"])
         attributes |= {name: str(message[name]) for name in ("path", "errno", "free_bytes") if name in message}
-        worker.failure = signature_of(worker.exception, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
-        worker.symptom = classify(f"{worker.exception}: {attributes['message']}").symptom
-        text = f"worker {worker.name} raised {worker.exception}: {attributes['message']}"
-        self._event_log.of_worker("exception", worker.name, text, attributes)
+        if thread:  # the worker lives on, and dies of something else if it dies
+            text = f"thread {thread} of worker {worker.name} ended with {raised}: {attributes['message']}"
+            self._event_log.of_worker("thread.exception", worker.name, text, {**attributes, "thread": thread})
+            return
+        worker.exception = raised
+        worker.failure = signature_of(raised, attributes["message"], attributes["traceback"], step_of(attributes["step"]))
+        worker.symptom = classify(f"{raised}: {attributes['message']}").symptom
+        self._event_log.of_worker("exception", worker.name, f"worker {worker.name} raised {raised}: {attributes['message']}", attributes)
 
 
 def step_of(text: str) -> int:

@@ -1,7 +1,8 @@
 """Exceptions: raised by a worker, told before it dies, named by the table of statuses."""
 
+from detectors.diagnosis import Diagnosis
 from detectors.exceptions import Exceptions
-from eagle_eye.types import Event
+from eagle_eye.types import Event, Finding, Severity, Topology
 from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
 
 WORKER = worker("node-1", 0)
@@ -45,6 +46,33 @@ def test_the_first_exception_of_a_worker_counts_and_ends_with_the_epoch() -> Non
     ]
 
 
+def test_an_exception_that_the_next_epoch_overtakes_is_told_once() -> None:
+    """The nodes' reports arrive in any order."""
+    frames = [cut_frame(7.0, event("epoch.started", job(), 6.9, epoch=2)), cut_frame(7.1, raised("ValueError", "no")), cut_frame(7.2, raised("ValueError", "no", 5.5))]
+    claims = claims_of(Exceptions(), frames)
+    assert [(claim.active, claim.since) for claim in claims] == [(True, 5.0), (False, 5.0)]
+
+
+def test_an_exception_that_is_told_after_the_job_has_failed_of_it_is_over_at_once() -> None:
+    failed = event("job.failed", job(), 6.9, epoch=1)
+    assert [claim.active for claim in claims_of(Exceptions(), [cut_frame(7.0, failed), cut_frame(7.1, raised("ValueError", "no"))])] == [True, False]
+
+
+def test_an_exception_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
+    """Workers that live on raise before the coordinator has reported that their epoch has begun."""
+    exceptions = Exceptions()
+    early = cut_frame(5.01, raised("ValueError", "no", epoch=2)), cut_frame(5.02, event("epoch.started", job(), 4.9, epoch=2))
+    assert [claim.active for claim in claims_of(exceptions, early)] == [True]
+    assert [claim.active for claim in claims_of(exceptions, [cut_frame(9.0, event("epoch.started", job(), 8.9, epoch=3))])] == [False]
+
+
+def test_the_users_own_line_is_told_where_the_traceback_ends_in_a_library() -> None:
+    told = raised("RuntimeError", "shapes cannot be multiplied")
+    framed = event("exception", WORKER, 5.0, **{**told.attributes, "frame": "train.py:9 in forward"})
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, framed)])
+    assert "at train.py:9 in forward" in [line.text for line in claim.evidence]
+
+
 def test_no_traceback_is_kept_if_none_is_wanted() -> None:
     (claim,) = claims_of(Exceptions(traceback_lines=0), [cut_frame(5.01, raised("ValueError", "no"))])
     assert len(claim.evidence) == 1
@@ -61,3 +89,30 @@ def test_a_refused_file_is_told_with_path_and_room() -> None:
 def test_twin_an_exception_that_has_nothing_to_do_with_storage_has_no_such_line() -> None:
     (claim,) = claims_of(Exceptions(), [cut_frame(5.01, raised("ValueError", "negative length"))])
     assert not any("free" in line.text for line in claim.evidence)
+
+
+def in_a_thread(time: float = 5.0) -> Event:
+    return event("thread.exception", WORKER, time, **{**raised("ValueError", "no metrics").attributes, "thread": "reporter"})
+
+
+def test_twin_an_exception_that_ends_a_thread_is_told_and_asks_for_nothing() -> None:
+    (claim,) = claims_of(Exceptions(), [cut_frame(5.01, in_a_thread())])
+    assert claim.kind == "thread.exception"
+    assert "thread reporter of worker" in claim.evidence[0].text
+    finding = Finding(
+        id="f", revision=1, detector="exceptions", digest="d", job="t/n/r", entity=claim.entity, kind=claim.kind, score=1.0, since=5.0, time=5.1,
+        evidence=claim.evidence, active=True,
+    )  # fmt: skip
+    (incident,) = Diagnosis().diagnose((), [finding], Topology())
+    assert (incident.cause, incident.severity, incident.culprits) == ("thread exception", Severity.INFO, ())
+
+
+def test_the_exception_of_a_thread_does_not_hide_that_of_the_worker() -> None:
+    claims = claims_of(Exceptions(), [cut_frame(5.01, in_a_thread()), cut_frame(6.0, raised("RuntimeError", ILLEGAL, time=5.9))])
+    assert [claim.kind for claim in claims] == ["thread.exception", "worker.exception"]
+
+
+def test_the_exception_of_a_thread_is_over_after_a_while() -> None:
+    exceptions = Exceptions(thread_s=60.0)
+    claims = claims_of(exceptions, [cut_frame(5.01, in_a_thread()), cut_frame(60.0), cut_frame(66.0)])
+    assert [claim.active for claim in claims] == [True, False]

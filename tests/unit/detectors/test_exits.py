@@ -4,7 +4,7 @@ import pytest
 
 from detectors.diagnosis import Diagnosis
 from detectors.exits import Exits
-from eagle_eye.types import Claim, Finding, Topology
+from eagle_eye.types import Claim, Event, Finding, Topology
 from fakes.synthetic_events import claims_of, cut_frame, event, job, worker
 
 VICTIM = worker("node-0", 1)
@@ -26,6 +26,15 @@ def test_fault_a_killed_worker_is_named_by_one_cut_frame() -> None:
 
 def test_twin_a_worker_that_is_done_exits_with_zero() -> None:
     assert died(code=0, signal="") == []
+
+
+def finished(slot: int, time: float, epoch: int = 1) -> Event:
+    return event("worker.finished", worker("node-0", slot), time, pid=7, rank=slot, epoch=epoch, step=12)
+
+
+def forsaken(slot: int, time: float, epoch: int = 1) -> Event:
+    """A worker whose peer has gone."""
+    return event("exception", worker("node-1", slot), time, type="RuntimeError", message="Connection closed by peer", epoch=epoch)
 
 
 def test_an_end_that_the_launcher_brought_on_is_no_death() -> None:
@@ -67,7 +76,30 @@ def test_an_exit_that_is_overtaken_by_the_next_epoch_is_told_once() -> None:
     follower = event("exit", worker("node-1", 0), 10.2, code=1, epoch=1)
     claims = claims_of(Exits(), [cut_frame(11.0, begun), cut_frame(11.2, killed), cut_frame(11.4, follower)])
     assert [(claim.entity, claim.active, claim.since) for claim in claims] == [(VICTIM, True, 9.99), (VICTIM, False, 9.99)]
-    assert "had begun when it was reported" in claims[1].evidence[-1].text
+    assert "epoch 1 was over when it was reported" in claims[1].evidence[-1].text
+
+
+def test_a_death_that_is_told_before_its_own_epoch_is_not_over_with_it() -> None:
+    """Elastic workers live on, and may die before the coordinator has reported that their epoch has begun."""
+    exits = Exits()
+    killed = event("exit", VICTIM, 9.99, code=1, epoch=2)
+    assert [claim.active for claim in claims_of(exits, [cut_frame(10.0, killed), cut_frame(10.1, event("epoch.started", job(), 9.9, epoch=2))])] == [True]
+    assert [claim.active for claim in claims_of(exits, [cut_frame(12.0, event("epoch.started", job(), 11.9, epoch=3))])] == [False]
+
+
+def test_a_late_exit_is_not_told_again_beside_its_exception() -> None:
+    why = event("exception", VICTIM, 9.9, type="ValueError", message="no", epoch=1)
+    late = event("exit", VICTIM, 9.99, code=1, epoch=1)
+    begun = event("epoch.started", job(), 10.5, epoch=2)
+    assert claims_of(Exits(), [cut_frame(10.0, why), cut_frame(10.6, begun), cut_frame(10.7, late)]) == []
+    failed = event("job.failed", job(), 10.5, epoch=1)
+    assert claims_of(Exits(), [cut_frame(10.0, why), cut_frame(10.6, failed), cut_frame(10.7, late)]) == []
+
+
+def test_a_death_that_is_told_after_the_job_has_failed_of_it_is_over_at_once() -> None:
+    failed = event("job.failed", job(), 10.5, epoch=1)
+    killed = event("exit", VICTIM, 9.99, code=-9, signal="SIGKILL", epoch=1)
+    assert [claim.active for claim in claims_of(Exits(), [cut_frame(10.6, failed), cut_frame(10.7, killed)])] == [True, False]
 
 
 def test_death_and_new_epoch_in_one_frame_are_both_told() -> None:

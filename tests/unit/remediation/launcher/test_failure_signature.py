@@ -30,13 +30,12 @@ def test_a_failure_is_told_by_the_users_own_frame() -> None:
     [
         ("RuntimeError", "Connection closed by peer"),
         ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
-        ("OutOfMemoryError", "CUDA out of memory"),
         ("OSError", "[Errno 28] No space left on device"),
         ("DistBackendError", "NCCL operation timed out"),
         ("", ""),
     ],
 )
-def test_what_hardware_network_memory_or_storage_do_is_not_the_programs(kind: str, message: str) -> None:
+def test_what_hardware_network_or_storage_do_is_not_the_programs(kind: str, message: str) -> None:
     assert signature_of(kind, message, TRACEBACK, 40) is None
 
 
@@ -65,3 +64,28 @@ def test_without_a_step_the_words_have_to_be_the_same() -> None:
     log.repeated(failure(step=-1), "w1", 1)
     assert log.repeated(failure(step=-1, message="another"), "w1", 2) == ""
     assert log.repeated(failure(step=-1), "w1", 3) != ""
+
+
+def no_memory(step: int = 40) -> FailureSignature:
+    found = signature_of("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", TRACEBACK, step)
+    assert found is not None
+    return found
+
+
+def test_a_step_for_which_another_node_has_no_memory_either_is_the_programs() -> None:
+    """A micro-batch that is dealt to the next worker would end one after the other."""
+    log = FailureLog()
+    assert log.repeated(no_memory(), "r/n0/0", 1) == ""
+    assert log.repeated(no_memory(), "r/n0/1", 2) == ""
+    assert "the same as of worker r/n0/0 in epoch 1" in log.repeated(no_memory(), "r/n1/0", 3)
+
+
+@pytest.mark.parametrize(
+    ("again", "worker", "epoch"),
+    [(no_memory(), "r/n0/0", 2), (no_memory(), "r/n0/1", 2), (no_memory(), "r/n1/0", 1), (no_memory(41), "r/n1/0", 2), (no_memory(-1), "r/n1/0", 2)],
+    ids=["the same worker", "its neighbour on the node", "all at once", "another step", "no step is known"],
+)
+def test_twin_a_lack_of_memory_that_a_restart_or_another_node_may_help_against_is_not(again: FailureSignature, worker: str, epoch: int) -> None:
+    log = FailureLog()
+    log.repeated(no_memory(again.step if again.step < 0 else 40), "r/n0/0", 1)
+    assert log.repeated(again, worker, epoch) == ""

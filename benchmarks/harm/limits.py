@@ -1,0 +1,103 @@
+"""What the machine refuses a job for real: a full and a read-only file system, and a cgroup whose memory is used up.
+
+Mounts and cgroups need root. Where the machine does not allow them the benchmark says so and takes what needs no permission.
+"""
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.harm.faults import LIMITED, MIB, READ_ONLY, SMALL_DISK
+from remediation.launcher.memory_cgroup import MemoryCgroup, cgroups_of
+
+SMALL_DISK_BYTES = MIB
+HEADROOM_BYTES = 384 * MIB
+"""More than the job uses at the moment."""
+LIMIT_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+"""Version of cgroups → the files of the limit and of what is used."""
+GONE_S = 5.0
+
+
+def can_mount() -> bool:
+    """Whether this process may mount file systems."""
+    with tempfile.TemporaryDirectory(prefix="harm") as name:
+        if not _done("mount", "-t", "tmpfs", "-o", "size=4k", "harm", name):
+            return False
+        return _done("umount", name)
+
+
+def can_limit_memory() -> bool:
+    """Whether this process may make memory cgroups whose kills are counted."""
+    try:
+        with limited_memory("harm-try", ()):
+            return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """A small file system and a read-only one in the job's folder. Raises OSError where that is not allowed."""
+    points = [(folder / SMALL_DISK, f"size={SMALL_DISK_BYTES}"), (folder / READ_ONLY, "size=1m,ro")]
+    made: list[Path] = []
+    try:
+        for point, options in points:
+            point.mkdir(parents=True)
+            if not _done("mount", "-t", "tmpfs", "-o", options, "harm", str(point)):
+                raise PermissionError(f"{point} cannot be mounted")
+            made.append(point)
+        yield
+    finally:
+        for point in made:
+            _done("umount", "--lazy", str(point))
+
+
+class MemoryLimit:
+    """The cgroup of one job."""
+
+    def __init__(self, cgroup: MemoryCgroup) -> None:
+        self._cgroup = cgroup
+
+    def take(self, pids: Sequence[int]) -> None:
+        """Processes without children as yet: what they start is in it, too."""
+        for pid in pids:
+            (self._cgroup.folder / "cgroup.procs").write_text(str(pid))
+
+    def lower(self, folder: Path) -> None:
+        """Little more than is used now; the job is told by a file in its folder."""
+        limit, used = LIMIT_FILES[self._cgroup.version]
+        (self._cgroup.folder / limit).write_text(str(int((self._cgroup.folder / used).read_text()) + HEADROOM_BYTES))
+        (folder / LIMITED).touch()
+
+
+@contextlib.contextmanager
+def limited_memory(name: str, pids: Sequence[int]) -> Iterator[MemoryLimit]:
+    """A cgroup inside our own, for these processes. Raises OSError where that is not allowed."""
+    own = next((cgroup for cgroup in cgroups_of(os.getpid()) if cgroup.kills() is not None), None)
+    if own is None:
+        raise PermissionError("no cgroup here counts the kernel's kills")
+    cgroup = MemoryCgroup(f"{own.name}/{name}", own.folder / f"{name}-{os.getpid()}", own.version)
+    cgroup.folder.mkdir()
+    try:
+        if not (cgroup.folder / LIMIT_FILES[cgroup.version][0]).exists():
+            raise PermissionError("the memory of cgroups in our own cannot be limited")
+        limit = MemoryLimit(cgroup)
+        limit.take(pids)
+        yield limit
+    finally:
+        deadline = time.monotonic() + GONE_S
+        while cgroup.folder.exists() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):  # a process in it has not ended yet
+                cgroup.folder.rmdir()
+            time.sleep(0.02)
+
+
+def _done(*command: str) -> bool:
+    try:
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        return False
