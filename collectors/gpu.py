@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from eagle_eye.clock import Clock, SystemClock
+from eagle_eye.gpu_devices import pci_address, text_of
 from eagle_eye.types import Event, Kind, Reading
 
 from .agent.unsigned_event import unsigned_event
@@ -80,6 +81,7 @@ class _Device:
     name: str
     index: int
     handle: Any
+    pci: str = ""
     lost: bool = False
     counted: dict[str, float] = field(default_factory=dict)
     counted_at: float = math.nan
@@ -162,7 +164,7 @@ class GpuCollector:
     def _device(self, index: int) -> _Device:
         try:
             handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
-            return _Device(_text(self.nvml.nvmlDeviceGetUUID(handle)), index, handle)
+            return _Device(text_of(self.nvml.nvmlDeviceGetUUID(handle)), index, handle, pci_address(self.nvml, handle))
         except self.nvml.NVMLError as error:
             if self._is(error, LOST):
                 return _Device(f"gpu-{index}", index, None)  # its UUID can no longer be asked for
@@ -240,7 +242,7 @@ class GpuCollector:
 
     def _whose(self, handle: Any) -> _Device:
         try:
-            name = _text(self.nvml.nvmlDeviceGetUUID(handle))
+            name = text_of(self.nvml.nvmlDeviceGetUUID(handle))
         except self.nvml.NVMLError:
             name = "unknown"
         return next((device for device in self._devices if device.name == name), _Device(name, -1, handle))
@@ -250,9 +252,5 @@ class GpuCollector:
 
 
 def _event(name: str, device: _Device, now: float, message: str, **attributes: object) -> Event:
-    attributes["index"] = device.index
+    attributes |= {"index": device.index, "pci": device.pci}
     return unsigned_event(name, Kind.GPU, device.name, now, message, "", **attributes)
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name  # packages before 11.515 return bytes

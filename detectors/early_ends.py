@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from eagle_eye.config import StallConfig
 from eagle_eye.error_statuses import ErrorStatus, classify
 from eagle_eye.frames import Frame
-from eagle_eye.types import Claim, Event, Evidence
+from eagle_eye.types import Claim, Event, Evidence, Kind
 
 from .features.active_claims import ActiveClaims, ends_epoch, float_attribute, integer_attribute
 from .features.exit_status import status_of_exit
@@ -25,6 +25,8 @@ class _EpochRecord:
     """Worker → its end with exit code 0."""
     cry: Event | None = None
     """The first that shows what also a healthy worker shows when a peer is gone."""
+    criers: set[str] = field(default_factory=set)
+    """All that have shown it."""
     broke: float = float("inf")
     """When something broke by itself: who cries after that need not cry for those that ended."""
     waits: dict[str, Event] = field(default_factory=dict)
@@ -36,7 +38,8 @@ class EarlyEnds:
     """Claims worker.ended_early, once a peer of a worker that has ended with exit code 0 shows that it needed it.
 
     A peer shows it by a broken connection or a time-out, or all of them by waiting for `stall.standing_s`. Workers that end one after the
-    other at the end of the training show nothing of that; nor does a job that goes on for steps without the one that has ended.
+    other at the end of the training show nothing of that, or the last of them does, which most have left; nor does a job that goes on for
+    steps without the one that has ended.
     """
 
     stall: StallConfig = field(default_factory=StallConfig)
@@ -107,8 +110,11 @@ class EarlyEnds:
             if epoch >= self._epoch:
                 yield from self._claims.withdraw_all(now, "something else broke")
             return
-        for end in record.ended.values():
-            if end.entity.name != record.cry.entity.name and self._needed(end, record.cry):
+        ended = [end for name, end in record.ended.items() if name not in record.criers]
+        if record.cry.entity.kind is Kind.WORKER and len(record.criers) < len(ended):
+            return
+        for end in ended:
+            if self._needed(end, record.cry):
                 yield from self._claim(end, 0.9, record.cry, f"{_name(record.cry)} needed it: {record.cry.message or record.cry.name}")
         if epoch < self._epoch:
             yield from self._claims.withdraw_all(now, f"epoch {self._epoch} had begun when it was reported")
@@ -151,6 +157,7 @@ def _broke(record: _EpochRecord, event: Event) -> None:
     status = _status(event)
     if status.symptom:
         record.cry = record.cry if record.cry is not None and record.cry.time <= event.time else event
+        record.criers.add(event.entity.name)
     elif status.name != "exited abnormally":
         record.broke = min(record.broke, event.time)
 

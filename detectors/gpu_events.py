@@ -31,6 +31,8 @@ class GpuEvents:
 
     def update(self, frame: Frame, /) -> Iterator[Claim]:
         for event in frame.events:
+            if event.entity.kind is Kind.GPU and _is_of_another_job(event, frame):
+                continue
             if event.name == "gpu.xid":
                 yield from self._xid(event)
             elif event.name == "gpu.lost":
@@ -46,7 +48,7 @@ class GpuEvents:
         if row.severity is Severity.SEV1:
             self._lasting.add(gpu)
         proof = Evidence(
-            text=f"GPU {gpu} on {event.node}: Xid {row.code}, {row.name}; the vendor advises: {row.advice}",
+            text=f"{_words(event)}: Xid {row.code}, {row.name}; the vendor advises: {row.advice}",
             event=event.id,
             metric="xid",
             value=float(row.code),
@@ -62,7 +64,7 @@ class GpuEvents:
 
     def _lost(self, event: Event) -> Iterator[Claim]:
         reason = event.attributes.get("reason", "no reason told")
-        proof = Evidence(text=f"GPU {event.entity.name} on {event.node} is gone: {reason}", event=event.id)
+        proof = Evidence(text=f"{_words(event)} is gone: {reason}", event=event.id)
         claim = Claim(entity=event.entity, kind="gpu.lost", score=1.0, since=event.time, evidence=(proof,))
         yield from self._claims.report(claim, revise=False)
 
@@ -82,6 +84,19 @@ class GpuEvents:
                 self._lasting.discard(entity.name)
                 self._newest.pop(entity.name, None)
                 yield from self._claims.withdraw(entity, kind, frame.time, f"no other for {self.withdraw_after_s:.0f} s")
+
+
+def _is_of_another_job(event: Event, frame: Frame) -> bool:
+    """The agent tells it to all jobs of its node. Where the GPUs of this job's workers there are known, it is one of them or not this job's."""
+    if frame.layout is None:
+        return False
+    gpus = [place.gpu for place in frame.layout.placements if place.node == event.node]
+    return bool(gpus) and all(gpus) and event.entity.name not in gpus
+
+
+def _words(event: Event) -> str:
+    pci = event.attributes.get("pci", "")
+    return f"GPU {event.entity.name}{f' ({pci})' if pci else ''} on {event.node}"
 
 
 def _gpus_read(frame: Frame) -> set[str]:

@@ -131,7 +131,14 @@ class Xid:
     advice: str
     severity: Severity
 
+    @property
+    def of_the_program(self) -> bool:
+        """What a program does to its own part of the GPU: it shows nothing against the GPU."""
+        return self.code in OF_THE_PROGRAM
 
+
+OF_THE_PROGRAM = frozenset({13, 31, 43, 45, 69})
+"""Xids that NVIDIA's catalog puts down to the user's application: an illegal address or instruction, and the cleanup after it."""
 _RESTART = "restart the application"
 _RESET = "reset the GPU once no process uses it"
 _NOTHING = "none at once; watch for others"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from .deduplication import Writers
@@ -138,6 +139,8 @@ class FrameBuilder:
         self._schemas = schemas
         self._switches = topology or Topology()
         self.topology = self._switches
+        self._gpus: dict[str, str] = {}
+        """Those that events were about → their nodes."""
         self._layouts: dict[int, Layout] = {}
         self._nodes: dict[str, _Node] = {}
         self._writers: dict[str, Writers] = {}
@@ -233,6 +236,9 @@ class FrameBuilder:
     def _feed_event(self, event: Event) -> None:
         if self._writers.setdefault(event.node, Writers()).first_time(event.incarnation, event.number):
             self._events.append(event)
+            if event.entity.kind is Kind.GPU and self.topology.gpus.get(event.entity.name) != event.node:
+                self._gpus[event.entity.name] = event.node  # its agent wrote it: also a GPU that no layout names has a node
+                self.topology = msgspec.structs.replace(self.topology, gpus={**self.topology.gpus, event.entity.name: event.node})
         else:
             self.counts.duplicates += 1
 
@@ -243,7 +249,8 @@ class FrameBuilder:
             del self._layouts[min(self._layouts)]
         if self.layout is None or (layout.epoch, layout.time) >= (self.layout.epoch, self.layout.time):
             self.layout = layout
-            self.topology = with_layout(self._switches, layout)
+            known = msgspec.structs.replace(self._switches, gpus={**self._gpus, **self._switches.gpus})
+            self.topology = with_layout(known, layout)
 
     # --- closing a tick ------------------------------------------------------------------------------------------
 

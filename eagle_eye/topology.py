@@ -15,7 +15,8 @@ def with_layout(topology: Topology, layout: Layout) -> Topology:
     nodes = {**dict.fromkeys(layout.nodes, ""), **topology.nodes}
     gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.placements if place.gpu}}
     workers = {**topology.workers, **{place.worker: place.node for place in layout.placements}}
-    return Topology(nodes=nodes, gpus=gpus, workers=workers)
+    worker_gpus = {**topology.worker_gpus, **{place.worker: place.gpu for place in layout.placements if place.gpu}}
+    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus)
 
 
 def merged(topologies: Iterable[Topology]) -> Topology:
@@ -23,12 +24,14 @@ def merged(topologies: Iterable[Topology]) -> Topology:
     nodes: dict[str, str] = {}
     gpus: dict[str, str] = {}
     workers: dict[str, str] = {}
+    worker_gpus: dict[str, str] = {}
     for topology in topologies:
         for node, switch in topology.nodes.items():
             nodes[node] = switch or nodes.get(node, "")
         gpus.update(topology.gpus)
         workers.update(topology.workers)
-    return Topology(nodes=nodes, gpus=gpus, workers=workers)
+        worker_gpus.update(topology.worker_gpus)
+    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus)
 
 
 def node_of(entity: Entity, topology: Topology) -> str:
@@ -40,6 +43,13 @@ def node_of(entity: Entity, topology: Topology) -> str:
     if entity.kind is Kind.WORKER:
         return node_of_worker(entity.name)
     return ""
+
+
+def gpu_of(entity: Entity, topology: Topology) -> str:
+    """UUID of the GPU that an entity is or has, '' if it is none or unknown."""
+    if entity.kind is Kind.GPU:
+        return entity.name
+    return topology.worker_gpus.get(entity.name, "") if entity.kind is Kind.WORKER else ""
 
 
 def node_of_worker(worker: str) -> str:

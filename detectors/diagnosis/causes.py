@@ -15,6 +15,7 @@ class Scope(Enum):
 
     ANYWHERE = "in the same job"
     NODE = "on the same node"
+    GPU = "on the same GPU, or of its worker"
     WORKER = "in the same worker"
 
 
@@ -33,6 +34,8 @@ class Consequence:
     """Kind of finding; '*' = every one."""
     where: Scope = Scope.ANYWHERE
     what: Selection = Selection.ANY
+    early_s: float | None = None
+    """It may seem to begin so long before its cause; None: as the cause's row says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ OWN_TROUBLE = (
 """What a worker's end explains of itself: no exception, for that came before it."""
 OWN_END = (Consequence("worker.exited", Scope.WORKER),)
 SAME_NODE = (Consequence("*", Scope.NODE),)
+SAME_GPU = (Consequence("gpu.xid", Scope.GPU, early_s=5.0),)
+"""What a program did to its GPU; the Xids of broken hardware are stronger than any exception."""
 LONG_LIVED_S = 10.0
 """A lost node or a broken GPU stays so for days: only what begins soon after it follows from it."""
 
@@ -126,7 +131,7 @@ CAUSES = (
         late_s=LONG_LIVED_S,
     ),
     *(
-        Cause(word, "worker.exception", Severity.SEV1, (status,), (*SAME_WORKER, *VICTIMS), rivals=_HARDWARE)
+        Cause(word, "worker.exception", Severity.SEV1, (status,), (*SAME_WORKER, *SAME_GPU, *VICTIMS), rivals=_HARDWARE)
         for word, status in (
             ("ecc error", "ecc error"),
             ("nvlink error", "nvlink error"),
@@ -144,19 +149,19 @@ CAUSES = (
         late_s=LONG_LIVED_S,
         rivals=(("control channel of the node cut", "whether the launcher's process still lives"),),
     ),
-    *(
-        Cause(word, "worker.exception", Severity.SEV2, (word,), (*SAME_WORKER, *VICTIMS), rivals=_PROGRAM)
-        for word in ("illegal memory access", "out of memory", "cuda error")
-    ),
     Cause(
         "gpu error",
         "gpu.xid",
         Severity.SEV2,
         severe_xid=Severity.SEV2,
-        follows=(*SAME_NODE, *VICTIMS),
+        follows=(*SAME_NODE, *OF_A_LOSS),
         early_s=5.0,
         late_s=LONG_LIVED_S,
         rivals=_PROGRAM,
+    ),
+    *(
+        Cause(word, "worker.exception", Severity.SEV2, (word,), (*SAME_WORKER, *SAME_GPU, *VICTIMS), rivals=_PROGRAM)
+        for word in ("illegal memory access", "out of memory", "cuda error")
     ),
     *(
         Cause("storage error", kind, Severity.SEV2, ("storage error",), (*SAME_WORKER, *VICTIMS), accuses=False, rivals=_STORAGE, together_s=10.0)
@@ -178,7 +183,7 @@ CAUSES = (
         ),
     ),
     *(
-        Cause(word, "worker.exited", severity, (status,), (*OWN_TROUBLE, *VICTIMS))
+        Cause(word, "worker.exited", severity, (status,), (*OWN_TROUBLE, *SAME_GPU, *VICTIMS))
         for word, status, severity in (
             ("ecc error", "ecc error", Severity.SEV1),
             ("nvlink error", "nvlink error", Severity.SEV1),
@@ -332,5 +337,7 @@ RECOVERY_S = 15.0
 """What is over so long before the job is back was not the cause of all of it."""
 WHOLE_NODE = {"slow worker": "slow node"}
 """What a cause is called when it is all workers of a node."""
+PROGRAM_ON_GPU = {"illegal memory access": "program error on the gpu", "cuda error": "program error on the gpu"}
+"""What a cause is called when the driver's Xids put it down to the program."""
 EVERYWHERE = "the same everywhere: this looks like the program or its input, not like a machine"
 """Evidence when all workers of a job show the same: then nobody is accused."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from eagle_eye.error_statuses import BY_NAME, xid
-from eagle_eye.topology import node_of
+from eagle_eye.topology import gpu_of, node_of
 from eagle_eye.types import Finding, Severity, Topology
 
 from .causes import CAUSES, Cause, Consequence, Scope, Selection
@@ -51,8 +51,15 @@ def _by_xid(finding: Finding, rows: list[tuple[int, Cause]]) -> tuple[int, Cause
 
 
 def _worst_xid(finding: Finding) -> Severity:
-    told = [xid(int(line.value or 0)).severity for line in finding.evidence if line.metric == "xid"]
-    return min(told, key=list(Severity).index, default=Severity.INFO)
+    """What the program did to its part of the GPU informs: its exception says more."""
+    told = [xid(int(line.value or 0)) for line in finding.evidence if line.metric == "xid"]
+    return min((each.severity for each in told if not each.of_the_program), key=list(Severity).index, default=Severity.INFO)
+
+
+def only_of_the_program(finding: Finding) -> bool:
+    """A finding about Xids which all say that the program misused its part of the GPU."""
+    told = [xid(int(line.value or 0)) for line in finding.evidence if line.metric == "xid"]
+    return bool(told) and all(each.of_the_program for each in told)
 
 
 def strength(finding: Finding) -> tuple[int, float, str]:
@@ -64,10 +71,13 @@ def explains(cause: Finding, other: Finding, topology: Topology) -> bool:
     """`other` is a consequence of `cause`."""
     if cause.job != other.job or cause.id == other.id:
         return False
-    row = cause_of(cause)[1]
-    if not -row.early_s <= other.since - cause.since <= row.late_s:
+    row, later_s = cause_of(cause)[1], other.since - cause.since
+    if later_s > row.late_s:
         return False
-    return any(_matches(follows, cause, other, topology) for follows in row.follows)
+    return any(
+        later_s >= -(row.early_s if follows.early_s is None else follows.early_s) and _matches(follows, cause, other, topology)
+        for follows in row.follows
+    )
 
 
 def _matches(follows: Consequence, cause: Finding, other: Finding, topology: Topology) -> bool:
@@ -79,7 +89,18 @@ def _matches(follows: Consequence, cause: Finding, other: Finding, topology: Top
         node = node_of(cause.entity, topology)
         if not node or node != node_of(other.entity, topology):
             return False
+    if follows.where is Scope.GPU and not _shares_gpu(cause, other, topology):
+        return False
     return follows.what is Selection.ANY or _is_victim(cause, other)
+
+
+def _shares_gpu(cause: Finding, other: Finding, topology: Topology) -> bool:
+    """By the map of workers to GPUs; on the same node where it is not known."""
+    gpus = gpu_of(cause.entity, topology), gpu_of(other.entity, topology)
+    if all(gpus):
+        return gpus[0] == gpus[1]
+    node = node_of(cause.entity, topology)
+    return bool(node) and node == node_of(other.entity, topology)
 
 
 def _is_victim(cause: Finding, other: Finding) -> bool:

@@ -18,8 +18,8 @@ from eagle_eye.types import (
     Topology,
 )
 
-from .causes import EVERYWHERE, LASTING, RECOVERY_S, WHOLE_NODE, Cause
-from .finding_relations import are_one_fault, cause_of, explains, movers, says_the_same, strength
+from .causes import EVERYWHERE, LASTING, PROGRAM_ON_GPU, RECOVERY_S, WHOLE_NODE, Cause
+from .finding_relations import are_one_fault, cause_of, explains, movers, only_of_the_program, says_the_same, strength
 
 PARTS_KEPT = 256
 COUNT = "count"
@@ -68,6 +68,8 @@ def compose(incident: Incident, topology: Topology) -> Incident:
     if blamed and (_all_ended_alike(roots[0], parts, topology) or _many_raised_alike(roots[0], parts, topology)):
         blamed, everywhere = (), True
     word = WHOLE_NODE.get(cause.word, cause.word) if _is_node(blamed, roots) else cause.word
+    if word in PROGRAM_ON_GPU and any(only_of_the_program(part) for part in parts):
+        word = PROGRAM_ON_GPU[word]
     evidence = _evidence(parts, roots, incident.more)
     if everywhere:
         evidence = (Evidence(text=EVERYWHERE), *evidence)

@@ -19,6 +19,7 @@ from eagle_eye.types import (
     Event,
     Finding,
     Incident,
+    Kind,
     Layout,
     Mark,
     Record,
@@ -144,6 +145,8 @@ class Evaluator:
                 job.idle_ticks = 0
             self._topology = None
         elif isinstance(record, Event):
+            if record.entity.kind is Kind.GPU:
+                self._topology = None
             job.events = True
             job.idle_ticks = 0
         elif isinstance(record, wire.SealedBatch):

@@ -199,6 +199,8 @@ class Topology(Noun, frozen=True, kw_only=True):
     """GPU UUID → node."""
     workers: dict[str, str] = {}
     """Worker → node, of the newest layouts."""
+    worker_gpus: dict[str, str] = {}
+    """Worker → UUID of its GPU, where it is known."""
 
 
 class Telemetry(Noun, frozen=True, kw_only=True):

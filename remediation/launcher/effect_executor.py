@@ -85,7 +85,8 @@ class EffectExecutor:
         state = self.coordinator
         if state.candidate and state.last is not None and precedes(state.last, body["node"], state.declaration.node):
             return {"accepted": False, "coordinator": ""}
-        member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), incarnation=body["incarnation"])
+        gpus = tuple(str(gpu) for gpu in body.get("gpus", ()))
+        member = Member(node=body["node"], address=body["address"], slots=int(body["slots"]), gpus=gpus, incarnation=body["incarnation"])
         last = msgspec.convert(body["last"], Layout) if body.get("last") else None
         log.info("the launcher on %s joins", member.node)
         elastic = msgspec.convert(body.get("elastic", ()), tuple[JoinRequest, ...])

@@ -87,7 +87,8 @@ class ElasticPolicy:
             for worker in sorted(mine, key=lambda worker: worker.slot):
                 if worker.worker not in self.registry.done | self.registry.leaving:
                     rank = len(found)
-                    found.append(RankPlacement(worker=worker.worker, node=member.node, rank=rank, local_rank=worker.slot, dp=rank))
+                    gpu = member.gpu_of(worker.slot)
+                    found.append(RankPlacement(worker=worker.worker, node=member.node, rank=rank, local_rank=worker.slot, gpu=gpu, dp=rank))
         return tuple(found)
 
     def too_few(self, nodes: int, workers: int) -> str:

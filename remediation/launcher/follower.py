@@ -184,7 +184,7 @@ class Follower:
     async def _ask_in(self, client: ControlClient, timeout: float) -> Body:
         record = self._votes.record
         body: Body = {
-            "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc,
+            "node": self._settings.node, "address": self._peer.address, "slots": self._settings.nproc, "gpus": self._settings.gpus,
             "incarnation": self._peer.incarnation, "promised": record.promised, "last": None if record.over else record.last,
             "elastic": self._member.registry,
         }  # fmt: skip

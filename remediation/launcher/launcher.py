@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from eagle_eye.access.credentials import node_credentials
 from eagle_eye.access.tokens import VARIABLE as TOKEN_VARIABLE
 from eagle_eye.clock import Clock, SystemClock
@@ -40,6 +42,7 @@ from .quorum import voters
 from .training_command import parse_training_command
 from .vote_log import VoteLog
 from .worker_environment import StoreAddress
+from .worker_gpus import find_gpus, pynvml
 from .workers import Worker, Workers
 from .zygote_client import ZygoteLink
 
@@ -244,7 +247,7 @@ class Launcher:
         coordinator.commanded = self._leader is not None and self._leader.connected
         log.info("this launcher coordinates %s", settings.job)
         self._executor.join(
-            {"node": settings.node, "address": self._address, "slots": settings.nproc, "incarnation": self._incarnation,
+            {"node": settings.node, "address": self._address, "slots": settings.nproc, "gpus": settings.gpus, "incarnation": self._incarnation,
              "promised": record.promised, "last": None, "elastic": self._elastic.registry}
         )  # fmt: skip
 
@@ -419,6 +422,11 @@ def remove_leftovers(settings: LauncherSettings, fence: CommandFence) -> None:
             settings.checkpoints.rmdir()
 
 
+async def _with_gpus(settings: LauncherSettings) -> LauncherSettings:
+    visible = (os.environ if settings.environment is None else settings.environment).get("CUDA_VISIBLE_DEVICES")
+    return msgspec.structs.replace(settings, gpus=settings.gpus or await find_gpus(settings.nproc, visible, pynvml))
+
+
 async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
     """Run one launcher: 0 the job has finished, 1 it has failed and was not healed, 130 it was stopped.
 
@@ -436,7 +444,7 @@ async def run_launcher(settings: LauncherSettings, stop: asyncio.Event) -> int:
         writer.write(topic, key, value, keep=True)
 
     try:
-        return await Launcher(settings, write, clock).run(stop)
+        return await Launcher(await _with_gpus(settings), write, clock).run(stop)
     except TimeoutError as error:
         raise LaunchError(str(error)) from error
     finally:

@@ -26,6 +26,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of this node alone: two nodes on one machine have two."""
     nproc: int = 1
     """Workers on this node."""
+    gpus: tuple[str, ...] = ()
+    """UUID of each worker's GPU, by local rank; empty: the driver is asked at the start."""
     nnodes: tuple[int, int] = (1, 1)
     """Fewest and most nodes that the job may run on."""
     address: str = "127.0.0.1:0"

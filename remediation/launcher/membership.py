@@ -17,9 +17,15 @@ class Member(msgspec.Struct, kw_only=True):
     """host:port of its control channel."""
     slots: int
     """Workers that it can start."""
+    gpus: tuple[str, ...] = ()
+    """UUID of the GPU of each slot; empty where they are not known."""
     incarnation: str
     """Random id of the launcher's process."""
     connected: bool = True
+
+    def gpu_of(self, slot: int) -> str:
+        """UUID of a slot's GPU, '' if it is not known."""
+        return self.gpus[slot] if slot < len(self.gpus) else ""
 
 
 class Membership:
@@ -95,5 +101,5 @@ def rank_placements(run: str, members: Iterable[Member]) -> tuple[RankPlacement,
         for slot in range(member.slots):
             rank = len(found)
             worker = f"{run}/{member.node}/{slot}"
-            found.append(RankPlacement(worker=worker, node=member.node, rank=rank, local_rank=slot, dp=rank))
+            found.append(RankPlacement(worker=worker, node=member.node, rank=rank, local_rank=slot, gpu=member.gpu_of(slot), dp=rank))
     return tuple(found)

@@ -93,6 +93,7 @@ ESCALATIONS: Mapping[str, Escalation] = {
     "worker exited": PROGRAM,
     "worker ended early": PROGRAM,
     "exception": PROGRAM,
+    "program error on the gpu": PROGRAM,
     "storage error": STORAGE,
     "cuda error": DEATH,
     "illegal memory access": DEATH,

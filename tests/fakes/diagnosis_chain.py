@@ -39,13 +39,14 @@ class Chain:
     opened: dict[str, Incident] = field(default_factory=dict)
     reported: list[Incident] = field(default_factory=list)
     number: int = 0
+    topology: Topology = TOPOLOGY
 
     def feed(self, *frames: Frame) -> "Chain":
         for frame in frames:
             self.number += 1
             mark = Mark(mark="tick" if frame.tick else "cut", generation=1, number=self.number, time=frame.time)
             findings = self.panel.evaluate(frame, mark)
-            self.take(Diagnosis().diagnose(tuple(self.opened.values()), findings, TOPOLOGY))
+            self.take(Diagnosis().diagnose(tuple(self.opened.values()), findings, self.topology))
         return self
 
     def take(self, incidents: Iterable[Incident]) -> None:

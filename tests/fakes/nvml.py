@@ -128,6 +128,10 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
         return self._gpu("nvmlDeviceGetUUID", handle).uuid
 
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        self._gpu("nvmlDeviceGetPciInfo", handle)
+        return SimpleNamespace(busId=f"00000000:{0x17 + handle:02X}:00.0")
+
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(gpu=self._gpu("nvmlDeviceGetUtilizationRates", handle).utilisation, memory=40)
 

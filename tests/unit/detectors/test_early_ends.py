@@ -72,6 +72,12 @@ def test_an_end_that_is_overtaken_by_the_next_epoch_is_told_all_the_same() -> No
     assert who_ended_early(cried(A, 10.02), begun(11.0), begun(12.0, epoch=3), begun(13.0, epoch=4), ended(B, 10.0)) == []
 
 
+def test_twin_the_last_one_at_the_end_of_the_training_whom_most_have_left() -> None:
+    """It loses its connections in its last barrier; two of four that ended early break both others."""
+    assert who_ended_early(ended(A, 10.0), ended(B, 10.02), cried(C, 10.05)) == []
+    assert who_ended_early(ended(A, 10.0), ended(B, 10.02), cried(C, 10.05), cried(D, 10.06)) == [(A.name, True), (B.name, True)]
+
+
 def test_twin_workers_that_end_one_after_the_other_at_the_end_of_the_training() -> None:
     assert who_ended_early(*(ended(who, 10.0 + 2 * index, step=99) for index, who in enumerate((A, B, C, D)))) == []
 
