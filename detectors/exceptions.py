@@ -16,7 +16,7 @@ from .features.active_claims import ActiveClaims, ends_epoch, epoch_over, intege
 class Exceptions:
     """The first exception of each worker in an epoch (worker.exception), named by the table of statuses; over when a new epoch begins.
 
-    One that is told after that is claimed and withdrawn at once if it is the first of its epoch. An exception that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
+    One that is told after that is claimed and withdrawn at once if it is the first of its epoch and no mere symptom. An exception that ends a thread beside the main one (thread.exception) ends no worker: it informs, and is over after a while, too.
     """
 
     traceback_lines: int = 3
@@ -48,10 +48,10 @@ class Exceptions:
     def _raised(self, event: Event, kind: str, who: str) -> Iterator[Claim]:
         epoch = integer_attribute(event, "epoch")
         late = 0 <= epoch <= self._over
-        if late and epoch in self._claimed:
-            return
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
         status = classify(raised)
+        if late and (status.symptom or epoch in self._claimed):  # it is what the fault of that epoch led to
+            return
         step = event.attributes.get("step", "")
         proof = Evidence(
             text=f"{who} raised {raised[:300]}{f' in step {step}' if step else ''}",
