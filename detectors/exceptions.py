@@ -58,7 +58,7 @@ class Exceptions:
         late = 0 <= epoch <= self._over
         raised = f"{event.attributes.get('type', 'exception')}: {event.attributes.get('message', '')}"
         status = classify(raised)
-        if late and (status.symptom or epoch in self._claimed):
+        if late and (status.symptom or epoch in self._claimed):  # it is what the fault of that epoch led to
             return
         step = event.attributes.get("step", "")
         proof = Evidence(

@@ -52,6 +52,8 @@ class Cause:
     follows: tuple[Consequence, ...] = ()
     accuses: bool = True
     """False: the worker or node that reports it is no culprit."""
+    of_node: bool = True
+    """False: where all workers of a node show it the workers are named, not the node; it is the program's, and others may be about to show it."""
     together_s: float = 1.0
     """Findings of the same cause that began so close together are one fault with several culprits."""
     early_s: float = 1.0
@@ -169,7 +171,7 @@ CAUSES = (
     ),
     Cause("storage error", "checkpoint.failed", Severity.SEV3, accuses=False, rivals=_STORAGE),
     Cause(
-        "exception", "worker.exception", Severity.SEV2, ("other software error",), (*SAME_WORKER, *VICTIMS)
+        "exception", "worker.exception", Severity.SEV2, ("other software error",), (*SAME_WORKER, *VICTIMS), of_node=False
     ),
     Cause(
         "worker killed",

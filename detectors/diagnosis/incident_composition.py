@@ -106,7 +106,7 @@ def _blamed(roots: Sequence[Finding], cause: Cause, topology: Topology) -> tuple
         if names >= _of_job(roots[0].job, topology):
             return (), bool(topology.workers)
         node = node_of(entities[0], topology)
-        if node and names == _on_node(roots[0].job, node, names, topology):
+        if cause.of_node and node and names == _on_node(roots[0].job, node, names, topology):
             return (Entity(kind=Kind.NODE, name=node),), False
     return entities, False
 
