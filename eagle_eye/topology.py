@@ -11,11 +11,11 @@ from .types import Entity, Kind, Layout, Topology
 
 
 def with_layout(topology: Topology, layout: Layout) -> Topology:
-    """The topology with the nodes, GPUs and workers that a layout speaks of; what is known already stays."""
+    """The topology with the nodes, GPUs, workers and the job that a layout speaks of; what is known already stays."""
     nodes = {**dict.fromkeys(layout.nodes, ""), **topology.nodes}
     gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.placements if place.gpu}}
     workers = {**topology.workers, **{place.worker: place.node for place in layout.placements}}
-    return Topology(nodes=nodes, gpus=gpus, workers=workers)
+    return Topology(nodes=nodes, gpus=gpus, workers=workers, jobs={**topology.jobs, layout.job: layout.workers})
 
 
 def merged(topologies: Iterable[Topology]) -> Topology:
@@ -23,12 +23,14 @@ def merged(topologies: Iterable[Topology]) -> Topology:
     nodes: dict[str, str] = {}
     gpus: dict[str, str] = {}
     workers: dict[str, str] = {}
+    jobs: dict[str, tuple[str, ...]] = {}
     for topology in topologies:
         for node, switch in topology.nodes.items():
             nodes[node] = switch or nodes.get(node, "")
         gpus.update(topology.gpus)
         workers.update(topology.workers)
-    return Topology(nodes=nodes, gpus=gpus, workers=workers)
+        jobs.update(topology.jobs)
+    return Topology(nodes=nodes, gpus=gpus, workers=workers, jobs=jobs)
 
 
 def node_of(entity: Entity, topology: Topology) -> str:

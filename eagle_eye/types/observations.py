@@ -199,6 +199,8 @@ class Topology(Noun, frozen=True, kw_only=True):
     """GPU UUID → node."""
     workers: dict[str, str] = {}
     """Worker → node, of the newest layouts."""
+    jobs: dict[str, tuple[str, ...]] = {}
+    """Job → its workers, of the newest layouts: a worker's name has the run alone, and two jobs may have runs of the same name."""
 
 
 class Telemetry(Noun, frozen=True, kw_only=True):
