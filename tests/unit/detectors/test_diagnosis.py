@@ -47,14 +47,13 @@ class Chain:
     opened: dict[str, Incident] = field(default_factory=dict)
     reported: list[Incident] = field(default_factory=list)
     number: int = 0
-    topology: Topology = field(default_factory=lambda: TOPOLOGY)
 
     def feed(self, *frames: Frame) -> "Chain":
         for frame in frames:
             self.number += 1
             mark = Mark(mark="tick" if frame.tick else "cut", generation=1, number=self.number, time=frame.time)
             findings = self.panel.evaluate(frame, mark)
-            self.take(Diagnosis().diagnose(tuple(self.opened.values()), findings, self.topology))
+            self.take(Diagnosis().diagnose(tuple(self.opened.values()), findings, TOPOLOGY))
         return self
 
     def take(self, incidents: Iterable[Incident]) -> None:
@@ -179,21 +178,6 @@ def test_a_program_that_fails_everywhere_accuses_no_machine() -> None:
     alike = [left(who, NOW + 0.01 * index, exception="") for index, who in enumerate((A, B, C, D))]
     chain = Chain().feed(*healthy(), cut(NOW + 0.1, *alike))
     assert verdicts(chain.latest) == [("worker exited", [], Severity.SEV2, True)]
-
-
-def test_a_mistake_of_the_script_does_not_accuse_a_node_whose_workers_make_it_first() -> None:
-    """Those of the other nodes may be about to make it; where no layout is known yet nobody can say that it is half of the job."""
-    same = [raised(who, NOW + 0.01 * index, "no tokens", "ValueError") for index, who in enumerate((A, B))]
-    chain = Chain(topology=Topology()).feed(cut_frame(NOW + 0.1, *same))
-    assert verdicts(chain.latest) == [("exception", [A.name, B.name], Severity.SEV2, True)]
-
-
-def test_workers_of_another_job_whose_run_has_the_same_name_are_no_workers_of_this_one() -> None:
-    others = tuple(msgspec.structs.replace(place, worker=place.worker.replace("node", "other"), node=place.node.replace("node", "other")) for place in LAYOUT.placements)
-    beside = msgspec.structs.replace(LAYOUT, job=JOB.replace("/", "-2/", 1), placements=others)
-    same = [raised(who, NOW + 0.01 * index, "no tokens", "ValueError") for index, who in enumerate((A, B))]
-    chain = Chain(topology=with_layout(TOPOLOGY, beside)).feed(*healthy(), cut(NOW + 0.1, *same))
-    assert verdicts(chain.latest) == [("exception", [], Severity.SEV2, True)]
 
 
 @pytest.mark.parametrize("who", [(A, C), (A, B)])
