@@ -11,12 +11,12 @@ from .types import Entity, Kind, Layout, Topology
 
 
 def with_layout(topology: Topology, layout: Layout) -> Topology:
-    """The topology with the nodes, GPUs and workers that a layout speaks of; what is known already stays."""
+    """The topology with the nodes, GPUs, workers and the job that a layout speaks of; what is known already stays."""
     nodes = {**dict.fromkeys(layout.nodes, ""), **topology.nodes}
     gpus = {**topology.gpus, **{place.gpu: place.node for place in layout.placements if place.gpu}}
     workers = {**topology.workers, **{place.worker: place.node for place in layout.placements}}
     worker_gpus = {**topology.worker_gpus, **{place.worker: place.gpu for place in layout.placements if place.gpu}}
-    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus)
+    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus, jobs={**topology.jobs, layout.job: layout.workers})
 
 
 def merged(topologies: Iterable[Topology]) -> Topology:
@@ -25,13 +25,15 @@ def merged(topologies: Iterable[Topology]) -> Topology:
     gpus: dict[str, str] = {}
     workers: dict[str, str] = {}
     worker_gpus: dict[str, str] = {}
+    jobs: dict[str, tuple[str, ...]] = {}
     for topology in topologies:
         for node, switch in topology.nodes.items():
             nodes[node] = switch or nodes.get(node, "")
         gpus.update(topology.gpus)
         workers.update(topology.workers)
         worker_gpus.update(topology.worker_gpus)
-    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus)
+        jobs.update(topology.jobs)
+    return Topology(nodes=nodes, gpus=gpus, workers=workers, worker_gpus=worker_gpus, jobs=jobs)
 
 
 def node_of(entity: Entity, topology: Topology) -> str:

@@ -142,20 +142,17 @@ def _many_raised_alike(root: Finding, parts: Sequence[Finding], topology: Topolo
 
 def _of_job(job: str, topology: Topology) -> set[str]:
     """All workers of a job; one that nobody can match if no layout is known."""
-    return _by_run(topology).get(job.rsplit("/", 1)[-1], {""})
+    return _by_job(topology).get(job, {""})
 
 
 _last: tuple[Topology, dict[str, set[str]]] = (Topology(), {})
 
 
-def _by_run(topology: Topology) -> dict[str, set[str]]:
-    """Run → its workers; of the last topology it is remembered, for one of 100,000 workers is asked many times a second."""
+def _by_job(topology: Topology) -> dict[str, set[str]]:
+    """Job → its workers; of the last topology it is remembered, for one of 100,000 workers is asked many times a second."""
     global _last  # noqa: PLW0603 -- a memory of one pure answer
     if _last[0] is not topology:
-        found: dict[str, set[str]] = {}
-        for worker in topology.workers:
-            found.setdefault(worker.partition("/")[0], set()).add(worker)
-        _last = topology, found
+        _last = topology, {job: set(workers) for job, workers in topology.jobs.items()}
     return _last[1]
 
 

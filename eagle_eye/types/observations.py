@@ -201,6 +201,8 @@ class Topology(Noun, frozen=True, kw_only=True):
     """Worker → node, of the newest layouts."""
     worker_gpus: dict[str, str] = {}
     """Worker → UUID of its GPU, where it is known."""
+    jobs: dict[str, tuple[str, ...]] = {}
+    """Job → its workers, of the newest layouts: a worker's name has the run alone, and two jobs may have runs of the same name."""
 
 
 class Telemetry(Noun, frozen=True, kw_only=True):

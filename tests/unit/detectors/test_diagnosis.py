@@ -124,17 +124,6 @@ def test_a_program_that_fails_everywhere_accuses_no_machine() -> None:
     assert verdicts(chain.latest) == [("worker exited", [], Severity.SEV2, True)]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["layout known", "layout not known yet"])
-@pytest.mark.parametrize("words", [("no tokens", "no tokens"), ("no tokens", "no labels")], ids=["the same words", "other words"])
-def test_a_mistake_of_the_script_that_all_workers_of_a_node_make_does_not_accuse_the_node(words: tuple[str, str], known: bool) -> None:
-    """Those of the other nodes may be about to make it, and their reports arrive later."""
-    events = [raised(who, NOW + 0.01 * index, text, "ValueError") for index, (who, text) in enumerate(zip((A, B), words, strict=True))]
-    frames = [*healthy(), cut(NOW + 0.1, *events)] if known else [cut_frame(NOW + 0.1, *events)]
-    chain = Chain().feed(*frames)
-    assert chain.latest[0].cause == "exception"
-    assert not [culprit for each in chain.reported for culprit in each.culprits if culprit.entity.kind is Kind.NODE]
-
-
 @pytest.mark.parametrize("who", [(A, C), (A, B)])
 def test_a_mistake_of_the_script_that_several_workers_make_at_once_accuses_none_of_them(who: tuple[Entity, ...]) -> None:
     """The others were ended before they could say the same."""

@@ -285,3 +285,15 @@ def test_evidence_that_outlives_a_blip_of_the_lease_is_followed_by_the_repair(ma
     world.run(10)
     assert world.sent == ["dump", "restart"]
     assert world.state() is IncidentState.HEALED
+
+
+def test_an_end_of_the_job_ends_its_incidents(make):
+    world = make()
+    world.job.stalled = True
+    world.commander.answers["restart"] = lambda sent: {"epoch": 2}
+    world.find("python hang", WORKER)
+    world.run(1)
+    world.job.tell("job.failed", reason="the script ended")
+    world.run(60)
+    assert world.sent == ["dump", "restart"]
+    assert world.state() is IncidentState.FAILED

@@ -488,15 +488,3 @@ def test_the_last_node_is_never_left_out(make):
     world.run(12)
     assert world.sent == []
     assert world.state() is IncidentState.HEALED
-
-
-def test_an_end_of_the_job_ends_its_incidents(make):
-    world = make()
-    world.job.stalled = True
-    world.commander.answers["restart"] = lambda sent: {"epoch": 2}
-    world.find("python hang", WORKER)
-    world.run(1)
-    world.job.tell("job.failed", reason="the script ended")
-    world.run(60)
-    assert world.sent == ["dump", "restart"]
-    assert world.state() is IncidentState.FAILED
