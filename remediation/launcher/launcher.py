@@ -236,7 +236,7 @@ class Launcher:
             job=settings.job, node=settings.node, min_nodes=settings.nnodes[0], max_nodes=settings.nnodes[1],
             join_timeout_s=settings.join_timeout_s, wait_nodes_s=settings.wait_nodes_s,
             patience_s=settings.patience_s, min_workers=settings.min_workers, respawns=settings.respawns,
-            weight=settings.weight, lease_s=settings.lease_s,
+            weight=settings.weight, lease_s=settings.lease_s, parallel=settings.parallel_sizes,
         )  # fmt: skip
         coordinator = Coordinator(declaration, self._budget, self._clock, last, lost)
         self._executor = EffectExecutor(
