@@ -7,13 +7,15 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 _DOMAIN = re.compile(r"^0000(?=[0-9a-f]{4}:)")
 """NVML writes eight digits of a PCI domain, the kernel four."""
 
 
-class GpuDevice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
     """One GPU."""
 
     index: int

@@ -7,7 +7,7 @@ from .backoff import Backoff
 from .coordinator_effects import CommandResult, Effect, EmitEvent, End
 from .coordinator_facts import PhaseTimeout, Timeout
 from .elastic_policy import ElasticPolicy
-from .failure_signature import EarlyEnds, FailureLog
+from .failure_signature import EarlyEndLog, FailureLog
 from .heal_budget import HealBudget
 from .job_declaration import EpochRequest, JobDeclaration, JobPhase
 from .membership import Member, Membership
@@ -101,7 +101,7 @@ class CoordinatorState:
         """The last epoch that every node has started."""
         self.finished: set[str] = set()
         """Nodes of which all workers ended with code 0."""
-        self.early_ends = EarlyEnds()
+        self.early_ends = EarlyEndLog()
         self.failures = FailureLog()
         """Exceptions that ended workers: what comes again is no fault of a node."""
         self.unanswered: list[str] = []

@@ -99,7 +99,7 @@ def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> 
     members = state.eligible
     if len(members) < state.declaration.min_nodes:
         return _wait_for_nodes(state, len(members))
-    return _form(state, members, rank_placements(state.declaration.job.rsplit("/", 1)[-1], members))
+    return _form(state, members, rank_placements(state.declaration.job.rsplit("/", 1)[-1], members, state.declaration.parallel))
 
 
 def _form(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Effects:

@@ -98,7 +98,7 @@ def signal_name(code: int | None) -> str:
         return f"signal {-code}"
 
 
-class EarlyEnds:
+class EarlyEndLog:
     """Workers that ended with code 0 and the deaths of those that needed them, whichever is reported first."""
 
     def __init__(self) -> None:

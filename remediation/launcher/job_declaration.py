@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from .parallel_sizes import DATA_PARALLEL, ParallelSizes
+
 
 class JobPhase(StrEnum):
     """The state of the job."""
@@ -38,6 +40,8 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that are skipped because the same exception came again in them; 0: the job ends."""
     weight: float = 1.0
     """What the job's progress is worth against that of others."""
+    parallel: ParallelSizes = DATA_PARALLEL
+    """How the model is split over the ranks."""
     batch_s: float = 0.2
     """How long further joiners are waited for."""
     merge_s: float = 0.005

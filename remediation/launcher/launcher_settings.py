@@ -9,6 +9,8 @@ import msgspec
 from eagle_eye.config import AccessConfig, StallConfig, StreamConfig
 from eagle_eye.errors import ConfigError
 
+from .parallel_sizes import ParallelSizes, parse_parallel, sizes_in_command
+
 NAME = re.compile(r"\w[\w.-]*")
 """Of tenants, jobs, runs and nodes: they become names of files."""
 
@@ -28,6 +30,8 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Workers on this node."""
     gpus: tuple[str, ...] = ()
     """UUID of each worker's GPU, by local rank; empty: the driver is asked at the start."""
+    parallel: str = ""
+    """How the model is split over the ranks, such as tp=4,pp=2; empty: as the training command says, if it does."""
     nnodes: tuple[int, int] = (1, 1)
     """Fewest and most nodes that the job may run on."""
     address: str = "127.0.0.1:0"
@@ -86,6 +90,7 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job with too few nodes waits for more."""
 
     def __post_init__(self) -> None:
+        _ = self.parallel_sizes  # raises where it is not understood
         if self.job.count("/") != 2 or not all(self.job.split("/")):
             raise ConfigError(f"job {self.job!r} is not understood: use tenant/name/run")
         for name in (*self.job.split("/"), self.node):
@@ -110,6 +115,11 @@ class LauncherSettings(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if not usable:
                 raise ConfigError(f"{option} {value} is not usable: {remedy}")
+
+    @property
+    def parallel_sizes(self) -> ParallelSizes:
+        """As declared, or as the training command says."""
+        return parse_parallel(self.parallel) if self.parallel else sizes_in_command(self.command)
 
     @property
     def run(self) -> str:

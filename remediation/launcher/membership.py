@@ -6,6 +6,7 @@ import msgspec
 
 from eagle_eye.types import Layout, RankPlacement
 
+from .parallel_sizes import DATA_PARALLEL, ParallelSizes
 from .quorum import voters
 
 
@@ -94,12 +95,12 @@ def precedes(last: Layout, node: str, other: str) -> bool:
     return node in order and (other not in order or order.index(node) < order.index(other))
 
 
-def rank_placements(run: str, members: Iterable[Member]) -> tuple[RankPlacement, ...]:
+def rank_placements(run: str, members: Iterable[Member], sizes: ParallelSizes = DATA_PARALLEL) -> tuple[RankPlacement, ...]:
     """Ranks: members in order × their slots."""
+    slots = [(member, slot) for member in members for slot in range(member.slots)]
     found: list[RankPlacement] = []
-    for member in members:
-        for slot in range(member.slots):
-            rank = len(found)
-            worker = f"{run}/{member.node}/{slot}"
-            found.append(RankPlacement(worker=worker, node=member.node, rank=rank, local_rank=slot, gpu=member.gpu_of(slot), dp=rank))
+    for rank, (member, slot) in enumerate(slots):
+        dp, pp, tp = sizes.coordinates(rank, len(slots))
+        worker = f"{run}/{member.node}/{slot}"
+        found.append(RankPlacement(worker=worker, node=member.node, rank=rank, local_rank=slot, gpu=member.gpu_of(slot), dp=dp, pp=pp, tp=tp))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Frames → findings → incidents, as the runner does it, with all detectors that need no baseline."""
+"""All detectors that need no baseline and the diagnosis of a synthetic job, fed frame by frame."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ import pytest
 
 from detectors.collector_health import CollectorHealth
 from detectors.diagnosis import Diagnosis
+from detectors.early_ends import EarlyEnds
 from detectors.exceptions import Exceptions
 from detectors.exits import Exits
 from detectors.gpu_events import GpuEvents
@@ -19,21 +20,24 @@ from detectors.straggler import Straggler
 from detectors.throughput import ThroughputLoss
 from eagle_eye.frames import Frame
 from eagle_eye.topology import with_layout
-from eagle_eye.types import Incident, Mark, Severity, Topology
+from eagle_eye.types import Entity, Event, Incident, Mark, Severity, Topology
 
+from .synthetic_events import event
 from .synthetic_frames import JOB, layout_of
 
-TOPOLOGY = with_layout(Topology(), layout_of(2, 2))
+LAYOUT = layout_of(2, 2)
+TOPOLOGY = with_layout(Topology(), LAYOUT)
+RESET = "[pair.cc:553] Connection closed by peer [127.0.0.1]:51122"
 
 
 def detectors() -> list[tuple[str, object]]:
-    every = (Liveness, Exits, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, GpuEvents, CollectorHealth)
+    every = (Liveness, Exits, EarlyEnds, Exceptions, Stall, IterationTime, Straggler, ThroughputLoss, Loss, GpuEvents, CollectorHealth)
     return [(each.__module__.rsplit(".", 1)[-1], each()) for each in every]
 
 
 @dataclass
 class Chain:
-    """One job of two nodes with two workers each."""
+    """Frames → findings → incidents, as the runner does it."""
 
     panel: DetectorSet = field(default_factory=lambda: DetectorSet(JOB, detectors(), lambda name, text: pytest.fail(f"{name}: {text}")))  # type: ignore[arg-type]
     opened: dict[str, Incident] = field(default_factory=dict)
@@ -70,3 +74,7 @@ def verdicts(incidents: Sequence[Incident]) -> list[tuple[str, list[str], Severi
     return [
         (each.cause, [culprit.entity.name for culprit in each.culprits], each.severity, each.active) for each in incidents
     ]
+
+
+def raised(who: Entity, time: float, message: str = RESET, kind: str = "RuntimeError") -> Event:
+    return event("exception", who, time, type=kind, message=message, epoch=1, step=12)

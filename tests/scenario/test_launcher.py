@@ -163,9 +163,11 @@ def test_a_script_that_knows_nothing_of_steps_is_restarted_once_it_has_lived(clu
 
 def test_a_finished_job_ends_every_launcher_with_zero(cluster: LauncherCluster) -> None:
     for node in (0, 1):
-        cluster.launch(node, command=(sys.executable, "train.py", "5"))
+        cluster.launch(node, command=(sys.executable, "train.py", "5"), gpus=(f"GPU-{node}0", f"GPU-{node}1"), parallel="tp=2")
     assert [launcher.wait(DEADLINE_S) for launcher in cluster.launchers.values()] == [0, 0]
     assert len(cluster.events("job.finished")) == 1
+    places = cluster.layouts()[-1].placements
+    assert [(place.gpu, place.tp, place.dp) for place in places] == [("GPU-00", 0, 0), ("GPU-01", 1, 0), ("GPU-10", 0, 1), ("GPU-11", 1, 1)]
     assert sorted(event.entity.name for event in cluster.events("worker.finished")) == [f"{cluster.run}/n{node}/{slot}" for node in (0, 1) for slot in (0, 1)]
     kept = sorted(path.name for path in (cluster.directory / "state" / "votes").iterdir())
     assert kept == [f"{cluster.run}-n0.json", f"{cluster.run}-n1.json"], "the memory of commands is of no use now"

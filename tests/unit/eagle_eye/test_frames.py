@@ -410,3 +410,23 @@ def test_gaps_and_boots_are_bounded() -> None:
     for incarnation in range(100):
         assert writers.first_time(str(incarnation), 1)
     assert not writers.first_time("99", 1)
+
+
+# --- the topology ------------------------------------------------------------------------------------------------
+
+
+def test_the_topology_knows_the_gpu_of_each_worker_and_the_node_of_each_gpu() -> None:
+    job = Job()
+    job.builder.feed(layout("r/a/0", "r/b/0", gpu="GPU"))
+    topology = job.tick().topology
+    assert topology.worker_gpus == {"r/a/0": "GPU-0", "r/b/0": "GPU-1"}
+    assert topology.gpus == {"GPU-0": "a", "GPU-1": "b"}
+
+
+def test_a_gpu_that_no_layout_names_is_on_the_node_whose_agent_tells_of_it() -> None:
+    job = Job()
+    fell = Event(name="gpu.xid", job=JOB, entity=Entity(kind=Kind.GPU, name="GPU-x"), time=0.0, node="n3", incarnation="b", number=1)
+    job.builder.feed(fell)
+    assert job.cut().topology.gpus == {"GPU-x": "n3"}
+    job.builder.feed(layout("r/a/0"))
+    assert job.tick().topology.gpus == {"GPU-x": "n3"}, "also when another epoch has begun"

@@ -113,21 +113,6 @@ def test_a_lost_node_is_left_behind_by_the_job_and_nobody_is_cordoned(make):
     assert world.ledger.cordoned() == ()
 
 
-def test_a_node_that_is_found_lost_after_its_job_is_healed_is_told_in_the_same_incident(make):
-    world = make(receiver="http://127.0.0.1:1/")
-    world.job.lose("node-b")
-    world.find("network error", severity=Severity.SEV3)
-    world.run(8)
-    assert world.state() is IncidentState.HEALED
-    healed = world.clock.now()
-    world.find("node lost", NODE, revision=2, severity=Severity.SEV1, since=healed - 8.0)
-    world.run(8)
-    assert world.sent == []
-    assert world.state() is IncidentState.HEALED
-    told = [plan.reason for plan in world.ledger.plans(incident="i1") if plan.action == "notify" and plan.made >= healed]
-    assert told == ["the job is healed, and the cause is known now: node lost, node node-b"]
-
-
 def test_sub_healthy_time_grows_until_the_job_is_whole_again(make):
     world = make()
     world.job.lose("node-b")
