@@ -287,8 +287,8 @@ def test_evidence_that_outlives_a_blip_of_the_lease_is_followed_by_the_repair(ma
     assert world.state() is IncidentState.HEALED
 
 
-def test_an_end_of_the_job_ends_its_incidents(make):
-    world = make()
+def test_an_end_of_the_job_ends_its_incidents(make_world):
+    world = make_world()
     world.job.stalled = True
     world.commander.answers["restart"] = lambda sent: {"epoch": 2}
     world.find("python hang", WORKER)
