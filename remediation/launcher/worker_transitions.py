@@ -196,7 +196,7 @@ def _repeated(state: CoordinatorState, fact: WorkerDied) -> str:
 
 def _stop_program(state: CoordinatorState, fact: WorkerDied, why: str) -> Effects:
     """The others would die of it, one after the other: they save a checkpoint and end."""
-    return begin(state, EpochRequest(reason="death", cause=fact.cause, in_place=True, halt=why)) if state.lives_on else state.fail(why)
+    return begin(state, EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, in_place=True, halt=why, final=True)) if state.lives_on else state.fail(why)
 
 
 def _died_unmet(state: CoordinatorState, fact: WorkerDied) -> Effects:
@@ -236,9 +236,17 @@ def died_while_forming(state: CoordinatorState, fact: WorkerDied) -> Effects:
         return begin(state, request) if fact.worker in layout.workers else []
     if fact.worker not in layout.workers:
         return []
-    if not state.elastic.placements(state.eligible):  # it was the last one
-        return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
+    if not state.elastic.placements(state.eligible):
+        return _last_died(state, fact)
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
+
+
+def _last_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """Nobody is left of the epoch that was being formed: new processes begin, unless the job was to end anyway."""
+    request = state.request
+    if request.final:
+        return state.fail(request.halt)
+    return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
 
 
 def died_while_backing_off(state: CoordinatorState, fact: WorkerDied) -> Effects:
