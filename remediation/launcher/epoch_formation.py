@@ -36,7 +36,7 @@ def heal(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.budget.take(request.failure)
     request = replace(request, paid=True)
     if state.lives_on:
-        return begin(state, replace(request, in_place=True, halt=state.exhausted))
+        return begin(state, replace(request, in_place=True, halt=state.exhausted, final=bool(state.exhausted)))
     return _exhaust(state, request) if refusal else restart(state, request)
 
 
@@ -59,7 +59,7 @@ def restart(state: CoordinatorState, request: EpochRequest) -> Effects:
     state.elastic.clear()
     state.timers.clear()
     state.timers.arm(seconds)
-    state.request = replace(request, in_place=False, soft=False, halt="")
+    state.request = replace(request, in_place=False, soft=False, halt="", final=False)
     message = f"the workers are started again in {seconds:g} s: {request.failure}, without progress since the restart before"
     attributes = {
         "epoch": str(state.epoch), "seconds": f"{seconds:g}", "reason": request.reason, "kind": request.failure, "cause": request.cause,
@@ -80,7 +80,7 @@ def begin(state: CoordinatorState, request: EpochRequest) -> Effects:
     members = state.eligible
     placements = state.elastic.placements(members) if request.in_place else ()
     if not placements:
-        return begin_with_new_processes(state, request)
+        return state.fail(request.halt) if request.final else begin_with_new_processes(state, request)
     state.timers.disarm(JoinersTimeout, ReconnectTimeout)
     state.request = replace(request, halt=request.halt or state.elastic.too_few(len(members), len(placements)))
     state.elastic.holdings = {}
@@ -95,7 +95,7 @@ def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> 
     """The job is not elastic, or no worker of it is left. Waits where too few nodes are there."""
     state.elastic.clear()
     state.timers.disarm(JoinersTimeout, ReconnectTimeout, MergeTimeout, MajorityTimeout)
-    state.request = replace(request, in_place=False, soft=False, halt="")
+    state.request = replace(request, in_place=False, soft=False, halt="", final=False)
     members = state.eligible
     if len(members) < state.declaration.min_nodes:
         return _wait_for_nodes(state, len(members))

@@ -92,6 +92,8 @@ class EpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """They finish the step that they are in."""
     halt: str = ""
     """Why the workers of this epoch are only to save a checkpoint and end."""
+    final: bool = False
+    """`halt` holds for new processes, too: if no worker is left that could save, the job has failed."""
 
     @property
     def failure(self) -> str:

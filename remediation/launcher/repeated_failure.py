@@ -28,7 +28,7 @@ def skip_or_stop(state: CoordinatorState, fact: WorkerDied, why: str, *, served:
         return _skip(state, fact, step)
     reason = f"{why}{_no_skip(state, step)}" if fact.failure is not None else why
     if served and state.lives_on:
-        return begin(state, EpochRequest(reason="death", cause=fact.cause, in_place=True, halt=reason))
+        return begin(state, EpochRequest(reason="death", cause=fact.cause, kind=fact.kind, in_place=True, halt=reason, final=True))
     return state.fail(reason)
 
 

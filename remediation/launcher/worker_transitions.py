@@ -237,9 +237,17 @@ def _died_fenced(state: CoordinatorState, fact: WorkerDied, *, served: bool) -> 
     request = state.request
     if served and request.reason in EXPLAINED_BY_DEATH:
         request = state.request = replace(request, reason="death", cause=fact.cause)
-    if not state.elastic.placements(state.eligible):  # it was the last one
-        return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
+    if not state.elastic.placements(state.eligible):
+        return _last_died(state, fact)
     return amend(state) if state.timers.armed(MergeTimeout) else begin(state, request)
+
+
+def _last_died(state: CoordinatorState, fact: WorkerDied) -> Effects:
+    """Nobody is left of the epoch that was being formed: new processes begin, unless the job was to end anyway."""
+    request = state.request
+    if request.final:
+        return state.fail(request.halt)
+    return restart(state, replace(request, step=max(request.step, fact.step))) if request.paid else heal(state, _failure(state, fact))
 
 
 def died_while_backing_off(state: CoordinatorState, fact: WorkerDied) -> Effects:

@@ -83,6 +83,33 @@ def test_the_same_exception_on_another_worker_saves_a_checkpoint_and_ends_the_jo
     assert "ValueError: x, at train.py:3 in load, step 9" in only(told, HaltWorkers)[0].reason
 
 
+def test_a_job_whose_workers_all_raise_the_same_at_once_ends_and_is_not_started_again() -> None:
+    """Nobody is left that could save a checkpoint, and new processes would raise it, too; of the last one only the exit code is known."""
+    job = Job(slots=3).running()
+    failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
+    told = [effect for worker, known in (("r/n0/1", failure), ("r/n0/0", failure), ("r/n0/2", None)) for effect in job.die(worker, failure=known, code=1)]
+    told += job.pass_time(60.0)
+    assert "ValueError: x, at train.py:3 in load, step 9" in only(told, End)[0].reason
+    assert (job.coordinator.phase, only(told, Start)) == (JobPhase.ENDED, [])
+
+
+def test_a_job_that_may_not_heal_itself_again_is_not_started_again_by_the_death_of_its_last_worker() -> None:
+    job = Job(slots=3, heal="in-place:1").running()
+    job.agree(job.die("r/n0/1", code=1))
+    told = [effect for worker in ("r/n0/0", "r/n0/2") for effect in job.die(worker, code=1)]
+    told += job.pass_time(60.0)
+    assert "may not heal itself again" in only(told, End)[0].reason
+    assert (job.coordinator.phase, job.coordinator.budget.spent) == (JobPhase.ENDED, 1)
+
+
+def test_twin_a_job_that_may_heal_itself_is_started_again_when_all_its_workers_die_at_once() -> None:
+    job = Job(slots=3).running()
+    for worker in ("r/n0/1", "r/n0/0", "r/n0/2"):
+        job.die(worker, code=-9)
+    assert job.coordinator.phase is JobPhase.FORMING
+    assert not job.forming.in_place
+
+
 def test_another_exception_on_another_worker_is_healed() -> None:
     job = Job(slots=3).running()
     failure = FailureSignature(type="ValueError", message="x", frame="train.py:3 in load", step=9)
