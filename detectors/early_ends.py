@@ -115,7 +115,7 @@ class EarlyEnds:
             return
         for end in ended:
             if self._needed(end, record.cry):
-                yield from self._claim(end, 0.9, record.cry, f"{_name(record.cry)} needed it: {record.cry.message or record.cry.name}")
+                yield from self._claim(end, 0.9, record.cry, _why_needed(record.cry))
         if epoch < self._epoch:
             yield from self._claims.withdraw_all(now, f"epoch {self._epoch} had begun when it was reported")
 
@@ -136,7 +136,7 @@ class EarlyEnds:
             return
         for end in record.ended.values():
             if all(integer_attribute(event, "step") <= integer_attribute(end, "step") + 1 or integer_attribute(end, "step") < 0 for event in waits):
-                text = f"{len(waits)} others wait for their peers for more than {self.stall.standing_s:g} s, {_name(waits[0])} among them"
+                text = f"{len(waits)} others wait for their peers for more than {self.stall.standing_s:g} s, worker {waits[0].entity.name} among them"
                 yield from self._claim(end, 0.8, waits[0], text)
 
     def _claim(self, end: Event, score: float, seen: Event, why: str) -> Iterator[Claim]:
@@ -173,5 +173,7 @@ def _awaits_peers(event: Event) -> bool:
     return activity == "awaits peers" or (not activity and event.attributes.get("phase") == "communication")
 
 
-def _name(event: Event) -> str:
-    return f"worker {event.entity.name}" if event.entity.kind == "worker" else f"job {event.entity.name}"
+def _why_needed(cry: Event) -> str:
+    if cry.entity.kind is Kind.JOB:
+        return f"the other workers had to meet again without it: {cry.message or cry.name}"
+    return f"worker {cry.entity.name} needed it: {cry.message or cry.name}"

@@ -33,7 +33,7 @@ async def find_gpus(nproc: int, visible: str | None, load: Callable[[], Any]) ->
         try:
             found: tuple[GpuDevice, ...] = gpu_devices(load())
         except Exception as error:  # noqa: BLE001 -- whatever NVML does, the job is started; its GPUs have no worker then
-            log.info("the GPUs of the workers are not known: %s", error)
+            log.debug("the GPUs of the workers are not known: %s", error)
             found = ()
         with contextlib.suppress(RuntimeError):  # the loop is closed: the answer came too late for anybody
             loop.call_soon_threadsafe(_answered, answer, found)

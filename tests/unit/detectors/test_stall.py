@@ -63,6 +63,14 @@ def test_fault_a_stopped_process_is_the_culprit_at_once_and_in_any_phase() -> No
     assert kinds(claims) == [("worker.stopped", "run/node-0/0", True)]
 
 
+@pytest.mark.parametrize(("more", "epoch"), [({"ended": 1}, 1), ({}, 2)], ids=["its process was ended", "another epoch has begun"])
+def test_a_stop_that_is_over_when_it_is_told_is_told_and_withdrawn(more: dict[str, object], epoch: int) -> None:
+    (event_,) = [each for each in stalls("cccc", state="T", behind=1, **more) if each.attributes["state"] == "T"]
+    begun = event("epoch.started", job(), NOW - 0.1, epoch=epoch, reason="death")
+    claims = run(cut_frame(NOW, begun, layout=LAYOUT), cut_frame(NOW, event_, layout=LAYOUT))
+    assert kinds(claims) == [("worker.stopped", "run/node-0/0", True), ("worker.stopped", "run/node-0/0", False)]
+
+
 @pytest.mark.parametrize(("age_s", "kind"), [(2.0, "job.paused"), (31.0, "job.stalled")])
 def test_twin_all_wait_at_the_same_place_nobody_is_accused(age_s: float, kind: str) -> None:
     assert kinds(run(cut_frame(NOW, *stalls("cccc", age_s=age_s), layout=LAYOUT))) == [(kind, job().name, True)]
