@@ -23,7 +23,8 @@ TRUTHS = {
     **dict.fromkeys(("bad_value", "assertion", "wrong_shape", "missing_key", "path_missing"), EXCEPTION),
     **dict.fromkeys(("kernel_kill", "host_memory", "gpu_memory"), MEMORY),
     **dict.fromkeys(("full_disk_save", "full_disk_write", "full_device", "read_only_save", "read_only_write", "file_limit"), STORAGE),
-    **dict.fromkeys(("exit_3", "exit_at_once", "exit_0", "segfault"), EXIT),
+    **dict.fromkeys(("exit_3", "exit_at_once", "segfault"), EXIT),
+    "exit_0": frozenset({"worker ended early"}),
     **dict.fromkeys(("caught", "caught_refusal", "thread_raises", "child_fails", "all_done"), frozenset[str]()),
 }
 """Kind of fault → causes of which the incident has to have one; none: there is to be no incident."""
