@@ -70,6 +70,8 @@ class Leader:
         self._jobs: dict[str, JobRecord] = ledger.jobs()
         self._inherited = set(self._jobs)
         """Jobs of the leader before: a launcher or agent of them that has not come back in time was lost between the two."""
+        self._gone: dict[tuple[str, str, str], tuple[Peer, str]] = {}
+        """Who went while this leader was too young to call it lost, and why: it may come back."""
 
     @property
     def old_enough(self) -> bool:
@@ -106,6 +108,7 @@ class Leader:
     def opened(self, peer: Peer) -> None:
         """A session began."""
         self._peers[peer.key] = peer
+        self._gone.pop(peer.key, None)
         self._came = self._clock.monotonic()
         if self.old_enough:
             self._tell("session.opened", peer, f"the session of the {peer} began")
@@ -116,18 +119,25 @@ class Leader:
         if self.old_enough:
             self._tell("session.lost", peer, f"the session of the {peer} ended: {reason}")
         else:
+            self._gone[peer.key] = peer, reason
             log.info("the %s is gone, but this leader is too young to call it lost", peer)
 
     def settle(self) -> None:
-        """Called now and then: once old enough, call those lost who did not come back after a change of leaders."""
-        if not self._inherited or not self.old_enough or self._still_coming:
+        """Called now and then: once old enough, call those lost who did not come back, to this leader at all or after they went."""
+        if not self.old_enough or self._still_coming:
             return
+        for peer, reason in self._gone.values():
+            self._tell("session.lost", peer, f"the session of the {peer} ended: {reason}")
         for job in self._inherited:
-            for node in self._jobs[job].layout.nodes:
-                for role, of in (("launcher", job), ("agent", "")):
-                    if (role, node, of) not in self._peers:
-                        self._tell("session.lost", Peer(role=role, node=node, job=of), f"the {role} on {node} did not come back to the new leader")
+            self._inherited_lost(job)
+        self._gone.clear()
         self._inherited.clear()
+
+    def _inherited_lost(self, job: str) -> None:
+        for node in self._jobs[job].layout.nodes:
+            for role, of in (("launcher", job), ("agent", "")):
+                if (role, node, of) not in self._peers.keys() | self._gone.keys():
+                    self._tell("session.lost", Peer(role=role, node=node, job=of), f"the {role} on {node} did not come back to the new leader")
 
     def _tell(self, name: str, peer: Peer, message: str) -> None:
         for job in [peer.job] if peer.job else self._jobs_on(peer.node):

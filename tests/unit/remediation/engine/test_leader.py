@@ -208,6 +208,21 @@ def test_who_does_not_come_back_to_a_new_leader_is_lost_once_it_is_old_enough(ha
     assert harness.events() == [("session.lost", "launcher", "node-b", JOB)], "said once"
 
 
+def test_who_goes_while_the_leader_is_young_is_lost_unless_it_comes_back(harness: LeaderHarness) -> None:
+    harness.report(two_nodes(1))
+    new = harness.elect(term=2)
+    for node in ("node-a", "node-b"):
+        new.opened(launcher(node))
+        new.opened(agent(node))
+        new.lost(agent(node), "closed")
+    new.opened(agent("node-a"))
+    assert harness.events() == []
+    harness.clock.advance(OLD_S)
+    new.settle()
+    new.settle()
+    assert harness.events() == [("session.lost", "agent", "node-b", JOB)], "said once"
+
+
 def test_as_long_as_others_come_back_nobody_is_late_but_not_for_ever(harness: LeaderHarness) -> None:
     harness.report(two_nodes(1))
     new = harness.elect(term=2)
