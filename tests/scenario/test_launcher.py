@@ -291,7 +291,7 @@ def test_a_fault_of_the_program_that_comes_back_after_a_restart_ends_the_job_wit
 def test_a_job_that_may_skip_one_step_goes_on_after_it_and_ends_at_the_second(cluster: LauncherCluster) -> None:
     for step in (40, 80):
         (cluster.directory / f"poison-{step}").touch()
-    cluster.both(max_skipped_steps=1)
+    cluster.both(max_skipped_steps=1, heal="restart:10")
     wait_until("the job's end", lambda: cluster.events("job.failed"))
     (skipped,) = cluster.events("step.skipped")
     assert skipped.attributes["step"] == "40"
