@@ -43,7 +43,9 @@ class _Row(NamedTuple):
     clock: Floats
     """By the clock."""
     own: Floats
-    """Less the run queue; 1 where the host explains it."""
+    """Less the run queue."""
+    by_host: NDArray[np.bool_]
+    """Others had the processors, which explains a third of it or more."""
     lost: Floats
     """Share of the step that each worker computed beyond the fast quartile."""
     queued: Floats
@@ -64,6 +66,8 @@ class Straggler:
     """The window: so many steps ..."""
     seconds: float = 3.0
     """... or so long, whichever is more."""
+    crowd_s: float = 15.0
+    """Who is slow where others have the processors is accused only if it stays so for so long."""
     peers: int = 3
     """Fewer workers in a stage cannot be compared."""
     recovered: float = 0.3
@@ -73,6 +77,8 @@ class Straggler:
     """Newest epoch that is over: its last steps arrive late and are ignored."""
     _workers: tuple[str, ...] = field(default=(), init=False, repr=False)
     _rows: deque[_Row] = field(default_factory=lambda: deque(maxlen=ROWS), init=False, repr=False)
+    _slow_since: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """Worker → since when it is slow by the clock."""
     _signals: ProcessorSignals = field(default_factory=ProcessorSignals, init=False, repr=False)
     _claims: ActiveClaims = field(default_factory=ActiveClaims, init=False, repr=False)
 
@@ -80,6 +86,7 @@ class Straggler:
         for event in frame.events:
             if why := ends_epoch(event):
                 self._rows.clear()
+                self._slow_since.clear()
                 self._over = max(self._over, epoch_over(event))
                 yield from self._claims.withdraw_all(event.time, why)
         if not frame.tick:
@@ -112,9 +119,9 @@ class Straggler:
         clock = self._compared(busy / scale, stages)
         longer = np.nan_to_num(busy * (1.0 - 1.0 / np.maximum(clock, 1.0)))
         by_host = self._signals.crowded(step.workers) & (waited >= EXPLAINED * longer)
-        compared = np.where(by_host, np.float32(1.0), self._compared(own / scale, stages)).astype(np.float32)
+        compared = self._compared(own / scale, stages)
         lost = longer / np.maximum(np.nan_to_num(step.values["step_s"]), 1e-9)
-        self._rows.append(_Row(step.end, clock, compared, lost.astype(np.float32), self._queued(step)))
+        self._rows.append(_Row(step.end, clock, compared, by_host, lost.astype(np.float32), self._queued(step)))
 
     def _waited(self, step: Step) -> Floats:
         """Seconds of the step that each worker stood in the run queue."""
@@ -142,6 +149,8 @@ class Straggler:
         clock, own = np.stack([row.clock for row in rows]), np.stack([row.own for row in rows])
         late = (clock > self.ratio) & (np.stack([row.lost for row in rows]) > self.lost)
         by_clock = late.mean(axis=0)
+        excused = np.stack([row.by_host for row in rows]) & ~self._lasting(by_clock, rows[-1].end)
+        own = np.where(excused, np.float32(1.0), own)
         held_back = self._signals.held_back(self._workers)
         needed = self._needed(rows)
         share = np.where(held_back, 0.0, (late & (own > needed)).mean(axis=0)).astype(np.float32)
@@ -149,6 +158,12 @@ class Straggler:
             yield from self._slow(index, clock[:, index], own[:, index], share[index], float(needed[index]), rows)
         yield from self._lacking(by_clock >= self.share, share < self.share, clock, rows)
         yield from self._recover(share, by_clock, frame)
+
+    def _lasting(self, by_clock: Floats, now: float) -> NDArray[np.bool_]:
+        """Slow for so long that no crowd explains it: a crowded host starves now one worker, now another."""
+        slow = {name for name, share in zip(self._workers, by_clock.tolist(), strict=True) if share >= self.share}
+        self._slow_since = {name: self._slow_since.get(name, now) for name in slow}
+        return np.array([now - self._slow_since.get(name, now) >= self.crowd_s for name in self._workers])
 
     def _needed(self, rows: list[_Row]) -> Floats:
         """How slow each worker has to be: the more it stood in the run queue, the more of its slowness that explains.

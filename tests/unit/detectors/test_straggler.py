@@ -83,6 +83,13 @@ def test_twin_a_worker_without_a_processor_is_not_sick_its_host_is_contended(sig
     assert words in found[0].evidence[0].text
 
 
+@pytest.mark.parametrize(("ticks", "kinds_told"), [(18, ["host.contended"]), (30, ["host.contended", "worker.slow"])])
+def test_a_worker_that_stays_slow_on_a_crowded_host_beyond_its_waits_is_named_after_a_while(ticks: int, kinds_told: list[str]) -> None:
+    """A crowd explains a third of its slowness: that excuses a spell of it, not a lasting one."""
+    found = claims(SlowWorker(1, 5.0, 5), queue(1, 28.0), stolen(), host(0, cpu_percent=100.0), ticks=ticks)
+    assert [claim.kind for claim in found if claim.active] == kinds_told
+
+
 def stolen() -> Fault:
     """All hosts read it."""
 
