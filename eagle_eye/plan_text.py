@@ -46,6 +46,8 @@ def target_text(target: Target) -> str:
     parts = [f"{target.job} at epoch {target.epoch}"]
     if target.exclude:
         parts.append(f"nodes {', '.join(target.exclude)}")
+    if target.swap:
+        parts.append(f"{' and '.join(target.swap)} exchange their ranks")
     if target.workers:
         parts.append(f"workers {', '.join(target.workers)}")
     if target.workers_per_node:

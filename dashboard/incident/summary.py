@@ -83,11 +83,12 @@ def action(plan: Plan) -> str:
     """A plan as one would order it."""
     left = [node for target in plan.targets for node in target.exclude]
     steps = [target.resume_step for target in plan.targets if target.resume_step >= 0]
+    swap = next((target.swap for target in plan.targets if target.swap), ())
     skipped = [str(step) for target in plan.targets for step in target.skip]
     workers = [formatting.entity("worker", worker) for target in plan.targets for worker in target.workers]
     text = {
         "evict_node": f"Evict {formatting.listed(left, nothing='a node')}",
-        "restart_worker": "Restart the workers",
+        "restart_worker": "Restart the workers" + (f", {' and '.join(swap)} exchange their ranks" if swap else ""),
         "roll_back": "Roll back" + (f" to step {steps[0]}" if steps else " to the last checkpoint"),
         "reattempt": f"Continue {formatting.listed(workers, nothing='the worker')}",
         "dump": "Take the stacks of all workers",

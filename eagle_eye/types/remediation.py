@@ -52,6 +52,8 @@ class Target(Noun, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
     resume_step: int = -1
     skip: tuple[int, ...] = ()
+    swap: tuple[str, ...] = ()
+    """Two nodes that exchange their ranks; the first one has the lower ones before."""
     workers: tuple[str, ...] = ()
     workers_per_node: dict[str, int] = {}
     """Node → workers that the job is to have there; nodes that are not named stay as they are. Of a resize."""

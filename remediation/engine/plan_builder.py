@@ -13,9 +13,13 @@ from remediation.policy.downtime_model import (
 )
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import SEVERITIES, Attempt
+from remediation.policy.rank_swap import swap_for
 from remediation.policy.slowdown_cost import NOTHING, Slowdown, SlowdownOption, weigh
 
 from .job_state import JobState
+
+NARROWED = {"skip_batch": "roll_back", "swap_ranks": "restart_worker"}
+"""Level of escalation → the action that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def make(wanted: PlanRequest, job: JobState, policy: EngineSettings) -> Plan | N
     if isinstance(target, NoPlan):
         return target
     targets = wanted.targets or (target,)
-    action = "roll_back" if wanted.action == "skip_batch" else wanted.action
+    action = NARROWED.get(wanted.action, wanted.action)
     return Plan(
         id=digest_of(wanted.incident.id, wanted.action, *targets, wanted.now),
         incident=wanted.incident.id,
@@ -75,6 +79,9 @@ def _target(wanted: PlanRequest, job: JobState, policy: EngineSettings) -> Targe
         return nodes if isinstance(nodes, NoPlan) else _aim(job, exclude=nodes)
     if wanted.action in ("roll_back", "skip_batch"):
         return _back(wanted, job)
+    if wanted.action == "swap_ranks":
+        swap = swap_of(wanted.incident, job)
+        return _aim(job, swap=swap) if swap else NoPlan("no other node of the job has as many workers: no ranks can be exchanged")
     if wanted.action == "dump":
         return _aim(job)
     return _aim(job, workers=workers)
@@ -87,6 +94,7 @@ def _aim(
     workers: tuple[str, ...] = (),
     resume_step: int = -1,
     skip: tuple[int, ...] = (),
+    swap: tuple[str, ...] = (),
 ) -> Target:
     return Target(
         job=job.name,
@@ -96,6 +104,7 @@ def _aim(
         workers=workers,
         resume_step=resume_step,
         skip=skip,
+        swap=swap,
     )
 
 
@@ -125,6 +134,11 @@ def node_of(culprit: Culprit, job: JobState) -> str:
     if kind is Kind.GPU and job.layout is not None:
         return next((place.node for place in job.layout.placements if place.gpu == name), "")
     return ""
+
+
+def swap_of(incident: Incident, job: JobState) -> tuple[str, ...]:
+    """The accused node and the one that it can exchange its ranks with, by rank; () if there are none."""
+    return swap_for({node for culprit in incident.culprits if (node := node_of(culprit, job))}, job.layout)
 
 
 def exclusion(incident: Incident, job: JobState, policy: EngineSettings) -> tuple[str, ...] | NoPlan:

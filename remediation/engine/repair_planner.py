@@ -14,6 +14,7 @@ from remediation.policy.attempt_history import attempt_of
 from remediation.policy.engine_settings import EngineSettings
 from remediation.policy.escalation import REVERSIBLE, Attempt, next_level
 from remediation.policy.prediction import predict
+from remediation.policy.rank_swap import exchanged
 from remediation.policy.slowdown_cost import NOTHING
 
 from .decision_recorder import DecisionRecorder
@@ -21,11 +22,12 @@ from .engine_state import EngineState
 from .execution import Execution
 from .guard_review import GuardReview
 from .incident_phase import IncidentPhase
-from .plan_builder import NoPlan, PlanRequest, alternatives, losers, make, saved
+from .plan_builder import NoPlan, PlanRequest, alternatives, losers, make, saved, swap_of
 from .tracked_incident import TrackedIncident
 
 log = logging.getLogger(__name__)
 
+SWAP = "swap_ranks"
 RECHECK_S = 1.0
 """How often a plan that is held is made anew and asked for again."""
 SOON_S = 0.1
@@ -76,7 +78,25 @@ class RepairPlanner:
 
     def level(self, tracked: TrackedIncident) -> str | None:
         """The weakest repair that is left; None: all were tried."""
-        return next_level(tracked.escalation.levels, self.attempts(tracked), self.settings.attempts)
+        return next_level(self._levels(tracked), self.attempts(tracked), self.settings.attempts)
+
+    def _levels(self, tracked: TrackedIncident) -> tuple[str, ...]:
+        """Those that can help: another node does not help against what followed the ranks, and without the rank swap's result none is evicted."""
+        levels = tracked.escalation.levels
+        if SWAP not in levels:
+            return levels
+        if self._followed(tracked) or self._not_exchanged(tracked):
+            return levels[: levels.index(SWAP)]
+        possible = swap_of(tracked.incident, self.state.job(tracked.job))
+        return levels if possible else tuple(level for level in levels if level != SWAP)
+
+    def _followed(self, tracked: TrackedIncident) -> tuple[str, ...]:
+        return self.state.history.followed(tracked.incident, tracked.culprits, self.settings.relapse_s)
+
+    def _not_exchanged(self, tracked: TrackedIncident) -> tuple[str, ...]:
+        """The nodes that were asked to exchange their ranks, and have not."""
+        asked = next((attempt.swap for attempt in reversed(self.attempts(tracked)) if attempt.swap), ())
+        return asked if asked and not exchanged(asked, self.state.job(tracked.job).layout) else ()
 
     def give_up(self, tracked: TrackedIncident, why: str) -> None:
         """Nothing more is done until the operator acts."""
@@ -120,15 +140,31 @@ class RepairPlanner:
             return self._cheapest(tracked)
         level = self.level(tracked)
         if level is None:
-            self.give_up(tracked, "every repair was attempted, none helped")
+            self.give_up(tracked, self._all_in_vain(tracked))
             return None
         tracked.level = level
+        attempts = self.attempts(tracked)
         return PlanRequest(
             action=level,
             own=self._own(tracked, level),
             incident=tracked.incident,
-            attempts=self.attempts(tracked),
+            attempts=attempts,
             now=self.clock.now(),
+            reason=_why(level, tracked, attempts),
+        )
+
+    def _all_in_vain(self, tracked: TrackedIncident) -> str:
+        if asked := self._not_exchanged(tracked):
+            return (
+                f"{' and '.join(asked)} were to exchange their ranks and have not: without that no node is evicted; "
+                "start the job's launchers with the version of the server, or look at the stacks that were kept"
+            )
+        followed = self._followed(tracked)
+        if not followed:
+            return "every repair was attempted, none helped"
+        return (
+            f"the fault followed the ranks when {' and '.join(followed)} exchanged them: it is the program's or its data's, "
+            "and no node is evicted for it; look at the stacks that were kept, mend the script or the data, and start the job again"
         )
 
     def _own(self, tracked: TrackedIncident, level: str) -> bool:
@@ -239,3 +275,14 @@ class RepairPlanner:
         bad = self.state.job(tracked.job).bad_step(tracked.incident) if plan.action == "roll_back" else -1
         now = self.clock.now()
         self.state.history.attempt(attempt_of(plan, tracked.incident, now, level=tracked.level, failed=failed, step=bad))
+
+
+def _why(level: str, tracked: TrackedIncident, attempts: list[Attempt]) -> str:
+    """What speaks for a rank swap, and what its result says; '' where the cause says enough."""
+    cause = tracked.incident.cause
+    if level == SWAP:
+        return f"{cause} came back: exchanged ranks show whether it follows the rank (the program or its data) or stays with the node"
+    swapped = next((attempt.swap for attempt in reversed(attempts) if attempt.swap and attempt.incident != tracked.incident.id), ())
+    if level == "evict_node" and swapped:
+        return f"{cause} stayed on its node when {' and '.join(swapped)} exchanged their ranks: it is the node's"
+    return ""

@@ -103,7 +103,8 @@ class Verifier:
     def _moved(acted_on: TrackedIncident, verification: Verification, reported: TrackedIncident) -> bool:
         """Another death, or another broken part, is one more; but not where a node was evicted for the first."""
         escalation = acted_on.escalation
-        comparable = escalation.inferred or (bool(isolated(verification.plan)) and not escalation.isolates)
+        tried_elsewhere = bool(isolated(verification.plan) or verification.plan.targets[0].swap)
+        comparable = escalation.inferred or (tried_elsewhere and not escalation.isolates)
         return comparable and moved(verification.cause, verification.culprits, reported.incident.cause, reported.culprits)
 
     def _disturbed(self, tracked: TrackedIncident) -> bool:

@@ -76,6 +76,8 @@ def restart(plan: Plan, *, commander: Commander, clock: Clock, timeout: float) -
             "own": plan.own,
             "release": [],
         }
+        if target.swap:
+            arguments["swap"] = list(target.swap)
         yield from send_command(plan, target, "restart", arguments, commander=commander, clock=clock, timeout=timeout)
 
 

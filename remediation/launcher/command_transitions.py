@@ -41,12 +41,12 @@ def restart_idle(state: CoordinatorState, fact: RestartCommand) -> Effects:
 
 
 def _names_workers_alone(state: CoordinatorState, fact: RestartCommand) -> bool:
-    return bool(fact.workers) and state.in_place and not (_changes_state(fact) or fact.exclude or fact.release)
+    return bool(fact.workers) and state.in_place and not (_changes_state(fact) or fact.exclude or fact.release or fact.swap)
 
 
 def _changes_state(fact: RestartCommand) -> bool:
     """The workers are to go on from another state, or with other data: none of them can live on."""
-    return fact.resume_step >= 0 or bool(fact.skip)
+    return fact.resume_step >= 0 or bool(fact.skip or fact.swap)
 
 
 def _restart(state: CoordinatorState, fact: RestartCommand) -> Effects:
@@ -54,13 +54,14 @@ def _restart(state: CoordinatorState, fact: RestartCommand) -> Effects:
     evicted = (state.membership.evicted | set(fact.exclude)) - set(fact.release)
     in_place = bool(fact.exclude or fact.release) and not (_changes_state(fact) or fact.workers) and _lives_without(state, evicted)
     error = _too_few_nodes_without(state, evicted) or (state.elastic.too_few_without(evicted, state.membership) if in_place else "")
-    error = error or _overdrawn(state, fact)
+    error = error or _unknown_nodes(state, fact.swap) or _overdrawn(state, fact)
     if error:
         return [CommandResult(command=fact.key, error=error)]
     if in_place:
         return _evict_in_place(state, fact.key, evicted, request)
     state.membership.evicted = evicted
     state.skipped |= set(fact.skip)
+    state.swap = fact.swap
     if not fact.own:
         state.restarts.reset()
     state.unanswered.append(fact.key)
@@ -74,6 +75,11 @@ def _overdrawn(state: CoordinatorState, fact: RestartCommand) -> str:
     refusal = state.budget.refusal(fact.reason)
     state.budget.take(fact.reason)
     return refusal and f"the job's own budget is exhausted: {refusal}"
+
+
+def _unknown_nodes(state: CoordinatorState, nodes: tuple[str, ...]) -> str:
+    missing = next((node for node in nodes if not state.membership.is_connected(node)), "")
+    return missing and f"no launcher of the job is on {missing}: its ranks cannot be exchanged"
 
 
 def _too_few_nodes_without(state: CoordinatorState, evicted: set[str]) -> str:

@@ -229,6 +229,8 @@ class RestartCommand(JobCommand, frozen=True, kw_only=True):
     """Nodes that may take part again."""
     workers: tuple[str, ...] = ()
     """Only these, until new ones have taken their place."""
+    swap: tuple[str, ...] = ()
+    """Two nodes that exchange their ranks; all workers start again."""
 
 
 class LiftEviction(JobCommand, frozen=True, kw_only=True):

@@ -64,6 +64,8 @@ class CoordinatorState:
 
     exhausted = ""
     """Why the job may not heal itself any more."""
+    swap: tuple[str, ...] = ()
+    """Two nodes that exchange their ranks in the next valid epoch."""
 
     def __init__(
         self, declaration: JobDeclaration, budget: HealBudget, clock: Clock, last: Layout | None, lost: tuple[str, ...]
@@ -167,7 +169,9 @@ class CoordinatorState:
         return EmitEvent(name=name, message=message, attributes={"epoch": str(self.epoch), "reason": reason or message})
 
     def answer(self, epoch: int = 0, error: str = "") -> Effects:
-        """The results of the commands that wait for an epoch."""
+        """The results of the commands that wait for an epoch. What failed is not done later."""
+        if error:
+            self.swap = ()
         answered: Effects = [CommandResult(command=command, epoch=epoch, error=error) for command in self.unanswered]
         self.unanswered.clear()
         return answered

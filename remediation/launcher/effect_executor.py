@@ -354,7 +354,7 @@ def _request(command: Command) -> dict[str, Any]:
             "resume_step": int(given.get("resume_step", -1)), "skip": tuple(int(step) for step in given.get("skip", ())),
             "exclude": tuple(str(node) for node in given.get("exclude", ())),
             "release": tuple(str(node) for node in given.get("release", ())),
-            "workers": tuple(str(worker) for worker in given.get("workers", ())),
+            "workers": tuple(str(worker) for worker in given.get("workers", ())), "swap": tuple(str(node) for node in given.get("swap", ())),
         }  # fmt: skip
     except (TypeError, ValueError) as error:
         raise ControlError(f"restart was given arguments of a wrong type: {error}") from error

@@ -23,7 +23,7 @@ from .coordinator_facts import (
 )
 from .coordinator_state import CoordinatorState, Effects
 from .job_declaration import EpochRequest, JobPhase
-from .membership import Member, rank_placements
+from .membership import Member, rank_order, rank_placements
 from .quorum import voters
 
 # --- begin ------------------------------------------------------------------------------------------------------------
@@ -99,7 +99,8 @@ def begin_with_new_processes(state: CoordinatorState, request: EpochRequest) -> 
     members = state.eligible
     if len(members) < state.declaration.min_nodes:
         return _wait_for_nodes(state, len(members))
-    return _form(state, members, rank_placements(state.declaration.job.rsplit("/", 1)[-1], members, state.declaration.parallel))
+    by_rank = rank_order(state.last, members, state.swap)
+    return _form(state, members, rank_placements(state.declaration.job.rsplit("/", 1)[-1], by_rank, state.declaration.parallel))
 
 
 def _form(state: CoordinatorState, members: list[Member], placements: tuple[RankPlacement, ...]) -> Effects:
@@ -197,6 +198,7 @@ def _run(state: CoordinatorState, layout: Layout) -> None:
     state.phase = JobPhase.RUNNING
     state.led = True
     state.last = layout
+    state.swap = ()
     state.finished = set()
     state.restarts.runs()
     state.timers.disarm(PhaseTimeout, MajorityTimeout)

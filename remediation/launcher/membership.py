@@ -1,6 +1,6 @@
 """The membership of a job: which launchers take part, in which order they coordinate, and which nodes are evicted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -93,6 +93,17 @@ def precedes(last: Layout, node: str, other: str) -> bool:
     """Whether a node comes before another one in the election order."""
     order = voters(last)
     return node in order and (other not in order or order.index(node) < order.index(other))
+
+
+def rank_order(last: Layout | None, members: Sequence[Member], swap: tuple[str, ...]) -> list[Member]:
+    """Members in the order of their ranks: the last layout's, then the others as they come; two nodes may exchange their places."""
+    before = last.nodes if last is not None and not last.in_place else ()
+    ordered = sorted(members, key=lambda member: before.index(member.node) if member.node in before else len(before))
+    places = {member.node: place for place, member in enumerate(ordered)}
+    if len(swap) == 2 and places.keys() >= set(swap):
+        one, other = places[swap[0]], places[swap[1]]
+        ordered[one], ordered[other] = ordered[other], ordered[one]
+    return ordered
 
 
 def rank_placements(run: str, members: Iterable[Member], sizes: ParallelSizes = DATA_PARALLEL) -> tuple[RankPlacement, ...]:

@@ -23,11 +23,18 @@ def attempt_of(
         job=incident.job,
         cause=incident.cause,
         culprits=frozenset(str(culprit.entity) for culprit in incident.culprits),
-        action=level or ("skip_batch" if plan.targets[0].skip else plan.action),
+        action=level or _level(plan),
         ended=ended,
         failed=failed,
         step=step,
+        swap=plan.targets[0].swap,
     )
+
+
+def _level(plan: Plan) -> str:
+    """The narrower meaning that a plan's action has, if any."""
+    target = plan.targets[0]
+    return "skip_batch" if target.skip else "swap_ranks" if target.swap else plan.action
 
 
 class AttemptHistory:
@@ -85,6 +92,15 @@ class AttemptHistory:
             and (attempt.incident == incident.id or attempt.same_fault(incident.job, incident.cause, culprits))
             and not moved(attempt.cause, attempt.culprits, incident.cause, culprits)
         ]
+
+    def followed(self, incident: Incident, culprits: frozenset[str], relapse_s: float) -> tuple[str, ...]:
+        """The nodes that exchanged their ranks before the same fault was reported where these ranks are now; () if that did not happen."""
+        found = (
+            attempt.swap
+            for attempt in self._attempts.values()
+            if incident.since - attempt.ended <= relapse_s and attempt.followed_by(incident.job, incident.cause, culprits)
+        )
+        return next(found, ())
 
     def last_on(self, incident: str) -> float:
         """When the last attempt on this incident ended; infinity if there was none."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from eagle_eye.topology import node_of_worker
 from eagle_eye.types import Severity
 
+from .rank_swap import after_swap
+
 SEVERITIES: Mapping[str, Severity] = {
     "notify": Severity.INFO,
     "dump": Severity.INFO,
@@ -16,6 +18,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "restart_worker": Severity.SEV2,
     "roll_back": Severity.SEV2,
     "skip_batch": Severity.SEV2,
+    "swap_ranks": Severity.SEV2,
     "heal_in_place": Severity.SEV2,
     "rebalance": Severity.SEV3,
     "resize": Severity.SEV1,
@@ -32,7 +35,7 @@ class Escalation:
     """What can help against a cause: repairs from the weakest to the strongest, and how the cause behaves."""
 
     levels: tuple[str, ...] = ()
-    """Actions, the weakest first; `skip_batch` is a roll-back past the batch. Empty: notify the operator."""
+    """Actions, the weakest first; `skip_batch` is a roll-back past the batch, `swap_ranks` a restart with exchanged ranks. Empty: notify the operator."""
     evidence: tuple[str, ...] = ()
     """Actions that keep evidence, before the first repair destroys it."""
     self_healed: bool = False
@@ -64,7 +67,7 @@ class Escalation:
         return self.self_healed or self.stops_job
 
 
-DEATH = Escalation(levels=("restart_worker", "evict_node"), self_healed=True, stops_job=True, lasting=True)
+DEATH = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), self_healed=True, stops_job=True, lasting=True)
 PROGRAM = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
 """The program's or its data's fault until something else is shown: a restart may help, another node does not."""
 KILLED = Escalation(levels=("restart_worker",), self_healed=True, stops_job=True, lasting=True)
@@ -80,7 +83,7 @@ NETWORK = Escalation(
 )
 STOPPED = Escalation(levels=("reattempt", "restart_worker", "evict_node"), stops_job=True)
 """No stacks: the process state says it all, and asking a stopped process for its stack only costs time."""
-HANG = Escalation(levels=("restart_worker", "evict_node"), evidence=("dump",), stops_job=True, inferred=True)
+HANG = Escalation(levels=("restart_worker", "swap_ranks", "evict_node"), evidence=("dump",), stops_job=True, inferred=True)
 SLOW = Escalation(levels=("restart_worker", "evict_node"), cost_weighed=True, inferred=True)
 LOSS = Escalation(levels=("roll_back", "skip_batch"))
 INFORM = Escalation()
@@ -167,6 +170,12 @@ class Attempt:
     """It did not help (steps or throughput did not come back, or the command was refused)."""
     step: int = -1
     """First bad step, of a roll-back."""
+    swap: tuple[str, ...] = ()
+    """The nodes that exchanged their ranks, of a rank swap."""
+
+    def followed_by(self, job: str, cause: str, culprits: frozenset[str]) -> bool:
+        """The same fault is reported where the ranks went: it is the program's or its data's."""
+        return self.job == job and bool(culprits) and same_fault(self.cause, after_swap(self.culprits, self.swap), cause, culprits)
 
     def same_fault(self, job: str, cause: str, culprits: frozenset[str]) -> bool:
         """The same thing broke in the same way: for a fault without a culprit the cause must do."""

@@ -44,6 +44,7 @@ class SyntheticJob:
     clock: FakeClock
     name: str = "tenant/gpt/run1"
     nodes: tuple[str, ...] = ("node-a", "node-b")
+    """In the order of their ranks."""
     slots: int = 2
     step_s: float = 0.2
     checkpoint_every: int = 10
@@ -175,6 +176,8 @@ class SyntheticJob:
             self.budget_left -= 1
         self.excluded = tuple(sorted({*self.excluded, *arguments["exclude"]}))
         self.skipped = tuple(sorted({*self.skipped, *arguments["skip"]}))
+        if swap := arguments.get("swap"):
+            self.nodes = tuple(dict([swap, swap[::-1]]).get(node, node) for node in self.nodes)
         self._begin("command", plan=sent.plan, resume=arguments["resume_step"])
         return {"epoch": self.epoch}
 

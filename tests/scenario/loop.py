@@ -3,13 +3,15 @@
     python loop.py [STEPS]
 
 While there is a file `drag` beside the checkpoints the last rank is slow, on whichever node it runs; where there is a file `leave`, rank 1 takes it away
-and ends with exit code 0. The barrier is real: rank 0 sits in the middle of sockets, as a broken peer breaks everybody's step.
+and ends with exit code 0. A file `deadlock-RANK` or `deadlock-NODE` catches that rank, or the last worker of that node, in a deadlock after some steps of each
+start. The barrier is real: rank 0 sits in the middle of sockets, as a broken peer breaks everybody's step.
 """
 
 import os
 import socket
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +22,8 @@ BATCH_S = 0.08
 DRAG_S = 0.2
 """What a slow rank takes beside that."""
 TOKENS = 4096.0
+CATCH_AFTER = 20
+"""Steps after a start."""
 WORD = struct.Struct("!q")
 
 
@@ -66,6 +70,15 @@ def _hear(peer: socket.socket) -> int:
     return word
 
 
+def _deadlock(home: Path, rank: int, world: int) -> None:
+    last_of_node = os.environ["LOCAL_RANK"] == str(int(os.environ["LOCAL_WORLD_SIZE"]) - 1)
+    caught = (home / f"deadlock-{rank}").exists() or (last_of_node and (home / f"deadlock-{os.environ['EAGLE_EYE_NODE']}").exists())
+    if caught and world > 1:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+
+
 def main() -> None:
     """Train until STEPS, or for ever."""
     last = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
@@ -76,6 +89,8 @@ def main() -> None:
     start = ranks.agree(int(done.read_text()) if done.exists() else 0)
     monitor = eagle_eye.monitor()
     for step in monitor.steps(range(start, last), start):
+        if step >= start + CATCH_AFTER:
+            _deadlock(home, rank, world)
         with monitor.phase("forward"):
             time.sleep(BATCH_S / world + (DRAG_S if rank == world - 1 and (home / "drag").exists() else 0.0))
         with monitor.phase("communication"):

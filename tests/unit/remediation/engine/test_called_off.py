@@ -54,16 +54,16 @@ def only(world, action, name="i1") -> Outcome:
 # --- while it waits --------------------------------------------------------------------------------------------------
 
 
-def died_twice(world):
-    """The second death of a worker within a minute: its node is to be evicted, once an operator agrees."""
+def came_back(world):
+    """The second network error of a worker within a minute, after its restart: its node is to be evicted, once an operator agrees."""
     for name in ("i1", "i2"):
-        world.find("cuda error", WORKER, event=world.job.die(WORKER.name), name=name)
+        world.find("network error", WORKER, event=world.job.die(WORKER.name), name=name)
         world.run(2)
 
 
 def test_a_held_eviction_is_called_off_when_the_restart_before_it_has_healed_the_job(make_world):
     world = make_world(Mode.RECOMMEND)
-    died_twice(world)
+    came_back(world)
     held = [plan for plan in world.ledger.plans(incident="i2") if plan.action == "evict_node"]
     assert world.engine.status()["waiting"] == [plan.id for plan in held]
     world.run(10)
@@ -73,16 +73,16 @@ def test_a_held_eviction_is_called_off_when_the_restart_before_it_has_healed_the
     assert outcome.state == "stale"
     assert outcome.detail.startswith("called off: its incident is healed by restart_worker: 100% of")
     world.run(30)
-    assert world.sent == []
+    assert world.sent == ["dump"]
     assert world.ledger.cordoned() == ()
 
 
 def test_an_eviction_that_waits_for_its_next_attempt_is_called_off_when_the_job_is_healed(make_world):
     world = make_world()
     world.commander.answers["restart"] = TemporaryError("the coordinator has no session", delay=30.0)
-    died_twice(world)
+    came_back(world)
     world.run(60)
-    assert world.sent == []
+    assert world.sent == ["dump"]
     assert world.state("i2") is IncidentState.HEALED
     assert only(world, "evict_node", "i2").state == "stale"
 

@@ -325,7 +325,15 @@ def test_the_next_leader_remembers_what_was_tried(make_world):
     world.job.stalled = True
     world.find("python hang", WORKER, name="i2")
     world.run(12)
-    assert [sent.arguments["exclude"] for sent in world.commander.sent if sent.action == "restart"] == [[], ["node-b"]]
+    world.engine = world.new_engine()
+    world.engine.resume()
+    world.run(1)
+    world.job.stalled = True
+    world.find("python hang", WORKER, name="i3")
+    world.run(12)
+    restarts = [sent.arguments for sent in world.commander.sent if sent.action == "restart"]
+    assert [sent["exclude"] for sent in restarts] == [[], [], ["node-b"]]
+    assert [sent.get("swap", []) for sent in restarts] == [[], ["node-a", "node-b"], []]
 
 
 def test_what_is_over_stays_over_though_diagnosis_tells_of_it_again(make_world):

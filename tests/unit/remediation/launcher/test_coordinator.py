@@ -390,3 +390,47 @@ def test_heal() -> None:
     for wrong in ("restart", "restart:x", "none:1", "in-place:", "in-place:x", "restart:-1", "restart:3/", "restart:3/0h", "restart:3/hour", "none/1h"):
         with pytest.raises(ConfigError, match=r"use none, restart:N .* or in-place\[:N\]"):
             parse_heal(wrong)
+
+
+def ranks(layout: Layout) -> list[str]:
+    return [place.worker for place in layout.placements]
+
+
+def test_two_nodes_exchange_their_ranks_by_command_and_keep_them_for_later_epochs() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    assert ranks(job.layout) == ["r/n0/0", "r/n0/1", "r/n1/0", "r/n1/1", "r/n2/0", "r/n2/1"]
+    job.coordinator.restart("c", plan="p", swap=("n1", "n2"))
+    job.acknowledge("n0", "n1", "n2")
+    assert only(job.coordinator.started(job.coordinator.epoch), CommandResult)[0].error == ""
+    assert ranks(job.layout) == ["r/n0/0", "r/n0/1", "r/n2/0", "r/n2/1", "r/n1/0", "r/n1/1"]
+    assert list(job.layout.launchers) == ["n0", "n1", "n2"], "who coordinates next stays the same"
+    job.coordinator.restart("d")
+    job.acknowledge("n0", "n1", "n2")
+    assert ranks(job.layout)[2:4] == ["r/n2/0", "r/n2/1"]
+
+
+def test_ranks_are_exchanged_though_the_epoch_has_to_be_formed_again() -> None:
+    job = Job(nodes=3).running("n0", "n1", "n2")
+    job.coordinator.restart("c", swap=("n1", "n0"))
+    job.acknowledge("n0", "n1")
+    job.pass_time(60.0)
+    job.acknowledge("n0", "n1")
+    assert job.layout.nodes == ("n1", "n0")
+
+
+def test_a_command_that_could_not_be_done_exchanges_no_ranks_later() -> None:
+    job = Job().running("n0", "n1")
+    job.coordinator.restart("c", swap=("n1", "n0"))
+    [failed] = only(job.pass_time(60.0), CommandResult)
+    assert failed.error
+    job.join("n0", "n1", incarnation="c")
+    job.pass_time(60.0)
+    job.acknowledge("n0", "n1")
+    assert job.layout.nodes == ("n0", "n1")
+
+
+def test_ranks_are_not_exchanged_with_a_node_that_is_not_there() -> None:
+    job = Job().running("n0", "n1")
+    refused = only(job.coordinator.restart("c", swap=("n1", "n9")), CommandResult)[0]
+    assert refused.error == "no launcher of the job is on n9: its ranks cannot be exchanged"
+    assert job.coordinator.phase is JobPhase.RUNNING
